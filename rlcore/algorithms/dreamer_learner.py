@@ -11,8 +11,7 @@ A sequence's row t, as it was collected: what arrives with obs[t] is of the step
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as Several
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from rlcore.functional.stats import mean_metrics, reduce_loss
 from rlcore.nn.dense import Dense
 from rlcore.nn.explorer import Explorer
 from rlcore.nn.latent_actor import LatentActor
-from rlcore.nn.rssm import Latent, State
+from rlcore.nn.rssm import Latent, ModelState
 from rlcore.nn.world_agent import WorldAgent
 from rlcore.nn.world_model import Distance, Number, WorldModel
 from rlcore.optim.optimizer import Optimizer
@@ -40,7 +39,7 @@ from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Context, Metrics, Plan, Steps
 
 
-class Sequence(NamedTuple):
+class Segment(NamedTuple):
     """Rows [L, N] as the model takes them; `before` [L, N, A'] is the action before each, laid flat."""
 
     obs: dict[str, Tensor]
@@ -50,10 +49,10 @@ class Sequence(NamedTuple):
     terminated: Tensor
 
 
-def sequence_of(steps: Steps, actor: LatentActor) -> Sequence:
+def segment_of(steps: Steps, actor: LatentActor) -> Segment:
     """Rows [L, N] of a memory as the model takes them."""
     before, is_first = open_at_first_row(actor.flat(steps.action), steps.is_first)
-    return Sequence(steps.obs, before, is_first, steps.reward, steps.terminated)
+    return Segment(steps.obs, before, is_first, steps.reward, steps.terminated)
 
 
 def open_at_first_row(action: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,7 +110,7 @@ class DreamerLearner(protocols.Learner):
     """
 
     def __init__(
-        self, context: Context, agent_class: Any, scale: float | None, modules: Several[nn.Module] = ()
+        self, context: Context, agent_class: Any, scale: float | None, modules: Sequence[nn.Module] = ()
     ) -> None:
         config = self.config = context.config.algo
         self.ranks, self.updates = context.ranks, 0
@@ -158,7 +157,7 @@ class DreamerLearner(protocols.Learner):
         """One gradient step of world model, actor and critic on sequences [L, N]."""
         tau = self.config.critic.target_tau(self.updates) or 0.0
         self.updates += 1
-        metrics = self.step(sequence_of(batch.steps, self.agent.actor), tau, rng=self.noise)
+        metrics = self.step(segment_of(batch.steps, self.agent.actor), tau, rng=self.noise)
         found = mean_metrics([metrics], self.ranks)
         if self.explorer is not None:
             amount = self.config.actor.exploration(batch.policy_steps)
@@ -166,17 +165,17 @@ class DreamerLearner(protocols.Learner):
             found["Params/exploration_amount"] = self.explorer.amount.value
         return found
 
-    def gradient_step(self, batch: Sequence, tau: float, rng: Noise) -> Metrics:
+    def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> Metrics:
         """Slow critic, world model, then actor and critic on what is imagined from the model's states."""
         if self.target_critic is not None:
             self.target_critic.follow(self.critic_optimizer, tau)
         model = self.world_optimizer.minimize(batch, rng)
-        actor = self.actor_optimizer.minimize(State(**model.aux), batch.terminated, rng)
+        actor = self.actor_optimizer.minimize(ModelState(**model.aux), batch.terminated, rng)
         critic = self.critic_optimizer.minimize(actor.aux)
         norms = {"Grads/world_model": model.norm, "Grads/actor": actor.norm, "Grads/critic": critic.norm}
         return model.metrics | actor.metrics | critic.metrics | norms
 
-    def observe(self, batch: Sequence, rng: Noise, distance: Distance) -> tuple[State, Any, Any, Tensor, Tensor]:
+    def observe(self, batch: Segment, rng: Noise, distance: Distance) -> tuple[ModelState, Any, Any, Tensor, Tensor]:
         """States of rows [L, N], and what they tell of them.
 
         Args:
@@ -196,7 +195,7 @@ class DreamerLearner(protocols.Learner):
 
     @staticmethod
     def reduce_model_loss(
-        loss: Tensor, terms: Mapping[str, Tensor], measures: Mapping[str, Tensor], state: State
+        loss: Tensor, terms: Mapping[str, Tensor], measures: Mapping[str, Tensor], state: ModelState
     ) -> Any:
         """The loss [L, N] of the world model as its optimizer takes it.
 
@@ -215,11 +214,11 @@ class DreamerLearner(protocols.Learner):
         found = reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), **logged)
         return *found, state.detach()._asdict()
 
-    def model_loss(self, batch: Sequence, rng: Noise) -> Any:
+    def model_loss(self, batch: Segment, rng: Noise) -> Any:
         """Loss of the world model; its states [L, N, ...] by name, for the actor."""
         raise NotImplementedError
 
-    def actor_objective(self, states: State, terminated: Tensor, rng: Noise) -> Any:
+    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
         """Loss of the actor on trajectories from every state [L, N]; what the critic needs of them."""
         raise NotImplementedError
 

@@ -21,6 +21,7 @@ from rlcore.compiled.held import Held, layout
 from rlcore.compiled.whole_step import StepFunction, StepTensors
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import leaves, rebuild
+from rlcore.system.training_clock import not_training
 
 WARM_UP = 3  # calls before a recording, as torch asks for: libraries choose their kernels and memory in them
 Recorded = tuple[Callable[[], None], dict[str, Tensor]]  # what starts it again, and where its results lie
@@ -60,7 +61,7 @@ class RecordedStep:
         replay()
         return {name: value.clone() for name, value in found.items()}
 
-    @machine_code.not_training()
+    @not_training()
     def build(self, inputs: Sequence[Any], rng: Noise | None, began: bool) -> bool:
         """Record it for inputs like these, where it can be; all that it changes is as before, nothing is drawn.
 

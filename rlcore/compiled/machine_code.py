@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,30 +25,12 @@ from rlcore.compiled import scan
 from rlcore.compiled.package import Compiled, Traced, build, cache_folder, constants, find, load, machine, shape
 from rlcore.compiled.thin_products import turn_thin_products
 from rlcore.errors import RunError, UserError, first_line
+from rlcore.system.training_clock import not_training
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 log = logging.getLogger(__name__)
-
-
-def clock() -> tuple[float, float]:
-    """Seconds of a clock and of this process's work, without those spent here: a first build is no training."""
-    return time.perf_counter() - _spent[0], time.process_time() - _spent[1]
-
-
-_spent = [0.0, 0.0]
-
-
-@contextmanager
-def not_training() -> Iterator[None]:
-    """Within it the clock of the training stands still."""
-    began = clock()
-    try:
-        yield
-    finally:  # what was spent within is counted already: the clock has stood still
-        wall, cpu = clock()
-        _spent[:] = _spent[0] + wall - began[0], _spent[1] + cpu - began[1]
 
 
 def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> GraphModule:

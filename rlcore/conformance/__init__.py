@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from rlcore.config.groups import RunConfig
 from rlcore.conformance.one_process import a_loaded_policy_acts_alike as a_loaded_policy_acts_alike
+from rlcore.conformance.one_process import a_player_elsewhere_acts_alike as a_player_elsewhere_acts_alike
 from rlcore.conformance.one_process import acting_changes_nothing as acting_changes_nothing
 from rlcore.conformance.one_process import an_episodes_start_forgets as an_episodes_start_forgets
 from rlcore.conformance.one_process import (
@@ -44,6 +45,7 @@ CHECKS: tuple[Callable[[RunConfig], None], ...] = (
     each_loss_reaches_only_its_parameters,
     acting_changes_nothing,
     a_loaded_policy_acts_alike,
+    a_player_elsewhere_acts_alike,
     greedy_is_deterministic,
     an_episodes_start_forgets,
     no_global_generator_is_used,

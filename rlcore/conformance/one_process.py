@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 import tempfile
@@ -147,6 +148,26 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
                 f"a policy that was loaded has another {name}"
             )
         held = {column.name: answer[column.name].tolist() for column in policy.signature.carry}
+
+
+def a_player_elsewhere_acts_alike(config: RunConfig) -> None:
+    """A copy of the player, as one that lives elsewhere has, acts as the learner's own once it is published to."""
+    training = fresh(config)
+    elsewhere = copy.deepcopy(training.player)
+    learner, obs, count = run(training).learner, _obs(training), config.env.num_envs
+    opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
+
+    @torch.no_grad()
+    def act(player: Any) -> tuple[Any, Any]:
+        rng = Noise(config.seed, "policy", device=training.fabric.device)
+        shown = recalling(player, training.envs.spec)
+        carry, action, extras = shown.act(shown.initial(count), obs, opens, rng, False)
+        said = {"action": action, **name_leaves(carry), **extras}
+        return nested_state.encode(player.state_dict()), nested_state.encode(said)
+
+    assert act(elsewhere)[0] != act(learner.player)[0], "training changes nothing of the player"
+    learner.publish(elsewhere)
+    assert act(elsewhere) == act(learner.player), "a player that was published to acts differently"
 
 
 def greedy_is_deterministic(config: RunConfig) -> None:

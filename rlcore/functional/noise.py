@@ -14,7 +14,7 @@ from rlcore import streams
 
 Draw = tuple[str, tuple[Any, ...]]  # kind of noise, and what its method takes: a shape, before which `bernoulli` has p
 MANY = 1 << 14  # numbers from which torch's vectorised normal is the faster one
-RARE = 1 / 32  # share of zeros up to which their distances are drawn, not they themselves
+RARE = 1 / 64  # share of zeros up to which their distances are drawn, not they themselves
 
 
 class Noise:

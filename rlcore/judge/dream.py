@@ -19,7 +19,7 @@ from rlcore.judge.evaluation import play_round
 from rlcore.judge.loaded_world import LoadedWorldModel, Told, refuse_without_world
 from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import load_world_model
-from rlcore.nn.rssm import State
+from rlcore.nn.rssm import ModelState
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.types import Arrival, Rows
@@ -130,11 +130,11 @@ def look(model: LoadedWorldModel, rows: Mapping[str, np.ndarray], there: np.ndar
     obs = {key: rows[f"obs/{key}"] for key in model.spec.obs if f"obs/{key}" in rows}
     seen = model.observe({key: part[:SEEN] for key, part in obs.items()}, rows["action"][:SEEN])
     then, _ = model.imagine(seen.at(-1), rows["action"][SEEN - 1 : -1])
-    whole = State(*(torch.cat(parts) for parts in zip(seen, then, strict=True)))
+    whole = ModelState(*(torch.cat(parts) for parts in zip(seen, then, strict=True)))
     newest = torch.from_numpy(there.sum(0).clip(max=SEEN) - 1)  # of an episode of fewer rows its last one
     begin = seen.at((newest, torch.arange(len(newest))))
     own, _ = model.imagine(begin, steps=len(there) - SEEN)
-    dreamed = State(*(torch.cat([first.unsqueeze(0), after]) for first, after in zip(begin, own, strict=True)))
+    dreamed = ModelState(*(torch.cat([first.unsqueeze(0), after]) for first, after in zip(begin, own, strict=True)))
     told, goes_on = model.decode(whole), (~rows["terminated"]).astype(np.float32)
     truth = Told({key: obs[key] for key in told.obs}, rows["reward"], goes_on, None)
     return Dream(truth, told, SEEN, there, model.decode(dreamed))

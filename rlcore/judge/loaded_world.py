@@ -17,7 +17,7 @@ from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.judge.loaded_policy import algorithm_of
 from rlcore.nn.dense import Dense
-from rlcore.nn.rssm import State
+from rlcore.nn.rssm import ModelState
 from rlcore.nn.world_keys import WORLD
 from rlcore.spec import ArraySpec, EnvSpec
 
@@ -42,7 +42,7 @@ class Told(NamedTuple):
 class LoadedWorldModel:
     """A world model, and the actor and critic that learned in it, on the CPU in float32.
 
-    States are `rlcore.nn.rssm.State`: `deter` and `stoch`, [..., H] and [..., Z]. Latents are drawn from one stream,
+    States are `rlcore.nn.rssm.ModelState`: `deter` and `stoch`, [..., H] and [..., Z]. Latents are of one stream,
     so that the same calls in the same order give the same states.
 
     Args:
@@ -77,7 +77,7 @@ class LoadedWorldModel:
         self._rng = Noise(seed, "dream")
 
     @torch.no_grad()
-    def observe(self, obs: Mapping[str, Any], action: Any, is_first: Any = None) -> State:
+    def observe(self, obs: Mapping[str, Any], action: Any, is_first: Any = None) -> ModelState:
         """States after each row of sequences, as training finds them: row 0 opens one, whatever came before.
 
         Args:
@@ -102,8 +102,8 @@ class LoadedWorldModel:
 
     @torch.no_grad()
     def imagine(
-        self, state: State, action: Any = None, *, steps: int = 15, greedy: bool = True
-    ) -> tuple[State, np.ndarray]:
+        self, state: ModelState, action: Any = None, *, steps: int = 15, greedy: bool = True
+    ) -> tuple[ModelState, np.ndarray]:
         """States that follow, of which nothing is seen: drawn from the prior.
 
         Args:
@@ -122,7 +122,7 @@ class LoadedWorldModel:
         if action is None and not self.acts:
             raise UserError("imagine: a world model alone has no actor; give it the actions")
         given = None if action is None else self._flat(action, None, count)
-        states, taken = list[State](), list[Tensor]()
+        states, taken = list[ModelState](), list[Tensor]()
         for t in range(steps if given is None else len(given)):
             if given is None:
                 policy = actor.policy(state.feat)
@@ -133,11 +133,11 @@ class LoadedWorldModel:
                 said = given[t]
             state = rssm.imagine(state, said, rssm.noise(self._rng, count))
             states.append(state)
-        joined = State(*(torch.stack(part) for part in zip(*states, strict=True)))
+        joined = ModelState(*(torch.stack(part) for part in zip(*states, strict=True)))
         return joined, np.asarray(action) if given is not None else torch.stack(taken).numpy()
 
     @torch.no_grad()
-    def decode(self, state: State) -> Told:
+    def decode(self, state: ModelState) -> Told:
         """Tell of states [..., H], [..., Z] observations, reward, whether the episode goes on, and value."""
         lead = state.deter.shape[:-1]
         feat = map_leaves(lambda part: part.reshape(-1, part.shape[-1]), state).feat

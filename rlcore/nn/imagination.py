@@ -11,7 +11,7 @@ from torch.func import functional_call
 from rlcore.compiled.scan import scan
 from rlcore.functional.noise import Noise
 from rlcore.nn.latent_actor import LatentActor
-from rlcore.nn.rssm import RSSM, State
+from rlcore.nn.rssm import RSSM, ModelState
 
 
 class Imagined(NamedTuple):
@@ -21,7 +21,7 @@ class Imagined(NamedTuple):
     action: Tensor
 
 
-def imagine(rssm: RSSM, actor: LatentActor, start: State, horizon: int, rng: Noise) -> Imagined:
+def imagine(rssm: RSSM, actor: LatentActor, start: ModelState, horizon: int, rng: Noise) -> Imagined:
     """Go H steps on from N states, each with an action that the actor takes in it.
 
     Gradients flow along states and actions, and to the actor, not to the model; the actor sees states without theirs,
@@ -44,7 +44,7 @@ def imagine(rssm: RSSM, actor: LatentActor, start: State, horizon: int, rng: Noi
         "rssm": {name: p.detach() for name, p in rssm.named_parameters()},
     }
 
-    def step(state: State, x: dict[str, Tensor], params: Any) -> tuple[State, Any]:
+    def step(state: ModelState, x: dict[str, Tensor], params: Any) -> tuple[ModelState, Any]:
         action, taken = functional_call(actor, params["actor"], (state.feat.detach(), x["act"]))
         after = functional_call(rssm, params["rssm"], (state, taken, x["state"]))
         return after, (state.feat, action)

@@ -17,7 +17,7 @@ from rlcore.nn.dense import Dense, Norm, cell, glorot_linear
 from rlcore.nn.world_keys import WorldKeys
 
 
-class State(NamedTuple):
+class ModelState(NamedTuple):
     """State of the model: deter h [..., H], stoch z laid flat [..., Z]."""
 
     deter: Tensor
@@ -28,13 +28,13 @@ class State(NamedTuple):
         """[z, h], [..., Z + H]: what heads and actor see."""
         return torch.cat([self.stoch, self.deter], -1)
 
-    def at(self, index: Any) -> State:
+    def at(self, index: Any) -> ModelState:
         """Some of several states, by an index into what comes before their sizes: of [T, B, ...] a row, say."""
-        return State(self.deter[index], self.stoch[index])
+        return ModelState(self.deter[index], self.stoch[index])
 
-    def detach(self) -> State:
+    def detach(self) -> ModelState:
         """The state without its gradient."""
-        return State(self.deter.detach(), self.stoch.detach())
+        return ModelState(self.deter.detach(), self.stoch.detach())
 
 
 class Latent(Protocol):
@@ -158,7 +158,7 @@ class Core(nn.Module):
         self.norm = Norm(post.units, post.form.eps, post.act)
         self.output = glorot_linear(post.units, latent.parameters, rng, scale)
 
-    def move(self, state: State, action: Tensor) -> Tensor:
+    def move(self, state: ModelState, action: Tensor) -> Tensor:
         """h after an action: state [N, ...], action [N, A] -> [N, H]."""
         return self.cell(self.inputs(torch.cat([state.stoch, action], -1)), state.deter)
 
@@ -215,21 +215,21 @@ class RSSM(nn.Module):
         else:
             self.register_buffer("begin", None if config.begin == "zeros" else torch.zeros(width))
 
-    def initial(self) -> State:
+    def initial(self) -> ModelState:
         """State before an episode's first row: h [H], z [Z]."""
         if self.begin is None:
             like = widen(self.core.output.bias)
-            return State(*(like.new_zeros(size) for size in self.sizes))
+            return ModelState(*(like.new_zeros(size) for size in self.sizes))
         deter = widen(self.begin).tanh()
-        return State(deter, self.latent.mode(self.latent.of(self.prior(deter))).detach())
+        return ModelState(deter, self.latent.mode(self.latent.of(self.prior(deter))).detach())
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
         """Noise for sampling z [*lead, Z]."""
         return self.latent.noise(rng, *lead)
 
     def observe(
-        self, features: Tensor, before: Tensor, is_first: Tensor, noise: Tensor, state: State | None = None
-    ) -> tuple[State, Any, Any]:
+        self, features: Tensor, before: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
+    ) -> tuple[ModelState, Any, Any]:
         """Go through L rows of N sequences.
 
         Args:
@@ -249,44 +249,46 @@ class RSSM(nn.Module):
             xs = {"action": before, "first": xs["first"], "stoch": self.latent.sample(posterior, noise)}
         begin = self.initial()
         params = {"core": dict(self.core.named_parameters()), "begin": begin}
-        state = state or State(*(part.detach().expand(before.shape[1], -1) for part in begin))
+        state = state or ModelState(*(part.detach().expand(before.shape[1], -1) for part in begin))
         _, (states, found) = scan(self._step, state, xs, params)
         return states, self.latent.of(self.prior(states.deter)), found if posterior is None else posterior
 
-    def follow(self, features: Tensor, before: Tensor, is_first: Tensor, noise: Tensor | None, state: State) -> State:
+    def follow(
+        self, features: Tensor, before: Tensor, is_first: Tensor, noise: Tensor | None, state: ModelState
+    ) -> ModelState:
         """State after one row, as `observe` finds it: all [N, ...]; without noise, of the most likely z."""
         first, seen = is_first.unsqueeze(-1), self._see(features)
         deter = self._move(state, before, first, self.initial(), self.core)
         posterior = self.latent.of(self.core.posterior(deter, seen))
-        return State(deter, self.latent.mode(posterior) if noise is None else self.latent.sample(posterior, noise))
+        return ModelState(deter, self.latent.mode(posterior) if noise is None else self.latent.sample(posterior, noise))
 
     def _see(self, features: Tensor) -> Tensor:
         """The observation's part of the posterior's first layer, [..., E] -> [..., hidden]."""
         return widen(self.of_features(features.to(self.of_features.weight.dtype)))
 
     @staticmethod
-    def _move(state: State, before: Tensor, first: Tensor, begin: State, core: Any) -> Tensor:
+    def _move(state: ModelState, before: Tensor, first: Tensor, begin: ModelState, core: Any) -> Tensor:
         """h of the next row: of the state and the action before it, or of an episode's start."""
         deter, stoch = (torch.where(first, new, old) for new, old in zip(begin, state, strict=True))
-        return core("move", State(deter, stoch), before.masked_fill(first, 0))
+        return core("move", ModelState(deter, stoch), before.masked_fill(first, 0))
 
-    def _step(self, state: State, xs: dict[str, Tensor], params: dict[str, Any]) -> tuple[State, Any]:
+    def _step(self, state: ModelState, xs: dict[str, Tensor], params: dict[str, Any]) -> tuple[ModelState, Any]:
         def core(*inputs: Any) -> Tensor:
             return functional_call(self.core, params["core"], inputs)
 
         deter = self._move(state, xs["action"], xs["first"], params["begin"], core)
         if self.decoupled:
-            after = State(deter, xs["stoch"])
+            after = ModelState(deter, xs["stoch"])
             return after, (after, ())
         posterior = self.latent.of(core("posterior", deter, xs["seen"]))
-        after = State(deter, self.latent.sample(posterior, xs["noise"]))
+        after = ModelState(deter, self.latent.sample(posterior, xs["noise"]))
         return after, (after, posterior)
 
-    def imagine(self, state: State, action: Tensor, noise: Tensor) -> State:
+    def imagine(self, state: ModelState, action: Tensor, noise: Tensor) -> ModelState:
         """State after an action, of which nothing was seen: [N, ...], [N, A] -> [N, ...]."""
         deter = self.core.move(state, action)
-        return State(deter, self.latent.sample(self.latent.of(self.prior(deter)), noise))
+        return ModelState(deter, self.latent.sample(self.latent.of(self.prior(deter)), noise))
 
-    def forward(self, state: State, action: Tensor, noise: Tensor) -> State:
+    def forward(self, state: ModelState, action: Tensor, noise: Tensor) -> ModelState:
         """`imagine`, for `functional_call`."""
         return self.imagine(state, action, noise)

@@ -11,7 +11,7 @@ from rlcore.functional.distributions import Categoricals
 from rlcore.functional.noise import Noise
 from rlcore.nn.action_masks import choose
 from rlcore.nn.latent_actor import LatentActor
-from rlcore.nn.rssm import State
+from rlcore.nn.rssm import ModelState
 from rlcore.nn.world_model import Number, WorldModel
 
 
@@ -51,7 +51,7 @@ class WorldAgent(nn.Module):
         """obs key -> [B, ...] -> the carry after it, actions [B, A], no extras."""
         rssm, actor, count = self.world.rssm, self.actor, len(is_first)
         noise: Any = None if greedy or rng is None else rssm.noise(rng, count)
-        state = State(carry["deter"], carry["stoch"])
+        state = ModelState(carry["deter"], carry["stoch"])
         state = rssm.follow(self.world.encoder(self.world.encoder.see(obs, 1)), carry["action"], is_first, noise, state)
         policy, acts = actor.policy(state.feat), None if greedy or rng is None else actor.noise(rng, count)
         if self.masks and isinstance(policy, Categoricals):

@@ -14,7 +14,7 @@ from rlcore.functional.precision import widen
 from rlcore.functional.symlog import symexp, symlog
 from rlcore.nn.dense import Dense, glorot_linear
 from rlcore.nn.encoder import flatten
-from rlcore.nn.rssm import RSSM, Latent, State
+from rlcore.nn.rssm import RSSM, Latent, ModelState
 from rlcore.nn.stages import ImageDecoder, ImageEncoder, restore, show
 from rlcore.nn.world_keys import ObservationKeys, WorldKeys
 from rlcore.spec import ArraySpec, EnvSpec
@@ -180,7 +180,7 @@ class KeyDecoder(nn.Module):
 class Observed(NamedTuple):
     """L rows of N sequences as the model sees them: states, and their distributions before and after each row."""
 
-    state: State
+    state: ModelState
     prior: Any
     posterior: Any
 
@@ -222,7 +222,7 @@ class WorldModel(nn.Module):
             self.goes_on = Dense(self.feat_size, config.discount_model.layers, rng, 1, scale)
 
     def observe(
-        self, seen: Obs, before: Tensor, is_first: Tensor, noise: Tensor, state: State | None = None
+        self, seen: Obs, before: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
     ) -> Observed:
         """Go through L rows of N sequences, seen as `KeyEncoder.see` gives them; the rest as `RSSM.observe` has it."""
         return Observed(*self.rssm.observe(self.encoder(seen), before, is_first, noise, state))

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled.acting import CompiledActing, compile_acting
-from rlcore.compiled.machine_code import clock
 from rlcore.data.arrivals import Room, answer, as_steps, columns, copy_arrival, from_columns
 from rlcore.data.history import Recalling, past_of, recalling
 from rlcore.door import Compiler
@@ -19,6 +18,7 @@ from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves
 from rlcore.judge.random_agent import RandomAgent
 from rlcore.protocols import Agent, VectorEnv
+from rlcore.system.training_clock import clock
 from rlcore.types import Alone, Arrival, Ranks, State, Steps
 
 # Observations and is_first -> what the agent says, [B, A], what the environments are to do, extras.

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcore.compiled.machine_code import clock
 from rlcore.config.groups import REDUCTIONS, MetricConfig
 from rlcore.config.values import nearest
 from rlcore.errors import RunError, UserError
+from rlcore.system.training_clock import clock
 from rlcore.types import Episode, Metrics
 
 log = logging.getLogger(__name__)

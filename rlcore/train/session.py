@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rlcore.compiled.machine_code import clock
 from rlcore.compiled.when_to_compile import EAGER, decide
 from rlcore.errors import RunError
 from rlcore.judge.play import OnProgress
@@ -23,6 +22,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
 from rlcore.store.patience import patiently
 from rlcore.store.series import evaluations
+from rlcore.system.training_clock import clock
 from rlcore.train.arithmetic import count
 from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over
 from rlcore.train.fingerprint import fingerprint

@@ -136,6 +136,10 @@ def alone(self: Optimizer, *arguments: Any, **more: Any) -> None:
     self.ranks = dataclasses.make_dataclass("One", [("size", int, 1)])()
 
 
+def to_nobody(self: Any, player: Any) -> None:
+    pass
+
+
 def of_the_first_rank(self: Training, learner: Any) -> list[Any]:
     return []
 
@@ -168,6 +172,7 @@ PARTS, LEARN = a2c.Learner.parts, a2c.Learner.update
         (conformance.each_loss_reaches_only_its_parameters, Optimizer, "apply", reaching_further),
         (conformance.acting_changes_nothing, Agent, "act", learning_while_acting),
         (conformance.a_loaded_policy_acts_alike, Agent, "act", otherwise_when_loaded),
+        (conformance.a_player_elsewhere_acts_alike, a2c.Learner, "publish", to_nobody),
         (conformance.greedy_is_deterministic, Agent, "act", undecided),
         (conformance.no_global_generator_is_used, Noise, "exponential", global_noise),
         (conformance.ranks_stay_one, Optimizer, "__init__", alone),

@@ -15,7 +15,7 @@ def of_all(model_loss: str, few: Check, ends: Check) -> tuple[Mutant, ...]:
         few: check of discrete actions, which notices most of them.
         ends: check with a head of episodes' ends, of rows that end and rows that are cut short.
     """
-    rows, opens = "sequence_of", "open_at_first_row"
+    rows, opens = "segment_of", "open_at_first_row"
     return (
         Mutant("state not forgotten", "RSSM._move", swap("torch.where(A, B, C)", "C"), few),
         Mutant("action before not forgotten", "RSSM._move", swap("before.masked_fill(A, 0)", "before"), few),

@@ -15,7 +15,7 @@ from flows.config.compose import compose
 from rlcore.config.build import build
 from rlcore.config.groups import DistributionConfig, EnvConfig, RunConfig
 from rlcore.functional.noise import Drawn
-from rlcore.nn.rssm import State
+from rlcore.nn.rssm import ModelState
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks
 from rlcore.types import Batch, Context, Steps
@@ -150,7 +150,7 @@ class Case(NamedTuple):
         learner, step = self.learner, given_step(self.learner, self.batch)
         model = learner.model_loss(step[0], Drawn(iter([self.noise["observed"]])))
         imagined = Drawn(iter([self.noise["action"], self.noise["imagined"]]))
-        policy = learner.actor_objective(State(**model[3]), step[0].terminated, imagined)
+        policy = learner.actor_objective(ModelState(**model[3]), step[0].terminated, imagined)
         found = (model, policy, learner.critic_objective(policy[3]))
         for name, loss in zip(self.gradients, found, strict=True):
             compare_gradients(name, self.parts[name], loss, self.gradients[name])

@@ -14,7 +14,7 @@ from rlcore.functional.distributions import Categoricals
 from rlcore.functional.latents import unimix
 from rlcore.functional.noise import Noise
 from rlcore.nn.imagination import Imagined
-from rlcore.nn.rssm import State
+from rlcore.nn.rssm import ModelState
 from rlcore.nn.world_model import Number
 from rlcore.types import Alone
 
@@ -84,6 +84,6 @@ def objectives(
     imagined = Imagined(feat, action.unsqueeze(-1))
     with mock.patch.object(module, "imagine", lambda *given: imagined):
         policy = module.Learner.actor_objective(
-            learner, State(nothing, nothing), terminated.unsqueeze(0), Noise(0, "probe")
+            learner, ModelState(nothing, nothing), terminated.unsqueeze(0), Noise(0, "probe")
         )
     return policy, module.Learner.critic_objective(learner, policy[3])

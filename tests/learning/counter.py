@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer_learner import sequence_of
+from rlcore.algorithms.dreamer_learner import segment_of
 from rlcore.functional.noise import Noise
-from rlcore.nn.rssm import State
+from rlcore.nn.rssm import ModelState
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.types import Batch, Steps
 from tests.learning.assembly import context
@@ -31,9 +31,9 @@ def sequences(rng: np.random.Generator, key: str, show: Callable[[np.ndarray], n
     return Batch(steps, steps, 0)
 
 
-def observe(learner: Any, batch: Batch, rows: int) -> tuple[State, Tensor]:
+def observe(learner: Any, batch: Batch, rows: int) -> tuple[ModelState, Tensor]:
     """States of the first rows, and the actions before each row."""
-    sequence, world = sequence_of(batch.steps, learner.agent.actor), learner.agent.world
+    sequence, world = segment_of(batch.steps, learner.agent.actor), learner.agent.world
     noise = world.rssm.noise(Noise(3, "probe"), rows, COUNT)
     seen = world.encoder.see({key: value[:rows] for key, value in sequence.obs.items()}, 2)
     return world.observe(seen, sequence.before[:rows], sequence.is_first[:rows], noise).state, sequence.before
@@ -42,7 +42,7 @@ def observe(learner: Any, batch: Batch, rows: int) -> tuple[State, Tensor]:
 def continue_open_loop(learner: Any, batch: Batch, key: str) -> tuple[Tensor, Tensor]:
     """Rows 5 to 9 as they are imagined when 0 to 4 were seen, [5, N, ...], and which are of the same episode."""
     state, before = observe(learner, batch, 5)
-    state, world, made = State(*(part[4] for part in state)), learner.agent.world, list[Tensor]()
+    state, world, made = ModelState(*(part[4] for part in state)), learner.agent.world, list[Tensor]()
     for t in range(5, 10):
         state = world.rssm.imagine(state, before[t], world.rssm.noise(Noise(t, "probe"), COUNT))
         made.append(world.decoder(state.feat.unsqueeze(0))[key][0])

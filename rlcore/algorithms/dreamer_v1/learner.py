@@ -8,7 +8,7 @@ Read with:
     eq. 8, critic                            Learner.critic_objective, of a unit normal
     eq. 10, loss of the world model          Learner.model_loss, rlcore.functional.unit_normal
 
-Sequences are `rlcore.algorithms.dreamer_learner.Sequence`s. From every row, with H = 4:
+Batches are `rlcore.algorithms.dreamer_learner.Segment`s. From every row, with H = 4:
 
     imagined      s0 -> ŝ1   ŝ2   ŝ3   ŝ4
     reward              r̂1   r̂2   r̂3                   arrives with its state, and is of that state's value
@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer_learner import DreamerAgent, DreamerLearner, Sequence, memory_and_plan
+from rlcore.algorithms.dreamer_learner import DreamerAgent, DreamerLearner, Segment, memory_and_plan
 from rlcore.algorithms.dreamer_v1.config import Config
 from rlcore.data.replay import Replay
 from rlcore.functional.latents import mean_free_nats, normal_kl, normal_measures
@@ -37,7 +37,7 @@ from rlcore.functional.returns import lambda_return
 from rlcore.functional.stats import reduce_loss
 from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.nn.imagination import imagine
-from rlcore.nn.rssm import GaussianLatent, State
+from rlcore.nn.rssm import GaussianLatent, ModelState
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, Plan
 
@@ -62,7 +62,7 @@ class Learner(DreamerLearner):
     def __init__(self, context: Context) -> None:
         super().__init__(context, Agent, 1.0)
 
-    def model_loss(self, batch: Sequence, rng: Noise) -> Any:
+    def model_loss(self, batch: Segment, rng: Noise) -> Any:
         """Eq. 10: observations, reward and ends told of the states, and posterior and prior brought together."""
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
@@ -73,12 +73,12 @@ class Learner(DreamerLearner):
         terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}
         return self.reduce_model_loss(loss, terms, normal_measures(posterior, prior), state)
 
-    def actor_objective(self, states: State, terminated: Tensor, rng: Noise) -> Any:
+    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
         """Eq. 7 on trajectories from the states [L, N]; these, their λ-returns and weights, for the critic."""
         world, config = self.agent.world, self.config
         if world.goes_on is not None:  # the last row may be an episode's end, from which nothing goes on
-            states = State(*(part[:-1] for part in states))
-        start = State(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
+            states = ModelState(*(part[:-1] for part in states))
+        start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         feat = imagine(world.rssm, self.agent.actor, start, config.horizon, rng).feat[1:]  # [H, L·N, F]
         value = self.number.mean(self.critic(feat))  # [H, L·N]
         reward = world.predict_reward(feat[:-1])  # [H-1, L·N]
@@ -90,6 +90,7 @@ class Learner(DreamerLearner):
         loss = actor_loss(returns, weight).flatten()
         found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
         return *found, {"feat": feat[:-1].detach(), "returns": returns.detach(), "weight": weight}
+
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
     """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""

@@ -10,7 +10,7 @@ Read with:
     eq. 5, critic                            Learner.critic_objective, of a unit normal
     eq. 6, actor                             actor_loss
 
-Sequences are `rlcore.algorithms.dreamer_learner.Sequence`s. From every row, with H = 3:
+Batches are `rlcore.algorithms.dreamer_learner.Segment`s. From every row, with H = 3:
 
     imagined      s0 -a0-> ŝ1 -a1-> ŝ2 -a2-> ŝ3
     reward        r0       r̂1       r̂2                 arrives with its state
@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer_learner import DreamerAgent, DreamerLearner, Sequence, memory_and_plan
+from rlcore.algorithms.dreamer_learner import DreamerAgent, DreamerLearner, Segment, memory_and_plan
 from rlcore.algorithms.dreamer_v2.config import Config
 from rlcore.data.replay import Replay
 from rlcore.functional.latents import categorical_kl, categorical_measures, free_nats, mean_free_nats
@@ -40,7 +40,7 @@ from rlcore.functional.returns import lambda_return
 from rlcore.functional.stats import reduce_loss
 from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.nn.imagination import imagine
-from rlcore.nn.rssm import CategoricalLatent, State
+from rlcore.nn.rssm import CategoricalLatent, ModelState
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, Plan, Ranks
@@ -88,7 +88,7 @@ class Learner(DreamerLearner):
         """Weights decay by the same share at every step, whatever the learning rate is."""
         return settings.decayed_each_step()
 
-    def model_loss(self, batch: Sequence, rng: Noise) -> Any:
+    def model_loss(self, batch: Segment, rng: Noise) -> Any:
         """Eq. 2: observations, reward and discount told of the states, and prior and posterior brought together."""
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
@@ -100,10 +100,10 @@ class Learner(DreamerLearner):
         terms = {"observation": observation, "reward": reward, "continue": discount, "state": kl}
         return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
 
-    def actor_objective(self, states: State, terminated: Tensor, rng: Noise) -> Any:
+    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
         """Eq. 6 on trajectories from every state [L, N]; these, their λ-targets and weights, for the critic."""
         world, config = self.agent.world, self.config
-        start = State(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
+        start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs none of what is imagined
             feat, action = imagine(world.rssm, self.agent.actor, start, config.horizon, rng)  # [H+1, L·N, F], [H, ...]
             value = self.number.mean(self.slow(feat))  # [H+1, L·N]
@@ -121,6 +121,7 @@ class Learner(DreamerLearner):
         ).flatten()
         found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
         return *found, {"feat": feat[:-1].detach(), "returns": target.detach(), "weight": weight}
+
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
     """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""

@@ -9,7 +9,7 @@ Read with:
     eq. 10, regulariser of the critic        critic_loss, by its slow copy
     eq. 11-12, actor and scale of returns    actor_loss, rlcore.nn.return_scale.ReturnScale
 
-Sequences are `rlcore.algorithms.dreamer_learner.Sequence`s; a row's ends as they are used here:
+Batches are `rlcore.algorithms.dreamer_learner.Segment`s; a row's ends as they are used here:
 
     t             0      1      2*     3      4          * obs 2 ended the episode
     continue      1      1      0      1      1          1 - terminated: an episode that is cut short goes on
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from rlcore import protocols
-from rlcore.algorithms.dreamer_learner import DreamerAgent, DreamerLearner, Sequence, memory_and_plan
+from rlcore.algorithms.dreamer_learner import DreamerAgent, DreamerLearner, Segment, memory_and_plan
 from rlcore.algorithms.dreamer_v3.config import Config
 from rlcore.data.replay import Replay
 from rlcore.functional.latents import categorical_kl, categorical_measures, free_nats
@@ -40,7 +40,7 @@ from rlcore.functional.two_hot import TwoHot
 from rlcore.functional.unit_normal import squared_distance
 from rlcore.nn.imagination import imagine
 from rlcore.nn.return_scale import ReturnScale
-from rlcore.nn.rssm import CategoricalLatent, State
+from rlcore.nn.rssm import CategoricalLatent, ModelState
 from rlcore.nn.world_model import Number
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, Plan
@@ -91,7 +91,7 @@ class Learner(DreamerLearner):
         scale = 0.0 if config.hafner_initialization else None
         super().__init__(context, Agent, scale, [self.moments])
 
-    def model_loss(self, batch: Sequence, rng: Noise) -> Any:
+    def model_loss(self, batch: Segment, rng: Noise) -> Any:
         """Eq. 4: observations, reward and ends told of the states, and prior and posterior brought together."""
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, squared_distance)
@@ -102,11 +102,11 @@ class Learner(DreamerLearner):
         terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}
         return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
 
-    def actor_objective(self, states: State, terminated: Tensor, rng: Noise) -> Any:
+    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
         """Eq. 11 on trajectories from every state [L, N]; these, their λ-returns and weights, for the critic."""
         world, config, critic = self.agent.world, self.config, self.critic
         ends = config.world_model.discount_model.imagined
-        start = State(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
+        start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs none of what is imagined
             feat, action = imagine(world.rssm, self.agent.actor, start, config.horizon, rng)  # [H+1, L·N, F], [H, ...]
             value = self.number.mean(critic(feat))  # [H+1, L·N]

@@ -16,7 +16,7 @@ from rlcore.functional.noise import Drawn
 from rlcore.functional.two_hot import TwoHot
 from rlcore.nn.imagination import imagine
 from rlcore.nn.return_scale import ReturnScale
-from rlcore.nn.rssm import State
+from rlcore.nn.rssm import ModelState
 from rlcore.nn.world_keys import MomentsConfig, PercentileConfig
 from rlcore.types import Alone
 from tests.golden.dreamer_oracle import given_step
@@ -136,7 +136,7 @@ def test_actor_and_critic_of_imagined_trajectories(variant: str, mix: float, end
     learner.config = config
     world, actor, nvec = learner.agent.world, learner.agent.actor, learner.agent.actor.action.nvec
     batch = given_step(learner, case.batch)[0]
-    states = State(**learner.model_loss(batch, Drawn(iter([case.noise["observed"]])))[3])
+    states = ModelState(**learner.model_loss(batch, Drawn(iter([case.noise["observed"]])))[3])
     low, high = float(learner.moments.low), float(learner.moments.high)
 
     def noise() -> Drawn:
@@ -144,7 +144,7 @@ def test_actor_and_critic_of_imagined_trajectories(variant: str, mix: float, end
 
     policy = learner.actor_objective(states, batch.terminated, noise())
     value = learner.critic_objective(policy[3])
-    start = State(*(part.flatten(0, 1) for part in states))
+    start = ModelState(*(part.flatten(0, 1) for part in states))
     with torch.no_grad():
         feat, action = imagine(world.rssm, actor, start, config.horizon, noise())
         hidden = actor.hidden(feat[:-1])

@@ -13,7 +13,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError
 from rlcore.judge.dream import LENGTH, SEEN, SEQUENCES, cut, dream, look
 from rlcore.judge.loaded_world import Told
-from rlcore.nn.rssm import State
+from rlcore.nn.rssm import ModelState
 from rlcore.nn.world_keys import WORLD
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store import checkpoint
@@ -32,17 +32,17 @@ class Line:
 
     spec = SPEC
 
-    def observe(self, obs: dict[str, np.ndarray], action: np.ndarray) -> State:
+    def observe(self, obs: dict[str, np.ndarray], action: np.ndarray) -> ModelState:
         x = torch.from_numpy(obs["state"])
-        return State(x, torch.zeros_like(x))
+        return ModelState(x, torch.zeros_like(x))
 
-    def imagine(self, state: State, action: Any = None, *, steps: int = 0) -> tuple[State, np.ndarray]:
+    def imagine(self, state: ModelState, action: Any = None, *, steps: int = 0) -> tuple[ModelState, np.ndarray]:
         """The actions given, summed up; its own are all 1."""
         moves = torch.ones(steps, *state.deter.shape) if action is None else torch.from_numpy(action)
         x = state.deter + moves.cumsum(0)
-        return State(x, torch.zeros_like(x)), moves.numpy()
+        return ModelState(x, torch.zeros_like(x)), moves.numpy()
 
-    def decode(self, state: State) -> Told:
+    def decode(self, state: ModelState) -> Told:
         x = state.deter.numpy()
         return Told({"state": x}, 2 * x[..., 0], np.ones_like(x[..., 0]), 10 * x[..., 0])
 

@@ -19,7 +19,7 @@ from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
 from rlcore.judge.loaded_world import LoadedWorldModel
 from rlcore.nn.dense import Dense
-from rlcore.nn.rssm import State
+from rlcore.nn.rssm import ModelState
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from tests.flows.synthetic_runs import checkpointed_run
 from tests.runs import SMALL_DREAMER
@@ -75,7 +75,7 @@ def as_said(action: ActionSpec, given: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.eye(3, dtype=np.float32)[given - 1])
 
 
-def assert_same(found: State, wanted: list[State]) -> None:
+def assert_same(found: ModelState, wanted: list[ModelState]) -> None:
     for part, steps in zip(found, zip(*wanted, strict=True), strict=True):
         torch.testing.assert_close(part, torch.stack(steps), rtol=1e-5, atol=1e-6)
 
@@ -88,7 +88,7 @@ def test_states_of_what_was_seen_are_those_of_row_by_row(action: ActionSpec) -> 
     found = model.observe(obs, given, is_first)
     world, said = model.world, as_said(action, given)
     noise = world.rssm.noise(Noise(7, "dream"), 6, 2)
-    state, wanted = State(*(torch.zeros(2, size) for size in world.rssm.sizes)), list[State]()
+    state, wanted = ModelState(*(torch.zeros(2, size) for size in world.rssm.sizes)), list[ModelState]()
     for t in range(6):
         seen = world.encoder(world.encoder.see({key: torch.from_numpy(part[t]) for key, part in obs.items()}, 1))
         opens = torch.tensor([t == 0, t in (0, 3)])
@@ -101,9 +101,9 @@ def test_states_of_what_was_seen_are_those_of_row_by_row(action: ActionSpec) -> 
 @pytest.mark.parametrize("action", [DISCRETE, BOX], ids=["discrete", "continuous"])
 def test_what_follows_is_the_prior_stepped_by_hand(action: ActionSpec) -> None:
     model, (_, given) = loaded(action), rows(action, 4, 3)
-    begin = State(*(torch.rand(3, size) for size in model.world.rssm.sizes))
+    begin = ModelState(*(torch.rand(3, size) for size in model.world.rssm.sizes))
     found, taken = model.imagine(begin, given)
-    rng, state, wanted = Noise(7, "dream"), begin, list[State]()
+    rng, state, wanted = Noise(7, "dream"), begin, list[ModelState]()
     for said in as_said(action, given):
         state = model.world.rssm.imagine(state, said, model.world.rssm.noise(rng, 3))
         wanted.append(state)
@@ -113,12 +113,14 @@ def test_what_follows_is_the_prior_stepped_by_hand(action: ActionSpec) -> None:
 
 @pytest.mark.parametrize("action", [DISCRETE, BOX], ids=["discrete", "continuous"])
 def test_the_actor_dreams_as_it_would_with_its_own_actions_given(action: ActionSpec) -> None:
-    begin = State(*(torch.rand(3, size) for size in loaded(action).world.rssm.sizes))
+    begin = ModelState(*(torch.rand(3, size) for size in loaded(action).world.rssm.sizes))
     states, taken = loaded(action).imagine(begin, steps=5)
     assert taken.shape == (5, 3, *action.shape) and taken.dtype == np.dtype(action.dtype)
     again, _ = loaded(action).imagine(begin, taken)
-    assert_same(states, [State(*(part[t] for part in again)) for t in range(5)])
-    before = State(*(torch.cat([first.unsqueeze(0), then[:-1]]) for first, then in zip(begin, states, strict=True)))
+    assert_same(states, [ModelState(*(part[t] for part in again)) for t in range(5)])
+    before = ModelState(
+        *(torch.cat([first.unsqueeze(0), then[:-1]]) for first, then in zip(begin, states, strict=True))
+    )
     model = loaded(action)
     likeliest = model.agent.to_env(model.agent.actor.policy(before.feat).mode().flatten(0, 1)).unflatten(0, (5, 3))
     np.testing.assert_allclose(taken, likeliest.numpy(), rtol=1e-5, atol=1e-6)
@@ -141,7 +143,7 @@ def test_what_it_says_of_states_is_in_the_environments_form_and_units() -> None:
         world.decoder.heads["of_room"].bias.copy_(torch.tensor([0.0, 0.1, 0.3, 0.2]))
         world.goes_on.output.bias.fill_(math.log(3))
         world.reward.output.bias[:] = torch.linspace(0, 400, 15)  # all in the uppermost bin, 20 in symlog space
-    told = model.decode(State(*(torch.rand(2, 3, size) for size in world.rssm.sizes)))
+    told = model.decode(ModelState(*(torch.rand(2, 3, size) for size in world.rssm.sizes)))
     assert told.obs["rgb"].dtype == np.uint8 and told.obs["rgb"].shape == (2, 3, 16, 16, 3)
     assert np.unique(told.obs["rgb"].reshape(-1, 3), axis=0).tolist() == [[51, 128, 255]]  # 0.2, 0.5 and 1.4 of 255
     assert told.obs["grey"].shape == (2, 3, 1, 16, 16) and set(told.obs["grey"].flat) == {2.5}
@@ -151,7 +153,9 @@ def test_what_it_says_of_states_is_in_the_environments_form_and_units() -> None:
     np.testing.assert_allclose(told.goes_on, np.full((2, 3), 0.75), rtol=1e-6)
     np.testing.assert_allclose(told.reward, np.full((2, 3), math.exp(20) - 1), rtol=1e-4)
     assert told.value is not None and told.value.tolist() == [[0.0] * 3] * 2
-    assert loaded(DISCRETE, critic=False).decode(State(*(torch.rand(2, n) for n in world.rssm.sizes))).value is None
+    assert (
+        loaded(DISCRETE, critic=False).decode(ModelState(*(torch.rand(2, n) for n in world.rssm.sizes))).value is None
+    )
 
 
 @pytest.mark.parametrize(

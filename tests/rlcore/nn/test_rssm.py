@@ -18,7 +18,7 @@ from rlcore.nn.action_form import ActionForm
 from rlcore.nn.imagination import imagine
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.return_scale import ReturnScale
-from rlcore.nn.rssm import RSSM, CategoricalLatent, GaussianLatent, Latent, State
+from rlcore.nn.rssm import RSSM, CategoricalLatent, GaussianLatent, Latent, ModelState
 from rlcore.nn.world_keys import MomentsConfig, PercentileConfig
 from rlcore.spec import ActionSpec
 from rlcore.types import Alone
@@ -85,7 +85,7 @@ def test_row_by_row_is_the_same(decoupled: bool, latent: Latent | None) -> None:
     rssm = made(decoupled, latent)
     given = rows(rssm, 5, 2)
     states, _, _ = rssm.observe(**given)
-    state = State(*(torch.full((2, size), torch.nan, dtype=torch.float64) for size in rssm.sizes))
+    state = ModelState(*(torch.full((2, size), torch.nan, dtype=torch.float64) for size in rssm.sizes))
     for t in range(5):
         features, before, is_first, noise = (part[t] for part in given.values())
         state = rssm.follow(features, before, is_first, noise, state)
@@ -111,7 +111,7 @@ def made_actor(rssm: RSSM) -> LatentActor:
 def test_imagined_states_are_those_of_the_priors_along_the_actions() -> None:
     rssm = made().float()
     actor = made_actor(rssm)
-    start = State(torch.randn(4, 6), rssm.latent.mode(torch.randn(4, 3, 4)))
+    start = ModelState(torch.randn(4, 6), rssm.latent.mode(torch.randn(4, 3, 4)))
     feat, action = imagine(rssm, actor, start, 3, Noise(0, "probe"))
     assert feat.shape == (4, 4, 18) and action.shape == (3, 4, 3)
     torch.testing.assert_close(feat[0], start.feat)

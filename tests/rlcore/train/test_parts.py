@@ -199,6 +199,7 @@ def test_the_player_explores_and_the_agent_is_judged_saved_and_served(
         conformance.parts_are_complete,
         conformance.acting_changes_nothing,
         conformance.a_loaded_policy_acts_alike,
+        conformance.a_player_elsewhere_acts_alike,
         conformance.compiled_equals_eager,
         conformance.interrupted_ranks_equal_uninterrupted,
     ],
