@@ -26,7 +26,6 @@ PURPOSES = {
     "baseline": 10,
     "probe": 11,
     "loss": 12,
-    "imagine": 13,
     "dataset": 14,
     "dream": 15,
 }

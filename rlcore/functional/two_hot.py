@@ -12,7 +12,6 @@ from rlcore.functional.precision import widen
 from rlcore.functional.symlog import symexp, symlog
 
 LIMIT = 20.0  # the outermost bins, in symlog space
-SPACINGS = ("symlog", "symexp")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from flows.config.compose import compose
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.dreamer_learner import memory_and_plan
 from rlcore.data.samplers import Episodes, Sequences
+from rlcore.functional.two_hot import TwoHot
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.types import Alone, Context
@@ -73,3 +74,11 @@ def test_the_memory_is_drawn_from_as_the_buffers_keys_say(preset: str) -> None:
     episodes = memory("buffer.type=episode").sampler
     assert type(episodes) is Episodes and episodes.length == 16 and not episodes.prioritize_ends
     assert memory("buffer.type=episode", "buffer.prioritize_ends=true").sampler.prioritize_ends
+
+
+def test_reward_and_return_are_learned_by_bins_as_their_heads_say() -> None:
+    spec = EnvSpec("Some-v0", {"state": ArraySpec((2,), "float32")}, BOX)
+    own = {"world_model": SETTINGS["dreamer_v3"]["world_model"] | {"reward_model": {"spacing": "symexp", "bins": 15}}}
+    learner = ALGORITHMS["dreamer_v3"].build(context(SETTINGS["dreamer_v3"] | own, spec, num_envs=1))[0]
+    assert learner.agent.world.number == TwoHot(15, "symexp")
+    assert learner.number == TwoHot(SETTINGS["dreamer_v3"].get("critic", {}).get("bins", 255))

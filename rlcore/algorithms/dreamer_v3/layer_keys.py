@@ -112,3 +112,9 @@ class TwoHotConfig(DenseConfig):
     """A head that gives a distribution over bins of a number."""
 
     bins: int = arg(255, "K: bins from -20 to 20 in symlog space", low=3)
+    spacing: str = arg(
+        "symlog",
+        "the number is learned: symlog, in symlog space; symexp, as it is, by bins at the symexp of these (the paper's "
+        "second version)",
+        choices=("symlog", "symexp"),
+    )

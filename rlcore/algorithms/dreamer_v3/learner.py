@@ -53,7 +53,7 @@ class Agent(DreamerAgent):
         model, zeros = config.world_model, config.hafner_initialization
         latent = CategoricalLatent(model.stochastic_size, model.discrete_size, config.unimix)
         scales = (1.0 if zeros else None, 0.0 if zeros else None)
-        reward, value = TwoHot(model.reward_model.bins), TwoHot(config.critic.bins)
+        reward, value = (TwoHot(head.bins, head.spacing) for head in (model.reward_model, config.critic))
         super().__init__(config, spec, distribution, rng, latent, reward, value, scales)
 
 

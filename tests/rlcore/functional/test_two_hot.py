@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlcore.functional.symlog import symexp, symlog
-from rlcore.functional.two_hot import SPACINGS, TwoHot
+from rlcore.functional.two_hot import TwoHot
 
 
 def test_symlog_of_numbers_and_back() -> None:
@@ -30,7 +30,7 @@ def test_a_number_is_shared_by_its_two_neighbours(spacing: str, x: float) -> Non
     torch.testing.assert_close(TwoHot(41, spacing).loss(logits, torch.tensor(x)), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("spacing", SPACINGS)
+@pytest.mark.parametrize("spacing", ["symlog", "symexp"])
 @pytest.mark.parametrize("bins", [255, 128])
 def test_the_distribution_that_a_number_calls_for_has_it_as_mean(spacing: str, bins: int) -> None:
     two_hot, x = TwoHot(bins, spacing), torch.tensor([-1e4, -30.0, -0.3, 0.0, 0.02, 7.0, 1e4], dtype=torch.float64)
@@ -43,7 +43,7 @@ def test_the_distribution_that_a_number_calls_for_has_it_as_mean(spacing: str, b
     torch.testing.assert_close(two_hot.mean(q.clamp(min=1e-30).log()), x, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("spacing", SPACINGS)
+@pytest.mark.parametrize("spacing", ["symlog", "symexp"])
 def test_numbers_beyond_the_outermost_bins_count_as_these(spacing: str) -> None:
     logits, far = torch.randn(5, generator=torch.Generator().manual_seed(0)), symexp(torch.tensor(25.0))
     two_hot = TwoHot(5, spacing)
@@ -51,7 +51,7 @@ def test_numbers_beyond_the_outermost_bins_count_as_these(spacing: str) -> None:
         torch.testing.assert_close(two_hot.loss(logits, x), -logits.log_softmax(-1)[place])
 
 
-@pytest.mark.parametrize("spacing", SPACINGS)
+@pytest.mark.parametrize("spacing", ["symlog", "symexp"])
 @pytest.mark.parametrize("bins", [255, 127, 64])
 def test_equal_logits_mean_exactly_nothing(spacing: str, bins: int) -> None:
     """In order, the huge bins of symexp leave -0.35 in float32."""
