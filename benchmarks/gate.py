@@ -1,4 +1,4 @@
-"""How often the champion's gate errs, ended early and with all of its episodes: simulated, for docs/results/gate.md.
+"""Error rates of the champion's gate, ended early and with all of its episodes: simulated, for docs/results/gate.md.
 
 python -m benchmarks.gate [comparisons]        # 4,000 of each kind, two minutes
 """

@@ -73,7 +73,7 @@ def _holds(gate: dict[str, Any]) -> bool:
 
 
 def verdict(figures: dict[str, Any]) -> str:
-    """How many seeds reach each gate."""
+    """Sentence on how many seeds reach each gate."""
     limit = figures.get("within_s")
     return ", ".join(
         f"{count_reaching(gate)} of {len(gate['values'])} seeds reach {mark(gate)} after {gate['policy_steps']:,} steps"

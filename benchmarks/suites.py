@@ -1,4 +1,4 @@
-"""How the environments of each suite are resumed: make-env's test on each, and what saving and restoring one costs.
+"""Resuming of the environments of each suite: make-env's test on each, and what saving and restoring one costs.
 
     python -m benchmarks.suites     # the table in docs/exactness.md; some minutes, all extras
 

@@ -1,4 +1,4 @@
-"""Where the project keeps what outlives a run (databases, artifacts), and the environment its servers read.
+"""Places where the project keeps what outlives a run (databases, artifacts), and the environment its servers read.
 
 Everything lies under `<home>/.shepherd`, so that no command depends on the folder it was typed in. Prefect and MLflow
 read their settings when they are imported: call `configure_environment` before that.
@@ -41,13 +41,13 @@ def state_folder() -> Path:
 
 
 def warm_folder() -> Path | None:
-    """Where the sockets are of the processes that serve all runs of a driver (flows.runs.warm); None without one."""
+    """Folder with the sockets of the processes that serve all runs of a driver (flows.runs.warm); None without one."""
     folder = os.environ.get(WARM)
     return Path(folder) if folder else None
 
 
 def tracking_uri() -> str:
-    """Where MLflow keeps runs and models: MLFLOW_TRACKING_URI, else the project's own SQLite file."""
+    """Address at which MLflow keeps runs and models: MLFLOW_TRACKING_URI, else the project's own SQLite file."""
     return os.environ.get("MLFLOW_TRACKING_URI") or own_store()
 
 
@@ -109,7 +109,7 @@ def run_root() -> str:
 
 
 def sweeps_folder() -> Path:
-    """Where sweeps keep plan and study: beside the runs where SHEPHERD_RUN_ROOT shares those, else the state folder.
+    """Folder of sweeps' plans and studies: beside the runs where SHEPHERD_RUN_ROOT shares those, else the state folder.
 
     A sweep's flow that is retried on another worker finds its sweep there.
     """

@@ -106,7 +106,7 @@ class Part(Protocol):
 
 
 class Learner:
-    """How one algorithm improves its agent from one batch; a base class. Holds no env, logger, path or loop.
+    """One algorithm's way of improving its agent from one batch; a base class. Holds no env, logger, path or loop.
 
     Attributes:
         agent: is judged, registered and served (`Agent`); one of the parts.
@@ -151,7 +151,7 @@ class Learner:
 
 
 class Buffer:
-    """Where steps wait for the learner; a base class. Rollout hands each out once; Replay owes a ratio of batches."""
+    """Steps that wait for the learner; a base class. Rollout hands each out once; Replay owes a ratio of batches."""
 
     @property
     def capacity(self) -> int:
@@ -176,7 +176,7 @@ class Buffer:
         raise NotImplementedError
 
     def due(self, policy_steps: int) -> int:
-        """How many `batches` will give, by which a long update says how far it is; 0 = nobody knows before."""
+        """Number of batches `batches` will give, by which a long update says how far it is; 0 = nobody knows before."""
         return 0
 
     def metrics(self) -> Metrics:

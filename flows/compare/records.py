@@ -81,7 +81,7 @@ class Record:
 
     @property
     def policy_steps(self) -> int:
-        """Where its last point stands."""
+        """Policy steps at its last point."""
         return max((line[-1][0] for line in self.lines.values() if line), default=0)
 
     @property
@@ -163,14 +163,14 @@ def from_mlflow(client: MlflowClient, found: Run) -> Record:
 
 
 def _status(run: RunDirectory, events: list[dict[str, Any]]) -> str:
-    """How a run stands: as its log says, and where that says nothing, whether a process leads it."""
+    """Standing of a run: as its log says, and where that says nothing, whether a process leads it."""
     if ended := ending(events):
         return ended["status"]
     return "training" if run.is_taken() else "broken off"
 
 
 def _judge(status: str, found: Mapping[str, Line], final: float | None) -> str:
-    """How a run stands for a comparison: one that was trained to its end may have come to no number."""
+    """Standing of a run for a comparison: one that was trained to its end may have come to no number."""
     values = [value for line in found.values() for _, value in line] + ([] if final is None else [final])
     return NOT_FINITE if status in DONE and not all(map(math.isfinite, values)) else status
 

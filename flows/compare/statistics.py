@@ -158,7 +158,7 @@ def _draw(scores: Scores, rows: Sequence[Array]) -> list[Array]:
 
 
 def _times(rows: Array, count: int) -> Array:
-    """How often a replicate has each seed: [R, N] of indices -> [R, N] of numbers."""
+    """Number of times that a replicate has each seed: [R, N] of indices -> [R, N] of numbers."""
     return (rows[:, :, None] == np.arange(count)).sum(axis=1).astype(float)
 
 

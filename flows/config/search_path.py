@@ -1,4 +1,4 @@
-"""Where config files are looked for: the user's own folders, in their order, then the project's `conf/`."""
+"""Folders in which config files are looked for: the user's own, in their order, then the project's `conf/`."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def presets() -> list[str]:
 
 @functools.cache  # every key of a help text asks
 def default_names() -> dict[str, str]:
-    """How a run and its folders are called, as interpolations: exp_name, run_name, log_root, root_dir, run_dir."""
+    """Names of a run and its folders, as interpolations: exp_name, run_name, log_root, root_dir, run_dir."""
     root = yaml.safe_load((BUILT_IN / "config.yaml").read_text())
     return {key: value for key, value in root.items() if key != "defaults"}
 

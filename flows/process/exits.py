@@ -1,4 +1,4 @@
-"""How a command ends: the sentence and the exit code of a mistake or a failure."""
+"""End of a command: the sentence and the exit code of a mistake or a failure."""
 
 from __future__ import annotations
 

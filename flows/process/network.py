@@ -18,7 +18,7 @@ def is_server(uri: str) -> bool:
 
 
 def unreachable(url: str, login: str = "", any_answer: bool = False) -> str | None:
-    """Why a server does not answer, or None where it does; with `any_answer` a refusal is an answer as well.
+    """Reason why a server does not answer, or None where it does; with `any_answer` a refusal is an answer as well.
 
     `url` is that of its health, and `login` "user:password".
     """

@@ -1,4 +1,4 @@
-"""How a command ends when it is told to: Ctrl-C, SIGTERM, a closed terminal (SIGHUP).
+"""End of a command that is told to end: Ctrl-C, SIGTERM, a closed terminal (SIGHUP).
 
 The first signal raises an exception, so that what is open is closed and the trainer writes a checkpoint. A second one,
 or LIMIT seconds, end the process at once: its children end with it (rlcore.system.lifeline); the run can be resumed.

@@ -19,7 +19,7 @@ def short_path(path: Path) -> str:
 
 
 def bin_folder() -> str:
-    """Where this environment's commands are, with a slash: to be put before one; empty where PATH finds them."""
+    """Folder of this environment's commands, with a slash: to be put before one; empty where PATH finds them."""
     return "" if shutil.which("shepherd") else shlex.quote(short_path(Path(sys.executable).parent) + "/")
 
 

@@ -98,7 +98,7 @@ def _check_model(config: RunConfig) -> None:
 
 
 def _source(uri: str) -> tuple[dict[str, Any], LoadedPolicy]:
-    """Where weights come from, as it is kept, and the policy that lies there: an alias may point elsewhere tomorrow."""
+    """Origin of weights, as it is kept, and the policy that lies there: an alias may point elsewhere tomorrow."""
     from rlcore.judge.policy import load_policy
     from rlcore.store.checkpoint import choose
 

@@ -217,7 +217,7 @@ def _of_code(original: Original, code: dict[str, Any]) -> Iterator[str]:
 
 
 def _device(config: RunConfig) -> torch.device:
-    """Where the networks will live."""
+    """Device on which the networks will live."""
     wanted = config.fabric.accelerator
     cuda = wanted in ("cuda", "gpu") or (wanted == "auto" and torch.cuda.is_available())
     return torch.device("cuda" if cuda else "cpu")

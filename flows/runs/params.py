@@ -115,7 +115,7 @@ def _with_known_source(
 
 
 def _stale(run: RunDirectory, config: RunConfig) -> str | None:
-    """Why the run that is there is not what this config and this code would learn; None when it is."""
+    """Reason why the run that is there is not what this config and this code would learn; None when it is."""
     if run.read_identity().get("core_hash") != core_hash():
         return "rlcore has changed since the run was made"
     now = plugins.hashes()

@@ -161,7 +161,7 @@ def _decide(client: MlflowClient, run: RunDirectory, checkpoint: Path, version: 
 
 
 def _reason_of(client: MlflowClient, name: str, this: str) -> str:
-    """Why a version that bears the alias was made champion."""
+    """Reason why a version that bears the alias was made champion."""
     moves = reversed(champions.history(client, name))
     decision = next((move.why for move in moves if move.version == this), "")
     return decision or f"Champion: version {this} bore the alias already"

@@ -1,4 +1,4 @@
-"""How much work a sweep is, told before it begins."""
+"""Amount of work that a sweep is, told before it begins."""
 
 from __future__ import annotations
 

@@ -90,12 +90,12 @@ class _Worker:
 
     @property
     def end_of_job(self) -> End:
-        """How a job ended over which it died."""
+        """End of the job over which it died."""
         return end_by(death(self.process.wait(), self.death))
 
     @property
     def death(self) -> str:
-        """How it died, for a sentence."""
+        """Words on how it died, for a sentence."""
         code = self.process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         return f"worker {self.process.pid} {how} (its output is in {self._told})"

@@ -37,7 +37,7 @@ class Faults:
         return number
 
     def judge(self, number: int, end: End) -> End:
-        """How a trial has ended: as its job did, but for one that never gets through, which has failed."""
+        """Judge how a trial has ended: as its job did, but for one that never gets through, which has failed."""
         if end.state != "unfinished":
             return end
         if end.fault == DiskFault.__name__:

@@ -1,4 +1,4 @@
-"""Where a sweep lies: its plan and its study in `sweeps_folder`, its runs and what people read under `log_root`."""
+"""Folders of a sweep: its plan and its study in `sweeps_folder`, its runs and what people read under `log_root`."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class SweepFolder:
 
     @property
     def copies(self) -> int:
-        """How often its study was copied, to do failed trials again."""
+        """Number of times that its study was copied, to do failed trials again."""
         return self._read_note().get("copies", 0) if self.plan_file.exists() else 0
 
     def note_copies(self, count: int) -> None:

@@ -13,7 +13,7 @@ DEATHS = 3  # of workers that one job survives: what kills every one of them is 
 
 
 class End(NamedTuple):
-    """How a job ended: "over", "pruned", "failed", "interrupted", or "unfinished" by a fault of the machine.
+    """End of a job: "over", "pruned", "failed", "interrupted", or "unfinished" by a fault of the machine.
 
     Of one that failed or is unfinished there is a sentence, and of the latter the fault, a name of `FAULTS`.
     """
@@ -24,7 +24,7 @@ class End(NamedTuple):
 
 
 def end_by(error: Exception) -> End:
-    """How a job ended that an exception has ended."""
+    """End of a job that an exception has ended."""
     fault = machine_fault(error)
     sentence = str(fault or error) or type(error).__name__
     return End("unfinished", sentence, type(fault).__name__) if fault else End("failed", sentence)

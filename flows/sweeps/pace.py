@@ -1,4 +1,4 @@
-"""How often, in policy steps, the trials of a sweep are judged, and what one was worth after so many of them."""
+"""Distance, in policy steps, at which a sweep's trials are judged, and what one was worth after so many of them."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class SweepPlan:
 
     @property
     def size(self) -> int:
-        """How many trials there are to be; of a grid no more than it has points."""
+        """Number of trials that there are to be; of a grid no more than it has points."""
         if self.config.sampler != "grid":
             return self.config.trials
         return min(self.config.trials, math.prod(len(dimension.grid or ()) for dimension in self.space))

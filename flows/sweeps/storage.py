@@ -1,4 +1,4 @@
-"""Where a study is kept: Optuna's database, to drive a sweep or only to read what it has come to."""
+"""Storage of a study: Optuna's database, to drive a sweep or only to read what it has come to."""
 
 from __future__ import annotations
 

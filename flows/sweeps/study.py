@@ -200,7 +200,7 @@ class Study:
         return max(complete, key=lambda trial: (trial.value, -trial.number), default=None)
 
     def importance(self) -> dict[str, float]:
-        """How much of the spread in value each key explains; nothing where there are too few trials to say."""
+        """Share of the spread in value that each key explains; nothing where there are too few trials to say."""
         complete = [t for t in self.trials if t.state == self._optuna.trial.TrialState.COMPLETE]
         if len(complete) < 2 or len({trial.value for trial in complete}) < 2:
             return {}

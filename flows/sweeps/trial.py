@@ -46,7 +46,7 @@ class TrialRun:
 
     @property
     def state(self) -> str:
-        """How far it is: "new", "begun", "pruned", or "over"; of one that is over the summary is written."""
+        """Progress of the trial: "new", "begun", "pruned", or "over"; of one that is over the summary is written."""
         if not self.run.config.exists():
             return "new"
         status = self.run.read_summary().get("status")

@@ -108,7 +108,7 @@ def _learning(trials: Sequence[Row], curves: Lines) -> Picture:
 
 
 def _importance(shares: Mapping[str, float]) -> Picture:
-    """How much of the spread in value each key explains, the largest on top; the shares add up to 1."""
+    """Picture of the share of the spread in value each key explains, the largest on top; the shares add up to 1."""
     names = short_names(list(shares))
     keys = sorted(shares, key=lambda key: shares[key])
     figure, axes = new_figure(height=max(HEIGHT / 2, 0.9 + 0.35 * len(keys)))

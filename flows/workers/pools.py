@@ -69,7 +69,7 @@ def prefect_yaml() -> str:
 
 
 def pull_steps() -> list[dict[str, Any]]:
-    """How a flow run comes by its code.
+    """Steps by which a flow run comes by its code.
 
     From the checkout here or, where SHEPHERD_REPOSITORY names a repository, from there at the commit of the checkout
     here: workers may then be on any machine. A `UserError` where that commit is not what runs here, or not there.
@@ -102,7 +102,7 @@ def _pin(repository: str) -> str:
 
 
 def entrypoint(algo: str, kind: str = "train") -> str:
-    """Where a worker finds a flow of an algorithm."""
+    """File and function where a worker finds a flow of an algorithm."""
     return f"flows/{kind}.py:{_function(algo, kind)}"
 
 

@@ -43,7 +43,7 @@ class Server:
 
 
 def folder() -> Path:
-    """Where their logs and pids lie."""
+    """Folder in which the servers' logs and pids lie."""
     path = state_folder() / "servers"
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -181,7 +181,7 @@ def _word_after(word: str, pid: int) -> str | None:
 
 
 def why_occupied(port: int) -> str | None:
-    """Why no server can have a port of this machine; None = it can."""
+    """Reason why no server can have a port of this machine; None = it can."""
     try:
         socket.create_server((server_host(), port)).close()
     except OSError as error:

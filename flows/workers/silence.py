@@ -37,7 +37,7 @@ class Sign(NamedTuple):
 
 
 class Silence:
-    """How long each flow run has given no sign of life, of the time in which somebody listened."""
+    """Time for which each flow run has given no sign of life, of that in which somebody listened."""
 
     def __init__(self) -> None:
         self._looked = float("-inf")
@@ -91,7 +91,7 @@ async def in_states(client: PrefectClient, *types: StateType) -> list[FlowRun]:
 
 
 async def _heartbeat(client: PrefectClient, run: FlowRun) -> datetime | None:
-    """When a flow run has given its last heartbeat; None where it never gave one."""
+    """Moment of a flow run's last heartbeat; None where it never gave one."""
     of_run = EventFilter(
         event=EventNameFilter(name=["prefect.flow-run.heartbeat"]),
         resource=EventResourceFilter(id=[f"prefect.flow-run.{run.id}"]),

@@ -256,7 +256,7 @@ def _port(name: str) -> int:
 
 
 def _limit() -> int:
-    """How many flow runs the worker of pool local runs at once. GPU workers have a place each."""
+    """Number of flow runs that the worker of pool local runs at once. GPU workers have a place each."""
     return _number("SHEPHERD_LOCAL_LIMIT", max(2, os.cpu_count() or 1), "a number of runs, 1 to 1000", 1000)
 
 

@@ -41,7 +41,7 @@ class Held:
         return [held[key].detach() for held, key in self._places]
 
     def addresses(self) -> list[int]:
-        """Where each lies: where that is as it was, `tensors()` of then, if they are held, still are these."""
+        """Address of each tensor: where that is as it was, `tensors()` of then, if they are held, still are these."""
         return [held[key].data_ptr() for held, key in self._places]
 
     def own(self) -> list[Tensor]:

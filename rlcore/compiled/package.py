@@ -99,7 +99,7 @@ def build(functions: Sequence[Traced]) -> list[Compiled]:
 
 
 def cache_folder() -> Path:
-    """Where packages are kept: SHEPHERD_CACHE, else `.shepherd/compiled` in the working directory."""
+    """Folder in which packages are kept: SHEPHERD_CACHE, else `.shepherd/compiled` in the working directory."""
     return Path(os.environ.get("SHEPHERD_CACHE") or Path(".shepherd", "compiled")).absolute()
 
 
@@ -222,7 +222,7 @@ def _move(value: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _measure(run: Compiled, traced: Traced, example: list[Tensor]) -> float | None:
-    """How far the machine code is off on these inputs, where that is more than rounding; else None.
+    """Error of the machine code on these inputs, where that is more than rounding; else None.
 
     A rule that remembers nothing divides every gradient by its own size, so that one which is zero but for rounding
     moves its parameter by a whole learning rate, in a direction that another order of the same sums turns round. So

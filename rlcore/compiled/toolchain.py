@@ -21,7 +21,7 @@ def find_compiler() -> str | None:
 
 
 def missing_requirement() -> str | None:
-    """Why nothing can be compiled on this machine, and what to do about it; None where it can."""
+    """Reason why nothing can be compiled on this machine, and what to do about it; None where it can."""
     if find_compiler() is None:
         return "no C++ compiler (CXX, g++, clang++) is on this machine; Debian and Ubuntu: apt install g++"
     torch = find_spec("torch")

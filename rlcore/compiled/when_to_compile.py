@@ -57,7 +57,7 @@ def check_compiler(config: RunConfig) -> None:
 
 
 def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[], Arithmetic | None]) -> str:
-    """How a run computes its minibatch steps.
+    """Decide how a run computes its minibatch steps.
 
     Args:
         config: the run's.

@@ -97,7 +97,7 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class FabricConfig:
-    """Where and in what precision to train (Lightning Fabric)."""
+    """Devices and precision of training (Lightning Fabric)."""
 
     devices: int | str = arg(1, "processes that train together, each with env.num_envs environments (CUDA: and a GPU)")
     num_nodes: int = arg(1, "machines; one", low=1)
@@ -124,7 +124,7 @@ class FabricConfig:
 
 @dataclass(frozen=True)
 class BufferConfig:
-    """Where steps wait for the learner."""
+    """Storage of the steps that wait for the learner."""
 
     size: int | None = arg(
         None,
@@ -167,7 +167,7 @@ class BufferConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When the run becomes durable. Changes no bit of learning."""
+    """Schedule by which the run becomes durable. Changes no bit of learning."""
 
     every: int | None = arg(None, "policy steps between checkpoints; null = 20 a run", low=1)
     keep_last: int | None = arg(5, "checkpoints kept (and the best); null = all", low=1)
@@ -236,7 +236,7 @@ class ModelManagerConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """How the policy is judged. Changes no bit of learning."""
+    """Evaluation of the policy. Changes no bit of learning."""
 
     every: int | None = arg(None, "policy steps between evaluations; null = 10 a run", low=1)
     episodes: int = arg(10, "episodes of each evaluation while training", low=1)
@@ -264,7 +264,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class EarlyStopConfig:
-    """When to end before total_steps, judged on greedy evaluations while training."""
+    """Conditions for ending before total_steps, judged on greedy evaluations while training."""
 
     target_return: float | None = arg(None, "stop when the greedy mean return reaches this")
     patience: int | None = arg(None, "stop after this many evaluations without improvement", low=1)

@@ -187,7 +187,7 @@ def greedy_is_deterministic(config: RunConfig) -> None:
 
 
 def an_episodes_start_forgets(config: RunConfig) -> None:
-    """Where `is_first` says so, the carry that came in has no influence."""
+    """The carry that came in has no influence where `is_first` says so."""
     training = train_a_while(config)
     agent, obs, count = recalling(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)

@@ -184,7 +184,7 @@ class Even(np.random.Generator):
 
 
 class Meeting:
-    """Where ranks that are threads of one process exchange what they have."""
+    """Meeting of ranks that are threads of one process, to exchange what they have."""
 
     def __init__(self, size: int) -> None:
         self.size, self.held = size, [None] * size

@@ -127,7 +127,7 @@ class Room:
         return self._packed.there
 
     def count_ended(self) -> int:
-        """How many rows but the last ended an episode."""
+        """Number of rows, the last one left out, that ended an episode."""
         terminated, truncated = self.rows["terminated"][:-1], self.rows["truncated"][:-1]
         ended: Rows = terminated | truncated
         return int(ended.sum())

@@ -52,7 +52,7 @@ def gather(rows: Tensor, is_first: Tensor, window: Window, count: int) -> Tensor
 
 
 def _places(is_first: Tensor, window: Window, count: int) -> Tensor:
-    """Where the frames of the last `count` rows lie among all L·B rows, [count, B, frames] int64."""
+    """Places of the frames of the last `count` rows among all L·B rows, [count, B, frames] int64."""
     length, width = is_first.shape
     index = torch.arange(length, device=is_first.device).unsqueeze(-1)
     opened = torch.where(is_first, index, 0)

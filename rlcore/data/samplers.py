@@ -51,7 +51,7 @@ class Remembered(Protocol):
 
 
 class Sampler:
-    """Where drawn sequences begin; a base class.
+    """Choice of the places at which drawn sequences begin; a base class.
 
     Attributes:
         length: L, steps of each of them; the row after the last step comes along.

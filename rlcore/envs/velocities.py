@@ -1,4 +1,4 @@
-"""Where velocities stand in the observation vector of an environment, by its id."""
+"""Places of the velocities in the observation vector of an environment, by its id."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Noise:
         return iter(torch.from_numpy(drawn).unbind(0))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands."""
+        """State of the stream."""
         device = {} if self._device is None else {self.device.type: self._device.get_state()}
         return {"host": streams.generator_state(self.host), **device}
 

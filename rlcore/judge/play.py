@@ -73,7 +73,7 @@ class Played:
 
     @property
     def first(self) -> int:
-        """How many of the first episodes have ended: a count that favours no short ones."""
+        """Number of the first episodes, without a gap, that have ended: a count that favours no short ones."""
         while self._first in self.done:
             self._first += 1
         return self._first

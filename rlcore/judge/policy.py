@@ -1,4 +1,4 @@
-"""Where a policy is loaded from (a run, a checkpoint, an exported folder), exported to, and what it fits."""
+"""Loading of a policy (from a run, a checkpoint, an exported folder), its export, and what it fits."""
 
 from __future__ import annotations
 

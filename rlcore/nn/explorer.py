@@ -11,7 +11,7 @@ from rlcore.nn.world_agent import WorldAgent
 
 
 class Amount(nn.Module):
-    """How much noise there is, as a buffer: acting reads it anew after every update."""
+    """Amount of noise, as a buffer: acting reads it anew after every update."""
 
     value: Tensor
 

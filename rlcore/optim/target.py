@@ -65,7 +65,7 @@ class Target:
                     mine._buffers[key] = torch.where(share > 0, value, mine._buffers[key])
 
     def _find_children(self) -> dict[str, slice]:
-        """Where the parameters of each child of the module lie in the vector, one behind the other."""
+        """Slices of the vector that hold the parameters of each child of the module, one behind the other."""
         firsts: dict[str, int] = {}
         for name, (start, _) in self.parameters.places.items():
             firsts.setdefault(name.partition(".")[0], start)

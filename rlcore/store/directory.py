@@ -80,7 +80,7 @@ class RunDirectory:
         return json.loads(self.card.read_text())
 
     def read_baseline(self) -> dict[str, Any] | None:
-        """How random actions did while the dataset was collected, or None before that."""
+        """Result of random actions while the dataset was collected, or None before that."""
         manifest = self.dataset / "manifest.json"
         return json.loads(manifest.read_text())["result"] if manifest.exists() else None
 

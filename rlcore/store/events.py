@@ -59,7 +59,7 @@ def last_event(events: Iterable[AnyEvent], kind: str, **fields: Any) -> AnyEvent
 
 
 def ending(events: Iterable[AnyEvent], ended: AnyEvent | None = None) -> AnyEvent | None:
-    """How training ended: the `end` that holds; None where it goes on, or its process is gone without a word.
+    """Event that ended training: the `end` that holds; None where it goes on, or its process is gone without a word.
 
     A complete run whose last stages are done again starts a trainer, which says `resume` and trains nothing: it stays
     complete until there are metrics beyond its end. `ended` is the answer to the events before these.

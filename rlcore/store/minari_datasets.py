@@ -156,7 +156,7 @@ def read(name: str, keys: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def folder(name: str) -> Path:
-    """Where a dataset lies, or would lie."""
+    """Folder in which a dataset lies, or would lie."""
     return _minari(name, ".storage.datasets_root_dir").get_dataset_path(name)
 
 

@@ -41,7 +41,7 @@ def memory() -> int:
 
 
 def threads() -> int:
-    """How many threads one process of this user could have, those of its control groups counted together."""
+    """Number of threads that one process of this user could have, those of its control groups counted together."""
     limits = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
     limits += [_number(Path(f"/proc/sys/kernel/{name}")) for name in ("threads-max", "pid_max")]
     mappings = _number(Path("/proc/sys/vm/max_map_count"))

@@ -1,4 +1,4 @@
-"""Where training stops for a moment between two iterations, and where it ends: decided by config and scores alone."""
+"""Stops of training for a moment between two iterations, and its end: decided by config and scores alone."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def boundary_at(config: RunConfig, before: int, policy_steps: int, reason: str |
 def why_over(
     config: RunConfig, iterations: int, updates: int, policy_steps: int, scores: Mapping[int, float]
 ) -> str | None:
-    """Why training is over, or None where it is not.
+    """Reason why training is over, or None where it is not.
 
     Args:
         config: total_steps, dry_run and early_stop.

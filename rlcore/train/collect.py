@@ -111,7 +111,7 @@ class Collector:
         return self._steps(room, said, carry)
 
     def _acts(self, room: Room, length: int) -> Act:
-        """How the agent answers in a rollout: compiled where the config asks for it and its code can be traced."""
+        """Function that acts in a rollout: compiled where the config asks for it and the agent's code can be traced."""
         if self._compiler is not None and self._acting is None and self.compiled is not False:
             (obs, _), again = room.show(0), bool(self.compiled)  # a run that goes on acts as it began
             self._acting = compile_acting(self.agent, self.carry, obs, self._compiler, self.autocast, again)

@@ -101,7 +101,7 @@ class DrawnEnvs:
         self._rng, self._step = np.random.default_rng(0), 0
 
     def reset(self) -> Arrival:
-        """Where an episode opens."""
+        """Arrival at which an episode opens."""
         self._step = 0
         return self._arrival()
 

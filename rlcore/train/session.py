@@ -291,7 +291,7 @@ class Session:
             raise RunError(f"{error}; {before}") from None
 
     def _moment(self) -> dict[str, int]:
-        """Where training stands, for an event: the counter that everything goes by, and the actions beside it."""
+        """Progress of training, for an event: the counter that everything goes by, and the actions beside it."""
         return {"policy_steps": self.policy_steps, "env_steps": self.training.env_steps}
 
     def _clock(self) -> dict[str, float]:

@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("rlcore", "flows", "benchmarks", "examples")
-WORDS = ("What", "Whatever", "Who", "Whether", "Which", "It", "Its", "They", "Their", "This", "That", "These", "Those")
+QUESTIONS = ("What", "Whatever", "Who", "Whether", "Which", "How", "Where", "When", "Why")
+WORDS = (*QUESTIONS, "It", "Its", "They", "Their", "This", "That", "These", "Those")
 # `One` as a pronoun; a number before its noun is fine: `One gradient step.`
 ONE = r"One(?=[:;,.]| (after|at|before|by|for|from|in|of|on|that|to|who|with)\b)"
 OPENING = re.compile(rf"(({'|'.join(WORDS)}|The same)\b|{ONE})")
@@ -39,6 +40,10 @@ def test_no_docstring_opens_with_a_question_or_a_pronoun() -> None:
         ("Whether it is due.", False),
         ("Tell whether it is due.", True),
         ("Whole episodes.", True),
+        ("How it ends.", False),
+        ("Where it lies.", False),
+        ("When it ended.", False),
+        ("Why it ended.", False),
         ("The same of ranks.", False),
         ("The samples of ranks.", True),
         ("Its name.", False),

@@ -1,1 +1,1 @@
-"""How an environment is saved and restored exactly."""
+"""Exact saving and restoring of an environment."""

@@ -149,7 +149,7 @@ class Suite(Protocol):
         return "action_repeat" in self.from_keys.values()
 
     def room(self, env_id: str) -> int | None:
-        """How many more of its environments there can be now; None = any number."""
+        """Number of further environments of the suite that there can be now; None = any number."""
         return None
 
     def trial(self, env_id: str) -> None:
@@ -234,7 +234,7 @@ def check_arguments(suite: Suite, env_id: str, wrapper: Mapping[str, Any]) -> di
 
 
 def why_not(suite: Suite, env_id: str) -> str | None:
-    """Why an id cannot be made here, in its maker's words; None where it can. What it warns of is for who trains."""
+    """Reason an id cannot be made here, in its maker's words; None where it can. What it warns of is for who trains."""
     quiet = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

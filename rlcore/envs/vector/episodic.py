@@ -166,7 +166,7 @@ class EpisodicVectorEnv(ABC):
             self._cut.add(index)
 
     def _repeat_last(self, arrival: Arrival) -> None:
-        """Where a step failed, the observation before it once more: its transition ends there, truncated."""
+        """Repeat the observation before a step that failed: its transition ends there, truncated."""
         assert self._last is not None
         for index in self._cut:
             for key, values in arrival.obs.items():

@@ -1,4 +1,4 @@
-"""How often an environment that fails is built anew before its failure ends the run (`env.restart_on_exception`)."""
+"""Number of times a failing environment is built anew before its failure ends the run (`env.restart_on_exception`)."""
 
 from __future__ import annotations
 

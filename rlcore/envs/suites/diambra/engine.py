@@ -61,7 +61,7 @@ def take_any(patience: float = PATIENCE) -> tuple[str, socket.socket] | None:
 
 
 def count_free() -> int:
-    """How many engines nobody has."""
+    """Number of engines that nobody has."""
     free = 0
     for address in set(addresses()):
         if (claim := take(address)) is not None:

@@ -28,7 +28,7 @@ LARGEST_FRAME, LARGEST_STACK = 512, 48
 
 @dataclass(frozen=True)
 class GameKeys:
-    """How the engine plays: `diambra_settings`. A null is drawn for every episode."""
+    """Settings by which the engine plays: `diambra_settings`. A null is drawn for every episode."""
 
     role: str | None = arg(None, "the player's side", choices=("P1", "P2", None))
     step_ratio: int = arg(6, "frames of the game for every action", low=1, high=6)
