@@ -32,6 +32,7 @@ from rlcore.store.series import CLOCKS, WHILE_TRAINING
 ROBOTS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
 ALGORITHMS = {"sac": "SAC", "crossq": "CrossQ", "simba": "SimBa", "droq": "DroQ"}
 SEEDS, STEPS = range(3), 50_000
+NAMING = ("algo.name", "algo.total_steps", "env.", "group", "seed")
 Pair = tuple[str, str]  # algorithm, robot
 SHEPHERD, RUNS, KEPT = Path(sys.executable).with_name("shepherd"), "runs/robots", RESULTS / "robots.json"
 INTRODUCTION = f"""\
@@ -65,11 +66,12 @@ def gather() -> dict[Pair, dict[int, Record]]:
 
 
 def thin(run: Record) -> Record:
-    """Record of what the page needs: the evaluations, and the clocks at their steps."""
+    """Record of what the page needs: the evaluations, the clocks at their steps, what names the run's task."""
     steps = {step for step, _ in run.evaluations}
     kept = (WHILE_TRAINING["greedy"], *CLOCKS)
     lines = {name: [point for point in run.lines.get(name, ()) if point[0] in steps] for name in kept}
-    return replace(run, lines=lines, place="")
+    config = {key: value for key, value in run.config.items() if key.startswith(NAMING)}
+    return replace(run, config=config, lines=lines, place="")
 
 
 def write_page(found: dict[Pair, dict[int, Record]]) -> None:
