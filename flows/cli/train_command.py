@@ -12,13 +12,13 @@ from flows.config.compose import compose_existing
 from flows.process.exits import name_continuation
 from flows.process.network import is_server
 from flows.report.command_lines import bin_folder, resume_command, short_path
+from flows.runs.milestones import is_over
 from flows.settings import tracking_uri
 from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
 from rlcore import plugins
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import COMPLETE
 from rlcore.system.secrets import redact
 
 
@@ -49,9 +49,8 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
         if overrides:
             check_servers()
             change_run(run, overrides)
-        summary = run.read_summary()
-        if summary.get("status") in COMPLETE:
-            print(f"{run_dir}: finished already ({summary['policy_steps']:,} policy steps); nothing to do")
+        if is_over(run):
+            print(f"{run_dir}: finished already ({run.read_summary()['policy_steps']:,} policy steps); nothing to do")
         else:
             _flow(run)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from flows.runs.milestones import note_broken_off
+from flows.runs.milestones import is_over, note_broken_off
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE, ending, read_events
@@ -33,11 +33,7 @@ def find_gone(run: RunDirectory) -> Gone | None:
     ended = ending(read_events(run.events))
     status = ended["status"] if ended else "died"
     complete = status in COMPLETE
-    if (
-        status not in (*COMPLETE, "died")
-        or (complete and run.read_summary().get("status") in COMPLETE)
-        or run.is_taken()
-    ):
+    if status not in (*COMPLETE, "died") or (complete and is_over(run)) or run.is_taken():
         return None
     return Gone(run, "not judged" if complete else "died", marked=complete or ended is not None)
 

@@ -9,7 +9,7 @@ from flows.runs.listeners import tell
 from rlcore.errors import RunError
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import EventLog, ending, last_event, read_events
+from rlcore.store.events import COMPLETE, EventLog, ending, last_event, read_events
 from rlcore.train.boundary import Boundary
 
 STATUS = {
@@ -64,6 +64,20 @@ def is_judged(run: RunDirectory) -> bool:
     if final is None or final.get("checkpoint") != str(choose(run).relative_to(run.path)):
         return False
     return final["greedy"]["episodes"] == config.final_episodes
+
+
+def is_registered(run: RunDirectory) -> bool:
+    """Tell whether a policy was registered after training had ended, or none is to be."""
+    config = run.read_config()
+    if config.get("dry_run") or config.get("model_manager", {}).get("disabled"):
+        return True
+    events = [e["kind"] for e in read_events(run.events) if e["kind"] == "registered" or e.get("status") in COMPLETE]
+    return events[-1:] == ["registered"]
+
+
+def is_over(run: RunDirectory) -> bool:
+    """Tell whether nothing of the flow is left to do: trained and judged, and registered where it is to be."""
+    return run.read_summary().get("status") in COMPLETE and is_registered(run)
 
 
 def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:

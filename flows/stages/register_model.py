@@ -15,6 +15,7 @@ from flows.registry.gate import EPISODES, GateVerdict
 from flows.report.sentences import number
 from flows.runs.lineage import lineage
 from flows.runs.listeners import tell
+from flows.runs.milestones import is_registered
 from flows.runs.series import write_model
 from flows.runs.with_torch import with_torch
 from flows.stages.summary import summarise
@@ -67,7 +68,7 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
         decision = f"the same weights as {version.tags.get('run_dir', version.run_id)} registered: {decision}"
     event = {"name": name, "version": int(version.version), "aliases": aliases} | ({"parts": parts} if parts else {})
     noted = last_event(read_events(run.events), "registered")
-    if noted is None or not event.items() <= noted.items():
+    if noted is None or not event.items() <= noted.items() or not is_registered(run):
         EventLog(run.events).append("registered", **event)
     summarise(run)  # no picture: registration changes nothing in it
     result = {**event, "decision": decision}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flows.compare import statistics
+from flows.runs.milestones import is_over
 from flows.sweeps.pace import Pace
 from flows.sweeps.plan import SweepConfig, merge
 from rlcore.config.groups import RunConfig
@@ -50,7 +51,7 @@ class TrialRun:
         if not self.run.config.exists():
             return "new"
         status = self.run.read_summary().get("status")
-        return "pruned" if status == "pruned" else "over" if status in COMPLETE else "begun"
+        return "pruned" if status == "pruned" else "over" if is_over(self.run) else "begun"
 
     @property
     def policy_steps(self) -> int:

@@ -21,6 +21,7 @@ from flows.config.search_path import BUILT_IN, config_folders
 from flows.process.exits import run_and_tell
 from flows.process.locks import hold
 from flows.report.command_lines import bin_folder, going_on_command
+from flows.runs.milestones import is_over
 from flows.runs.trainer import resumes
 from flows.settings import (
     DATABASE,
@@ -104,7 +105,7 @@ def down() -> None:
         servers.forget_ended()
         write_dotenv({})
         for run in trained:
-            if not run.is_taken() and run.read_summary().get("status") != "finished":
+            if not run.is_taken() and not is_over(run):
                 command = going_on_command(run.path, run.read_config().get("plugins"))
                 print(f"interrupted: `{command}` goes on {resumes(run)}")
         print("everything that `make up` started has ended; in a terminal that loaded .env:")

@@ -43,6 +43,7 @@ from typing import Any
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError, UserError, first_line, machine_fault
 from rlcore.store.directory import RunDirectory
+from rlcore.store.events import ending, read_events
 from rlcore.system.imports import large_imports, without_compiler
 from rlcore.train.calls import Pace, call
 
@@ -208,7 +209,7 @@ class Trainer:
         path = None
         if not self.lost and self.session is not None and self.session.policy_steps and self.session.savable:
             path = self.session.save()["path"]
-        if self.session is not None:
+        if self.session is not None and ending(read_events(self.run.events)) is None:  # what has ended stays so
             self.session.events.append(
                 "end", policy_steps=self.session.policy_steps, status="interrupted", reason="signal"
             )

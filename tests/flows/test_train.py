@@ -463,3 +463,30 @@ def test_an_interruption_that_prefect_turns_into_an_error_of_its_own_is_one_all_
         training.run_flow(run)
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"][-1] == "interrupted"
     assert int(checkpoint.resolve(run, "latest").name) > 0
+
+
+def test_a_flow_that_is_interrupted_while_it_registers_goes_on_with_that_and_stays_trained(
+    home: Path, api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from flows import train as training
+    from flows.cli import main as cli
+    from flows.compare.records import from_directory
+    from flows.process.signals import TrainingInterrupted
+
+    def interrupted(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    run = new_run(tmp_path / "late", "algo.total_steps=256", "model_manager.models.agent.model_name=late")
+    with monkeypatch.context() as patch, pytest.raises(TrainingInterrupted):
+        patch.setattr(training, "register_model", interrupted)
+        training.run_flow(run)
+    assert (from_directory(run).status, run.read_summary()["model"]) == ("finished", None)
+    trained = final_digest(run)
+    assert cli.main(["resume", str(run.path)]) == 0
+    assert "nothing to do" not in capfd.readouterr().out
+    assert (run.read_summary()["model"]["name"], final_digest(run)) == ("late", trained)
+    counted = Counter(kinds(run))
+    assert (counted["end"], counted["registered"], len(final_events(run))) == (1, 1, 1)
+    assert cli.main(["resume", str(run.path)]) == 0
+    assert "finished already" in capfd.readouterr().out
