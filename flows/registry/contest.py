@@ -11,6 +11,7 @@ from flows.registry import models as registry
 from flows.registry.gate import EPISODES, FEWEST_SEEN, GateVerdict, against_baseline, compare_pairs
 from flows.report.command_lines import bin_folder, short_path
 from flows.report.sentences import duration
+from rlcore.config.values import spell
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
@@ -65,15 +66,16 @@ def against_random(run: RunDirectory, result: Mapping[str, Any], baseline: Mappi
     count = result.get("episodes", 0)
     if count >= FEWEST_SEEN:
         return against_baseline(result, baseline)
-    words = f"not decided against the random baseline: {count} of {most_episodes(run)} episodes had ended"
+    words = f"not decided against the random baseline: {count} of {most_episodes(run)} episodes were played"
     return _tell_why(GateVerdict(False, 0.0, -math.inf, math.inf, words, decided=False), run, _limit(run))
 
 
 def _tell_why(verdict: GateVerdict, run: RunDirectory, limit: float | None) -> GateVerdict:
     """A verdict for which the time was too short, with what it was and how to have more."""
     more = f"{bin_folder()}shepherd resume {short_path(run.path)} model_manager.gate_time=null"
-    took = f"the {duration(limit or 0.0)} that training took, times model_manager.gate_time, were over"
-    return verdict._replace(words=f"{verdict.words}; {took}; `{more}` plays all of them")
+    times = spell(config_of(run).model_manager.gate_time)
+    ended = f"model_manager.gate_time={times}, times what training took, ended it after {duration(limit or 0.0)}"
+    return verdict._replace(words=f"{verdict.words}; {ended}; `{more}` plays all of them")
 
 
 def play_alone(

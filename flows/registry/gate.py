@@ -91,7 +91,7 @@ def compare_pairs(
     """
     count = len(candidate)
     if count < 2:
-        words = f"not decided against {champion_name}: {count} of {total} episodes had ended on both sides"
+        words = f"not decided against {champion_name}: {count} of {total} episodes were played on both sides"
         return GateVerdict(False, 0.0, -math.inf, math.inf, words, decided=False)
     differences = [new - old for new, old in zip(candidate, champion, strict=True)]
     half = float(stdtrit(count - 1, LEVEL)) * statistics.stdev(differences) / math.sqrt(count)
@@ -100,10 +100,12 @@ def compare_pairs(
     if count == total:
         return found
     known = foresee(candidate, champion, total, random)
-    what = "not decided against" if known is None else "beats" if known else "does not beat"
-    more = "" if known is None else f"; {total - count} more would not change that"
-    figures = f"difference {sign(found.difference)}, 95 % interval {between(found.low, found.high)}"
-    words = f"{what} {other}: {figures} over {count} of {total} episodes{more}"
+    figures = f"{sign(found.difference)}, 95 % interval {between(found.low, found.high)}"
+    if known is None:
+        words = f"not decided against {other}: {count} of {total} episodes were played (difference so far {figures})"
+    else:
+        what, more = "beats" if known else "does not beat", f"{total - count} more would not change that"
+        words = f"{what} {other}: difference {figures} over {count} of {total} episodes; {more}"
     return found._replace(better=bool(known), words=words, decided=known is not None)
 
 

@@ -117,7 +117,7 @@ def test_a_time_that_is_over_decides_nothing() -> None:
     short = compare_pairs(new, old, "champion version 1", 100)
     assert not short.better and not short.decided
     assert short.words.startswith("not decided against champion version 1 (101.7) on the same fresh seeds: ")
-    assert short.words.endswith("over 12 of 100 episodes")
+    assert "12 of 100 episodes were played (difference so far +5.00, 95 % interval [" in short.words
     none = compare_pairs([], [], "champion version 1", 100)
     assert (none.better, none.decided) == (False, False)
-    assert none.words == "not decided against champion version 1: 0 of 100 episodes had ended on both sides"
+    assert none.words == "not decided against champion version 1: 0 of 100 episodes were played on both sides"

@@ -357,7 +357,9 @@ def test_a_gate_takes_no_longer_than_training_unless_it_may(
         write_json(second.summary, {"wall_s": 6.0})
     result = register_model(second)
     assert result["decision"].startswith("Not champion: not decided against champion version 1")
-    assert "over 13 of 100 episodes; the 0:06 that training took" in result["decision"]  # the first step beyond 6 s
+    assert (
+        "gate_time=1.0, times what training took, ended it after 0:06; `" in result["decision"]
+    )  # the first step beyond 6 s
     assert f"shepherd resume {second.path} model_manager.gate_time=null` plays all" in result["decision"]
     models = yaml.safe_load(second.config.read_text())["model_manager"]["models"]
     result = register_model(configured(second, model_manager={"models": models, "gate_time": None}))
@@ -370,7 +372,7 @@ def test_a_gate_takes_no_longer_than_training_unless_it_may(
     ("limit", "said"),
     [
         (8.0, "Champion: beats the random baseline (22.0): "),
-        (3.0, "Not champion: not decided against the random baseline: 13 of 100 episodes had ended; the 0:03 that "),
+        (3.0, "Not champion: not decided against the random baseline: 13 of 100 episodes were played; model_man"),
     ],
 )
 def test_a_first_version_plays_no_longer_than_training(
