@@ -37,11 +37,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise the mistake as a `UserError`; what is missing is told by its place in the line."""
         if message.startswith(MISSING):
-            usage = re.sub(r"\[-[^]]*\]", "", self.format_usage().removeprefix("usage: "))
-            missing = " and ".join(message.removeprefix(MISSING).split(", "))
-            typed = f"`{' '.join(usage.split())}`; `{self.prog} --help` says more"
+            usage = re.sub(r"\[-[^]]*\]", "", self.format_usage().removeprefix(f"usage: {self.prog}"))
+            missing = " and ".join(_place(word) for word in message.removeprefix(MISSING).split(", "))
+            typed = f"`{' '.join([self.prog, *map(_place, usage.split())])}`; `{self.prog} --help` says more"
             raise UserError(f"{missing}: missing; type {typed}")
         raise UserError(f"{message}; `{self.prog} --help` says what may be typed")
+
+
+def _place(word: str) -> str:
+    """A word of a usage line, in capitals where it stands for what is to be typed."""
+    return word if word.startswith(("-", "{")) else word.upper()
 
 
 def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:

@@ -150,7 +150,7 @@ def _convert_scalar(value: Any, annotation: Any, key: str) -> Any:
 
 class _Mismatch(UserError):
     def __init__(self, key: str, value: Any, annotation: Any) -> None:
-        super().__init__(f"{key}={spell(value)}: must be {_a(type_name(annotation))}, got {type(value).__name__}")
+        super().__init__(f"{key}={spell(value)}: must be {_a(type_name(annotation))}, got {_a(type_name(type(value)))}")
 
 
 def _a(allowed: str) -> str:

@@ -95,6 +95,7 @@ class Argument:
 def type_name(annotation: Any) -> str:
     """A type annotation in a user's words: `integer`, `number or null`, `list of text`."""
     names = {bool: "true/false", int: "integer", float: "number", str: "text", type(None): "null", Any: "anything"}
+    names |= {list: "list", tuple: "list"}
     if annotation in names:
         return names[annotation]
     origin = typing.get_origin(annotation)

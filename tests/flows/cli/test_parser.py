@@ -61,9 +61,9 @@ def test_a_command_calls_a_function_that_takes_its_arguments(line):
 def test_what_is_missing_is_told_with_the_line_that_has_it(capsys):
     assert (
         told(capsys, "diff", "runs/a")
-        == "second: missing; type `shepherd diff first second`; `shepherd diff --help` says more"
+        == "SECOND: missing; type `shepherd diff FIRST SECOND`; `shepherd diff --help` says more"
     )
-    assert "run_dir: missing; type `shepherd resume run_dir [overrides ...]`; " in told(capsys, "resume")
+    assert "RUN_DIR: missing; type `shepherd resume RUN_DIR [OVERRIDES ...]`; " in told(capsys, "resume")
 
 
 def test_every_command_has_a_line_here():
@@ -103,7 +103,7 @@ def test_overrides_may_stand_before_and_behind_the_options():
     ("line", "parts"),
     [
         ("tain exp=ppo", ["tain: no such command; did you mean 'train'?", "shepherd --help"]),
-        ("evaluate", ["source", "shepherd evaluate --help"]),
+        ("evaluate", ["SOURCE", "shepherd evaluate --help"]),
         ("evaluate runs/a --episode x", ["--episodes", "'x'"]),
         ("evaluate runs/a --episodes 0", ["--episodes 0: must be 1 or more"]),
         ("stage deploy runs/a", ["deploy", "make-env"]),
