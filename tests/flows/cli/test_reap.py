@@ -105,6 +105,7 @@ def test_runs_that_ended_with_a_word_or_are_elsewhere_are_left_alone(home: Path,
     EventLog(finished.events).append("end", status="finished", policy_steps=4096, reason="finished")
     judged(finished)
     write_json(finished.summary, {"status": "finished"})
+    EventLog(finished.events).append("registered", name="m", version=1, aliases=[])
     EventLog(finished.events).append("resume", policy_steps=4096)  # judged once more
     aside = synthetic_run(finished.set_aside / "older", "older")
     elsewhere = synthetic_run(runs / "elsewhere", "elsewhere")

@@ -80,7 +80,7 @@ class Pool:
             self.crashes[number] -= 1
             return Crashed()
         evaluate(training, self.sweep.study.params(job.number or 0), done + 1)
-        training.run.config.write_text("seed: 1\n")
+        training.run.config.write_text("{seed: 1, model_manager: {disabled: true}}\n")  # as trials have it
         if done + 1 == EVALUATIONS:
             write_json(training.run.summary, {"status": "finished"})
             return Completed()
