@@ -19,7 +19,7 @@ from tests.graphs import run_graphs
 from tests.rlcore.optim.test_optimizer import PLAIN, context
 
 
-@pytest.mark.parametrize("purpose", ["loss", "imagine"])
+@pytest.mark.parametrize("purpose", ["loss", "probe"])
 def test_numbers_are_zeroed_where_the_stream_says_and_the_mean_stays(purpose: str) -> None:
     x = torch.arange(1.0, 2001.0).view(2, 1000).requires_grad_()
     words = streams.generator(3, purpose).bit_generator.random_raw(500).view(np.uint16)
