@@ -124,7 +124,8 @@ def _choices() -> str:
     for name in presets():
         start = f"  {name:<16}  "
         if len(start) > PRESET:  # a long name has a line to itself
-            lines, start = [*lines, start.rstrip()], " " * PRESET
+            lines.append(start.rstrip())
+            start = " " * PRESET
         lines += _hanging(start, _about(name))
     lines += ["", "files of the groups"]
     for group in ("algo", "env", "optim", "logger"):

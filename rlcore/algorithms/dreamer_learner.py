@@ -224,8 +224,10 @@ class DreamerLearner(protocols.Learner):
 
     def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
         """-log p of returns of imagined states, each as likely as its episode is still going on."""
-        loss = imagined["weight"] * self.number.loss(self.critic(imagined["feat"]), imagined["returns"])  # [H, L·N]
-        return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
+        returns, weight = imagined["returns"], imagined["weight"]  # [H, L·N]
+        assert weight.shape == returns.shape, (weight.shape, returns.shape)
+        loss = (weight * self.number.loss(self.critic(imagined["feat"]), returns)).flatten()
+        return reduce_loss(loss, torch.ones_like(loss), Loss__value_loss=loss)
 
     def parts(self) -> dict[str, protocols.Part]:
         """Agent, critic, its slow copy, stream, optimizers, how steps are computed, the amount of noise."""

@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant("no gradient through discrete actions", "LatentActor.forward", swap("taken + A", "taken"), DISCRETE),
     Mutant("actor without weights", "dreamer_v1.actor_loss", swap("-weight * returns", "-returns"), DISCRETE),
     Mutant("actor's returns of the wrong sign", "dreamer_v1.actor_loss", returned("-it"), DISCRETE),
-    Mutant("critic without weights", CRITIC, swap("imagined['weight'] * A", "A"), DISCRETE),
+    Mutant("critic without weights", CRITIC, swap("weight * A", "A"), DISCRETE),
     Mutant("targets of the critic not detached", ACTOR, swap("returns.detach()", "returns"), DISCRETE),
     Mutant("std of actions without its offset", "squashed_normal", swap("spread + A", "spread"), ENDS),
     Mutant(

@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant("std without its offset", "squashed_normal", swap("spread + A", "spread"), SQUASHED),
     Mutant("std as of V3", "truncated_normal", swap("2 * A", "A"), CONTINUOUS),
     Mutant("truncated normal not normalised", "TruncatedNormal.logprob", swap("A - self.inside.log()", "A"), CLAMPED),
-    Mutant("critic without weights", CRITIC, swap("imagined['weight'] * A", "A"), DISCRETE),
+    Mutant("critic without weights", CRITIC, swap("weight * A", "A"), DISCRETE),
     Mutant(
         "slow critic moves at every step", "DreamerLearner.update", swap("A.target_tau(B)", "1.0"), ("check_copies",)
     ),
