@@ -71,10 +71,12 @@ def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]
     # The defaults of the root are what the choices made of them.
     place = f"in {source[1]}.yaml, " if source and source[1] != "config" else f"{asked}: "
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, name = str(error.missing_cfg_file).strip("/").rpartition("/")
-        if group in groups:
+        missing = str(error.missing_cfg_file).strip("/")
+        group, _, name = missing.partition("/")
+        if name and group in groups:
             return place + not_an_option(group, name.removesuffix(".yaml"), groups[group])
-        return f"{place}{group or name}: no such group of config files{nearest(group or name, groups)}"
+        group = missing.rpartition("/")[0] or missing
+        return f"{place}{group}: no such group of config files{nearest(group, groups)}"
     override = re.search(r"Could not override '([^']+)'", text)
     if override:
         group = override[1].partition("@")[0]

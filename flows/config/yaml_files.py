@@ -29,12 +29,13 @@ Stamp = tuple[str, int, int]
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """Group -> sorted names of its files, the user's own among them; what one may write behind `group=`."""
+    """Return the names that one may write behind `group=`, by group: `ppo`, or `folder/name` of a file in a folder."""
     found: dict[str, set[str]] = {}
     for folder in config_folders():
-        for file in sorted((*folder.glob("*/*.yaml"), *folder.glob("*/*.yml"))):
-            if not file.parent.name.startswith("."):
-                found.setdefault(file.parent.name, set()).add(file.stem)
+        for file in (*folder.glob("*/**/*.yaml"), *folder.glob("*/**/*.yml")):
+            group, *name = file.relative_to(folder).with_suffix("").parts
+            if not any(part.startswith(".") for part in (group, *name)):
+                found.setdefault(group, set()).add("/".join(name))
     return {group: tuple(sorted(names)) for group, names in found.items()}
 
 

@@ -120,7 +120,7 @@ def plan(overrides: Sequence[str]) -> SweepPlan:
     config: SweepConfig = build(SweepConfig, values, "sweep.")
     base, dimensions = _runs(config, typed)
     stem = preset[0] if preset else next((line[4:] for line in base if line.startswith("exp=")), "sweep")
-    name = config.name or f"{stem}_{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
+    name = config.name or f"{stem.replace('/', '_')}_{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
     if not NAME.fullmatch(name):
         raise UserError(f"sweep.name={name}: letters, digits, dots, dashes and underscores, no others")
     return SweepPlan(dataclasses.replace(config, name=name), base, dimensions)
@@ -138,9 +138,8 @@ def change(config: SweepConfig, overrides: Sequence[str]) -> SweepConfig:
 
 
 def presets() -> list[str]:
-    """Names behind `sweep=`, the user's own among them."""
-    files = (file for folder in config_folders() for file in (folder / "sweep").glob("*.yaml"))
-    return sorted({file.stem for file in files})
+    """Return the names that one may write behind `sweep=`; the search path's folders are included."""
+    return list(groups().get("sweep", ()))
 
 
 def read_preset(name: str) -> dict[str, Any]:

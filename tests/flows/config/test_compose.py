@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -11,11 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows.config import search_path
 from flows.config.compose import compose, compose_existing, dump
 from flows.config.notices import notices
 from flows.config.overrides import parse
 from flows.config.search_path import BUILT_IN
 from flows.config.yaml_files import available, groups, presets
+from flows.sweeps.plan import plan
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy import OnPolicyConfig
 from rlcore.config.schema import arguments
@@ -379,6 +382,51 @@ def test_own_files_shadow_built_in_ones_and_the_first_folder_wins(tmp_path, monk
     monkeypatch.setenv("SHEEPRL_SEARCH_PATH", str(second))
     assert compose(["exp=ppo"])[0].algo.total_steps == 1
     assert compose(["exp=other"])[0].algo.total_steps == 3
+
+
+@pytest.fixture
+def nested(tmp_path, monkeypatch):
+    files = {
+        "exp/arm/pick.yaml": "# @package _global_\ndefaults:\n- override /algo: small/ppo\n- override /env: arm/pick\n"
+        "- _self_\nbuffer: {size: '${algo.rollout_steps}'}\n",
+        "exp/arm/place/far.yaml": "# @package _global_\ndefaults: [arm/pick, _self_]\nseed: 9\n",
+        "exp/arm/wrong.yaml": "# @package _global_\ndefaults: [arm/pick, override /env: arm/pik, _self_]\n",
+        "env/arm/pick.yaml": "defaults: [gym, _self_]\nid: Acrobot-v1\n",
+        "algo/small/ppo.yaml": "defaults: [ppo, _self_]\nrollout_steps: 32\ntotal_steps: 640\n",
+        "sweep/arm/short.yaml": "trials: 3\n",
+        "env/.hidden/pick.yaml": "id: Acrobot-v1\n",
+    }
+    monkeypatch.setenv("SHEEPRL_SEARCH_PATH", f"file://{folder(tmp_path / 'own', files)};pkg://sheeprl.configs")
+
+
+@pytest.mark.parametrize("preset", ["arm/pick", "arm/pick.yaml", "arm/place/far"])
+def test_compose_takes_files_in_folders_of_a_group(nested, preset):
+    config, _ = compose([f"exp={preset}"])
+    assert (config.env.id, config.algo.name, config.algo.rollout_steps) == ("Acrobot-v1", "ppo", 32)
+    assert (config.buffer.size, config.seed) == (32, 9 if "far" in preset else 42)
+    config, _ = compose(["exp=ppo", "env=arm/pick", "algo=small/ppo", "env.id=Acrobot-v1"])
+    assert (config.env.id, config.algo.rollout_steps) == ("Acrobot-v1", 32)
+
+
+def test_compose_names_the_nearest_file_in_a_folder(nested):
+    for overrides in (["exp=arm/pik"], ["exp=arm/wrong"]):
+        with pytest.raises(UserError, match=r"=arm/pik: no such file in the group \w+; did you mean 'arm/pick'\?"):
+            compose(overrides)
+    assert "arm/place/far" in presets() and available("env").count("arm/pick") == 1
+    assert not [name for name in available("env") if "hidden" in name]
+
+
+def test_compose_finds_built_in_files_in_folders(tmp_path, monkeypatch):
+    built_in = tmp_path / "conf"
+    shutil.copytree(BUILT_IN, built_in)
+    folder(built_in, {"exp/arm/pick.yaml": "# @package _global_\ndefaults: [ppo, _self_]\nseed: 9\n"})
+    monkeypatch.setattr(search_path, "BUILT_IN", built_in)
+    assert compose(["exp=arm/pick"])[0].seed == 9
+
+
+def test_sweep_plan_takes_presets_in_folders(nested):
+    planned = plan(["sweep=arm/short", "exp=arm/pick", "algo.gamma=interval(0.9,0.99)"])
+    assert planned.config.trials == 3 and planned.config.name.startswith("arm_short_")
 
 
 def test_an_own_algo_file_without_defaults_still_gives_a_whole_tree(tmp_path, monkeypatch):
