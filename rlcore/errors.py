@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rlcore.system.printable import printable
 from rlcore.system.secrets import redact
 
 KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # no fault of code sends these
@@ -15,10 +16,10 @@ DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 class Sentence(Exception):
-    """An error that is told in one sentence, without the passwords that a quoted address may hold."""
+    """An error that is told in one sentence, without passwords of quoted addresses and control characters."""
 
     def __str__(self) -> str:
-        return redact(super().__str__())
+        return printable(redact(super().__str__()))
 
 
 class UserError(Sentence):

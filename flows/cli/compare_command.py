@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from flows.report.command_lines import short_path
 from flows.settings import run_root
+from rlcore.system.printable import print_safely
 
 
 def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str | None, as_json: bool) -> None:
@@ -23,14 +24,14 @@ def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str |
 
     made, found, _, folder = report(sides, out, runs or run_root(), threshold, _telling())
     if as_json:
-        print(json.dumps(plain(made, found), indent=2))
+        print_safely(json.dumps(plain(made, found), indent=2))
         return
     head, rows = figures(made)
     show("", found.headline, *(f"  {sentence}" for sentence in [*found.sentences, *made.notes]), "")
     show(table(head, rows, head[2:], rule=True), "")
     if found.commands:
         show("what would settle it", *(f"  {command}" for command in found.commands), "")
-    print(f"page, pictures and figures: {short_path(folder / 'index.html')}")
+    print_safely(f"page, pictures and figures: {short_path(folder / 'index.html')}")
 
 
 def _telling(every: float = 5.0) -> Callable[[str], None]:
@@ -41,6 +42,6 @@ def _telling(every: float = 5.0) -> Callable[[str], None]:
         nonlocal last
         if time.monotonic() - last >= every:
             last = time.monotonic()
-            print(done, file=sys.stderr)
+            print_safely(done, file=sys.stderr)
 
     return tell

@@ -11,6 +11,7 @@ from flows.runs.listeners import working
 from rlcore.errors import UserError
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
+from rlcore.system.printable import print_safely
 
 
 def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, video: bool) -> None:
@@ -37,7 +38,7 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
     write_json(written, place | {"round": round, "video": recorded} | results)
     show(evaluation_table(results, run.read_baseline(), short_path(path)))
     where = f", video {short_path(run.path / recorded)}" if recorded else ""
-    print(f"written to {short_path(written)}{where}")
+    print_safely(f"written to {short_path(written)}{where}")
 
 
 def collect(source: str, minari: str, episodes: int, checkpoint: str | None, actions: str, round: int) -> None:
@@ -52,8 +53,10 @@ def collect(source: str, minari: str, episodes: int, checkpoint: str | None, act
     with following(run):
         told = working("episodes")
         made = collect_episodes(run, path, minari, episodes, actions=actions, round=round, on_progress=told)
-    print(f"{made['episodes']} episodes, {made['rows']:,} actions, mean return {made['mean']:g}: {made['folder']}")
-    print(f"a memory begins with it by buffer.load_from=minari:{minari}")
+    print_safely(
+        f"{made['episodes']} episodes, {made['rows']:,} actions, mean return {made['mean']:g}: {made['folder']}"
+    )
+    print_safely(f"a memory begins with it by buffer.load_from=minari:{minari}")
 
 
 def enjoy(source: str, episodes: int) -> None:
@@ -66,10 +69,10 @@ def enjoy(source: str, episodes: int) -> None:
         recorded = film(run, path, "enjoy.mp4", episodes)
         if recorded is None:
             raise UserError(f"{source}: this environment cannot be drawn here (see the warning above)")
-        print(f"no display here: recorded {short_path(run.path / recorded)}")
+        print_safely(f"no display here: recorded {short_path(run.path / recorded)}")
         return
     for number, (ret, length) in enumerate(show(run, path, episodes), 1):
-        print(f"episode {number}: return {ret:g} in {length} steps")
+        print_safely(f"episode {number}: return {ret:g} in {length} steps")
 
 
 def dream(source: str, checkpoint: str | None) -> None:
@@ -80,7 +83,7 @@ def dream(source: str, checkpoint: str | None) -> None:
     _compute_as(run)
     with following(run):
         made = picture_dreams(run, path, working("episodes to dream of"))
-    print(f"dreams of {short_path(path)}:", *(f"  {short_path(run.path / name)}" for name in made), sep="\n")
+    print_safely(f"dreams of {short_path(path)}:", *(f"  {short_path(run.path / name)}" for name in made), sep="\n")
 
 
 def _compute_as(run: RunDirectory) -> None:

@@ -19,6 +19,7 @@ from flows.process.exits import run_and_tell
 from flows.process.signals import CODE, farewell, terminable
 from flows.settings import configure_environment, read_dotenv
 from rlcore import plugins
+from rlcore.system.printable import log_handler, print_safely
 from rlcore.system.secrets import redact
 
 
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with terminable(for_good=argv is None):
             return run_and_tell(lambda: _run(arguments))
     except KeyboardInterrupt:  # TrainingInterrupted is one
-        print(farewell(), file=sys.stderr)
+        print_safely(farewell(), file=sys.stderr)
         return CODE
     finally:
         if argv is None:
@@ -41,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _warn_in_sentences() -> None:
     """Our own warnings as lines of text; Prefect would print them with time and module."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    handler = log_handler("%(levelname)s %(message)s")
     for name in ("rlcore", "flows"):
         logging.getLogger(name).addHandler(handler)
         logging.getLogger(name).propagate = False
@@ -56,7 +56,7 @@ def _run(arguments: list[str]) -> int:
         return 2
     line = translate(words)
     if line.words != words:
-        print(f"shepherd: this stands for: {redact(str(line))}", *plugins.as_typed(modules), file=sys.stderr)
+        print_safely(f"shepherd: this stands for: {redact(str(line))}", *plugins.as_typed(modules), file=sys.stderr)
     if line.search_path:
         variable = VARIABLES[0]
         os.environ[variable] = ";".join(filter(None, (line.search_path, os.environ.get(variable))))
@@ -66,7 +66,7 @@ def _run(arguments: list[str]) -> int:
     module, _, name = calls.partition(":")
     result = getattr(import_module(module), name)(**values)
     if isinstance(result, str):
-        print(result)
+        print_safely(result)
     return result if isinstance(result, int) else 0
 
 

@@ -19,6 +19,7 @@ from flows.report.sentences import describe, duration, number
 from flows.report.terminal import console
 from flows.runs.listeners import listening
 from rlcore.store.directory import RunDirectory
+from rlcore.system.printable import printable
 
 REDRAW_EVERY = 0.1  # s between two drawings on a terminal
 LINE_EVERY = 10.0  # s between two lines in a file
@@ -131,7 +132,7 @@ class Progress:
     def note(self, text: str) -> None:
         """Write a line of its own above the progress line: an evaluation, a checkpoint."""
         with self._lock:
-            self._emit(f"{CLEAR if self._live else ''}{text}\n")
+            self._emit(f"{CLEAR if self._live else ''}{printable(text)}\n")
             self._redraw()
 
     def close(self) -> None:
@@ -167,7 +168,7 @@ class Progress:
         if self._live:
             self._redraw()
         else:
-            self._emit("  ".join([line.doing, *line.parts]) + "\n")
+            self._emit(printable("  ".join([line.doing, *line.parts])) + "\n")
 
     def _redraw(self) -> None:
         """Bring the line on a terminal up to date."""
@@ -177,14 +178,14 @@ class Progress:
     def _paint(self, line: Line) -> str:
         """A line that fits: the bar shrinks, then it goes, then the speed, the return, the time left, the share."""
         width = self._console.width - 1  # a full last column would wrap
-        parts = [line.doing, *line.parts]
+        doing, *shown = parts = [printable(part) for part in (line.doing, *line.parts)]
         text = Text("  ".join(parts))
         bar = min(LONGEST_BAR, width - len(text) - 2)
         if bar >= SHORTEST_BAR:
             full, empty = "=-" if self._console.options.ascii_only else "━─"
             done = round(bar * line.share)
             drawn = ((full * done, "cyan"), (empty * (bar - done), "dim"))
-            text = Text.assemble(f"{line.doing}  ", *drawn, "  ", "  ".join(line.parts))
+            text = Text.assemble(f"{doing}  ", *drawn, "  ", "  ".join(shown))
         while len(text) > width and len(parts) > 2:
             parts.pop(-2 if len(parts) > 4 else -1)
             text = Text("  ".join(parts))

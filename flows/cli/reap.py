@@ -17,6 +17,7 @@ from flows.tracking.mirror import bring_or_note
 from flows.workers.servers import check_servers
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
+from rlcore.system.printable import print_safely, printable
 
 HEAD = ("run", "state", "policy steps", "goes on with")
 
@@ -43,12 +44,12 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
     with console(sys.stderr).status("") as status:
         told = []
         for number, one in enumerate(found, 1):
-            status.update(f"{number} of {len(found)}: {short_path(one.run.path)}")
+            status.update(printable(f"{number} of {len(found)}: {short_path(one.run.path)}"))
             told.append(_bring(one))
         _mark_sweeps([one.run for one in found])
     if as_json:
         others = [{"run_dir": str(run.path), "host": host} for run, host in away.items()]
-        print(json.dumps({"runs": told, "elsewhere": others}))
+        print_safely(json.dumps({"runs": told, "elsewhere": others}))
     else:
         _show(told, {short_path(run.path): host for run, host in away.items()}, len(runs), folders)
     return max([_goes_on(one.run) for one in found], default=0) if go_on else 0
@@ -65,7 +66,7 @@ def _bring(one: Gone) -> dict[str, Any]:
         if newest is not None and not one.marked:
             summarise(run)
     except (UserError, RunError) as error:  # its log says what became of it; the others are not to wait for its repair
-        print(f"{short_path(run.path)}: {error}", file=sys.stderr)
+        print_safely(f"{short_path(run.path)}: {error}", file=sys.stderr)
     return {
         "run_dir": str(run.path),
         "run_id": run.read_identity()["run_id"],
@@ -94,11 +95,13 @@ def _show(told: Sequence[dict[str, Any]], away: dict[str, str], runs: int, folde
     if rows:
         show(table(HEAD, rows, numbers=("policy steps",)))
     else:
-        print(f"{runs} runs in {', '.join(folders)}: none whose process is gone")
+        print_safely(f"{runs} runs in {', '.join(folders)}: none whose process is gone")
     for behind in (t["run_dir"] for t in told if not t["mlflow"]):
-        print(f"MLflow is behind: {short_path(Path(behind))}/run.log says why", file=sys.stderr)
+        print_safely(f"MLflow is behind: {short_path(Path(behind))}/run.log says why", file=sys.stderr)
     for run, host in away.items():
-        print(f"{run}: led on {host}; reap there, or with --elsewhere if that machine is no more", file=sys.stderr)
+        print_safely(
+            f"{run}: led on {host}; reap there, or with --elsewhere if that machine is no more", file=sys.stderr
+        )
 
 
 def _goes_on(run: RunDirectory) -> int:
@@ -106,6 +109,6 @@ def _goes_on(run: RunDirectory) -> int:
     try:
         resume(short_path(run.path), ())
     except (UserError, RunError) as error:
-        print(f"shepherd: {short_path(run.path)}: {error}", file=sys.stderr)
+        print_safely(f"shepherd: {short_path(run.path)}: {error}", file=sys.stderr)
         return 1
     return 0

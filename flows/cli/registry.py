@@ -15,6 +15,7 @@ from flows.report.terminal import show, table
 from flows.settings import tracking_uri
 from flows.tracking.mlflow_store import reachable_store
 from rlcore.store.directory import RunDirectory
+from rlcore.system.printable import print_safely
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -33,7 +34,7 @@ def list_versions(name: str | None = None) -> None:
     rows = [row for one in chosen for row in _rows(client, one)]
     if not rows:
         what = f"{name} has no version" if name is not None else "no model is registered yet"
-        print(f"{what}; `shepherd train exp=ppo` ends with one")
+        print_safely(f"{what}; `shepherd train exp=ppo` ends with one")
         return
     show(table(HEAD, rows, NUMBERS))
     if len(chosen) == 1 and (moves := list(_history(client, chosen[0]))):

@@ -10,6 +10,7 @@ from flows.process.exits import name_continuation
 from flows.report.command_lines import bin_folder, short_path
 from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
+from rlcore.system.printable import print_safely
 
 
 def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
@@ -27,6 +28,6 @@ def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
             with without_tracebacks():
                 made = reproduction(run)
     if as_json:
-        print(json.dumps(made))
+        print_safely(json.dumps(made))
     else:
-        print(f"{made['result']}; the second run is {short_path(run.path)}")
+        print_safely(f"{made['result']}; the second run is {short_path(run.path)}")

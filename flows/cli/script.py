@@ -11,6 +11,7 @@ from flows.cli.other_commands import CommandLine, translate
 from flows.config.compose import compose, compose_tree
 from flows.settings import read_dotenv
 from rlcore import plugins
+from rlcore.system.printable import print_safely
 
 _typed: list[str] = []  # the overrides behind the script that is running
 
@@ -35,7 +36,7 @@ def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
     composed = compose(_from_command_line()) if cfg is None else compose_tree(cfg)
     typed = [*_typed] or _of_hydra()
     if cfg is None or _timeless(composed[1]) == _timeless(compose(typed or ["exp=ppo"])[1]):  # nothing was changed
-        print(f"this stands for: {CommandLine(['train', *typed])}", *plugins.as_typed(), file=sys.stderr)
+        print_safely(f"this stands for: {CommandLine(['train', *typed])}", *plugins.as_typed(), file=sys.stderr)
     return run_flow(new_run(typed, composed=composed))
 
 

@@ -27,6 +27,7 @@ from flows.tracking.mirror import finish_mirror, mirror_in_background
 from flows.tracking.mlflow_store import store_uri
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
+from rlcore.system.printable import log_handler, print_safely
 
 LONG = 30.0  # seconds of training after which it is shown as it goes
 
@@ -37,7 +38,7 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
     `make-env` makes the run, of overrides; with a parameter file every stage brings it to that (`flows.runs.params`).
     """
     by_dvc = "DVC_STAGE" in os.environ
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    logging.basicConfig(level=logging.WARNING, handlers=[log_handler("%(levelname)s %(message)s")])
     # `make up` beside it would have its servers write the databases that this command writes.
     alone = nullcontext() if is_server(tracking_uri()) else hold(database_lock(), shared=True)
     again = name_continuation("dvc repro" if by_dvc else stage_command(name, run_dir, params, overrides))
@@ -49,7 +50,7 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
         shown = _mirror(run) if name == "train" else nullcontext()
         with run.driving(), following(run), release_after(run), shown:  # a release tells what it saved
             note_start(run)
-            print(json.dumps(_make(name, run)))
+            print_safely(json.dumps(_make(name, run)))
         if name == "register-model":
             finish_mirror(run)  # evaluation, model and summary too
 

@@ -18,6 +18,7 @@ from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
 from rlcore.config.schema import arguments
 from rlcore.config.values import plain, spell
+from rlcore.system.printable import print_safely
 
 USAGE = """\
 usage: shepherd sweep [sweep=PRESET] [sweep.KEY=VALUE ...] [key=value ...]
@@ -95,7 +96,7 @@ def _drive(algo: str, folder: SweepFolder) -> None:
     found = status(folder)
     ended = sum(trial["state"] in ("complete", "pruned", "fail") for trial in found["trials"])
     going_on = f" · {ended} of {found['wanted']} trials are there" if found["trials"] else ""
-    print(f"sweep {folder.name} · {short_path(folder.runs)}{going_on}", file=sys.stderr)
+    print_safely(f"sweep {folder.name} · {short_path(folder.runs)}{going_on}", file=sys.stderr)
     with name_continuation(folder.resume_command):
         best = found["best"] and found["best"]["value"]
         with following_jobs("trials", found["wanted"], ended, best), without_tracebacks():

@@ -19,6 +19,7 @@ from flows.workers.servers import check_servers
 from rlcore import plugins
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
+from rlcore.system.printable import print_safely
 from rlcore.system.secrets import redact
 
 
@@ -50,7 +51,9 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
             check_servers()
             change_run(run, overrides)
         if is_over(run):
-            print(f"{run_dir}: finished already ({run.read_summary()['policy_steps']:,} policy steps); nothing to do")
+            print_safely(
+                f"{run_dir}: finished already ({run.read_summary()['policy_steps']:,} policy steps); nothing to do"
+            )
         else:
             _flow(run)
 
@@ -66,7 +69,9 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
     group = group_of(overrides, workers)
     there = sum(training.state == "over" for training in group.trainings)
     going_on = f" · {there} are done already" if there else ""
-    print(f"group {group.name} · {len(group.trainings)} runs, {group.workers} at once{going_on}", file=sys.stderr)
+    print_safely(
+        f"group {group.name} · {len(group.trainings)} runs, {group.workers} at once{going_on}", file=sys.stderr
+    )
     again = shlex.join(["shepherd", "train", *overrides, *plugins.as_typed()])
     with name_continuation(f"{bin_folder()}{again}"):
         if there < len(group.trainings):
@@ -92,7 +97,7 @@ def _flow(run: RunDirectory) -> None:
     if newest is None and run.events.exists():
         going_on = " · no checkpoint yet: from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"
-    print(f"{about} · {short_path(run.path)}{going_on}", file=sys.stderr)
+    print_safely(f"{about} · {short_path(run.path)}{going_on}", file=sys.stderr)
     with prefect_api_soon(), following(run):
         from flows.train import run_flow  # Prefect
 

@@ -27,6 +27,7 @@ from rlcore.config.schema import defaults
 from rlcore.config.values import at, nearest, plain, spell
 from rlcore.errors import Mistakes, UserError
 from rlcore.run_config import build_config
+from rlcore.system.printable import printable_line
 from rlcore.system.secrets import is_secret, redact
 
 if TYPE_CHECKING:
@@ -222,7 +223,8 @@ def _add_mistakes_of_environment(tree: Mapping[str, Any], mistakes: Mistakes) ->
     env_id, wrapper = at(tree, "env.id"), at(tree, "env.wrapper") or {}
     if not isinstance(wrapper, Mapping):
         return  # one of the mistakes
-    if isinstance(env_id, str) and env_id != "???" and "_target_" not in wrapper:
+    named = isinstance(env_id, str) and env_id != "???" and printable_line(env_id) == env_id
+    if named and "_target_" not in wrapper:
         counts = [count for count in (at(tree, "env.num_envs"), at(tree, "fabric.devices")) if isinstance(count, int)]
         with mistakes.catch():
             env_id = known_id(env_id)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from flows.process.signals import farewell
 from rlcore.errors import DISK_FAULTS, DiskFault, MachineFault, RunError, UserError
+from rlcore.system.printable import print_safely, printable_line
 from rlcore.system.secrets import redact
 
 
@@ -17,10 +18,10 @@ def run_and_tell(command: Callable[[], int]) -> int:
     try:
         return command()
     except UserError as error:
-        print(*(f"shepherd: {mistake}" for mistake in error.mistakes), sep="\n", file=sys.stderr)
+        print_safely(*(f"shepherd: {printable_line(str(one))}" for one in error.mistakes), sep="\n", file=sys.stderr)
         return 2
     except RunError as error:
-        print(f"shepherd: failed: {error}", file=sys.stderr)
+        print_safely(f"shepherd: failed: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # `shepherd config … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -28,11 +29,11 @@ def run_and_tell(command: Callable[[], int]) -> int:
     except Exception as error:
         if type(error).__module__.startswith("mlflow."):  # a store or a server that refuses; importing it takes seconds
             reason = redact((str(error).splitlines() or ["no reason given"])[0])
-            print(f"shepherd: failed: MLflow: {reason}", file=sys.stderr)
+            print_safely(f"shepherd: failed: MLflow: {reason}", file=sys.stderr)
             return 1
         if not isinstance(error, OSError) or error.errno not in DISK_FAULTS:
             raise
-        print(f"shepherd: failed: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        print_safely(f"shepherd: failed: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 1
 
 

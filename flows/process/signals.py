@@ -18,6 +18,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlcore.system.printable import printable
+
 LIMIT = 24.0  # seconds from the first signal to the end of the process, whatever happens
 REPEAT = 0.1  # seconds; `timeout` and others send the same signal to the process and to its group: that is one
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -54,7 +56,7 @@ def interrupt() -> None:
 
 def farewell(sentence: str | None = None) -> str:
     """The sentence that an interrupted command ends with; from now on another one, where one is given."""
-    _state.farewell = sentence or _state.farewell
+    _state.farewell = printable(sentence) if sentence else _state.farewell
     return _state.farewell
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 from flows.report.figures import Picture
+from rlcore.system.printable import printable
 
 STYLE = """
 :root { --font: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; color-scheme: light dark;
@@ -66,8 +67,8 @@ HEAD = """<!doctype html>
 
 
 def document(title: str, *parts: str) -> str:
-    """A whole page of parts that are HTML already."""
-    return HEAD.format(title=escape(title), style=STYLE) + "".join(parts) + "</body></html>\n"
+    """A whole page of parts that are HTML already; control characters in them are escaped."""
+    return printable(HEAD.format(title=escape(title), style=STYLE) + "".join(parts) + "</body></html>\n")
 
 
 def section(title: str, *parts: str) -> str:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlcore.system.printable import printable
+
 
 def describe(kind: str, facts: dict[str, Any]) -> str | None:
     """Put what a listener is told into a line for a person; None where a line would be one too many."""
+    sentence = _describe(kind, facts)
+    return sentence and printable(sentence)
+
+
+def _describe(kind: str, facts: dict[str, Any]) -> str | None:
     if kind == "baseline" and facts:
         return f"random baseline: {_mean(facts)}"
     if kind == "evaluation" and facts.get("final"):

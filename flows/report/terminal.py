@@ -9,9 +9,12 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from rlcore.system.printable import printable
 
 UNLIMITED = 10_000  # columns
 
@@ -31,6 +34,18 @@ def console(stream: TextIO | None) -> Console:
     )
 
 
+class Printable:
+    """A renderable whose text has its control characters escaped; colours and styles are kept."""
+
+    def __init__(self, part: RenderableType) -> None:
+        self.part = part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render the part and escape the text of each segment."""
+        for segment in console.render(self.part, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
 def show(*parts: RenderableType) -> None:
     """Print parts below each other on standard output.
 
@@ -40,8 +55,8 @@ def show(*parts: RenderableType) -> None:
     out = console(sys.stdout)
     out.width = UNLIMITED
     with out.capture() as drawn:
-        out.print(*parts, sep="\n")
-    print(re.sub(r" +(\x1b\[0m)?$", r"\1", drawn.get(), flags=re.MULTILINE), end="")
+        out.print(*map(Printable, parts), sep="\n")
+    sys.stdout.write(re.sub(r" +(\x1b\[0m)?$", r"\1", drawn.get(), flags=re.MULTILINE))
 
 
 def table(

@@ -10,6 +10,7 @@ from flows.report.command_lines import short_path
 from rlcore.errors import UserError
 from rlcore.store import checkpoint, compare
 from rlcore.store.directory import RunDirectory
+from rlcore.system.printable import print_safely
 from rlcore.train.fingerprint import differences
 from rlcore.train.resume_rules import other_learning
 
@@ -32,7 +33,7 @@ def diff(first: str, second: str) -> int:
         except (UserError, OSError):
             if attempt == ATTEMPTS - 1:
                 raise
-    print("\n".join(lines))
+    print_safely("\n".join(lines))
     return code
 
 

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import time
-import traceback
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -24,6 +23,7 @@ from flows.train import training_flow
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.imports import large_imports
+from rlcore.system.printable import print_traceback
 from rlcore.train.boundary import Boundary
 
 TELL_EVERY = 0.5  # seconds between two lines on progress
@@ -47,7 +47,7 @@ class SweepWorker:
                 self._train(**asked)
             except Exception as error:
                 if not isinstance(error, UserError):
-                    traceback.print_exc()
+                    print_traceback()
                 self._tell("ended", **end_by(error)._asdict())
             else:
                 self._tell("ended", state="over")

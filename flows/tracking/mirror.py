@@ -27,6 +27,7 @@ from flows.tracking.mlflow_store import store_uri
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import spawn
+from rlcore.system.printable import printable_line
 from rlcore.system.secrets import redact
 
 SETTLE, SETTLE_INTERRUPTED = 60.0, 8.0  # seconds that a command waits at its end for mirrors still at work
@@ -272,4 +273,4 @@ def bring_or_note(run: RunDirectory) -> bool:
 def _note_failure(run: RunDirectory, reason: str) -> None:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     with open(run.log, "a") as handle:
-        handle.write(f"{stamp} MLflow is behind: {redact(reason)}\n")
+        handle.write(f"{stamp} MLflow is behind: {printable_line(redact(reason))}\n")

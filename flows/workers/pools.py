@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -187,4 +188,4 @@ def deploy() -> list[str]:
 
 
 if __name__ == "__main__":
-    print(prefect_yaml(), end="")
+    sys.stdout.write(prefect_yaml())

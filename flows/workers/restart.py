@@ -11,6 +11,7 @@ import sys
 import time
 
 from rlcore.system.lifeline import spawn
+from rlcore.system.printable import print_safely
 
 SHORTEST, LONGEST = 1.0, 60.0  # seconds between an end and the next start
 
@@ -28,7 +29,7 @@ def main(arguments: list[str]) -> None:
         code = spawn(*arguments).wait()
         seconds = pause(time.monotonic() - began, seconds)
         now = time.strftime("%Y-%m-%d %H:%M:%S")
-        print(f"{now} {arguments[0]} has ended ({code}) and starts again in {seconds:g} s", flush=True)
+        print_safely(f"{now} {arguments[0]} has ended ({code}) and starts again in {seconds:g} s", flush=True)
         time.sleep(seconds)
 
 

@@ -41,6 +41,7 @@ from flows.workers.pools import deploy
 from flows.workers.servers import Server
 from rlcore.errors import UserError
 from rlcore.system.lifeline import import_path
+from rlcore.system.printable import print_safely
 from rlcore.system.secrets import redact
 
 PORTS = {
@@ -88,7 +89,7 @@ def up(kind: str = "") -> None:
         gpus = visible_gpus()
         for server in (_worker(limit), *(_worker(1, gpu) for gpu in gpus)):
             _start(server)
-        print(_page(urls, names, bool(gpus)))
+        print_safely(_page(urls, names, bool(gpus)))
 
 
 def down() -> None:
@@ -107,15 +108,15 @@ def down() -> None:
         for run in trained:
             if not run.is_taken() and not is_over(run):
                 command = going_on_command(run.path, run.read_config().get("plugins"))
-                print(f"interrupted: `{command}` goes on {resumes(run)}")
-        print("everything that `make up` started has ended; in a terminal that loaded .env:")
-        print(f"  unset {' '.join(names)}")
+                print_safely(f"interrupted: `{command}` goes on {resumes(run)}")
+        print_safely("everything that `make up` started has ended; in a terminal that loaded .env:")
+        print_safely(f"  unset {' '.join(names)}")
 
 
 def status() -> None:
     """Print what is running of it."""
     lines = [f"{name:<16} pid {pid}" for name, pid in servers.running().items()]
-    print("\n".join(lines) or "nothing is running; `make up` starts it")
+    print_safely("\n".join(lines) or "nothing is running; `make up` starts it")
 
 
 def deploy_elsewhere() -> None:
@@ -124,7 +125,7 @@ def deploy_elsewhere() -> None:
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError("PREFECT_API_URL is not set; `make up` starts a server here and deploys to it")
     servers.check_servers()
-    print("\n".join(deploy()))
+    print_safely("\n".join(deploy()))
 
 
 def _database(kind: str, password: str) -> Server | None:
@@ -306,7 +307,7 @@ def _gather(names: list[str], ending: str) -> str:
 
 
 def _say(name: str, words: str) -> None:
-    print(f"  {name:<22} {words}", flush=True)
+    print_safely(f"  {name:<22} {words}", flush=True)
 
 
 def main(arguments: list[str]) -> int:

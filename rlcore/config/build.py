@@ -10,12 +10,13 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlcore.config.schema import REQUIRED, Argument, arguments, default_of, type_name, types_of
 from rlcore.config.values import nearest, spell
 from rlcore.errors import Mistakes, Unset, UserError
+from rlcore.system.printable import printable, printable_line
 
 
 def build(cls: type, values: Any, prefix: str = "") -> Any:
@@ -88,6 +89,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
         UserError: the value is not of that type.
     """
     if annotation is Any:
+        _refuse_control_characters(value, key, printable)
         return value
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
@@ -109,6 +111,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
     if origin is dict or annotation is dict:
         if not isinstance(value, Mapping):
             raise _Mismatch(key, value, annotation)
+        _refuse_control_characters(value, key, printable)
         return dict(value)
     return _convert_scalar(value, annotation, key)
 
@@ -142,10 +145,24 @@ def _convert_scalar(value: Any, annotation: Any, key: str) -> Any:
             except ValueError:
                 raise _Mismatch(key, value, annotation) from None
     if annotation is str and isinstance(value, str):
+        _refuse_control_characters(value, key, printable_line)
         return value
     if annotation is type(None) and value is None:
         return None
     raise _Mismatch(key, value, annotation)
+
+
+def _refuse_control_characters(value: Any, key: str, escape: Callable[[str], str]) -> None:
+    """Refuse text, also nested, in which `escape` finds characters that control a terminal."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            _refuse_control_characters(str(name), key, escape)
+            _refuse_control_characters(part, f"{key}.{name}", escape)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            _refuse_control_characters(part, key, escape)
+    elif isinstance(value, str) and escape(value) != value:
+        raise UserError(f"{key}={escape(value)}: must not contain control characters; remove what is escaped here")
 
 
 class _Mismatch(UserError):

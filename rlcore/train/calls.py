@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from rlcore.errors import RunError, first_line
+from rlcore.system.printable import print_traceback
 
 Say = Callable[..., None]
 WORK_EVERY = 1.0  # seconds between two lines of how far a piece of work is
@@ -27,7 +28,7 @@ def call(function: str, arguments: Sequence[Any], say: Say) -> None:
     try:
         result = find(function)(say, *arguments)
     except Exception as error:
-        traceback.print_exc()
+        print_traceback()
         say("failed", error=pack(error), sentence=f"{type(error).__name__}: {first_line(error)}")
     else:
         say("called", result=result)

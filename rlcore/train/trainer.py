@@ -45,6 +45,7 @@ from rlcore.errors import RunError, UserError, first_line, machine_fault
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import ending, read_events
 from rlcore.system.imports import large_imports, without_compiler
+from rlcore.system.printable import log_handler, print_traceback
 from rlcore.train.calls import Pace, call
 
 ALIVE_EVERY = 2.0  # seconds
@@ -238,7 +239,7 @@ class Trainer:
             error = machine_fault(raised) or raised
             if not isinstance(raised, RunError):
                 with contextlib.suppress(OSError):  # the log may lie on the full disk that this is about
-                    traceback.print_exc()
+                    print_traceback()
             sentence = str(error) if isinstance(error, RunError) else self._where(error)
             self.say("error", sentence=sentence, kind=type(error).__name__, exit=1)
             return 1
@@ -295,7 +296,7 @@ def main() -> None:
     gc.set_threshold(20_000, 20, 20)  # a rollout's tensors are gone by themselves: to look for circles takes 5 %
     output = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, handlers=[log_handler("%(asctime)s %(levelname)s %(message)s")])
     trainer = Trainer(RunDirectory(sys.argv[1]), output)
     for name in TOLD:
         logging.getLogger(name).addHandler(Announcer(trainer))

@@ -323,3 +323,17 @@ def test_lines_of_several_threads_do_not_mix() -> None:
     for thread in threads:
         thread.join()
     assert sorted(out.getvalue().splitlines()) == sorted(c * 20 for c in "abcd" for _ in range(20))
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_progress_escapes_control_characters_of_names(tty: bool) -> None:
+    terminal, clock = Terminal(tty), Clock()
+    progress = Progress(100, terminal, clock)
+    progress.note("game \x1b[2J over")
+    clock.now = 100.0
+    progress.work("evaluation of \x1b[5m", 0, 10)
+    clock.now = 200.0
+    progress.work("evaluation of \x1b[5m", 1, 10)
+    assert not re.search(r"\x1b\[(2J|5m)", terminal.getvalue())
+    assert "game \\x1b[2J over" in terminal.getvalue()
+    assert "evaluation of \\x1b[5m" in terminal.getvalue()

@@ -148,6 +148,14 @@ MISTAKES = [
     ("env.num_envs=8 seed=3", ["two settings in one entry", "'env.num_envs=8' and 'seed=3'"]),
     ("env=gym env.id=CartPole-v1", ["two settings in one entry", "'env=gym' and 'env.id=CartPole-v1'"]),
     ("seed=3\nenv=mujoco", ["two settings in one entry", "'seed=3' and 'env=mujoco'"]),
+    # Characters that would control a terminal are escaped in the sentence, and refused.
+    ("env.id=Cart\x1b[31mPole", [r"env.id=Cart\x1b[31mPole", "must not contain control characters"]),
+    ("run_name='a\nb'", [r"run_name=a\nb", "must not contain control characters"]),
+    (
+        "+metric.logger.tags={note: '\u202e'}",
+        [r"metric.logger.tags.note=\u202e", "must not contain control characters"],
+    ),
+    ("env.wrapper.render=\x9b2J", [r"\x9b2J", "cannot be read"]),
     ("run_name=lr=1 seed=3", ["two settings in one entry", "run_name='…'"]),
 ]
 

@@ -27,3 +27,7 @@ def test_an_interval_that_ends_beyond_every_return_is_called_an_approximation() 
     assert said is not None and said.endswith("[479.7, 500.3] over 2 episodes (interval by normal approximation)")
     within = describe("evaluation", {"policy_steps": 4096, "greedy": greedy | {"ci95": [481.0, 499.0]}})
     assert within is not None and within.endswith("over 2 episodes")
+
+
+def test_describe_escapes_control_characters() -> None:
+    assert describe("stage", {"doing": "\x1b[2J\u202e"}) == r"\x1b[2J\u202e"

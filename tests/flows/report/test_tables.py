@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.text import Text
 
+from flows.report.html import document
 from flows.report.tables import evaluation_table, summary_markdown, summary_table
 from rlcore.store.directory import RunDirectory
 from tests.flows.conftest import Printed
@@ -144,3 +146,13 @@ def test_markdown_tables_have_as_many_cells_as_their_head() -> None:
     assert "| greedy | 100 | 500.0 | 500.0 to 500.0 | 500.0 | 500.0 |" in blocks[0]
     assert "| random baseline | 100 | 22.3 | 20.1 to 24.5 | - | - |" in blocks[0]
     assert any("ppo-CartPole-v1 version 3" in line for line in blocks[1])
+
+
+def test_show_escapes_control_characters_and_keeps_colours(printed: Printed) -> None:
+    text = printed(Text("run \x1b[2J\u202e", "bold"), columns=60)
+    assert "run \\x1b[2J\\u202e" in text
+    assert text.startswith("\x1b[1m")
+
+
+def test_document_escapes_control_characters() -> None:
+    assert "<p>a\\x1b[2J</p>" in document("Title", "<p>a\x1b[2J</p>")

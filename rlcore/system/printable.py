@@ -1,0 +1,48 @@
+"""Text from users, files and environments, made safe for a terminal: its control characters are escaped."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import traceback
+from typing import Any, TextIO
+
+# C0, DEL and C1, line and paragraph separators, marks that change the direction of text, and halves of surrogate
+# pairs (bytes of a command line that are no UTF-8). Newlines and tabs only move the cursor on.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with each control character as its Python escape, for example `\x1b`; `\n` and `\t` are kept."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def printable_line(text: str) -> str:
+    r"""Return `text` as one line: as `printable` does, with `\n` and `\t` escaped too."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def print_safely(*parts: Any, sep: str = " ", file: TextIO | None = None, flush: bool = False) -> None:
+    """Print as `print` does, with control characters escaped; the commands print with this function or with rich."""
+    print(printable(sep.join(map(str, parts))), file=sys.stdout if file is None else file, flush=flush)
+
+
+def print_traceback() -> None:
+    """Print the traceback of the exception that is being handled on stderr, with control characters escaped."""
+    print_safely(traceback.format_exc().rstrip("\n"), file=sys.stderr)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formatter of log lines that escapes control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return printable(super().format(record))
+
+
+def log_handler(format: str) -> logging.Handler:
+    """Return a handler that writes log lines to stderr in this format, with control characters escaped."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter(format))
+    return handler
