@@ -57,6 +57,8 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
         *status.get("about", {}).items(),
         ("trials", f"{len(trials)} of {status['wanted']}{f': {said}' if said else ''}"),
     ]
+    if status.get("trial_0"):
+        found.append(("trial 0", status["trial_0"]))
     if saved := status["saved"]:
         share = saved / (saved + sum(trial["policy_steps"] for trial in trials))
         found.append(("pruning saved", f"{saved:,} policy steps, {share:.0%} of what all trials would have taken"))

@@ -82,7 +82,12 @@ class SweepFolder:
         config = build(SweepConfig, noted["config"], "sweep.")
         pace = Pace(**noted["pace"]) if noted.get("pace") else None  # earlier versions have not noted it
         return SweepPlan(
-            config, noted["base"], [_dimension(values) for values in noted["space"]], pace, noted.get("default")
+            config,
+            noted["base"],
+            [_dimension(values) for values in noted["space"]],
+            pace,
+            noted.get("default"),
+            noted.get("outside", {}),
         )
 
     @property

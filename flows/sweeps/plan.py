@@ -7,7 +7,7 @@ import datetime
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -92,7 +92,8 @@ class SweepPlan:
         base: overrides of every run, `exp=` among them.
         space: the dimensions, those of the preset first.
         pace: how often trials are judged; None until `check_plan` has found it.
-        default: the values of the default configuration, which trial 0 has; None where the space does not hold them.
+        default: the values of the default configuration, which trial 0 has; None if the space does not contain them.
+        outside: the values of the default configuration that the space does not contain, as one would type them.
     """
 
     config: SweepConfig
@@ -100,6 +101,7 @@ class SweepPlan:
     space: list[Dimension]
     pace: Pace | None = None
     default: Params | None = None
+    outside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def size(self) -> int:

@@ -13,8 +13,10 @@ from flows.sweeps.plan import SweepPlan, merge
 from flows.sweeps.space import Dimension, Params, to_overrides
 from flows.tracking.mlflow_run import flat
 from rlcore.config.groups import RunConfig
-from rlcore.config.values import at
+from rlcore.config.values import at, spell
 from rlcore.errors import UserError
+
+_GROUP = object()  # a group of config files is varied, which has no value in the config
 
 
 class Checked(NamedTuple):
@@ -60,24 +62,48 @@ def pace_of(plan: SweepPlan) -> Pace:
     return Pace.of([(point, _compose(plan, point)[0]) for point in points(plan.space)])
 
 
-def default_of(plan: SweepPlan) -> Params | None:
-    """The values of the default configuration, that without what is varied; None where the space does not hold them.
+class Default(NamedTuple):
+    """The default configuration in a space.
 
-    A grid has the points that were typed, and no other.
+    Attributes:
+        values: of the keys that are varied, for trial 0; None if it cannot be a trial of the sweep.
+        outside: those that the space does not contain, as one would type them; "" for a group of config files.
     """
-    if plan.config.sampler == "grid":
-        return None
+
+    values: Params | None
+    outside: dict[str, str]
+
+
+def default_of(plan: SweepPlan) -> Default:
+    """Return the default configuration, which is the preset's without what is varied.
+
+    A grid has only the points that were typed, so the default configuration is not added to them.
+    """
     found: Params = {}
+    outside: dict[str, str] = {}
     try:
         _, values = compose(plan.base)
-        for dimension in plan.space:
-            if dimension.present(found):
-                found[dimension.key] = at(values, dimension.key)
-                if not dimension.holds(found[dimension.key]):
-                    return None
-    except UserError:  # there is none
-        return None
-    return found
+    except UserError:  # there is no default configuration
+        return Default(None, {})
+    for dimension in plan.space:
+        if not dimension.present(found):
+            continue
+        value = at(values, dimension.key, _GROUP)
+        if dimension.holds(value):
+            found[dimension.key] = value
+        else:
+            outside[dimension.key] = "" if value is _GROUP else spell(value)
+    return Default(None if outside or plan.config.sampler == "grid" else found, outside)
+
+
+def describe_outside(plan: SweepPlan) -> str:
+    """Return what trial 0 is if the space does not contain the default configuration; "" if it does."""
+    written = {dimension.key: dimension.written for dimension in plan.space}
+    reasons = ", ".join(
+        f"{key}={value} is not in {written[key]}" if value else f"{key} is a group of files, whose default is unknown"
+        for key, value in plan.outside.items()
+    )
+    return f"not the default configuration: {reasons}" if reasons else ""
 
 
 def first_config(plan: SweepPlan) -> RunConfig:

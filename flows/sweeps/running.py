@@ -22,7 +22,7 @@ from flows.sweeps.jobs import Job
 from flows.sweeps.local import here
 from flows.sweeps.mlflow_parent import show
 from flows.sweeps.plan import LATER, SweepPlan, change, plan
-from flows.sweeps.refusals import check_plan, default_of, first_config
+from flows.sweeps.refusals import check_plan, default_of, describe_outside, first_config
 from flows.sweeps.study import Study
 from flows.sweeps.trial import otherwise
 from flows.workers.artifacts import show_share
@@ -47,7 +47,8 @@ def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, S
     runs = Path(config.log_root).absolute() / "sweeps" / folder.name
     if folder.adopt(runs):  # runs that are there are those of the same trials, or nobody's
         _refuse_other(folder, wanted)
-    folder.write(dataclasses.replace(wanted, pace=pace, default=default_of(wanted)), runs)
+    default = default_of(wanted)
+    folder.write(dataclasses.replace(wanted, pace=pace, default=default.values, outside=default.outside), runs)
     return config.algo.name, folder
 
 
@@ -93,6 +94,8 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
             call(f"sweep {folder.name}", folder.name, algo)
             if sweep.pace.notice:
                 tell("stage", {"doing": sweep.pace.notice})
+            if missing := describe_outside(sweep.plan):
+                tell("stage", {"doing": f"trial 0 is {missing}"})
             trials, first = f"trials of sweep {folder.name}", first_config(sweep.plan)
             ended = sum(trial.state.is_finished() for trial in sweep.study.trials)
             tell("stage", {"doing": amount(sweep.plan, sweep.pace, ended, speed_of(first, folder.runs))})

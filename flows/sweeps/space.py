@@ -107,7 +107,9 @@ class Dimension:
     def holds(self, value: Any) -> bool:
         """Tell whether a value of the config is one that `suggest` may give."""
         if self.type == "categorical":
-            return any(value == choice and type(value) is type(choice) for choice in self.choices)
+            # 0.0 and 0 are one number; True == 1 is none.
+            same = (choice for choice in self.choices if isinstance(choice, bool) is isinstance(value, bool))
+            return any(value == choice for choice in same)
         return isinstance(value, int | float) and self.distribution()._contains(value)
 
     def to_config(self, value: Any) -> Any:

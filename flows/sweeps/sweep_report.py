@@ -22,7 +22,7 @@ from flows.sweeps.known import DEFAULT
 from flows.sweeps.mlflow_parent import bring
 from flows.sweeps.plan import SweepConfig, SweepPlan
 from flows.sweeps.preset import train_command
-from flows.sweeps.refusals import first_config
+from flows.sweeps.refusals import describe_outside, first_config
 from flows.sweeps.study import Study, params_of
 from flows.sweeps.sweep_page import markdown, page
 from flows.sweeps.trial import TrialRun
@@ -41,8 +41,9 @@ def status(folder: SweepFolder) -> dict[str, Any]:
 
     Keys: name; about, what was trained on what, in words; wanted, how many trials there are to be; trials {number,
     state, params, value, policy_steps}; saved, the policy steps that pruning did; best, one of the trials; confirmed,
-    as `flows.sweeps.confirm` writes it; lost, where the study is gone a sentence on what is left; go_on, the command
-    line that goes on with a sweep that is not over where nobody drives it, else None.
+    as `flows.sweeps.confirm` writes it; trial_0, what it is if the space does not contain the default, else ""; lost,
+    where the study is gone a sentence on what is left; go_on, the command line that goes on with a sweep that is not
+    over where nobody drives it, else None.
     """
     plan = folder.read()
     study = Study.there(plan, folder.storage(plan), folder.study_name(plan))
@@ -188,6 +189,7 @@ def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[s
         "saved": sum(max(0, round(fmean(whole)) - steps) for steps in pruned) if whole else 0,
         "best": best and rows[best.number],
         "confirmed": confirmed,
+        "trial_0": describe_outside(plan),
         "lost": None if study else _tell_rest(folder, plan),
     }
 

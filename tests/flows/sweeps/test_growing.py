@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from flows.report.sweep_tables import facts
 from flows.runs.listeners import tell
 from flows.sweeps import growing as growing_file
 from flows.sweeps.driving import Sweep
 from flows.sweeps.growing import growing
-from flows.sweeps.plan import plan
+from flows.sweeps.plan import plan, presets
 from flows.sweeps.refusals import default_of
-from flows.sweeps.sweep_report import write_page
+from flows.sweeps.sweep_report import status, write_page
 from tests.flows.sweeps.fake import drive, driven, made
 from tests.soaking import file_in_turn
 
@@ -29,14 +30,46 @@ def here(home: Path) -> None:
     """Sweeps lie in a folder of their own."""
 
 
-def test_the_default_configuration_is_what_the_preset_has_where_the_space_holds_it() -> None:
-    assert default_of(plan(TYPED)) == {"algo.optimizer.lr": 1e-3, "algo.update_epochs": 10}
-    assert default_of(plan([TYPED[0], "algo.optimizer.lr=interval(1e-5,1e-4)"])) is None
-    assert default_of(plan([TYPED[0], "algo.dense_act=choice(relu,elu)"])) is None
-    assert default_of(plan([TYPED[0], "algo.normalize_advantages=choice(true,false)"])) is not None
-    assert default_of(plan([TYPED[0], "algo.update_epochs=range(1,5,2)"])) is None
-    assert default_of(plan([TYPED[0], "optim=choice(adam,sgd)"])) is None  # a group of files has no value
-    assert default_of(plan([TYPED[0], "algo.update_epochs=choice(10,20)", "sweep.sampler=grid"])) is None
+def test_default_of_returns_the_values_of_the_preset() -> None:
+    assert default_of(plan(TYPED)) == ({"algo.optimizer.lr": 1e-3, "algo.update_epochs": 10}, {})
+    assert default_of(plan([TYPED[0], "algo.normalize_advantages=choice(true,false)"])).values is not None
+    assert default_of(plan([TYPED[0], "algo.max_grad_norm=choice(0,0.5)"])).values is not None
+
+
+@pytest.mark.parametrize(
+    ("varied", "outside"),
+    [
+        ("algo.optimizer.lr=interval(1e-5,1e-4)", {"algo.optimizer.lr": "0.001"}),
+        ("algo.dense_act=choice(relu,elu)", {"algo.dense_act": "tanh"}),
+        ("algo.update_epochs=range(1,5,2)", {"algo.update_epochs": "10"}),
+        ("algo.normalize_advantages=choice(1,2)", {"algo.normalize_advantages": "true"}),
+        ("optim=choice(adam,sgd)", {"optim": ""}),
+    ],
+)
+def test_default_of_names_values_outside_the_space(varied: str, outside: dict[str, str]) -> None:
+    assert default_of(plan([TYPED[0], varied])) == (None, outside)
+
+
+def test_default_of_a_grid_adds_no_trial() -> None:
+    grid = [TYPED[0], "sweep.sampler=grid"]
+    assert default_of(plan([*grid, "algo.update_epochs=choice(10,20)"])) == (None, {})
+    assert default_of(plan([*grid, "algo.update_epochs=choice(1,2)"])) == (None, {"algo.update_epochs": "10"})
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_shipped_presets_contain_their_default(preset: str) -> None:
+    assert default_of(plan([f"sweep={preset}"])).outside == {}
+
+
+def test_status_and_page_name_a_default_outside_the_space(tmp_path: Path) -> None:
+    folder, wanted = made(tmp_path, "outside", "sweep.trials=1")
+    varied = wanted.space[0]
+    folder.write(dataclasses.replace(wanted, outside={varied.key: "7"}), folder.runs)
+    sweep = drive(folder)
+    said = f"not the default configuration: {varied.key}=7 is not in {varied.written}"
+    assert ("trial 0", said) in facts(status(folder))
+    write_page(sweep, whole=False)
+    assert said in folder.report.read_text()
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
