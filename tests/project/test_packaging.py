@@ -162,7 +162,9 @@ def test_a_wheel_carries_the_config_files_and_the_command(tmp_path: Path):
     shutil.unpack_archive(wheel, tmp_path / "wheel", "zip")
     packed = {path.relative_to(tmp_path / "wheel") for path in (tmp_path / "wheel").rglob("*")}
     for part in ("rlcore", "flows", "conf"):
-        wanted = [path.relative_to(source) for kind in ("*.py", "*.yaml") for path in (source / part).rglob(kind)]
+        wanted = [
+            path.relative_to(source) for kind in ("*.py", "*.yaml", "py.typed") for path in (source / part).rglob(kind)
+        ]
         assert wanted, part
         assert set(wanted) <= packed
     assert not {path.parts[0] for path in packed} & {"tests", "docs", "benchmarks"}
