@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -64,12 +65,17 @@ def prefect_api() -> Iterator[str]:
 
 
 def _hand_over() -> None:
-    """Have the server get what Prefect still holds for it in this process; what comes is for the next one."""
+    """Send what Prefect still holds for the server in this process; what comes later is for the next server.
+
+    `drain_all` is called in another thread: in one that runs an event loop, as a notebook's, it would return a
+    coroutine at once.
+    """
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
-    for worker in (EventsWorker, APILogWorker):
-        worker.drain_all(timeout=time_left(10.0))
+    with ThreadPoolExecutor(1) as thread:
+        for worker in (EventsWorker, APILogWorker):
+            thread.submit(worker.drain_all, timeout=time_left(10.0)).result()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -97,6 +98,27 @@ def test_an_api_that_never_starts_is_a_sentence(heard: list[str], stand_in: list
     stand_in.extend([None, None])
     with pytest.raises(RunError, match="Prefect's API did not start"), local_api._own_server():
         raise AssertionError("unreachable")
+
+
+def test_hand_over_waits_in_a_running_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect._internal.concurrency.services import QueueService
+
+    class Worker(QueueService[str]):
+        handled: ClassVar[list[str]] = []
+
+        async def _handle(self, item: str) -> None:
+            await asyncio.sleep(0.1)
+            self.handled.append(item)
+
+    for name in ("prefect.events.worker.EventsWorker", "prefect.logging.handlers.APILogWorker"):
+        monkeypatch.setattr(name, Worker)
+
+    async def notebook() -> None:
+        Worker.instance().send("the end of a flow run")
+        local_api._hand_over()
+        assert Worker.handled == ["the end of a flow run"]
+
+    asyncio.run(notebook())
 
 
 @pytest.mark.slow
