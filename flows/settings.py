@@ -61,6 +61,11 @@ def server_host() -> str:
     return os.environ.get("SHEPHERD_HOST") or LOOPBACK
 
 
+def allowed_hosts() -> list[str]:
+    """Further host names under which servers of ours answer, as that of a proxy: SHEPHERD_ALLOWED_HOSTS, by commas."""
+    return [name.strip().lower() for name in os.environ.get("SHEPHERD_ALLOWED_HOSTS", "").split(",") if name.strip()]
+
+
 def database_url(of: str, driver: str) -> str | None:
     """The address of a database on the PostgreSQL server that SHEPHERD_DATABASE_URL names; None where it names none.
 
@@ -142,8 +147,8 @@ def configure_environment() -> None:
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_LOGGING_LEVEL": "WARNING",
-        # The first start creates the database, which takes most of the default 20 s on a busy machine.
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+        # Prefect's own temporary server has no password; flows.workers.local_api has another.
+        "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
         "MLFLOW_TRACKING_URI": tracking_uri(),
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_MODEL_CATALOG_URI": "",
@@ -154,8 +159,6 @@ def configure_environment() -> None:
         # A stray GIT_PYTHON import error would otherwise be printed on machines without git.
         "GIT_PYTHON_REFRESH": "quiet",
     }
-    if not os.environ.get("PREFECT_API_URL"):
-        settings["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "true"
     if tracking_uri().startswith("sqlite:"):
         # MLflow makes `./mlruns` in the working directory when a local store names no folder for its files.
         settings["_MLFLOW_SERVER_ARTIFACT_ROOT"] = artifact_root()

@@ -14,7 +14,11 @@ from typing import Any
 from flows.process.locks import hold
 from tests.processes import environment, wait_for
 
-SERVE = "from flows.settings import configure_environment as c; c(); from flows.workers.local_api import serve; serve()"
+LOGIN = "tests:secret"
+SERVE = (
+    "from flows.settings import configure_environment as c; c(); from flows.workers.local_api import serve; "
+    f"serve({LOGIN!r})"
+)
 
 
 def furnish(home: Path) -> None:
@@ -46,7 +50,7 @@ def standing_api() -> dict[str, str]:
                 to = [(os.POSIX_SPAWN_DUP2, file.fileno(), number) for number, file in enumerate((session, port, log))]
                 os.posix_spawn(sys.executable, [sys.executable, "-c", SERVE], environment(site), file_actions=to)
         wait_for(lambda: said.read_text().endswith("\n"), "a Prefect API", every=0.05)
-    return {"PREFECT_API_URL": f"http://127.0.0.1:{int(said.read_text())}/api"}
+    return {"PREFECT_API_URL": f"http://127.0.0.1:{int(said.read_text())}/api", "PREFECT_API_AUTH_STRING": LOGIN}
 
 
 def query(home: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -12,6 +12,7 @@ between waits a few seconds, and is not refused.
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import signal
 import socket
@@ -22,6 +23,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from importlib import import_module
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from flows.process.locks import hold
 from flows.process.signals import interrupt, time_left
 from flows.runs.listeners import tell
 from flows.settings import configure_environment, state_folder
+from flows.workers.prefect_app import LOGIN, protected_api
 from flows.workers.servers import START_TIMEOUT, databases_without_server
 from rlcore.errors import RunError
 from rlcore.system.fork_here import fork_here
@@ -49,17 +52,17 @@ def prefect_api() -> Iterator[str]:
     A UserError says that the servers of `make up` have the databases, a RunError that it did not start.
     """
     configure_environment()
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     standing = PREFECT_API_URL.value()
     if standing:
         yield standing
         return
-    with databases_without_server(), _own_server() as url:
+    with databases_without_server(), _own_server() as api:
         _hand_over()  # to a server that this process asked before
-        with temporary_settings({PREFECT_API_URL: url}):
+        with temporary_settings({PREFECT_API_URL: api.url, PREFECT_API_AUTH_STRING: api.login}):
             try:
-                yield url
+                yield api.url
             finally:
                 _hand_over()  # after that, the API may go
 
@@ -108,6 +111,7 @@ class _Api:
 
     def __init__(self, forked: bool = False) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.login = f"shepherd:{secrets.token_urlsafe(32)}"  # nobody but this process and the API learns it
         self._ending = False
         self._watcher: threading.Thread | None = None
         self._changing = threading.Lock()  # which process it is, and whether there is to be another one
@@ -171,6 +175,7 @@ class _Api:
             return spawn(
                 "flows.workers.local_api",
                 str(self._listening.fileno()),
+                env=os.environ | {LOGIN: self.login},
                 pass_fds=(self._listening.fileno(),),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -179,9 +184,9 @@ class _Api:
             )
 
     def _fork(self) -> Forked | None:
-        descriptor = self._listening.fileno()
+        descriptor, login = self._listening.fileno(), self.login
         with open(_log(), "ab") as log:
-            return fork_here("prefect-api", lambda: serve(descriptor), keep=[descriptor], stderr=log.fileno())
+            return fork_here("prefect-api", lambda: serve(login, descriptor), keep=[descriptor], stderr=log.fileno())
 
 
 def _log() -> Path:
@@ -194,7 +199,7 @@ def _locate_mark() -> Path:
 
 
 @contextmanager
-def _own_server() -> Iterator[str]:
+def _own_server() -> Iterator[_Api]:
     global _begun
     with ExitStack() as first:
         if not _locate_mark().exists():  # two that make one database take each other's half for whole
@@ -207,37 +212,42 @@ def _own_server() -> Iterator[str]:
         if not ready:
             raise RunError(f"Prefect's API did not start; its output is in {_log()}")
         api.watch()
-        yield api.url
+        yield api
     finally:
         api.end(time_left(STOP_TIMEOUT))
 
 
-def serve(descriptor: int | None = None) -> None:
-    """The API's process: print the port when it answers, serve until the parent's pipe ends.
+def serve(login: str, descriptor: int | None = None) -> None:
+    """Be the API's process: print the port when it answers, serve until the parent's pipe ends.
 
-    The descriptor is of a socket that listens already; without one it makes its own.
+    Args:
+        login: `user:password` that every request must carry.
+        descriptor: Of a socket that listens already; without one it makes its own.
     """
     # A service manager sends SIGTERM to every process, and the flow that it ends still has things to tell us.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with large_imports("prefect.server.api.server"):
+        import prefect.server.api.server  # noqa: F401 - `protected_api` takes its name from it
         import uvicorn
-        from prefect.server.api.server import create_app
+        from prefect import settings
 
     listening = socket.create_server(("127.0.0.1", 0)) if descriptor is None else socket.socket(fileno=descriptor)
-    # Ephemeral: without the pages, and without services that nobody waits for.
-    app = create_app(ephemeral=True, final=True)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
+    port = listening.getsockname()[1]
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Prefect prints is for the log; the pipe carries the port alone
-
-    # In the main thread uvicorn would take the signals.
-    running = threading.Thread(target=server.run, args=([listening],), daemon=True)
-    running.start()
+    own = f"http://127.0.0.1:{port}"
+    with settings.temporary_settings(
+        {settings.PREFECT_SERVER_API_AUTH_STRING: login, settings.PREFECT_SERVER_CORS_ALLOWED_ORIGINS: own}
+    ):
+        server = uvicorn.Server(uvicorn.Config(protected_api(login), log_level="error", lifespan="on"))
+        # In the main thread uvicorn would take the signals. Prefect reads the settings again in its requests.
+        running = threading.Thread(target=copy_context().run, args=(server.run, [listening]), daemon=True)
+        running.start()
     while running.is_alive() and not server.started:
         time.sleep(0.02)
     if server.started:
-        output.write(f"{listening.getsockname()[1]}\n")
+        output.write(f"{port}\n")
     output.close()
     sys.stdin.buffer.read()
     server.should_exit = True
@@ -246,4 +256,4 @@ def serve(descriptor: int | None = None) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(os.environ[LOGIN], int(sys.argv[1]))

@@ -150,7 +150,8 @@ def _prefect() -> Server:
     api = f"{_url('prefect')}/api"
     variables = {
         "PREFECT_API_URL": "",
-        "PREFECT_UI_API_URL": api,
+        "PREFECT_UI_API_URL": "/api",  # of the address that the page was loaded from, which may be a proxy's
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": _url("prefect"),
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
         "PREFECT_SERVER_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"],
         # In memory, leases would be forgotten by a server that starts again, and their places taken for ever.
@@ -161,7 +162,7 @@ def _prefect() -> Server:
     }
     if database := database_url("prefect", "asyncpg"):
         variables["PREFECT_API_DATABASE_CONNECTION_URL"] = database
-    command = (sys.executable, "-P", "-m", "prefect", "server", "start", "--host", server_host(), "--port", str(port))
+    command = (sys.executable, "-P", "-m", "flows.workers.prefect_app", "--host", server_host(), "--port", str(port))
     return Server("prefect", command, variables, f"{api}/health")
 
 

@@ -47,11 +47,15 @@ TINY = [
 @pytest.fixture(scope="module")
 def api(home: Path) -> Iterator[None]:
     """One Prefect API for the module."""
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-    url = standing_api()["PREFECT_API_URL"]
-    with pytest.MonkeyPatch.context() as patch, temporary_settings({PREFECT_API_URL: url}):
+    url, login = standing_api().values()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: login}),
+    ):
         patch.setenv("PREFECT_API_URL", url)
+        patch.setenv("PREFECT_API_AUTH_STRING", login)
         yield
 
 

@@ -52,10 +52,13 @@ TINY = [
 @pytest.fixture(scope="module")
 def api(home: Path) -> Iterator[str]:
     """One Prefect API for the module, as `run_flow` starts it for itself."""
+    from prefect.settings import PREFECT_API_AUTH_STRING
+
     from flows.workers.local_api import prefect_api
 
     with prefect_api() as url, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_API_URL", url)  # else a command of the terminal begins one before it looks
+        patch.setenv("PREFECT_API_AUTH_STRING", PREFECT_API_AUTH_STRING.value() or "")
         yield url
 
 

@@ -37,12 +37,14 @@ with hold(folder / "lock"), alone("thing", folder / "lease"):
 
 @pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[str]:
+    from prefect.settings import PREFECT_API_AUTH_STRING
+
     from flows.workers.local_api import prefect_api
 
-    with prefect_api() as url:
-        os.environ["PREFECT_API_URL"] = url
+    with prefect_api() as url, pytest.MonkeyPatch.context() as patch:  # for processes that this one starts
+        patch.setenv("PREFECT_API_URL", url)
+        patch.setenv("PREFECT_API_AUTH_STRING", PREFECT_API_AUTH_STRING.value() or "")
         yield url
-        del os.environ["PREFECT_API_URL"]
 
 
 @pytest.fixture

@@ -286,10 +286,8 @@ def test_training_goes_on_while_the_server_is_away(site: Site) -> None:
     rare = ("algo.total_steps=40000", "algo.compile=false", "checkpoint.every=2500", "evaluation.every=20000")
     flow_run = site.submit(*changed(SMALL, *rare))
     run = site.trained(flow_run)
-    (server,) = [pid for pid in site.processes("prefect server start") if pid not in site.processes("worker")]
+    (server,) = site.processes("flows.workers.prefect_app")
     os.kill(server, signal.SIGKILL)
-    for pid in site.processes("prefect.server"):
-        os.kill(pid, signal.SIGKILL)
     before = count(run, "checkpoint")
     wait_for(lambda: count(run, "checkpoint") >= before + 3, "three more checkpoints", 30)
     time.sleep(float(os.environ.get("SERVER_AWAY", "5")))
@@ -304,7 +302,7 @@ def test_a_training_can_be_cancelled_after_the_server_was_away(site: Site) -> No
     flow_run = site.submit(*LONG)
     run = site.run(flow_run)
     wait_for(lambda: count(run, "metrics"), "the training", every=0.3)
-    for pid in site.processes("prefect server start") + site.processes("prefect.server"):
+    for pid in site.processes("flows.workers.prefect_app"):
         os.kill(pid, signal.SIGKILL)
     time.sleep(70)  # Prefect's worker asks for the last time after fifty
     site.servers("up")

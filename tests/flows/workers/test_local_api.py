@@ -63,19 +63,19 @@ def answering(url: str) -> int:
 
 
 def test_an_api_that_dies_is_followed_by_another_at_the_same_address(heard: list[str], stand_in: list[Any]) -> None:
-    with terminable(), local_api._own_server() as url:
-        first = answering(url)
+    with terminable(), local_api._own_server() as api:
+        first = answering(api.url)
         os.kill(first, signal.SIGKILL)
-        second = answering(url)  # without a pause: nobody is refused in between
+        second = answering(api.url)  # without a pause: nobody is refused in between
         assert second == stand_in[1].pid != first
         assert heard == ["Prefect's API was killed by signal 9; it is started again"]
     assert stand_in[1].wait(60) == 0
 
 
 def test_where_it_does_not_start_again_the_command_ends_as_by_a_signal(heard: list[str], stand_in: list[Any]) -> None:
-    with pytest.raises(TrainingInterrupted), terminable(), local_api._own_server() as url:
+    with pytest.raises(TrainingInterrupted), terminable(), local_api._own_server() as api:
         for _ in range(2):
-            os.kill(answering(url), signal.SIGKILL)
+            os.kill(answering(api.url), signal.SIGKILL)
         threading.Event().wait(60)
     assert "did not start again; its output is in" in heard[-1]
 

@@ -1,0 +1,84 @@
+"""Check of every request to a server of ours: the name it was sent to, the page it comes from, and the password.
+
+Every server that this project starts on a port stands behind `guard`. Without it, each local user could use a server on
+loopback, and so could any web page that the owner opens: a browser sends requests to 127.0.0.1 for every page, and a
+page whose name was made to resolve to 127.0.0.1 may even read the answers (docs/decisions.md).
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Callable, Collection
+from typing import Any
+from urllib.parse import urlsplit
+
+from flows.settings import LOOPBACK, allowed_hosts, server_host
+
+OWN_NAMES = (LOOPBACK, "localhost", "::1")
+
+
+def guard(app: Any, login: str, is_open: Callable[[Any], bool], hint: str = "") -> Any:
+    """Protect an ASGI application: only permitted requests are passed on to it.
+
+    A request is refused with 403 if it was sent to a host name that is not this server's, or if it comes from a page of
+    another origin. It is refused with 401 if it does not carry the password. A websocket is closed before it opens.
+
+    Args:
+        app: The application to protect.
+        login: `user:password` of HTTP's basic authentication.
+        is_open: Return True for the scope of a request that needs no password, or whose password `app` checks itself.
+        hint: Where the password is found, for the answer 401.
+
+    Returns:
+        The protected application.
+    """
+    expected = b"Basic " + base64.b64encode(login.encode())
+    further = allowed_hosts()
+    names = {*OWN_NAMES, server_host(), *further}
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            headers = dict(scope["headers"])
+            if refusal := _refusal(headers, names, further):
+                await _refuse(scope, send, 403, refusal)
+                return
+            if not is_open(scope) and not hmac.compare_digest(headers.get(b"authorization", b""), expected):
+                await _refuse(scope, send, 401, f"The password is wrong or missing. {hint}".strip())
+                return
+        await app(scope, receive, send)
+
+    return guarded
+
+
+def is_health(*paths: str) -> Callable[[Any], bool]:
+    """Return an `is_open` that is True for reading these paths, which say only that the server answers."""
+    return lambda scope: scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"] in paths
+
+
+def _refusal(headers: dict[bytes, bytes], names: Collection[str], further: Collection[str]) -> str:
+    """Return why a request is refused whatever its password; "" if it is not."""
+    host, origin = (headers.get(name, b"").decode("latin-1").lower() for name in (b"host", b"origin"))
+    if _name_of(f"//{host}") not in names:
+        return "Host is not a name of this server; SHEPHERD_ALLOWED_HOSTS can list further names."
+    if origin and origin.partition("://")[2] != host and _name_of(origin) not in further:
+        return "Origin is another site; pages of other sites may not use this server."
+    return ""
+
+
+def _name_of(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
+
+
+async def _refuse(scope: Any, send: Any, status: int, text: str) -> None:
+    if scope["type"] == "websocket":  # closed before it is accepted: the server answers the handshake with 403
+        await send({"type": "websocket.close", "code": 1008, "reason": text})
+        return
+    headers = [(b"content-type", b"text/plain; charset=utf-8")]
+    if status == 401:
+        headers.append((b"www-authenticate", b'Basic realm="shepherd"'))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text.encode()})

@@ -1,0 +1,131 @@
+"""Servers of ours answer nobody without the password, for no foreign host name, and no page of another site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.workers.guard import guard, is_health
+from flows.workers.prefect_app import protected_api
+from tests.flows.workers.asking import WEBSOCKET, ask, basic, routes
+
+RIGHT = "shepherd:right"
+FOREIGN = (b"origin", b"https://evil.example")
+
+
+async def answering(scope: Any, receive: Any, send: Any) -> None:
+    """An application that answers everything with 200, and accepts every websocket."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.accept"})
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"secret"})
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "status"),
+    [
+        ("/", "", 401),
+        ("/", "shepherd:wrong", 401),
+        ("/", "shepherd:", 401),
+        ("/api/2.0/mlflow/runs/create", "", 401),
+        ("/health/../api", "", 401),
+        ("/", RIGHT, 200),
+        ("/health", "", 200),
+    ],
+)
+def test_guard_asks_for_the_password(path: str, given: str, status: int) -> None:
+    headers = [basic(given)] if given else []
+    assert ask(guard(answering, RIGHT, is_health("/health")), "GET", path, *headers)[0] == status
+
+
+def test_guard_lets_nobody_write_to_an_open_path() -> None:
+    assert ask(guard(answering, RIGHT, is_health("/health")), "POST", "/health")[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (b"127.0.0.1:4200", 200),
+        (b"localhost:8000", 200),  # the end of an SSH tunnel has another port
+        (b"[::1]:4200", 200),
+        (b"lab.example", 200),
+        (b"evil.example:4200", 403),
+        (b"127.0.0.1.evil.example", 403),
+        (b"evil@127.0.0.1", 200),  # no browser sends it; the name is 127.0.0.1
+        (b"[", 403),
+        (b"", 403),
+    ],
+)
+def test_guard_knows_its_host_names(host: bytes, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHEPHERD_ALLOWED_HOSTS", "lab.example, Other.example")
+    assert ask(guard(answering, RIGHT, is_health()), "GET", "/", basic(RIGHT), host=host)[0] == status
+    if status == 403:  # nor is it told whether a server is there
+        assert ask(guard(answering, RIGHT, is_health("/")), "GET", "/", host=host)[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        (b"http://127.0.0.1:80", 200),
+        (b"https://other.example", 200),  # a proxy that gives the request the server's own name
+        (b"http://127.0.0.1:9999", 403),  # a server of another user of the machine
+        (b"http://localhost:80", 403),
+        (b"null", 403),
+        (FOREIGN[1], 403),
+    ],
+)
+def test_guard_refuses_pages_of_other_sites(origin: bytes, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHEPHERD_ALLOWED_HOSTS", "lab.example, Other.example")
+    answer, headers = ask(guard(answering, RIGHT, is_health()), "GET", "/", basic(RIGHT), (b"origin", origin))
+    assert answer == status
+    assert not any(name.startswith(b"access-control") for name in headers)
+
+
+def test_guard_closes_websockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = guard(answering, RIGHT, is_health("/health"))
+    assert ask(app, WEBSOCKET, "/health", basic(RIGHT))
+    assert not ask(app, WEBSOCKET, "/health")
+    assert not ask(app, WEBSOCKET, "/health", basic(RIGHT), FOREIGN)
+
+
+@pytest.fixture(scope="module", params=["api", "server"])
+def prefect(request: pytest.FixtureRequest, home: Path) -> Iterator[tuple[Any, set[tuple[str, str]]]]:
+    """Prefect as one command serves it, or `make up`, and what it answers to anybody."""
+    from prefect.server.api.server import create_app
+    from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, temporary_settings
+
+    served = request.param == "server"
+    with temporary_settings({PREFECT_SERVER_API_AUTH_STRING: RIGHT}):
+        app = protected_api(RIGHT, pages=served)
+        yield app, routes(create_app(ephemeral=not served, final=True))  # from Prefect's cache: the same
+
+
+@pytest.mark.slow
+def test_no_route_of_prefect_answers_without_the_password(prefect: tuple[Any, set[tuple[str, str]]]) -> None:
+    app, known = prefect
+    assert {(WEBSOCKET, "/api/events/in"), ("POST", "/api/deployments/"), ("DELETE", "/api/flow_runs/1")} <= known
+    assert len(known) > 200
+    for method, path in known - {("GET", "/api/health"), ("HEAD", "/api/health")}:
+        if method == WEBSOCKET:
+            assert not ask(app, method, path), path
+            assert not ask(app, method, path, basic(RIGHT), host=b"evil.example"), path
+            assert not ask(app, method, path, basic(RIGHT), FOREIGN), path
+            continue
+        page = method in ("GET", "HEAD") and not path.startswith("/api")
+        for headers in ((), (basic("shepherd:wrong"),)):
+            status, answered = ask(app, method, path, *headers)
+            assert status == 401 or (page and status in (200, 404, 307)), (method, path, status)
+            assert not any(name.startswith(b"access-control") for name in answered)
+        for refused in (
+            ask(app, method, path, basic(RIGHT), host=b"evil.example"),
+            ask(app, method, path, basic(RIGHT), FOREIGN),
+        ):
+            assert refused[0] == 403, (method, path)
+            assert not any(name.startswith(b"access-control") for name in refused[1])
+    assert ask(app, "GET", "/api/version", basic(RIGHT))[0] == 200
+    assert ask(app, "GET", "/api/health")[0] == 200
+    assert ask(app, "GET", "/api/health", host=b"evil.example")[0] == 403
