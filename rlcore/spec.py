@@ -93,7 +93,8 @@ class ActionSpec:
     """Action that the environment takes.
 
     Agents see continuous actions as float32 [B, A] and discrete ones as int64 [B, A] counted from 0 (one column a
-    sub-action); `start` and `shape` restore the environment's own form.
+    sub-action); `start` and `shape` restore the environment's own form. Elements of a Box whose two bounds are
+    equal are no columns: the environment is always sent their one value.
 
     Attributes:
         space: "Box", "Discrete", "MultiDiscrete" or "MultiBinary".
@@ -119,9 +120,14 @@ class ActionSpec:
         return self.space == "Box"
 
     @property
+    def open(self) -> tuple[int, ...]:
+        """Flat indices of the elements of a Box that have more than one value; () for other spaces."""
+        return tuple(i for i, (low, high) in enumerate(zip(self.low, self.high, strict=True)) if low < high)
+
+    @property
     def size(self) -> int:
         """A: number of columns of an action as the agent sees it."""
-        return len(self.low) if self.continuous else len(self.nvec)
+        return len(self.open) if self.continuous else len(self.nvec)
 
     @property
     def flat_size(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec, Window
 
 GOALS = ("achieved_goal", "desired_goal")  # of a GoalEnv, beside its `observation`
 WINDOWS = "frame_windows"  # attribute of the wrapper that says what of the past of its images is seen
+REAL = ("float16", "float32", "float64")  # types of a Box of actions that torch has too
+MOST_ELEMENTS = 100_000  # of an action: each is an output of the policy
 Bounds = dict[str, tuple[np.ndarray, np.ndarray]]
 BINDINGS = "mask_bindings"  # attribute of an environment: key -> (part,) or (part, by, when), as `Binding` has them
 
@@ -80,11 +83,24 @@ def obs_spaces(env: gymnasium.Env) -> dict[str, Any]:
 def action_spec(space: spaces.Space[Any]) -> ActionSpec:
     """The action that a space describes; sub-actions are counted in C order of the space's shape.
 
-    A UserError unless it is a Box of real numbers, Discrete, MultiDiscrete or MultiBinary.
+    A UserError unless it is a Box of real numbers, Discrete, MultiDiscrete or MultiBinary, of which an agent has
+    something to choose.
     """
-    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
-        low, high = (tuple(float(v) for v in bound.reshape(-1)) for bound in (space.low, space.high))
-        return ActionSpec("Box", tuple(space.shape), str(space.dtype), low=low, high=high)
+    if not isinstance(space, spaces.Discrete) and (count := math.prod(space.shape or ())) > MOST_ELEMENTS:
+        kind = type(space).__name__
+        raise UserError(
+            f"action space {kind} of shape {list(space.shape or ())}: it has {count:,} elements, and at most "
+            f"{MOST_ELEMENTS:,} can be trained; make it smaller"
+        )
+    if isinstance(space, spaces.Box) and str(space.dtype) in REAL:
+        low, high = (tuple(float(v) for v in bound.reshape(-1)) for bound in _usable_bounds(space))
+        action = ActionSpec("Box", tuple(space.shape), str(space.dtype), low=low, high=high)
+        if not action.size:
+            raise UserError(
+                f"action space {space}: none of its elements has more than one value (low < high), so there is "
+                "nothing to learn; widen its bounds"
+            )
+        return action
     if isinstance(space, spaces.Discrete):
         return ActionSpec("Discrete", (), str(space.dtype), (int(space.n),), (int(space.start),))
     if isinstance(space, spaces.MultiDiscrete):
@@ -94,8 +110,25 @@ def action_spec(space: spaces.Space[Any]) -> ActionSpec:
         size = int(np.prod(space.shape))
         return ActionSpec("MultiBinary", tuple(space.shape), str(space.dtype), (2,) * size, (0,) * size)
     raise UserError(
-        f"action space {space}: only Box of real numbers, Discrete, MultiDiscrete and MultiBinary can be trained"
+        f"action space {space}: only Box of {', '.join(REAL)}, Discrete, MultiDiscrete and MultiBinary can be trained"
     )
+
+
+def _usable_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of a Box of actions; infinite if their distance is no finite number, since nothing can be scaled to it.
+
+    A UserError if both bounds are the same infinity.
+    """
+    low, high = np.array(space.low, np.float64), np.array(space.high, np.float64)
+    if (wrong := np.isinf(low) & (low == high)).any():
+        place = [int(i) for i in np.argwhere(wrong)[0]]
+        raise UserError(
+            f"action space of shape {list(space.shape)}: element {place} has the bounds {low[tuple(place)]} and "
+            f"{high[tuple(place)]}; give it numbers, or -inf and inf"
+        )
+    with np.errstate(over="ignore"):
+        endless = np.isinf(high - low) & np.isfinite(low) & np.isfinite(high)
+    return np.where(endless, -np.inf, low), np.where(endless, np.inf, high)
 
 
 def kind_of(key: str, space: spaces.Space[Any]) -> str:

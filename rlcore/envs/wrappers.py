@@ -9,7 +9,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import RescaleAction, TimeLimit
+from gymnasium.wrappers import TimeLimit, TransformAction
+from gymnasium.wrappers.utils import rescale_box
 
 from rlcore.config.values import nearest
 from rlcore.envs.spaces import action_spec
@@ -27,8 +28,10 @@ def layers(env: Any) -> Iterator[Any]:
     yield env
 
 
-class NormalizeAction(RescaleAction):
+class NormalizeAction(TransformAction):
     """Every action that is bounded on both sides shown as -1 to 1; what rounds beyond the bounds is clipped.
+
+    Elements with a single value, or without two finite bounds, are shown as they are.
 
     A UserError where actions are no Box of real numbers.
     """
@@ -39,9 +42,14 @@ class NormalizeAction(RescaleAction):
             raise UserError(
                 f"env.normalize_actions=true: actions are {space}, not a Box of real numbers; set it to false"
             )
-        bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.low < space.high)
-        low, high = np.where(bounded, -1, space.low), np.where(bounded, 1, space.high)
-        super().__init__(env, low.astype(space.dtype), high.astype(space.dtype))
+        dtype: Any = space.dtype.type
+        closed, finite = space.low == space.high, np.isfinite(space.low) & np.isfinite(space.high)
+        low, high = (np.where(finite, edge, side).astype(dtype) for edge, side in ((-1, space.low), (1, space.high)))
+        # A closed element has no scale: it is left alone here, and `action` clips it to its value.
+        scaled = spaces.Box(np.where(closed, low, space.low), np.where(closed, high, space.high), dtype=dtype)
+        _, _, backward = rescale_box(scaled, low, high)
+        shown = spaces.Box(np.where(closed, space.low, low), np.where(closed, space.high, high), dtype=dtype)
+        super().__init__(env, backward, shown)
 
     def action(self, action: Any) -> np.ndarray:
         """One action in the environment's own bounds and type."""
@@ -191,7 +199,7 @@ class ActionsAsObservation(gymnasium.Wrapper):
         action = action_spec(env.action_space)
         self.nvec = None if action.continuous else np.array(action.nvec)
         self.start = None if action.continuous else np.array(action.start)
-        self.noop = self.encode(self._check_noop(noop, action.size))
+        self.noop = self.encode(self._check_noop(noop, math.prod(action.shape)))
         self.history = np.tile(self.noop, (num_stack * dilation, 1))  # row -1 is the newest
         low, high = np.float32(0), np.float32(1)
         if action.continuous:

@@ -35,7 +35,7 @@ class RandomAgent:
         rng: Noise | None,
         greedy: bool = False,
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
-        """Actions [B, A]; of discrete ones those alone that the masks among `obs` allow."""
+        """Actions [B, A], of a Box [B, all elements]; of discrete ones those alone that the masks among `obs` allow."""
         assert rng is not None
         batch, spec, draw, keys = len(is_first), self.spec.action, rng.host, self.spec.mask_keys
         if keys:
@@ -44,7 +44,7 @@ class RandomAgent:
         if not spec.continuous:
             return (), torch.from_numpy(draw.integers(0, spec.nvec, (batch, spec.size))), {}
         below, above = np.isfinite(self.low), np.isfinite(self.high)
-        shape = (batch, spec.size)
+        shape = (batch, self.low.size)
         uniform = np.where(below, self.low, 0) + draw.random(shape) * np.where(below & above, self.high - self.low, 0)
         tail = draw.standard_exponential(shape)
         one_sided = np.where(below, np.where(below, self.low, 0) + tail, np.where(above, self.high, 0) - tail)

@@ -24,6 +24,9 @@ class ActionForm:
         # No buffers: bfloat16 would round the bounds.
         self._constants: dict[torch.device, tuple[Tensor, ...]] = {}
         self._stretches: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        self._fixed: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        self._sides = [[side[i] for i in action.open] for side in (action.low, action.high)]  # of the open elements
+        self._has_closed = len(action.open) < len(action.low)
 
     def to_env(self, action: Tensor) -> Tensor:
         """Actions [B, A] -> [B, *shape] of the environment's dtype: started, squashed, stretched or clipped."""
@@ -39,6 +42,9 @@ class ActionForm:
             values = (center + action.double() * half).clamp(low, high)
         else:
             values = action.double().clamp(low, high)
+        if self._has_closed:
+            index, fixed = self._closed(action.device)
+            values = fixed.expand(len(values), -1).index_copy(1, index, values)
         return values.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
 
     def from_env(self, action: Tensor) -> Tensor:
@@ -48,6 +54,8 @@ class ActionForm:
         """
         start, low, high = self._bounds(action.device)
         values = action.flatten(1) if action.ndim > 1 else action.unsqueeze(1)
+        if self._has_closed:
+            values = values.index_select(1, self._closed(action.device)[0])
         if self.kind == "discrete":
             return values.long() - start
         if self.kind == "normal":
@@ -62,7 +70,7 @@ class ActionForm:
         """start [A] int64, low and high [A] float64; of the kind of action that there is."""
         if device not in self._constants:
             start = torch.tensor(self.action.start, dtype=torch.int64, device=device)
-            sides = (torch.tensor(s, dtype=torch.float64, device=device) for s in (self.action.low, self.action.high))
+            sides = (torch.tensor(side, dtype=torch.float64, device=device) for side in self._sides)
             self._constants[device] = (start, *sides)
         return self._constants[device]
 
@@ -70,8 +78,15 @@ class ActionForm:
         """Values that 0, and the way from 0 to 1, become: [A] float64 each."""
         if device not in self._stretches:
             _, low, high = self._bounds(device)
-            sides = zip(self.action.low, self.action.high, strict=True)
+            sides = zip(*self._sides, strict=True)
             bounded = torch.tensor([all(map(math.isfinite, pair)) for pair in sides], device=device)
             center = torch.where(bounded, (low + high) / 2, torch.zeros_like(low))
             self._stretches[device] = center, torch.where(bounded, (high - low) / 2, torch.ones_like(low))
         return self._stretches[device]
+
+    def _closed(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Indices [A] of the elements that agents decide, and a value [1, elements] for each of the others."""
+        if device not in self._fixed:
+            fixed = torch.tensor([self.action.low], dtype=torch.float64, device=device)
+            self._fixed[device] = torch.tensor(self.action.open, device=device), fixed
+        return self._fixed[device]

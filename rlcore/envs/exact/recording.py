@@ -174,7 +174,7 @@ def random_action(spec: EnvSpec, rng: np.random.Generator, obs: dict[str, Any] |
         low, high = np.array(action.low), np.array(action.high)
         bounded = np.isfinite(low) & np.isfinite(high)
         uniform = rng.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0))
-        flat = np.where(bounded, uniform, np.clip(rng.standard_normal(action.size), low, high))
+        flat = np.where(bounded, uniform, np.clip(rng.standard_normal(low.size), low, high))
     elif keys and obs is not None:
         flat = draw_allowed(spec, {key: np.asarray(obs[key])[None] for key in keys}, rng)[0] + np.array(action.start)
     else:

@@ -257,7 +257,27 @@ class Camera(gymnasium.Env):
         return self.obs(), float(action[0]), self.count >= 17, False, {}
 
 
-for _cls in (Counter, Spaces, Opaque, Hidden, Sticky, Flaky, Sequence, Masked, Camera):
+class Closed(gymnasium.Env):
+    """A point on a line that actions push; the first and the last element of an action have a single value."""
+
+    action_space = spaces.Box(np.array([0.5, -2, 3], np.float32), np.array([0.5, 2, 3], np.float32))
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self.place, self.count = render_mode, 0.0, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.count = float(self.np_random.normal()), 0
+        return np.array([self.place], np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.place, self.count = self.place + float(action[1]), self.count + 1
+        return np.array([self.place], np.float32), -abs(self.place), False, self.count >= 12, {}
+
+
+for _cls in (Counter, Spaces, Opaque, Hidden, Sticky, Flaky, Sequence, Masked, Camera, Closed):
     _id = f"Probe/{_cls.__name__}-v0"
     if _id not in gymnasium.registry:
         gymnasium.register(_id, entry_point=f"{__name__}:{_cls.__name__}")

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from rlcore import plugins
 from rlcore.config.groups import ActionsAsObservationConfig, EnvConfig
 from rlcore.envs.make import EnvSettings, make
-from rlcore.envs.spaces import obs_bounds, spec_of
+from rlcore.envs.spaces import action_spec, obs_bounds, spec_of
 from rlcore.envs.suites.gym import entry
 from rlcore.envs.suites.ids import known_id
 from rlcore.envs.suites.registry import SUITES, list_suites
@@ -268,6 +268,39 @@ def test_normalised_actions_are_minus_one_to_one_where_both_bounds_are_finite(dt
     assert action.action(np.array([1.5, -1.5, 2, 0, 2], dtype)).tolist() == [2, 0, 1, 0, 3]  # clipped
     env.reset(seed=0)
     env.step(given)  # it asserts that its action lies in its own space
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_normalize_actions_keeps_closed_elements(dtype):
+    low, high = np.array([0.5, -2, 3], dtype), np.array([0.5, 2, 3], dtype)
+    env = made("Probe/Spaces-v0", wrapper={"action": spaces.Box(low, high, dtype=dtype)}, normalize_actions=True)
+    assert env.action_space == spaces.Box(np.array([0.5, -1, 3], dtype), np.array([0.5, 1, 3], dtype), dtype=dtype)
+    assert spec_of(env).action.open == (1,) and spec_of(env).action.size == 1
+    (action,) = (layer for layer in layers(env) if isinstance(layer, NormalizeAction))
+    assert action.action(np.array([0.5, 0.5, 3], dtype)).tolist() == [0.5, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "says"),
+    [
+        ([1, 2], [1, 2], "none of its elements has more than one value"),
+        ([np.inf, 0], [np.inf, 1], r"element \[0\] has the bounds inf and inf"),
+    ],
+)
+def test_action_spec_refuses_bounds_without_a_choice(low, high, says):
+    with pytest.raises(UserError, match=says):
+        action_spec(spaces.Box(np.array(low, np.float32), np.array(high, np.float32)))
+
+
+def test_action_spec_treats_an_immeasurable_range_as_unbounded():
+    largest = np.finfo(np.float64).max
+    spec = action_spec(spaces.Box(-largest, largest, (1,), np.float64))
+    assert (spec.low, spec.high) == ((-np.inf,), (np.inf,))
+
+
+def test_action_spec_refuses_more_elements_than_can_be_trained():
+    with pytest.raises(UserError, match=r"MultiBinary of shape \[1000, 1000\]: it has 1,000,000 elements"):
+        action_spec(spaces.MultiBinary((1000, 1000)))
 
 
 @pytest.mark.parametrize("action", [spaces.Discrete(2), spaces.Box(0, 9, (2,), np.int64)])

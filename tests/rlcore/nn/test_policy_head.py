@@ -17,6 +17,7 @@ from rlcore.spec import ActionSpec, EnvSpec
 INF = float("inf")
 BOX = ActionSpec("Box", (2,), "float32", low=(2.0, -1.0), high=(5.0, 1.0))
 HALF = ActionSpec("Box", (1,), "float32", low=(0.0,), high=(INF,))
+CLOSED = ActionSpec("Box", (3,), "float32", low=(0.5, -1.0, 3.0), high=(0.5, 1.0, 3.0))
 GRID = ActionSpec("MultiDiscrete", (2,), "int64", nvec=(2, 3), start=(1, -1))
 BITS = ActionSpec("MultiBinary", (2, 2), "int8", nvec=(2,) * 4, start=(0,) * 4)
 ONE = ActionSpec("Discrete", (), "int64", nvec=(3,), start=(4,))
@@ -85,6 +86,7 @@ def test_ortho_init_starts_with_nearly_equal_choices() -> None:
         (BITS, [[0, 1, 1, 0]], [[[0, 1], [1, 0]]]),
         (BOX, [[9.0, 0.5], [3.0, -7.0]], [[5.0, 0.5], [3.0, -1.0]]),  # clipped into the bounds
         (HALF, [[-3.0], [1e6]], [[0.0], [1e6]]),
+        (CLOSED, [[0.25], [7.0]], [[0.5, 0.25, 3.0], [0.5, 1.0, 3.0]]),
     ],
 )
 def test_actions_reach_the_environment_in_its_own_form(action: ActionSpec, columns: list, expected: list) -> None:
@@ -94,7 +96,8 @@ def test_actions_reach_the_environment_in_its_own_form(action: ActionSpec, colum
 
 
 @pytest.mark.parametrize(
-    ("action", "distribution"), [(a, "auto") for a in (ONE, GRID, BITS, BOX, HALF)] + [(BOX, "tanh_normal")]
+    ("action", "distribution"),
+    [(a, "auto") for a in (ONE, GRID, BITS, BOX, HALF, CLOSED)] + [(a, "tanh_normal") for a in (BOX, CLOSED)],
 )
 def test_an_action_of_the_environment_is_said_as_the_agent_would_have_said_it(
     action: ActionSpec, distribution: str
