@@ -9,7 +9,8 @@
 # make bench-sweeps  set-up, then sweeps beside RL Zoo3: minutes; writes docs/results/sweeps.md
 # make validate set-up, then every preset on five seeds against what it must reach; hours; what is trained already is not
 #               trained again; writes a page an algorithm in docs/results; more arguments: make validate ARGS="--only ppo_cartpole"
-# make check    set-up, then format, lint, types, import layers, docstrings, spelling
+# make check    set-up, then format, lint, types, import layers, docstrings, spelling, documentation
+# make docs     set-up, then the documentation site, into build/site; a broken link is an error
 # make install  set-up alone, into .venv; a second call installs nothing
 # make up       set-up, then Prefect and MLflow servers, pools, deployments and workers; what runs already is kept;
 #               DB=postgres: on a PostgreSQL of its own, from the system's packages
@@ -23,7 +24,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install train check test tests tests-quick quick soak bench bench-sweeps validate up down clean
+.PHONY: help install train check test tests tests-quick quick soak bench bench-sweeps validate docs up down clean
 
 export PYTHON TORCH TORCH_INDEX
 
@@ -39,13 +40,14 @@ install:
 train: install
 	@$(BIN)/shepherd train exp=ppo $(ARGS)
 
-CHECKS := format lint imports docstrings spelling types
+CHECKS := format lint imports docstrings spelling types docs
 check-format = ruff format --check --quiet .
 check-lint = ruff check --quiet .
 check-imports = lint-imports --no-cache
 check-docstrings = pydoclint --quiet rlcore flows
 check-spelling = codespell
 check-types = pyright --warnings
+check-docs = NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
 # Four workers for two cores, because tests wait for processes much of their time. Whole files to each: a file's
 # servers and databases are started once.
 tests = pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -65,6 +67,9 @@ quick: install
 
 $(CHECKS:%=check-%) tests tests-quick:
 	@begin=$$SECONDS; echo "$@: $($@)"; PATH="$(CURDIR)/$(BIN):$$PATH" $($@); code=$$?; echo "$@: $$((SECONDS - begin)) s"; exit $$code
+
+docs: install
+	@$(MAKE) --no-print-directory check-docs && echo "the site is in build/site; open build/site/index.html"
 
 soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills.soak $(ARGS)
