@@ -81,7 +81,7 @@ def python_pages() -> list[tuple[str, str]]:
         if not documentation:
             raise PluginError(f"{source.relative_to(ROOT)} defines public objects and has no module docstring")
         name = ".".join(source.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        pages.append((f"reference/python/{name}.md", f"# {name}\n\n::: {name}\n    options:\n      heading_level: 2\n"))
+        pages.append((f"reference/python/{name}.md", f"::: {name}\n    options:\n      heading_level: 1\n"))
         summary = documentation.splitlines()[0].replace("|", r"\|")
         index.append(f"| [`{name}`]({name}.md) | {summary} |")
     return [("reference/python/index.md", "\n".join(index) + "\n"), *pages]
