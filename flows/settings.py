@@ -7,13 +7,17 @@ read their settings when they are imported: call `configure_environment` before 
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from rlcore.errors import UserError
+from rlcore.system.durable import make_private
 from rlcore.system.secrets import redact
 
 LOOPBACK = "127.0.0.1"
+OTHERS = 0o007  # what a mode lets users do who are neither the owner nor in the group
 DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_")
 DOTENV_NAMES = ("SHEEPRL_SEARCH_PATH", "DIAMBRA_ENVS")
 DATABASE = "SHEPHERD_DATABASE_URL"
@@ -32,11 +36,17 @@ def home() -> Path:
 
 
 def state_folder() -> Path:
-    """`<home>/.shepherd`: databases, artifacts, caches and locks; made on first use and kept out of git."""
+    """`<home>/.shepherd`: databases, artifacts, caches and locks; made on first use and kept out of git.
+
+    Only its owner can enter, and its group if the home has the setgid bit. Earlier versions let everybody in.
+    """
     folder = home() / ".shepherd"
     if not folder.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         (folder / ".gitignore").write_text("*\n")
+    elif (mode := folder.stat().st_mode) & OTHERS:
+        with suppress(PermissionError):  # it belongs to somebody else, who decides
+            folder.chmod(stat.S_IMODE(mode) & ~OTHERS)
     return folder
 
 
@@ -161,7 +171,10 @@ def configure_environment() -> None:
     }
     if tracking_uri().startswith("sqlite:"):
         # MLflow makes `./mlruns` in the working directory when a local store names no folder for its files.
-        settings["_MLFLOW_SERVER_ARTIFACT_ROOT"] = artifact_root()
+        settings["_MLFLOW_SERVER_ARTIFACT_ROOT"] = files = artifact_root()
+        if files.startswith("file:"):
+            with suppress(OSError):  # MLflow says what is wrong with it, to commands that store a file
+                make_private(Path(unquote(urlsplit(files).path)))
     for name, value in settings.items():
         os.environ.setdefault(name, value)
 

@@ -22,6 +22,7 @@ from rlcore.config.build import build
 from rlcore.config.values import nearest
 from rlcore.errors import UserError
 from rlcore.store.directory import write_json, write_text
+from rlcore.system.durable import make_private
 from rlcore.system.secrets import redact
 
 STORAGE = "SHEPHERD_SWEEP_STORAGE"
@@ -60,7 +61,8 @@ class SweepFolder:
 
     def write(self, plan: SweepPlan, runs: Path) -> None:
         """Note the plan and the folder of the runs, where another machine finds it as well."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        for folder in (self.path, runs):
+            make_private(folder)
         identity = self.id if self.plan_file.exists() else secrets.token_hex(8)
         self.storage(plan)  # refuses another one than before
         noted: dict[str, Any] = {"copies": self.copies} if self.copies else {}
@@ -72,7 +74,7 @@ class SweepFolder:
     def adopt(self, runs: Path) -> bool:
         """Take up the sweep of this name that is noted, here or beside its runs by another machine; False: none."""
         if not self.plan_file.exists() and (runs / "sweep.json").exists():
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_private(self.path)
             write_text(self.plan_file, (runs / "sweep.json").read_text())
         return self.plan_file.exists()
 

@@ -1,4 +1,8 @@
-"""The run directory: where everything of one run lies. The truth; everything else mirrors it."""
+"""The run directory: where everything of one run lies. The truth; everything else mirrors it.
+
+A run may hold what others should not read: its config, its log, the code that made it. Its folder is therefore made so
+that nobody but the owner can enter; the modes of the files inside do not matter. `chmod` on the folder shares the run.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from typing import Any
 import yaml
 
 from rlcore.errors import DiskFault, UserError
-from rlcore.system.durable import make_directory, sync_directory, write_synced
+from rlcore.system.durable import make_directory, make_private, sync_directory, write_synced
 
 SHOWN = 3  # runs named where a folder of many was given
 
@@ -128,7 +132,7 @@ class RunDirectory:
 
     def make(self, overrides: str, identity: Mapping[str, Any], config: str, code_diff: bytes = b"") -> None:
         """Make the folder with these files, config.yaml last: with it the run is there."""
-        make_directory(self.path)
+        make_private(self.path)
         with self.writing():
             RunDirectory.new(self.path)  # another process may have been quicker
             make_directory(self.media)
@@ -179,7 +183,7 @@ class RunDirectory:
     def _take_lock(self, path: Path) -> int:
         """The descriptor that holds the lock; the file says who holds it."""
         try:
-            make_directory(self.path)
+            make_private(self.path)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another run_dir") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 
@@ -28,4 +29,16 @@ def make_directory(path: Path) -> None:
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True)
+        sync_directory(path.parent)
+
+
+def make_private(path: Path) -> None:
+    """Make a folder that nobody but its owner can enter, and normal ones above it; one that exists keeps its mode.
+
+    If the folder above it has the setgid bit, it is shared on purpose: its group can enter as well, as the umask says.
+    """
+    if not path.is_dir():
+        make_directory(path.parent)
+        shared = path.parent.stat().st_mode & stat.S_ISGID
+        path.mkdir(mode=0o770 if shared else 0o700, exist_ok=True)
         sync_directory(path.parent)

@@ -1,0 +1,123 @@
+"""What another user of the machine can see and do of a plain `shepherd train`: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flows.settings import state_folder
+from tests import processes
+from tests.flows.sweeps.fake import made
+from tests.patience import run_command
+from tests.soaking import file_in_turn
+from tests.stores import furnish
+
+# Python may lie where others cannot enter: it starts as we are, and becomes another user then.
+BECOME_NOBODY = """
+import encodings.idna, json, os, sys, urllib.error, urllib.request
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+"""
+TINY = [
+    "exp=ppo",
+    "algo.total_steps=128",
+    "algo.rollout_steps=32",
+    "evaluation.final_episodes=2",
+    "evaluation.baseline_episodes=2",
+    "env.capture_video=false",
+]
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that every user can enter, unlike pytest's, while the caller's umask lets others read."""
+    before = os.umask(0o022)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+    os.umask(before)
+
+
+def as_stranger(script: str, *arguments: str) -> Any:
+    """What a script prints as JSON that runs as another user, who is in no group of ours."""
+    command = [sys.executable, "-S", "-c", BECOME_NOBODY + script, *arguments]
+    done = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+READ_ALL = """
+found = [os.path.join(folder, file) for folder, _, files in os.walk(sys.argv[1]) for file in files]
+print(json.dumps([path for path in found if os.access(path, os.R_OK)]))
+"""
+ASK = """
+url, pid = sys.argv[1:]
+def status(path, **more):
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url + path, **more), timeout=60).status
+    except urllib.error.HTTPError as error:
+        return error.code
+def secret():
+    try:
+        return open(f"/proc/{pid}/environ", "rb").read().decode()
+    except PermissionError:
+        return ""
+json_type = {"Content-Type": "application/json"}
+print(json.dumps([
+    status("/flow_runs/filter", data=b"{}", headers=json_type),
+    status("/deployments/", data=b"{}", headers=json_type),
+    status("/flow_runs/1", method="DELETE"),
+    status("/admin/database/clear", data=b'{"confirm": true}', headers=json_type),
+    secret(),
+]))
+"""
+
+
+def test_state_folder_is_the_owners_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHEPHERD_HOME", str(place))
+    assert state_folder().stat().st_mode & 0o777 == 0o700
+    state_folder().chmod(0o755)  # as earlier versions made it
+    assert state_folder().stat().st_mode & 0o777 == 0o750
+    state_folder().chmod(0o770)  # shared with a group on purpose
+    assert state_folder().stat().st_mode & 0o777 == 0o770
+
+
+def test_folders_of_a_sweep_are_the_owners_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(place / "runs"))
+    sweep, _ = made(place / "runs/sweeps", "mine")
+    assert [folder.stat().st_mode & 0o777 for folder in (sweep.path, sweep.runs)] == [0o700, 0o700]
+
+
+@pytest.mark.slow
+@file_in_turn
+@as_root
+def test_another_user_reads_nothing_of_a_run(place: Path) -> None:
+    furnish(place)
+    (place / ".shepherd").chmod(0o755)  # made before the command, as by an earlier version
+    command = [sys.executable, "-m", "flows.cli.main", "train", *TINY, "run_dir=runs/one"]
+    done = run_command(command, cwd=place, env=processes.environment(place), text=True)
+    assert done.returncode == 0, done.stderr
+    assert (place / "runs/one/config.yaml").exists() and (place / ".shepherd/mlflow.db").exists()
+    assert as_stranger(READ_ALL, str(place)) == []
+    (place / "runs/one").chmod(0o755)  # shared on purpose
+    assert str(place / "runs/one/config.yaml") in as_stranger(READ_ALL, str(place))
+
+
+@pytest.mark.slow
+@file_in_turn
+@as_root
+def test_another_user_is_refused_by_the_api_of_a_command(home: Path) -> None:
+    from flows.workers.local_api import prefect_api
+
+    with prefect_api() as url:
+        (api,) = [child for child in psutil.Process().children() if "flows.workers.local_api" in child.cmdline()]
+        assert as_stranger(ASK, url, str(api.pid)) == [401, 401, 401, 401, ""]
