@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flows.tasks import VERSION, advance, checkpoint, collect, evaluate, make_env, verdict, verify
-from flows.workers.flow_run import ending_in_a_sentence, leading, terminable_flow
+from flows.workers.flow_run import ending_in_a_sentence, leading, naming_failures, terminable_flow
 
 from prefect import flow  # isort: skip - the modules above set the environment that it reads
 
@@ -31,7 +31,8 @@ def reproduce(source: str, run_dir: str = "") -> Any:
     Returns:
         run_dir, identical, tensors, and the result in a sentence. The flow fails at the first checkpoint that differs.
     """
-    again = restore(source, run_dir)
+    with naming_failures(f"reproduce {source}"):
+        again = restore(source, run_dir)
     with leading(again.read_config()["algo"]["name"], [], str(again.path), registers=False) as run:
         make_env(run)  # what follows reads its card
         name_what_differs(run)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import UTC
 from pathlib import Path
 
 from flows.config.compose import compose
@@ -26,7 +25,7 @@ from flows.sweeps.refusals import check_plan, default_of, describe_outside, firs
 from flows.sweeps.study import Study
 from flows.sweeps.trial import otherwise
 from flows.workers.artifacts import show_share
-from flows.workers.flow_run import call, on_worker, supervise
+from flows.workers.flow_run import call, naming_failures, on_worker, stamp_of, supervise
 from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
 
@@ -88,7 +87,10 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
     assert context is not None and context.flow_run is not None
     log = get_run_logger() if on_worker() else None
     with supervise(log) if log else nullcontext():
-        folder = SweepFolder.existing(name) if name else _find_or_make(algo, overrides, accelerator, context.flow_run)
+        with naming_failures(f"sweep {name or algo}"):
+            folder = (
+                SweepFolder.existing(name) if name else _find_or_make(algo, overrides, accelerator, context.flow_run)
+            )
         with still_terminable(), folder.driving(), _alone(folder):
             sweep = Sweep(folder, folder.read())
             call(f"sweep {folder.name}", folder.name, algo)
@@ -125,9 +127,7 @@ def _find_or_make(algo: str, overrides: list[str], accelerator: str, flow_run: F
     if not any(override.startswith(("sweep=", "exp=")) for override in typed):
         typed.append(f"sweep={algo}")
     if not any(override.startswith("sweep.name=") for override in typed):
-        assert flow_run.created is not None  # its server says it
-        stamp = f"{flow_run.created.astimezone(UTC):%Y-%m-%d_%H-%M-%S}"
-        typed.append(f"sweep.name={algo}_{stamp}_{str(flow_run.id)[-8:]}")  # the same at every attempt
+        typed.append(f"sweep.name={algo}_{stamp_of(flow_run)}")  # the same at every attempt
     if accelerator and not any(override.startswith("fabric.accelerator=") for override in typed):
         typed.append(f"fabric.accelerator={accelerator}")
     name, folder = new_sweep(typed, elsewhere=True)

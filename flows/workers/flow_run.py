@@ -49,6 +49,11 @@ from prefect.states import Completed, Failed  # noqa: E402
 
 PLACE = ("run_name=", "run_dir=")  # overrides that say where a run lies
 PREFECTS_WORDS = re.compile(r"(?:Task|Flow) run encountered an exception:? \w+: ")
+# What Prefect logs of a run that was told to end, which is no crash: a line of ours says how to resume it.
+NO_CRASH = re.compile(
+    r"(?:Crash detected! |Finished in state Crashed\(.)Execution was aborted by a termination signal\."
+    r"|Finished in state Running\(\)"
+)
 BRIEF = 30.0  # seconds in which a run without a server is not mirrored yet: a mirror costs as much as a short run
 WORK_EVERY = 20.0  # seconds in which a long piece of work says once in the log how far it is
 Body = TypeVar("Body", bound=Callable[..., Any])
@@ -71,7 +76,8 @@ def leading(
     context = FlowRunContext.get()
     flow_run, log = context and context.flow_run, get_run_logger() if on_worker() else None
     with supervise(log) if log else nullcontext():
-        run = _run_of(algo, overrides, run_dir, flow_run if log else None)
+        with naming_failures(Path(run_dir).name or f"train {algo}"):
+            run = _run_of(algo, overrides, run_dir, flow_run if log else None)
         with still_terminable(), run.driving(), _alone(run) if flow_run else nullcontext():
             if log and run.events.exists():
                 log.info(f"goes on {resumes(run)}")
@@ -102,6 +108,7 @@ def ending_in_a_sentence(body: Body) -> Body:
             _refuse_passing_folder()
             made = body(*args, **kwargs)
         except UserError as error:
+            get_run_logger().error(str(error))
             # Prefect makes an exception of its own of the state as the process ends, and logs that.
             logging.getLogger("prefect.flow_runs").addFilter(lambda record: record.exc_info is None)
             return Failed(message=str(error))
@@ -150,10 +157,8 @@ def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | N
     if run_dir:
         typed.append(f"run_dir={run_dir}")
     elif flow_run and not any(override.startswith(PLACE) for override in overrides):
-        assert flow_run.created is not None  # its server says it
         # The same at every attempt, and another for each of two flow runs that start in the same second.
-        stamp = f"{flow_run.created.astimezone(UTC):%Y-%m-%d_%H-%M-%S}_{str(flow_run.id)[-8:]}"
-        typed.append(f"run_name=${{exp_name}}_${{seed}}_{stamp}")
+        typed.append(f"run_name=${{exp_name}}_${{seed}}_{stamp_of(flow_run)}")
     composed = compose(typed)
     _check_algorithm(algo, composed[0].algo.name)
     run = RunDirectory(Path(composed[0].run_dir).absolute())
@@ -231,6 +236,27 @@ def call(name: str, *labels: str) -> None:
             client.update_flow_run(flow_run.id, name=name, tags=tags)
 
 
+@contextmanager
+def naming_failures(name: str) -> Iterator[None]:
+    """Name the flow run of this process if it fails before its run or sweep is known.
+
+    The name gets the time and the end of the flow run's id. Without it, Prefect shows two random words.
+    """
+    try:
+        yield
+    except Exception:
+        context = FlowRunContext.get()
+        if on_worker() and context and context.flow_run and not context.flow_run.parent_task_run_id:
+            call(f"{name} {stamp_of(context.flow_run)}")
+        raise
+
+
+def stamp_of(flow_run: FlowRun) -> str:
+    """Return the time at which a flow run was created, in UTC, and the last characters of its id."""
+    assert flow_run.created is not None  # its server says it
+    return f"{flow_run.created.astimezone(UTC):%Y-%m-%d_%H-%M-%S}_{str(flow_run.id)[-8:]}"
+
+
 def on_worker() -> bool:
     """Tell whether a worker executes the flow run in this process, and not a terminal, a notebook or a test."""
     context = FlowRunContext.get()  # prefect.runtime would ask the API
@@ -238,8 +264,10 @@ def on_worker() -> bool:
 
 
 def _plainly(record: logging.LogRecord) -> bool:
-    """Leave out Prefect's words before a sentence of ours."""
+    """Leave out Prefect's words before a sentence of ours, and its lines on a run that was told to end."""
     if isinstance(record.msg, str):
+        if NO_CRASH.match(record.msg):
+            return False
         record.msg = PREFECTS_WORDS.sub("", record.msg)
     return True
 

@@ -24,8 +24,11 @@ from rlcore.system.secrets import redact
 OLD_RULE = "shepherd: a flow run that gives no sign of life has crashed"
 POOLS = ("local", "gpu")
 DRIVERS = "drivers"  # queue of pool local whose flow runs take no place: a sweep only waits for its trials
-# Flows of no algorithm, by their name: where a worker finds them. Each is deployed as `default`.
-OTHERS = {"reproduce": "flows/reproduce.py:reproduce", "compare": "flows/comparison.py:compare"}
+# Flows of no algorithm: where a worker finds them, and what they do. Each is deployed as `default`.
+OTHERS = {
+    "reproduce": ("flows/reproduce.py:reproduce", "Repeat a run and compare the bits, on pool local."),
+    "compare": ("flows/comparison.py:compare", "Compare groups of runs, on pool local."),
+}
 
 REPOSITORY = "SHEPHERD_REPOSITORY"
 CLONE, SET_DIRECTORY = "prefect.deployments.steps.git_clone", "prefect.deployments.steps.set_working_directory"
@@ -37,11 +40,15 @@ SCRIPTS = {
 
 
 class Deployment(NamedTuple):
-    """A flow as workers load it: from `entrypoint`, in the checkout; its parameters are none of the overrides."""
+    """A flow as workers load it: from `entrypoint`, in the checkout; its parameters are none of the overrides.
+
+    Many have the same name. Prefect's list distinguishes them by the flow and by the tags, their pages by `about`.
+    """
 
     entrypoint: str
     name: str
-    tag: str
+    tags: tuple[str, ...]
+    about: str
     pool: str = "local"
     queue: str = "default"
     parameters: Mapping[str, str] = {}
@@ -53,7 +60,7 @@ def prefect_yaml() -> str:
     python -m flows.workers.pools > prefect.yaml
     """
     listed = [
-        {"name": one.name, "entrypoint": one.entrypoint, "tags": [one.tag]}
+        {"name": one.name, "entrypoint": one.entrypoint, "tags": list(one.tags), "description": one.about}
         | {"work_pool": {"name": one.pool, "work_queue_name": one.queue}}
         | ({"parameters": dict(one.parameters)} if one.parameters else {})
         for one in deployments()
@@ -128,15 +135,17 @@ def find_flow(name: str, kind: str, flow_of: Callable[[str], Any]) -> Any:
 def deployments() -> Iterator[Deployment]:
     """Every deployment: those of each algorithm, then the other flows."""
     plugins.load()
-    on_gpu = {"accelerator": "cuda"}
     for algo in ALGORITHMS:
         train, sweep = entrypoint(algo), entrypoint(algo, "sweep")
-        yield Deployment(train, "default", algo)
-        yield Deployment(train, "gpu", algo, "gpu", parameters=on_gpu)
-        yield Deployment(sweep, "default", algo, queue=DRIVERS)
-        yield Deployment(sweep, "gpu", algo, queue=DRIVERS, parameters=on_gpu)
-    for flow, place in OTHERS.items():
-        yield Deployment(place, "default", flow)
+        on = (("local", "default", {}), ("gpu", "gpu", {"accelerator": "cuda"}))
+        for pool, name, chosen in on:
+            about = f"Train {algo} on pool {pool}."
+            yield Deployment(train, name, ("train", algo, pool), about, pool, parameters=chosen)
+        for pool, name, chosen in on:
+            about = f"Find hyperparameters of {algo}, with the trials on pool {pool}."
+            yield Deployment(sweep, name, ("sweep", algo, pool), about, queue=DRIVERS, parameters=chosen)
+    for flow, (place, about) in OTHERS.items():
+        yield Deployment(place, "default", (flow, "local"), about)
 
 
 def deploy() -> list[str]:
@@ -152,14 +161,18 @@ def deploy() -> list[str]:
     with get_client(sync_client=True) as client:
 
         @functools.cache  # an algorithm has two deployments of each of its flows
-        def of_flow(entrypoint: str) -> tuple[str, dict[str, Any]]:
+        def of_flow(entrypoint: str) -> tuple[str, str, dict[str, Any]]:
             flow = load_flow_from_entrypoint(str(home() / entrypoint), use_placeholder_flow=False)
-            return flow.name, {
-                "flow_id": client.create_flow_from_name(flow.name),
-                "version": flow.version,
-                "description": (flow.description or "").partition("\n\nArgs:")[0],
-                "parameter_openapi_schema": parameter_schema(flow).model_dump(exclude_unset=True),
-            }
+            description = (flow.description or "").partition("\n\nArgs:")[0]
+            return (
+                flow.name,
+                description,
+                {
+                    "flow_id": client.create_flow_from_name(flow.name),
+                    "version": flow.version,
+                    "parameter_openapi_schema": parameter_schema(flow).model_dump(exclude_unset=True),
+                },
+            )
 
         for pool in POOLS:
             with suppress(ObjectAlreadyExists):
@@ -171,12 +184,13 @@ def deploy() -> list[str]:
         for rule in client.read_automations_by_name(OLD_RULE):
             client.delete_automation(rule.id)
         for one in deployments():
-            name, facts = of_flow(one.entrypoint)
+            name, description, facts = of_flow(one.entrypoint)
             client.create_deployment(
                 **facts,
                 name=one.name,
                 entrypoint=one.entrypoint,
-                tags=[one.tag],
+                tags=list(one.tags),
+                description=f"{one.about}\n\n{description}",
                 parameters=dict(one.parameters),
                 enforce_parameter_schema=True,
                 pull_steps=pull,

@@ -85,9 +85,10 @@ class Site:
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
-    def told(self, flow_run: str) -> str:
-        """The log of a flow run."""
-        entries = self.ask("logs/filter", logs={"flow_run_id": {"any_": [flow_run]}}, limit=200, offset=0)
+    def told(self, flow_run: str, level: int = 0) -> str:
+        """The log of a flow run, from a level upwards."""
+        wanted = {"flow_run_id": {"any_": [flow_run]}, "level": {"ge_": level}}
+        entries = self.ask("logs/filter", logs=wanted, limit=200, offset=0)
         return "\n".join(entry["message"] for entry in entries)
 
     def run(self, flow_run: str) -> RunDirectory:

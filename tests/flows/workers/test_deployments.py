@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -205,8 +206,11 @@ def test_nobody_without_the_password_gets_an_answer_and_it_is_kept_in_two_privat
 
 
 def test_a_mistake_fails_the_flow_run_with_its_sentence(site: Site) -> None:
-    kind, message = site.ended(site.submit("env.id=CartPol-v1"))
+    flow_run = site.submit("env.id=CartPol-v1")
+    kind, message = site.ended(flow_run)
     assert kind == "FAILED"
+    assert site.ask(f"flow_runs/{flow_run}")["name"].startswith("train ppo 20")
+    wait_for(lambda: message in site.told(flow_run, level=logging.ERROR), "the line of the log", every=0.3)
     assert message.startswith("env.id=CartPol-v1: no such environment; did you mean 'CartPole-v1'?")
     wait_for(lambda: not site.processes("prefect.engine"), "the end of its process", every=0.1)
     assert "Traceback" not in (site.home / ".shepherd/servers/worker-local.log").read_text()
@@ -253,6 +257,7 @@ def test_a_cancelled_flow_run_keeps_a_checkpoint_and_another_beside_it_goes_on(s
     assert saved is not None
     goes_on = f"retry {pair.cancelled}` goes on from its checkpoint at {int(saved.name):,} policy steps"
     assert goes_on in site.told(pair.cancelled)
+    assert "Crash detected" not in site.told(pair.cancelled)
     assert site.state(pair.orphaned)[0] == "RUNNING"
 
 

@@ -128,9 +128,21 @@ def test_long_work_says_in_the_log_now_and_then_how_far_it_is(
     assert [record.message for record in caplog.records if record.name == "tests.flow_run"] == said
 
 
-def test_a_worker_that_would_keep_runs_in_pulled_code_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clone goes with its flow run. In the worker's own folder, or with a root that machines share, all is well."""
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[logging.LogRecord]:
+    """The lines of a flow run's log, on a worker."""
+    records: list[logging.LogRecord] = []
+    logger = logging.Logger("prefect.flow_runs")
+    logger.addFilter(lambda record: records.append(record) or False)
     monkeypatch.setattr(around, "on_worker", lambda: True)
+    monkeypatch.setattr(around, "get_run_logger", lambda: logger)
+    return records
+
+
+def test_a_worker_that_would_keep_runs_in_pulled_code_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: list[logging.LogRecord]
+) -> None:
+    """The clone goes with its flow run. In the worker's own folder, or with a root that machines share, all is well."""
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     monkeypatch.delenv("SHEPHERD_RUN_ROOT", raising=False)
     flow = around.ending_in_a_sentence(lambda: {"result": "trained"})
@@ -139,6 +151,7 @@ def test_a_worker_that_would_keep_runs_in_pulled_code_refuses(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path / "clone")
     refused = flow()
     assert refused.is_failed() and refused.message.startswith("SHEPHERD_RUN_ROOT is not set where this worker")
+    assert [(record.levelname, record.getMessage()) for record in log] == [("ERROR", refused.message)]
     monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(tmp_path / "shared"))
     assert flow().is_completed()
 
@@ -159,6 +172,38 @@ def test_what_went_wrong_in_a_run_is_told_in_its_sentence_alone(monkeypatch: pyt
         record = logging.makeLogRecord({"msg": said})
         assert logging.getLogger("prefect.task_runs").filter(record)
     assert record.getMessage() == "Finished in state Failed('env 3: obs has NaN at step 7')"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("Crash detected! Execution was aborted by a termination signal.", False),
+        ("Finished in state Crashed('Execution was aborted by a termination signal.')", False),
+        ("Finished in state Running()", False),
+        ("Crash detected! Execution was aborted by Python interpreter exit.", True),
+        ("saved at policy step 21,504", True),
+    ],
+)
+def test_supervise_logs_no_crash_of_a_cancelled_run(said: str, shown: bool) -> None:
+    with around.supervise(logging.getLogger("tests.flow_run")):
+        for logger in ("prefect.task_runs", "prefect.flow_runs"):
+            assert bool(logging.getLogger(logger).filter(logging.makeLogRecord({"msg": said}))) == shown
+
+
+def test_leading_names_a_flow_run_whose_overrides_are_refused(
+    monkeypatch: pytest.MonkeyPatch, log: list[logging.LogRecord]
+) -> None:
+    made, names = flow_run(1), []
+    monkeypatch.setattr(around, "call", lambda name, *labels: names.append(name))
+    monkeypatch.setattr(around.FlowRunContext, "get", lambda: SimpleNamespace(flow_run=made))
+    for run_dir, name in (("", "train ppo"), ("runs/mine", "mine")):
+        with pytest.raises(UserError), around.leading("ppo", ["algo.total_step=9"], run_dir):
+            pytest.fail("the override was taken")
+        assert names.pop() == f"{name} 2026-11-22_12-00-00_00000001"
+    made.parent_task_run_id = UUID(int=2)  # a sweep has named it by its trial
+    with pytest.raises(UserError), around.leading("ppo", ["algo.total_step=9"], ""):
+        pytest.fail("the override was taken")
+    assert names == []
 
 
 def test_a_flow_run_has_each_tag_once_at_every_attempt(monkeypatch: pytest.MonkeyPatch) -> None:

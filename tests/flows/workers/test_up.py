@@ -316,7 +316,11 @@ def test_every_algorithm_and_every_other_flow_gets_its_deployments(
     assert all(one["pull_steps"] == [pulled] for one in of_the_algorithm)
     default = made["flows/train.py", "default"]
     assert (default["entrypoint"], default["version"]) == ("flows/train.py:train_two_words", "7")
-    assert (default["description"], default["tags"]) == ("Learns.", ["two-words"])
+    assert default["description"] == "Train two-words on pool local.\n\nLearns."
+    calls = [call.kwargs for call in client.create_deployment.call_args_list]
+    tags = [one["tags"] for one in calls]
+    assert tags[0] == ["train", "two-words", "local"]
+    assert len({tuple(one) for one in tags}) == len({one["description"] for one in calls}) == len(calls)
     assert "as typed" in default["parameter_openapi_schema"]["properties"]["overrides"]["description"]
     flows = [call.args[0] for call in client.create_flow_from_name.call_args_list]
     assert flows == ["train-two-words", "sweep-two-words", "reproduce", "compare"]
