@@ -49,17 +49,18 @@ def _encode_container(value: Any) -> Any:
     if type(value) is dict:
         if not all(type(key) is str for key in value):
             return {"kind": "table", "sha256": digest(value)}
-        pairs = {str(i): {"key": k, "value": _encode_inner(v)} for i, (k, v) in enumerate(value.items())}
+        pairs = {str(i): {"key": k, "value": encode_inner(v)} for i, (k, v) in enumerate(value.items())}
         return {"kind": "dict", "items": pairs}
     items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
-    encoded = {str(i): _encode_inner(v) for i, v in enumerate(items)}
+    encoded = {str(i): encode_inner(v) for i, v in enumerate(items)}
     size = value.maxlen if isinstance(value, deque) else None
     return {"kind": type(value).__name__, "items": encoded, "maxlen": size}
 
 
-def _encode_inner(value: Any) -> Any:
+def encode_inner(value: Any) -> Any:
+    """`encode` of a value inside a container; an OpaqueValueError for a table, which cannot be rebuilt."""
     encoded = encode(value)
-    if isinstance(encoded, dict) and encoded["kind"] == "table":  # a container is rebuilt, a table can only be checked
+    if isinstance(encoded, dict) and encoded["kind"] == "table":
         raise OpaqueValueError
     return encoded
 

@@ -145,6 +145,11 @@ class CartPoleLanes:
         single: Any = env.unwrapped
         single.state, single.steps_beyond_terminated = self.vector.state[:, index].copy(), None
 
+    def attributes(self, envs: Sequence[gymnasium.Env]) -> dict[str, np.ndarray | list[Any]]:
+        """As `Lanes` has it."""
+        drawn = {name: [vars(env)[name] for env in envs] for name in ("_np_random", "_np_random_seed")}
+        return {"state": self.vector.state.T.copy(), "steps_beyond_terminated": [None] * len(envs)} | drawn
+
     def close(self) -> None:
         """As `Lanes` has it."""
         self.vector.close()

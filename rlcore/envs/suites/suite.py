@@ -48,6 +48,17 @@ class Lanes(Protocol):
         """Let a single environment (its `unwrapped`) go on where a lane is."""
         ...
 
+    def attributes(self, envs: Sequence[gymnasium.Env]) -> dict[str, np.ndarray | list[Any]]:
+        """Attributes that `take` and resets change in single environments, for all lanes at once.
+
+        Args:
+            envs: the single environment of each lane (its `unwrapped`), which draws the starts of its episodes.
+
+        Returns:
+            Name -> arrays [B, ...], or a list of B values; all other attributes are the same in each lane.
+        """
+        ...
+
     def close(self) -> None:
         """Release what it holds."""
         ...

@@ -94,8 +94,8 @@ class EpisodicVectorEnv(ABC):
         """
 
     @abstractmethod
-    def _capture(self) -> list[State]:
-        """The state of every environment."""
+    def _capture(self) -> State:
+        """The states of all environments, stacked (`rlcore.envs.exact.stacked`)."""
 
     @abstractmethod
     def _restore(self, states: list[State]) -> None:
@@ -281,7 +281,7 @@ class EpisodicVectorEnv(ABC):
         if self._last is not None:
             state["last"] = asdict(self._last)
             if self.tier == "snapshot":
-                state["lanes"] = stack(self._capture())
+                state["lanes"] = self._capture()
             if self.tier == "replay":
                 state["lanes"] = stack([{"actions": self._action_log(i)} for i in range(self.num_envs)])
         return state

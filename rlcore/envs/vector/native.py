@@ -17,6 +17,7 @@ from gymnasium.wrappers import TimeLimit
 
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.exact.recording import random_action
+from rlcore.envs.exact.stacked import stack_encoded, unstack
 from rlcore.envs.exact.state import capture, restore
 from rlcore.envs.make import EnvSettings, make, suite_for
 from rlcore.envs.spaces import obs_bounds, spec_of
@@ -25,7 +26,7 @@ from rlcore.envs.suites.suite import check_arguments
 from rlcore.envs.vector.episodic import ArrivalArrays, EpisodeSeed, EpisodicVectorEnv
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.wrappers import FlatDictObservation, layers, time_limit
-from rlcore.errors import EnvironmentFault, UserError, first_line
+from rlcore.errors import EnvironmentFault, RunError, UserError, first_line
 from rlcore.types import State
 
 log = logging.getLogger(__name__)
@@ -80,23 +81,26 @@ class NativeVectorEnv(EpisodicVectorEnv):
             reward[index], terminated[index], truncated[index] = 0.0, False, False
         return (terminated | truncated).nonzero()[0].tolist()
 
-    def _capture(self) -> list[State]:
-        return [self._capture_lane(index, single) for index, single in enumerate(self._single)]
-
-    def _capture_lane(self, index: int, single: gymnasium.Env) -> State:
-        """The state of a lane as that of a single environment."""
-        length = int(self._length[index])
-        self._lanes.take(index, single)
-        _set_elapsed(single, length)
-        return {"env": capture(single), "length": length}
+    def _capture(self) -> State:
+        """The states of the lanes, stacked as those of single environments are."""
+        single, lengths = self._single[0], stack_encoded(self._length.tolist())
+        self._lanes.take(0, single)
+        values, parts = self._lanes.attributes([one.unwrapped for one in self._single]), dict[str, State]()
+        own = {k: {"arrays": v} if isinstance(v, np.ndarray) else stack_encoded(v) for k, v in values.items()}
+        for (index, layer), chain in zip(capture(single)["layers"].items(), layers(single), strict=True):
+            # What the lanes have in common is that of the first.
+            common: dict[str, State] = {name: {"same": value} for name, value in layer["attributes"].items()}
+            if isinstance(chain, TimeLimit):
+                common["_elapsed_steps"] = lengths
+            attributes = common | (own if chain is single.unwrapped else {})
+            parts[index] = {"fields": {"class": {"same": layer["class"]}, "attributes": {"fields": attributes}}}
+        return {"fields": {"env": {"fields": {"layers": {"fields": parts}}}, "length": lengths}}
 
     def _restore(self, states: list[State]) -> None:
         for index, (single, state) in enumerate(zip(self._single, states, strict=True)):
+            if "steps" in state:
+                raise RunError("the saved environments are of a version that is no longer read; begin a new run")
             restore(single, state["env"])
-            if "steps" in state:  # saved before lanes were saved as single environments are
-                unwrapped: Any = single.unwrapped
-                unwrapped.state = state["state"]
-                _set_elapsed(single, state["steps"])
             self._lanes.put(index, single)
 
     def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], obs: dict[str, np.ndarray]) -> None:
@@ -107,13 +111,6 @@ class NativeVectorEnv(EpisodicVectorEnv):
         for single in self._single:
             single.close()
         self._lanes.close()
-
-
-def _set_elapsed(single: gymnasium.Env, steps: int) -> None:
-    """Let the time limits around an environment have counted so many steps."""
-    for layer in layers(single):
-        if isinstance(layer, TimeLimit):
-            layer._elapsed_steps = steps  # pyright: ignore[reportPrivateUsage]
 
 
 def worth_it(config: EnvConfig, num_envs: int) -> bool:
@@ -147,7 +144,7 @@ def _play_bytes(envs: NativeVectorEnv | SerialVectorEnv) -> list[bytes]:
         arrival = envs.step(np.stack([np.asarray(random_action(envs.spec, rng, obs)) for obs in rows]))
         parts = (*arrival.obs.values(), arrival.reward, arrival.terminated, arrival.truncated, arrival.is_first)
         found.append(b"|".join(part.tobytes() for part in parts))
-    states = enumerate(envs._capture())  # pyright: ignore[reportPrivateUsage]
+    states = enumerate(unstack(envs._capture(), envs.num_envs))  # pyright: ignore[reportPrivateUsage]
     ended = arrival.terminated | arrival.truncated
     return [*found, *(_bits(state) for index, state in states if not ended[index])]
 

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from rlcore.config.groups import RestartConfig
+from rlcore.envs.exact.stacked import stack
 from rlcore.envs.vector.episodic import ArrivalArrays, EpisodeSeed, EpisodicVectorEnv
 from rlcore.envs.vector.single import SingleEnv
 from rlcore.envs.vector.watchdog import STEP_TIMEOUT, Overdue, Watchdog, first_limit
@@ -80,8 +81,8 @@ class SerialVectorEnv(EpisodicVectorEnv):
             self._watchdog.calls += 1
         return ended
 
-    def _capture(self) -> list[State]:
-        return [env.capture() for env in self._envs]
+    def _capture(self) -> State:
+        return stack([env.capture() for env in self._envs])
 
     def _restore(self, states: list[State]) -> None:
         with self._watchdog.limit_to(first_limit(self._watchdog.limit)):

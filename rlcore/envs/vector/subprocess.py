@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rlcore.envs.exact.stacked import stack
 from rlcore.envs.make import EnvSettings
 from rlcore.envs.spaces import Bounds
 from rlcore.envs.vector.episodic import ArrivalArrays, EpisodeSeed, EpisodicVectorEnv
@@ -243,8 +244,9 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
             except (EnvironmentLost, UserError) as again:
                 text = str(again)
 
-    def _capture(self) -> list[State]:
-        return [pickle.loads(a) for a in self._ask(Request.CAPTURE, [None] * self.num_envs, self.step_timeout)]
+    def _capture(self) -> State:
+        answers = self._ask(Request.CAPTURE, [None] * self.num_envs, self.step_timeout)
+        return stack([pickle.loads(answer) for answer in answers])
 
     def _restore(self, states: list[State]) -> None:
         self._ask(Request.RESTORE, states, max(START_LIMIT, self.step_timeout))

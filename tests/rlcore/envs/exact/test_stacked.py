@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlcore.envs.exact.stacked import stack, unstack
+from rlcore.envs.exact.stacked import stack, stack_encoded, unstack
+from rlcore.envs.plain import OpaqueValueError, encode
 from rlcore.store.checkpoint import nested_state
 
 RNG = [np.random.Generator(np.random.PCG64(seed)).bit_generator.state for seed in range(3)]
@@ -71,3 +72,37 @@ def test_a_state_of_another_number_is_refused() -> None:
     for values in ([1, 2, 3], [np.zeros(2)] * 3, [np.zeros(1), np.zeros(2), np.zeros(3)], [{"a": 1}, {}, {}]):
         with pytest.raises(ValueError, match="3 environments"):
             unstack(stack(values), 4)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2, 3],
+        [2**63, 2**127, 2**64 + 5],
+        [2**63, 5, 7],
+        [0.0, -0.0, 1.5],
+        [1.0, float("inf"), 2.0],
+        [True, True, True],
+        [True, False, True],
+        [None, None, None],
+        [1, 1.0, True],
+        ["a", "a", "b"],
+        [np.arange(2), np.arange(2), np.arange(2)],
+        [{"a": 1, "b": 2**70}, {"a": 2, "b": 2**90}, {"a": 3, "b": 2**80}],
+        [{"a": 1}, {"b": 1}, {1: 1}],
+        [np.random.default_rng(seed) for seed in range(3)],
+        [np.random.default_rng(0), np.random.Generator(np.random.MT19937(0)), None],
+    ],
+)
+def test_stack_encoded_is_the_stack_of_encoded_values(values: list[Any]) -> None:
+    found, expected = stack_encoded(values), stack([encode(value) for value in values])
+    assert nested_state.encode(found)[0] == nested_state.encode(expected)[0]
+    for ours, theirs in zip(unstack(found, 3), unstack(expected, 3), strict=True):
+        assert repr(ours) == repr(theirs)
+
+
+def test_stack_encoded_refuses_an_opaque_value() -> None:
+    with pytest.raises(OpaqueValueError):
+        stack_encoded([object(), object()])
+    with pytest.raises(OpaqueValueError):  # a table inside a container
+        stack_encoded([{"a": np.array([None])}, {"a": np.array([None])}])

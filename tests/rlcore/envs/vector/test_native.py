@@ -10,6 +10,7 @@ import pytest
 from rlcore.config.groups import ActionsAsObservationConfig, EnvConfig, RestartConfig
 from rlcore.config.learning_half import learning_half
 from rlcore.envs.exact.stacked import stack, unstack
+from rlcore.envs.exact.state import capture
 from rlcore.envs.suites import gym
 from rlcore.envs.suites.dummy import DummySuite
 from rlcore.envs.suites.gym import CartPoleLanes
@@ -19,7 +20,7 @@ from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.envs.vector.native import NativeVectorEnv, worth_it
 from rlcore.envs.vector.serial import SerialVectorEnv
-from rlcore.errors import EnvironmentFault, UserError
+from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.store.checkpoint import nested_state
 
 B = 5
@@ -30,10 +31,10 @@ def envs(vectorization: str = "native", tier: str = "snapshot", **settings: Any)
     return make_vector_env(config, num_envs=B, seed=3, tier=tier)
 
 
-def played(vector: EpisodicVectorEnv, steps: int, begin: bool = True, seed: int = 0) -> list[bytes]:
+def played(vector: EpisodicVectorEnv, steps: int, begin: bool = True, seed: int = 0, width: int = B) -> list[bytes]:
     rng = np.random.default_rng(seed)
     found = [vector.reset()] if begin else []
-    found += [vector.step(rng.integers(0, 2, B)) for _ in range(steps)]
+    found += [vector.step(rng.integers(0, 2, width)) for _ in range(steps)]
     rows = [[*a.obs.values(), a.reward, a.terminated, a.truncated, a.is_first] for a in found]
     return [b"|".join(part.tobytes() for part in row) for row in rows]
 
@@ -123,20 +124,37 @@ def test_what_one_kind_saved_goes_on_in_the_other():
             assert saving.pop_episodes()[-1] == going_on.pop_episodes()[-1]
 
 
-def test_a_state_of_before_lanes_were_saved_as_single_environments_goes_on():
+def test_load_state_dict_refuses_the_state_of_an_earlier_version():
     one, other = envs(), envs()
     played(one, 40)
     state = one.state_dict()
-    lanes = []
-    for lane in unstack(state["lanes"], B):
-        (base,) = (layer for layer in lane["env"]["layers"].values() if layer["class"] == "CartPoleEnv")
-        moved = base["attributes"].pop("state")
-        base["attributes"]["state"] = np.full(4, 9.0)  # that of a single one was the start of its episode
-        limit = next(layer for layer in lane["env"]["layers"].values() if layer["class"] == "TimeLimit")
-        limit["attributes"]["_elapsed_steps"] = 0
-        lanes.append({"state": moved, "steps": lane["length"], "env": lane["env"]})
-    other.load_state_dict(state | {"lanes": stack(lanes)})
-    assert played(one, 60, begin=False, seed=1) == played(other, 60, begin=False, seed=1)
+    lanes = [{"state": np.zeros(4), "steps": lane["length"], "env": lane["env"]} for lane in unstack(state["lanes"], B)]
+    with pytest.raises(RunError, match="of a version that is no longer read"):
+        other.load_state_dict(state | {"lanes": stack(lanes)})
+
+
+def test_state_dict_equals_the_states_of_single_environments():
+    lanes, single = envs("native"), envs("single")
+    assert played(lanes, 40) == played(single, 40)
+    for vector in (lanes, single):
+        vector.step(np.zeros(B, np.int64))
+    ours, theirs = (unstack(vector.state_dict()["lanes"], B) for vector in (lanes, single))
+    going_on = [i for i in range(B) if i not in lanes._pending]
+    assert len(going_on) > 1
+    for i in going_on:
+        assert native._bits(ours[i]) == native._bits(theirs[i])
+
+
+def test_state_dict_captures_one_lane_alone(monkeypatch: pytest.MonkeyPatch):
+    calls = []
+    monkeypatch.setattr(native, "capture", lambda env: calls.append(env) or capture(env))
+    vector = make_vector_env(EnvConfig(id="CartPole-v1", vectorization="native"), num_envs=64, seed=0)
+    played(vector, 30, width=64)
+    shape, tensors = nested_state.encode(vector.state_dict())
+    assert len(calls) == 1, "the time does not grow with the lanes"
+    other = make_vector_env(EnvConfig(id="CartPole-v1", vectorization="native"), num_envs=64, seed=0)
+    other.load_state_dict(nested_state.decode(shape, tensors))
+    assert played(vector, 60, begin=False, seed=1, width=64) == played(other, 60, begin=False, seed=1, width=64)
 
 
 def test_it_is_chosen_where_it_fits_and_is_faster():
