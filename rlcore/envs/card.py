@@ -203,8 +203,9 @@ def readable_space(space: spaces.Space[Any]) -> str:
     if not isinstance(space, spaces.Box):
         return str(space)
     shape = "×".join(map(str, space.shape)) or "one number"
-    text = f"Box {shape} {space.dtype}, {space.low.min():.5g} to {space.high.max():.5g}"
-    uniform = np.ptp(np.nan_to_num(space.low)) == 0 and np.ptp(np.nan_to_num(space.high)) == 0
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # of bool nothing can be subtracted
+    text = f"Box {shape} {space.dtype}, {low.min():.5g} to {high.max():.5g}"
+    uniform = (low == low.flat[0]).all() and (high == high.flat[0]).all()
     return text if uniform else f"{text} (bounds differ by element)"
 
 

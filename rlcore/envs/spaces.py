@@ -16,7 +16,9 @@ from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec, Window
 
 GOALS = ("achieved_goal", "desired_goal")  # of a GoalEnv, beside its `observation`
 WINDOWS = "frame_windows"  # attribute of the wrapper that says what of the past of its images is seen
-REAL = ("float16", "float32", "float64")  # types of a Box of actions that torch has too
+REAL = ("float16", "float32", "float64")  # types that torch has too; of actions these alone
+WHOLE = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
+LARGEST = float(np.finfo(np.float32).max)  # of what agents compute with; beyond, a finite number becomes infinite
 MOST_ELEMENTS = 100_000  # of an action: each is an output of the policy
 Bounds = dict[str, tuple[np.ndarray, np.ndarray]]
 BINDINGS = "mask_bindings"  # attribute of an environment: key -> (part,) or (part, by, when), as `Binding` has them
@@ -174,9 +176,12 @@ def array_spec(key: str, space: spaces.Space[Any]) -> ArraySpec:
         return ArraySpec((), "int64", int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
         return ArraySpec(tuple(space.shape), "int64")
-    if isinstance(space, (spaces.Box, spaces.MultiBinary)) and space.dtype.kind in "fiub":
+    if isinstance(space, (spaces.Box, spaces.MultiBinary)) and str(space.dtype) in (*REAL, *WHOLE):
         return ArraySpec(tuple(space.shape), str(space.dtype))
+    fix = "leave it out of the environment's space"
+    if isinstance(space, spaces.Box):
+        fix = f"declare one of {', '.join((*REAL, *WHOLE))}"
+        raise UserError(f"observation {key!r} is a Box of {space.dtype}, which torch does not have; {fix}")
     raise UserError(
-        f"observation {key!r} is {space}: only Box, Discrete, MultiDiscrete and MultiBinary can be observed; "
-        "leave it out of the environment's space"
+        f"observation {key!r} is {space}: only Box, Discrete, MultiDiscrete and MultiBinary can be observed; {fix}"
     )

@@ -94,7 +94,7 @@ def time_limit(env: gymnasium.Env) -> int | None:
 class FlatDictObservation(gymnasium.ObservationWrapper):
     """Observations as one flat dict: `key` for a bare one, `state_0`… for a tuple, `a.b` for nested dicts.
 
-    A UserError where two parts of the observation would get the same key.
+    Parts without a single number are left out. A UserError if nothing is left, or if two parts get the same key.
     """
 
     def __init__(self, env: gymnasium.Env, key: str = "state") -> None:
@@ -105,9 +105,15 @@ class FlatDictObservation(gymnasium.ObservationWrapper):
         flat: dict[str, spaces.Space[Any]] = {}
         self.bare = not isinstance(space, (spaces.Dict, spaces.Tuple))
         for part, path, leaf in flat_leaves(space, key if self.bare else ""):
+            if 0 in (leaf.shape or ()):
+                continue
             if part in flat:
                 raise UserError(f"two observations of this environment get the key {part!r}; rename one in its space")
             flat[part], self.paths[part] = leaf, path
+        if not flat:
+            raise UserError(
+                f"observation space {space}: there is nothing in it to observe; give it at least one number"
+            )
         self.observation_space = spaces.Dict(flat)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:

@@ -17,6 +17,7 @@ from rlcore.envs.suites.suite import Lanes, Suite, is_installed
 
 MAKE_ARGUMENTS = ("max_episode_steps",)  # gymnasium.make's own; all others go to the environment's class
 ENDLESS = np.iinfo(np.int32).max
+DRAWN = ("_np_random", "_np_random_seed")  # attributes of an environment that its resets change
 PACKAGES = ("gymnasium.", "ale_py.", "minigrid.")  # whose ids are no plugin's
 
 
@@ -145,9 +146,9 @@ class CartPoleLanes:
         single: Any = env.unwrapped
         single.state, single.steps_beyond_terminated = self.vector.state[:, index].copy(), None
 
-    def attributes(self, envs: Sequence[gymnasium.Env]) -> dict[str, np.ndarray | list[Any]]:
+    def attributes(self, envs: Sequence[gymnasium.Env]) -> Mapping[str, np.ndarray | list[Any]]:
         """As `Lanes` has it."""
-        drawn = {name: [vars(env)[name] for env in envs] for name in ("_np_random", "_np_random_seed")}
+        drawn: dict[str, list[Any]] = {name: [vars(env)[name] for env in envs] for name in DRAWN}
         return {"state": self.vector.state.T.copy(), "steps_beyond_terminated": [None] * len(envs)} | drawn
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 
 from rlcore import plugins
+from rlcore.envs.gym_form import COMPATIBLE
 from rlcore.envs.suites.suite import Suite, open_env
 from rlcore.errors import UserError, first_line
 
@@ -71,7 +72,8 @@ def _is_env_class(found: object) -> bool:
 
 def _check_env(made: Any) -> gymnasium.Env:
     if not isinstance(made, gymnasium.Env):
-        raise TypeError(f"it gave a {type(made).__name__}, no gymnasium.Env")
+        hint = f"; {COMPATIBLE}" if hasattr(made, "step") and hasattr(made, "reset") else ""
+        raise TypeError(f"it gave a {type(made).__name__}, no gymnasium.Env{hint}")
     return made
 
 

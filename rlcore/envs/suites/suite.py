@@ -48,7 +48,7 @@ class Lanes(Protocol):
         """Let a single environment (its `unwrapped`) go on where a lane is."""
         ...
 
-    def attributes(self, envs: Sequence[gymnasium.Env]) -> dict[str, np.ndarray | list[Any]]:
+    def attributes(self, envs: Sequence[gymnasium.Env]) -> Mapping[str, np.ndarray | list[Any]]:
         """Attributes that `take` and resets change in single environments, for all lanes at once.
 
         Args:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlcore import streams
 from rlcore.envs.exact.stacked import stack, unstack
-from rlcore.envs.spaces import Bounds
+from rlcore.envs.spaces import LARGEST, Bounds
 from rlcore.errors import EnvironmentFault, RunError
 from rlcore.spec import EnvSpec
 from rlcore.types import Arrival, Episode, State
@@ -196,8 +196,8 @@ class EpisodicVectorEnv(ABC):
                 self._look_closer(key, values)
 
     def _look_closer(self, key: str, values: np.ndarray) -> None:
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            self._refuse(f"key {key!r}", np.isfinite(values), values)
+        if values.dtype.kind == "f" and not (fine := np.abs(values) <= LARGEST).all():  # NaN is not
+            self._refuse(f"key {key!r}", fine, values)
         low, high = self._bounds[key]
         self._outside(key, values, (values >= low) & (values <= high))
 
@@ -209,6 +209,7 @@ class EpisodicVectorEnv(ABC):
                 raise EnvironmentFault(
                     f"environment {index}, step {self._length[index]} of its episode: {what} is {value}"
                     + (f" at {list(place)}" if np.ndim(values[index]) else "")
+                    + (f", and agents compute in float32 (±{LARGEST:.3g})" if LARGEST < abs(value) < np.inf else "")
                 )
 
     def _outside(self, key: str, values: np.ndarray, fine: np.ndarray) -> None:
@@ -358,6 +359,6 @@ def _allowed(dtype: np.dtype, bounds: tuple[np.ndarray, np.ndarray] | None) -> t
         return None if (bounds[0] <= held.min).all() and (bounds[1] >= held.max).all() else bounds
     if dtype.kind != "f":
         return bounds
-    largest = np.finfo(dtype).max
+    largest = min(np.finfo(dtype).max, LARGEST)
     low, high = bounds or (-largest, largest)
     return np.maximum(low, -largest), np.minimum(high, largest)

@@ -12,14 +12,14 @@ import numpy as np
 from rlcore.config.groups import RestartConfig
 from rlcore.envs.drawing import stop_drawing
 from rlcore.envs.exact.state import OpaqueStateError, capture, restore
-from rlcore.envs.spaces import Bounds, obs_bounds, spec_of
+from rlcore.envs.gym_form import describe_form, explain_form
+from rlcore.envs.spaces import LARGEST, Bounds, obs_bounds, spec_of
 from rlcore.envs.vector.restarts import Restarts
 from rlcore.errors import EnvironmentFault, RunError, UserError, first_line
 from rlcore.spec import EnvSpec
 from rlcore.types import State
 
 Row = tuple[float, bool, bool]  # reward, terminated, truncated
-LARGEST_REWARD = float(np.finfo(np.float32).max)  # what arrivals hold; beyond, a finite reward becomes infinite
 
 
 class SingleEnv:
@@ -95,7 +95,12 @@ class SingleEnv:
             else:
                 break
         self.broken = False
-        self._write(first, obs, row)
+        try:
+            self._write(first, obs, row)
+        except EnvironmentFault:  # an observation alone may have come apart into two values
+            if told := describe_form(self.env, "reset"):
+                raise self._fault(told) from None
+            raise
 
     def _restart(self) -> None:
         """Build the environment anew after a failure; a broken one need not close in good order."""
@@ -105,8 +110,10 @@ class SingleEnv:
             self.restarts.pause()
             self.env, self.used = self.build(), False
 
-    def _note_failure(self, call: str, error: Exception) -> None:
-        """Count an exception; an EnvironmentFault where no restart answers it."""
+    def _note_failure(self, call: str, error: Exception, action: Any = None) -> None:
+        """Count an exception; an EnvironmentFault where no restart answers it, or none could help."""
+        if told := explain_form(self.env, call, error, action):
+            raise self._fault(told) from error
         what = f"{call} raised {type(error).__name__}: {first_line(error)}"
         if not self.restarts.allow():
             raise self._fault(f"{what}{self.restarts.explain_giving_up()}") from error
@@ -124,11 +131,11 @@ class SingleEnv:
         try:
             new, reward, terminated, truncated, _ = self.env.step(action)
         except Exception as error:
-            self._note_failure("step", error)
+            self._note_failure("step", error, action)
             return 0.0, False, True
         self._write(new, obs, row)
         plain = reward if isinstance(reward, float) else self._plain_reward(reward)
-        if not -LARGEST_REWARD <= plain <= LARGEST_REWARD:  # NaN is not
+        if not -LARGEST <= plain <= LARGEST:  # NaN is not
             raise self._fault(f"reward is {plain}")
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
             return plain, self._plain_flag("terminated", terminated), self._plain_flag("truncated", truncated)
@@ -206,7 +213,7 @@ class SingleEnv:
             raise self._fault(f"reward is {reward!r}, not one number")
         try:
             return float(reward)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise self._fault(f"reward is {reward!r}, not one number") from None
 
     def _plain_flag(self, name: str, flag: Any) -> bool:

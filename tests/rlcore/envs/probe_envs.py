@@ -47,8 +47,12 @@ class Counter(gymnasium.Env):
     def misbehave(self, obs, reward):
         if self.fault == "nan":
             return np.array([0.0, np.nan]), reward
-        if self.fault == "huge":  # finite, but its square is not
+        if self.fault == "huge":
+            return np.array([0.0, 1e30]), reward
+        if self.fault == "beyond":  # finite in float64, infinite in float32
             return np.array([0.0, 1e200]), reward
+        if self.fault in ("reward_huge", "reward_huge_int"):
+            return obs, 1e300 if self.fault == "reward_huge" else 10**400
         if self.fault == "shape":
             return np.zeros(1), reward
         if self.fault == "text":
@@ -257,6 +261,24 @@ class Camera(gymnasium.Env):
         return self.obs(), float(action[0]), self.count >= 17, False, {}
 
 
+class OldForm(gymnasium.Env):
+    """Answers as the old Gym API has it: `old` names reset, a reset without arguments, step, or none of them."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, render_mode=None, old="reset", size=3):
+        self.render_mode, self.old, self.observation_space = render_mode, old, spaces.Box(-1, 1, (size,))
+        if old == "reset without seed":
+            self.reset = lambda: self.observation_space.sample()
+
+    def reset(self, *, seed=None, options=None):
+        obs = self.observation_space.sample()
+        return obs if self.old == "reset" else (obs, {})
+
+    def step(self, action):
+        return (self.observation_space.sample(), 1.0, False, {}) if self.old == "step" else None
+
+
 class Closed(gymnasium.Env):
     """A point on a line that actions push; the first and the last element of an action have a single value."""
 
@@ -277,7 +299,7 @@ class Closed(gymnasium.Env):
         return np.array([self.place], np.float32), -abs(self.place), False, self.count >= 12, {}
 
 
-for _cls in (Counter, Spaces, Opaque, Hidden, Sticky, Flaky, Sequence, Masked, Camera, Closed):
+for _cls in (Counter, Spaces, Opaque, Hidden, Sticky, Flaky, Sequence, Masked, Camera, Closed, OldForm):
     _id = f"Probe/{_cls.__name__}-v0"
     if _id not in gymnasium.registry:
         gymnasium.register(_id, entry_point=f"{__name__}:{_cls.__name__}")

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from rlcore import plugins
 from rlcore.config.groups import ActionsAsObservationConfig, EnvConfig
+from rlcore.envs.card import readable_space
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import action_spec, obs_bounds, spec_of
 from rlcore.envs.suites.gym import entry
@@ -268,6 +269,33 @@ def test_normalised_actions_are_minus_one_to_one_where_both_bounds_are_finite(dt
     assert action.action(np.array([1.5, -1.5, 2, 0, 2], dtype)).tolist() == [2, 0, 1, 0, 3]  # clipped
     env.reset(seed=0)
     env.step(given)  # it asserts that its action lies in its own space
+
+
+def test_parts_without_a_number_are_left_out():
+    empty = spaces.Box(0, 1, (3, 0))
+    env = spaces_env(observation=spaces.Dict({"state": spaces.Box(-1, 1, (2,)), "empty": empty, "none": spaces.Dict()}))
+    env.reset(seed=0)
+    assert list(spec_of(env).obs) == ["state"] and list(env.step(0)[0]) == ["state"]
+    assert list(obs_bounds(env)) == ["state"]
+
+
+@pytest.mark.parametrize("observation", [spaces.Box(0, 1, (0,)), spaces.Dict(), spaces.Tuple(())])
+def test_an_observation_space_without_a_number_is_refused(observation):
+    with pytest.raises(UserError, match="there is nothing in it to observe"):
+        spaces_env(observation=observation)
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble])
+def test_numbers_that_torch_does_not_have_are_refused(dtype):
+    with pytest.raises(UserError, match="'state' is a Box of float128, which torch does not have; declare one of"):
+        spec_of(spaces_env(observation=spaces.Box(-1, 1, (2,), dtype)))
+
+
+def test_a_box_of_truth_values_is_a_vector():
+    env = spaces_env(observation=spaces.Box(0, 1, (4,), bool))
+    part = spec_of(env).obs["state"]
+    assert (part.kind, part.dtype, part.shape) == ("vector", "bool", (4,))
+    assert readable_space(env.observation_space["state"]) == "Box 4 bool, 0 to 1"
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -205,6 +205,9 @@ def one_faulty(fault: str, index: int = 1) -> SerialVectorEnv:
         ("shape", r"key 'state' has shape \(1,\), its space says \(2,\)"),
         ("text", "key 'state' is of type <U1"),
         ("reward", "reward is inf"),
+        ("reward_huge", "reward is 1e\\+300"),
+        ("reward_huge_int", "reward is 1000"),
+        ("beyond", r"key 'state' is 1e\+200 at \[1\], and agents compute in float32 \(±3.4e\+38\)"),
         ("reward_array", "reward is array"),
         ("raise", "step raised RuntimeError: the engine said no$"),
     ],
@@ -212,6 +215,24 @@ def one_faulty(fault: str, index: int = 1) -> SerialVectorEnv:
 def test_a_fault_names_environment_step_and_key(fault, says):
     with pytest.raises(EnvironmentFault, match=f"^environment 1, step 2 of its episode: {says}"):
         play(one_faulty(fault))
+
+
+@pytest.mark.parametrize(
+    ("old", "size", "says"),
+    [
+        ("reset", 3, r"step 0 of its episode: reset returned one ndarray alone \(the old Gym API\), but Gymnasium's"),
+        ("reset", 2, "step 0 of its episode: reset returned one ndarray alone"),  # comes apart into two values
+        ("reset without seed", 3, "step 0 of its episode: reset returned one ndarray alone"),
+        ("step", 3, r"step 1 of its episode: step returned 4 values \(the old Gym API\), but Gymnasium's step returns"),
+        ("none", 3, "step 1 of its episode: step returned None, but Gymnasium's"),
+    ],
+)
+def test_reset_and_step_of_another_form_name_gymnasiums(old, size, says):
+    settings = EnvSettings("Probe/OldForm-v0", wrapper={"old": old, "size": size})
+    with pytest.raises(EnvironmentFault, match=f"{says}.*shimmy.GymV21CompatibilityV0"):
+        envs = make_vector_env(settings, num_envs=1, seed=0, tier="replay")
+        envs.reset()
+        envs.step(np.zeros(1, np.int64))
 
 
 def test_a_large_finite_value_is_no_fault():
