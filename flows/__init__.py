@@ -72,18 +72,33 @@ def _local(path_or_uri: str | Path) -> str | Path:
     return path_or_uri
 
 
-def main(function: Callable[[Any], Any]) -> Callable[[], Any]:
+def main(function: Callable[[Any], Any] | None = None, *, config_name: str = "config") -> Any:
     """Decorate a script's function of its config, in place of `hydra.main`: it is called without arguments.
 
-    The config is that of the script's own command line, which is the one of `shepherd train`.
+    The config is that of the script's own command line, with SheepRL's keys: `_target_` names classes, interpolations
+    are kept. A mistake in it ends the script with a sentence and exit code 2.
+
+    Args:
+        function: takes the config.
+        config_name: "config" if the script trains, with the command line of `shepherd train`; "eval_config" if it calls
+            `evaluation`, with `checkpoint_path=...`.
+
+    Returns:
+        The function without arguments; a decorator if only `config_name` is given.
     """
     from flows.cli.script import main as made  # every command imports flows first
 
-    return made(function)
+    def decorate(function: Callable[[Any], Any]) -> Callable[[], Any]:
+        return made(function, config_name)
+
+    return decorate if function is None else decorate(function)
 
 
 def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Train, from a script of one's own, as SheepRL's function of this name.
+
+    An environment or an algorithm that the script registers is registered in the trainer's process too: the script, or
+    the package that brings it, is named as a plugin of the run.
 
     Args:
         cfg: a whole config, as `main` or `hydra.main` hand it over; None: that of the script's own command line.
@@ -99,4 +114,20 @@ def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return train(cfg)
 
 
-__all__ = ["load_part", "load_policy", "load_world_model", "main", "run"]
+def evaluation(cfg: Mapping[str, Any], episodes: int = 100) -> None:
+    """Evaluate a checkpoint, from a script of one's own, as SheepRL's function of this name; prints the returns.
+
+    Args:
+        cfg: with `checkpoint_path`, a run or a checkpoint made here, and `env.capture_video`; as
+            `main(config_name="eval_config")` hands it over.
+        episodes: episodes played greedily, and as many with sampled actions.
+
+    Raises:
+        UserError: there is no such checkpoint.
+    """
+    from flows.cli.script import evaluation as evaluate  # every command imports flows first
+
+    evaluate(cfg, episodes)
+
+
+__all__ = ["evaluation", "load_part", "load_policy", "load_world_model", "main", "run"]

@@ -14,6 +14,7 @@ from flows.workers.flow_run import ending_in_a_sentence, leading, terminable_flo
 
 from prefect import Flow, flow  # isort: skip - the modules above set the environment that it reads
 
+from flows.config.compose import compose
 from flows.runs.create import new_run
 from flows.runs.milestones import is_trained
 from flows.runs.trainer import expect_trainer, release_after
@@ -65,7 +66,9 @@ def __getattr__(name: str) -> Flow[..., Any]:
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:
     """Train as `shepherd train` does: a new run from overrides, to a registered model; returns its summary."""
-    return run_flow(new_run(overrides))
+    from flows.runs.script_plugins import compose_in_script  # gymnasium, which commands import later or never
+
+    return run_flow(new_run(overrides, composed=compose_in_script(lambda: compose(overrides))))
 
 
 def run_flow(run: RunDirectory) -> dict[str, Any]:

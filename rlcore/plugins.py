@@ -20,6 +20,7 @@ from types import ModuleType
 from rlcore.errors import UserError, first_line
 
 VARIABLE = "SHEPHERD_PLUGINS"
+_importing: list[str] = []  # plugins whose import has begun and not ended
 
 
 def list_named() -> list[str]:
@@ -58,6 +59,7 @@ def import_plugin(module: str, key: str = "plugins") -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
+        _importing.append(module)
         found = importlib.import_module(module)
     except UserError:
         raise
@@ -68,9 +70,16 @@ def import_plugin(module: str, key: str = "plugins") -> ModuleType:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         fix = "; type the command in the folder that has it, or name that folder in PYTHONPATH" if missing else ""
         raise UserError(f"{key}={module}: this module cannot be imported ({reason}){fix}") from None
+    finally:
+        _importing.pop()
     if found.__file__ is None:
         raise UserError(f"{key}={module}: a folder without __init__.py; name a module in it, as {module}.mine")
     return found
+
+
+def importing() -> str | None:
+    """Return the plugin that is being imported now, if any: its top level runs, and it is not the main program."""
+    return _importing[-1] if _importing else None
 
 
 def member(key: str, target: str) -> object:
@@ -83,19 +92,44 @@ def member(key: str, target: str) -> object:
     return found
 
 
-def refuse_foreign(key: str, target: str) -> None:
-    """Refuse a dotted name in a config that lies in no plugin; the UserError says what to type."""
-    if not any(target.startswith(f"{plugin}.") for plugin in list_named()):
-        package = target.partition(".")[0]
-        if not _is_there(package):
-            raise UserError(
-                f"{key}={target}: nothing is imported because a config names it, nor is {package} here; "
-                f"take the key out"
-            )
-        raise UserError(
-            f"{key}={target}: nothing is imported because a config names it; "
-            f"where it is a class of yours, name its package too: plugins=[{package}] or {VARIABLE}={package}"
+def refuse_foreign(key: str, target: str, hint: str = "") -> None:
+    """Raise a UserError if a dotted name in a config lies in no plugin; it says what to type.
+
+    Args:
+        key: the key that has the name.
+        target: the name, `package.module.Class`.
+        hint: what may have been meant, to be appended.
+    """
+    if any(target.startswith(f"{plugin}.") for plugin in list_named()):
+        return
+    module, _, name = target.rpartition(".")
+    package = module.partition(".")[0]
+    if package == "sheeprl":  # users of SheepRL put their own environments into its package
+        file, own = f"{module.replace('.', '/')}.py", module.rpartition(".")[2]
+        if _is_there(own) and not Path(f"{own}.py").exists():
+            own = f"my_{own}"
+        fix = (
+            f"copy your file {file} as {own}.py into the folder in which you type the command, "
+            f"set {key}={own}.{name}, and add plugins=[{own}] behind the command"
         )
+    elif _is_there(package):
+        plugin = package if _is_package(package) else module
+        fix = f"add plugins=[{plugin}] behind the command, or {VARIABLE}={plugin} before it"
+    else:
+        fix = (
+            f"there is no module {package} here: type the command in the folder that has it, or name that folder in "
+            f"PYTHONPATH, and add plugins=[{package}] behind the command"
+        )
+    raise UserError(f"{key}={target}: a class is imported only from a module that you name; {fix}{hint}")
+
+
+def _is_package(name: str) -> bool:
+    """Return whether a module has a file, as a folder without __init__.py has none."""
+    here = Path.cwd() / name
+    if here.is_dir():
+        return (here / "__init__.py").exists()
+    spec = importlib.util.find_spec(name) if not here.with_suffix(".py").exists() else None
+    return spec is None or spec.origin is not None
 
 
 def _is_there(package: str) -> bool:

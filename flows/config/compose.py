@@ -19,7 +19,7 @@ from flows.config import mistakes as sentences
 from flows.config import yaml_files
 from flows.config.absent_keys import refuse_absent_keys
 from flows.config.overrides import Typed, parse
-from flows.config.sheeprl_names import name_classes
+from flows.config.sheeprl_names import add_class_names, name_classes, names_class
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
@@ -52,6 +52,17 @@ def compose(overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
         return _check(_compose_files(overrides, mistakes), mistakes)
 
 
+def compose_for_script(overrides: Sequence[str]) -> DictConfig:
+    """Return the config of a new run as SheepRL hands it to a script: interpolations kept, classes named by `_target_`.
+
+    `compose_tree` checks it, once the script has changed what it wants.
+    """
+    with _LOCK, _tell_at_once() as mistakes:
+        config = _compose_files(overrides, mistakes)
+        add_class_names(config)
+        return config
+
+
 def compose_existing(config_yaml: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
     """As `compose`, from the `config.yaml` of a run that exists and settings of single keys on top."""
     return _compose_from(config_yaml, lambda file: yaml.safe_load(file.read_text()), overrides)
@@ -73,6 +84,8 @@ def compose_tree(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
         yaml_files.register_resolvers()
         whole: Any = tree  # a DictConfig, whose interpolations are kept, or plain
         composed: Any = OmegaConf.create(whole)
+        if OmegaConf.is_config(whole):
+            OmegaConf.copy_cache(whole, composed)  # the time in run_name that a script has read already
         return _check(_merge(composed, Typed(), mistakes), mistakes)
 
 
@@ -160,8 +173,11 @@ def _merge(config: DictConfig, typed: Typed, mistakes: Mistakes) -> DictConfig:
     built_in = defaults(RunConfig) | names | {"algo": algo}
     merged = OmegaConf.create(built_in)
     merged.merge_with(config)
+    OmegaConf.copy_cache(config, merged)
     for setting in typed.settings:
         key, value = setting.key_or_group, setting.value()
+        if names_class(key, name):  # what was typed wins over the class that a file of SheepRL names
+            _set(merged, f"{key.removesuffix('.name')}._target_", None, merge=False)
         taken_back = setting.is_delete() or (key in names and value in (None, ""))
         with mistakes.catch():
             _set(merged, key, at(built_in, key) if taken_back else value, merge=not taken_back)

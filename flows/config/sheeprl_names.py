@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
@@ -19,6 +19,9 @@ from rlcore.config.values import at, nearest, spell
 from rlcore.errors import Mistakes, UserError
 from rlcore.nn.network_keys import ACTIVATIONS as NAMED_ACTIVATIONS
 from rlcore.optim.optimizer_keys import OptimizerConfig
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 Tree = dict[str, Any]
 
@@ -60,6 +63,8 @@ CLASSES: dict[str, tuple[Collection[str], tuple[str, ...]]] = {
     "metric.logger": (LOGGERS, LOGGER_KEYS_DROPPED),
 }
 CALLBACKS = ("sheeprl.utils.callback.CheckpointCallback",)
+# Groups that every config of SheepRL has with this class, and that need none here.
+ALWAYS = {"fabric": "lightning.fabric.Fabric", "metric.aggregator": "sheeprl.utils.metric.MetricAggregator"}
 ENVS_NOT_YET = {
     "sheeprl.envs.minedojo.MineDojoWrapper": "MineDojo",
     "sheeprl.envs.minerl.MineRLWrapper": "MineRL",
@@ -88,9 +93,9 @@ def name_classes(tree: Tree) -> None:
             _models(node, "model_manager.models", ALGORITHMS.get(str(at(tree, "algo.name"))))
     for place, (table, dropped) in (CLASSES | _optimizers(tree)).items():
         if isinstance(node := at(tree, place), dict) and not (place == "env.wrapper" and _is_own(node.get("_target_"))):
-            if "_target_" in node:
+            if (target := node.pop("_target_", None)) is not None:
                 with mistakes.catch():
-                    name = _look_up(f"{place}._target_", node.pop("_target_"), table)
+                    name = _look_up(f"{place}._target_", target, table)
                     node |= {"name": name} if isinstance(table, Mapping) else {}
             for key in dropped:
                 node.pop(key, None)
@@ -99,11 +104,67 @@ def name_classes(tree: Tree) -> None:
     for key, node in [*_targets(tree)]:
         with mistakes.catch():
             if key == "env.wrapper._target_":  # the user's own, with its arguments
-                plugins.refuse_foreign(key, node["_target_"])
+                target = str(node["_target_"])
+                same_module = [t for t in _targets_of_suites() if t.rpartition(".")[0] == target.rpartition(".")[0]]
+                plugins.refuse_foreign(key, target, nearest(target, same_module))
                 continue
             value = spell(node.pop("_target_"))
-            raise UserError(f"{key}={value}: no class can be named here, and none is imported; take the key out")
+            raise UserError(f"{key}={value}: no class can be named by this key; {_instead_of_class(key)}")
     mistakes.tell()
+
+
+def _instead_of_class(key: str) -> str:
+    """Return what to write in place of a class that cannot be named by `key`."""
+    if key.startswith("env.wrapper."):
+        return (
+            "have a class or function of yours make the whole environment, and name that by env.wrapper._target_ "
+            "(docs/your_own_environment.md)"
+        )
+    if key.startswith("algo."):
+        return "networks and losses of your own are an algorithm of your own (docs/your_own_algorithm.md)"
+    return f"`shepherd train -h {key.partition('.')[0]}` lists the keys and values that are allowed there"
+
+
+def add_class_names(config: DictConfig) -> None:
+    """Add the `_target_` keys that SheepRL's config has and a composed config lacks, in place.
+
+    Each is an interpolation of the key that decides here, so it follows if a script changes that key: `env.id` for the
+    environment, `name` for an optimizer or a logger.
+    """
+    from omegaconf import OmegaConf
+
+    if not OmegaConf.has_resolver("sheeprl_class"):
+        OmegaConf.register_new_resolver("sheeprl_class", _class_of)
+    tree: Any = OmegaConf.to_container(config, resolve=False)
+    added: dict[str, Tree] = {place: {"_target_": target} for place, target in ALWAYS.items()}
+    added["fabric"]["callbacks"] = [{"_target_": CALLBACKS[0], "keep_last": "${checkpoint.keep_last}"}]
+    added["env.wrapper"] = {"_target_": "${sheeprl_class:env,${env.id}}", "id": "${env.id}"}
+    for place in _optimizers(tree):
+        added[place] = {"_target_": "${sheeprl_class:optimizer,${.name}}"}
+        if (named := OPTIMIZERS.get(str(at(tree, f"{place}._target_")))) is not None:
+            OmegaConf.update(config, place, {"name": named, **added[place]})
+    added["metric.logger"] = {"_target_": "${sheeprl_class:logger,${.name}}"}
+    for place, keys in added.items():
+        node = OmegaConf.select(config, place, throw_on_missing=False)
+        if OmegaConf.is_dict(node) and "_target_" not in node:
+            node.merge_with({key: value for key, value in keys.items() if key not in node})
+
+
+def _class_of(kind: str, name: str) -> str | None:
+    """Return the class or function that SheepRL's files name for an environment, optimizer or logger of ours."""
+    if kind == "env":
+        from rlcore.envs.suites.registry import suite_with  # gymnasium, needed only if a script reads the key
+
+        suite = suite_with(name)
+        return next(iter(suite.targets if suite else ()), "gymnasium.make")
+    return next((known for known, own in (OPTIMIZERS if kind == "optimizer" else LOGGERS).items() if own == name), None)
+
+
+def names_class(key: str, algorithm: str | None) -> bool:
+    """Return whether a key names an optimizer or a logger, as `_target_` beside it does in SheepRL's files."""
+    places = CLASSES | _optimizers({"algo": {"name": algorithm}})
+    group, _, last = key.rpartition(".")
+    return last == "name" and isinstance(places.get(group, ((),))[0], Mapping)
 
 
 def _optimizers(tree: Tree) -> dict[str, tuple[Collection[str], tuple[str, ...]]]:
@@ -223,12 +284,15 @@ def _dmc_id(env_id: Any, wrapper: Tree) -> Any:
 
 def _means_suite(target: str) -> bool:
     """Tell whether SheepRL's files name a suite that is here by this class or function, which is never imported."""
-    if target in CLASSES["env.wrapper"][0]:
-        return True
+    return target in CLASSES["env.wrapper"][0] or target in _targets_of_suites()
+
+
+def _targets_of_suites() -> list[str]:
+    """Return the classes and functions by which SheepRL's files name the suites that are here."""
     from rlcore.envs.suites.registry import SUITES  # gymnasium, needed only where another class is named
 
     plugins.load()
-    return any(target in suite.targets for suite in SUITES.values())
+    return [target for suite in SUITES.values() for target in suite.targets]
 
 
 def _refuse_other_suite(target: str, env_id: str, place: str) -> None:
@@ -240,7 +304,8 @@ def _refuse_other_suite(target: str, env_id: str, place: str) -> None:
         meant = next(suite.name for suite in SUITES.values() if target in suite.targets)
         raise UserError(
             f"{place}.wrapper._target_={target}: makes environments of {meant}, and {place}.id={env_id} is one "
-            f"of {there.name}; take it out, or choose an id (`shepherd envs` lists them)"
+            f"of {there.name}; set {place}.id to one of {meant} (`shepherd envs` lists them), or choose the file of "
+            "the other suite by env="
         )
 
 

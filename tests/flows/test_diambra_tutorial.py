@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,8 @@ def folder(tmp_path: Path) -> Path:
     """The user's folder, as the tutorial sets it up."""
     shutil.copytree(FILES / "configs", tmp_path / "configs")
     shutil.copy(FILES / "dotenv", tmp_path / ".env")
+    for script in ("train.py", "evaluate.py"):  # theirs, with `from flows import ...` and `@main`
+        shutil.copy(FILES / script, tmp_path)
     return tmp_path
 
 
@@ -59,7 +62,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     variables = environment(folder / "home", **NO_STORE, **more) | {"DIAMBRA_ENVS": " ".join(addresses)}
     variables.pop("SHEEPRL_SEARCH_PATH", None)
-    return subprocess.run(shepherd(*arguments), cwd=folder, env=variables, capture_output=True, text=True)
+    command = [sys.executable, *arguments] if arguments[0].endswith(".py") else shepherd(*arguments)
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +116,31 @@ def test_a_file_of_the_tutorial_trains_on_as_many_engines_as_it_says(folder, ser
     assert {"frame", "stage", "timer", "action", *KEYS} == {*card["keys"]}
     assert card["tier"] == "boundary" and card["observation_space"]["frame"] == "Box 64×64×3 uint8, 0 to 255"
     assert json.loads(mine.summary.read_text())["policy_steps"] == 128
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm")
+def test_scripts_of_the_tutorial_train_and_evaluate(folder, served):
+    furnish(folder / "home")
+    more = standing_api() | {"SHEPHERD_WARM": os.environ["SHEPHERD_WARM"]}
+    words = ["train.py", "exp=custom_exp", *SHORT, "run_dir=mine"]
+    done = run(folder, *words, addresses=served[:2], **more)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(RunDirectory(folder / "mine").summary.read_text())["policy_steps"] == 128
+    words = ["evaluate.py", "checkpoint_path=mine", "env.capture_video=False"]
+    done = run(folder, *words, addresses=served[:2], **more)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (written,) = (folder / "mine" / "evaluations").glob("*-round1-2.json")
+    assert len(json.loads(written.read_text())["greedy"]["returns"]) == 2
+
+
+def test_train_script_of_the_tutorial_refuses_other_environments(folder):
+    done = run(folder, "train.py", "exp=ppo")
+    assert "You must choose a DIAMBRA environment. Got 'CartPole-v1' provided by 'gymnasium'." in done.stderr
+    done = run(folder, "train.py", "exp=custom_expp")
+    assert done.returncode == 2
+    assert done.stderr == "shepherd: exp=custom_expp: no such file in the group exp; did you mean 'custom_exp'?\n"
+    assert not os.path.exists(folder / "runs")
 
 
 def test_a_run_without_engines_is_refused_before_anything_is_made(folder):

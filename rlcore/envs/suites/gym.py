@@ -39,7 +39,9 @@ class GymnasiumSuite(Suite):
     def has(self, env_id: str) -> bool:
         """Tell whether an id's class lies in the package."""
         spec = gymnasium.registry.get(env_id)
-        return spec is not None and entry(spec).startswith(self.package) and isinstance(spec.entry_point, str)
+        if spec is None or not isinstance(spec.entry_point, str):
+            return False
+        return entry(spec).replace(":", ".").startswith(self.package)  # module:Class, or package:Class
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
         """An environment of Gymnasium's registry."""
@@ -114,9 +116,9 @@ class RegisteredSuite(GymnasiumSuite):
     """Ids that plugins registered with Gymnasium."""
 
     def has(self, env_id: str) -> bool:
-        """Tell whether an id's class is none of Gymnasium's, nor of a package that is a suite here."""
+        """Return whether a user registered an id: with a class, or with the name of one of another package."""
         spec = gymnasium.registry.get(env_id)
-        return spec is not None and not entry(spec).startswith(PACKAGES)
+        return spec is not None and (isinstance(spec.entry_point, type) or not entry(spec).startswith(PACKAGES))
 
     def ids_to_try(self) -> Sequence[str]:
         """None: each may be large."""

@@ -279,18 +279,43 @@ def test_what_is_no_environment_is_a_sentence_and_never_called(
     assert not (tmp_path / "called").exists()
 
 
-@pytest.mark.parametrize("target", ["own_envs.Counting", "sheeprl.envs.mine.MyEnv"])
-def test_a_class_of_no_plugin_is_refused_with_what_to_type(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "advice"),
+    [
+        ("own_envs.Counting", r"add plugins=\[own_envs\] behind the command, or SHEPHERD_PLUGINS=own_envs before it"),
+        ("folder.tasks.Arm", r"add plugins=\[folder\.tasks\] behind the command"),  # folder has no __init__.py
+        (
+            "absent.envs.Arm",
+            "there is no module absent here: type the command in the folder that has it, or name that folder in "
+            r"PYTHONPATH, and add plugins=\[absent\] behind the command",
+        ),
+        (
+            "sheeprl.envs.mine.MyEnv",
+            "copy your file sheeprl/envs/mine.py as mine.py into the folder in which you type the command, "
+            r"set env.wrapper._target_=mine.MyEnv, and add plugins=\[mine\] behind the command",
+        ),
+        ("sheeprl.envs.json.MyEnv", r"sheeprl/envs/json.py as my_json.py .* set env.wrapper._target_=my_json.MyEnv, "),
+    ],
+)
+def test_a_class_of_no_plugin_is_refused_with_what_to_type(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str, advice: str
+) -> None:
     monkeypatch.setenv(plugins.VARIABLE, "")
-    package = target.partition(".")[0]
-    advice = rf"_target_={target}: nothing is imported .* plugins=\[{package}\] or SHEPHERD_PLUGINS={package}"
-    if package == "sheeprl":  # which is not installed here
-        advice = rf"_target_={target}: nothing is imported .* nor is sheeprl here; take the key out"
+    for file in ("sheeprl/envs/mine.py", "folder/tasks.py"):  # of a user who works in a copy of SheepRL
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("raise AssertionError('imported')\n")
+    monkeypatch.chdir(tmp_path)
+    advice = rf"^env.wrapper._target_={target}: a class is imported only from a module that you name; .*{advice}"
     with pytest.raises(UserError, match=advice):
         compose(["exp=ppo", "env.id=Mine", f"env.wrapper._target_={target}"])
     with pytest.raises(UserError, match=advice):  # of a run that says so
         make(EnvSettings("Mine", {"_target_": target}))
     assert "own_envs" not in sys.modules
+
+
+def test_a_misspelled_class_of_sheeprl_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(UserError, match="; did you mean 'sheeprl.envs.dmc.DMCWrapper'?"):
+        compose(["exp=ppo", "env=dmc", "env.wrapper._target_=sheeprl.envs.dmc.DMCWraper"])
 
 
 def test_a_sheeprl_users_file_composes_with_its_id_among_the_arguments() -> None:

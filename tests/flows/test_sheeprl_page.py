@@ -1,0 +1,33 @@
+"""Page for SheepRL's users: its code is tried."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "coming_from_sheeprl.md").read_text()
+TABLE = PAGE.partition("## Python imports")[2].partition("\n## ")[0]
+IMPORTS = dict(re.findall(r"^\| (.+?) \| `(from .+? import .+?)` \|", TABLE, re.MULTILINE))
+
+
+def test_table_of_imports_has_what_users_import():
+    assert len(IMPORTS) == len(TABLE.strip().splitlines()) - 2  # the head and the line below it
+    for name in ("make_env", "cli.run", "cli.registration", "cli.evaluation", "buffers.ReplayBuffer", "build_agent"):
+        assert any(name in left for left in IMPORTS), name
+    for name in ("dotdict", "get_logger", "timer.timer", "register_algorithm", "register_evaluation"):
+        assert any(name in left for left in IMPORTS), name
+
+
+@pytest.mark.parametrize("line", IMPORTS.values())
+def test_right_side_of_the_table_can_be_imported(line):
+    exec(line, {})
+
+
+def test_names_beside_the_table_exist():
+    from flows import load_world_model
+    from rlcore.data.samplers import Sequences, Transitions
+    from rlcore.store import checkpoint
+
+    assert all((load_world_model, Sequences, Transitions, checkpoint.save, checkpoint.load, checkpoint.resolve))
