@@ -41,12 +41,17 @@ def state_folder() -> Path:
     Only its owner can enter, and its group if the home has the setgid bit. Earlier versions let everybody in.
     """
     folder = home() / ".shepherd"
-    if not folder.exists():
-        make_private(folder)
-        (folder / ".gitignore").write_text("*\n")
-    elif (mode := folder.stat().st_mode) & OTHERS:
-        with suppress(PermissionError):  # it belongs to somebody else, who decides
-            folder.chmod(stat.S_IMODE(mode) & ~OTHERS)
+    try:
+        if not folder.exists():
+            make_private(folder)
+            (folder / ".gitignore").write_text("*\n")
+        elif (mode := folder.stat().st_mode) & OTHERS:
+            with suppress(PermissionError):  # it belongs to somebody else, who decides
+                folder.chmod(stat.S_IMODE(mode) & ~OTHERS)
+    except OSError as error:
+        raise UserError(
+            f"SHEPHERD_HOME={home()}: {folder} cannot be made ({error.strerror}); name a folder that can be written"
+        ) from None
     return folder
 
 
@@ -149,6 +154,7 @@ def configure_environment() -> None:
     off the fraction, and at 0 the recorder spins on a whole core.
     """
     read_dotenv()
+    _make_paths_absolute()
     _set_credentials_apart()
     folder = state_folder()
     settings = {
@@ -187,6 +193,16 @@ def read_dotenv() -> None:
         for name, value in dotenv_values(folder / ".env").items():
             if value is not None and (name.startswith(DOTENV_PREFIXES) or name in DOTENV_NAMES):
                 os.environ.setdefault(name, value)
+
+
+def _make_paths_absolute() -> None:
+    """Make relative paths in the environment absolute: an environment may change the working directory later."""
+    for name in ("SHEPHERD_HOME", "SHEPHERD_CACHE", "MINARI_DATASETS_PATH"):
+        if path := os.environ.get(name):
+            os.environ[name] = str(Path(path).expanduser().absolute())
+    address, scheme = os.environ.get("MLFLOW_TRACKING_URI", ""), "sqlite:///"
+    if address.startswith(scheme):
+        os.environ["MLFLOW_TRACKING_URI"] = scheme + os.path.abspath(address.removeprefix(scheme))
 
 
 def _set_credentials_apart() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +17,14 @@ DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 class Sentence(Exception):
-    """An error that is told in one sentence, without passwords of quoted addresses and control characters."""
+    """An error that is told in one sentence, without passwords of quoted addresses and control characters.
+
+    A value of more than 500 characters is cut in its middle.
+    """
 
     def __str__(self) -> str:
-        return printable(redact(super().__str__()))
+        told = printable(redact(super().__str__()))
+        return re.sub(r"\S{500,}", lambda word: f"{word[0][:200]}…{word[0][-100:]}", told)
 
 
 class UserError(Sentence):

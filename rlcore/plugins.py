@@ -17,7 +17,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from rlcore.errors import UserError, first_line
+from rlcore.errors import UserError
+from rlcore.user_code import is_failure, spell_error, user_code
 
 VARIABLE = "SHEPHERD_PLUGINS"
 _importing: list[str] = []  # plugins whose import has begun and not ended
@@ -58,20 +59,23 @@ def import_plugin(module: str, key: str = "plugins") -> ModuleType:
     """A plugin, or a module in one, from the working directory too; a UserError where `key` names what cannot be."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    try:
-        _importing.append(module)
-        found = importlib.import_module(module)
-    except UserError:
-        raise
-    except Exception as error:  # of its own code: any
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-        where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if len(frames) > 1 else ""
-        reason = f"{type(error).__name__}: {first_line(error)}{where}"
-        missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
-        fix = "; type the command in the folder that has it, or name that folder in PYTHONPATH" if missing else ""
-        raise UserError(f"{key}={module}: this module cannot be imported ({reason}){fix}") from None
-    finally:
-        _importing.pop()
+    with user_code():
+        try:
+            _importing.append(module)
+            found = importlib.import_module(module)
+        except UserError:
+            raise
+        except BaseException as error:  # of its own code: any
+            if not is_failure(error):
+                raise
+            frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+            where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if len(frames) > 1 else ""
+            reason = f"{spell_error(error)}{where}"
+            missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+            fix = "; type the command in the folder that has it, or name that folder in PYTHONPATH" if missing else ""
+            raise UserError(f"{key}={module}: this module cannot be imported ({reason}){fix}") from None
+        finally:
+            _importing.pop()
     if found.__file__ is None:
         raise UserError(f"{key}={module}: a folder without __init__.py; name a module in it, as {module}.mine")
     return found

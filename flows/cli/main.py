@@ -21,6 +21,7 @@ from flows.settings import configure_environment, read_dotenv
 from rlcore import plugins
 from rlcore.system.printable import log_handler, print_safely
 from rlcore.system.secrets import redact
+from rlcore.user_code import user_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +65,8 @@ def _run(arguments: list[str]) -> int:
     read_dotenv() if calls == HELP else configure_environment()  # help reads nothing but the config
     plugins.name(modules)
     module, _, name = calls.partition(":")
-    result = getattr(import_module(module), name)(**values)
+    with user_code():  # else `sys.exit()` in an environment or a plugin would end the command without a word
+        result = getattr(import_module(module), name)(**values)
     if isinstance(result, str):
         print_safely(result)
     return result if isinstance(result, int) else 0

@@ -18,6 +18,7 @@ from rlcore.judge.film import writing
 from rlcore.judge.play import OnProgress
 from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.store.directory import RunDirectory, write_bytes
+from rlcore.user_code import is_failure, spell_error, user_code
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +34,7 @@ RATE = 8.0  # frames a second: slow enough to compare
 log = logging.getLogger(__name__)
 
 
+@user_code()
 def picture_dreams(run: RunDirectory, path: Path, on_progress: OnProgress | None = None) -> list[str]:
     """Play episodes of a checkpoint, and leave what its world model makes of them in the run's media/.
 
@@ -72,8 +74,10 @@ def try_picturing(run: RunDirectory, path: str, on_progress: OnProgress | None =
     """As `picture_dreams`, for a training: whatever goes wrong is said in the log, for no picture is worth a run."""
     try:
         return picture_dreams(run, Path(path), on_progress)
-    except Exception as error:
-        log.warning("no dream: %s", error if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        log.warning("no dream: %s", error if isinstance(error, UserError) else spell_error(error))
         return []
 
 

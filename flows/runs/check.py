@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.registry.models import check_models, resolve_uri
 from rlcore.compiled.when_to_compile import check_compiler
-from rlcore.errors import Mistakes, UserError
+from rlcore.errors import EnvironmentFault, Mistakes, UserError
 from rlcore.nn.network_keys import kind_of
 from rlcore.store.directory import RunDirectory
 from rlcore.train.device import check_device
 from rlcore.train.room import check_room
+from rlcore.user_code import user_code
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
+    from rlcore.config.groups import BufferConfig, RunConfig
     from rlcore.judge.loaded_policy import LoadedPolicy
     from rlcore.spec import EnvSpec
 
 
+@user_code()
 def prepare(
     config: RunConfig, values: Mapping[str, Any], here: bool = True
 ) -> tuple[RunConfig, Mapping[str, Any], dict[str, Any] | None]:
@@ -46,6 +50,7 @@ def prepare(
     assert spec is not None  # else there was a mistake
     if here:
         check_room(config, spec, Path(config.run_dir))
+        _check_memmap_folder(config.buffer)
     if config.buffer.load_from is not None:
         _check_dataset(config.buffer.load_from, spec)
     source = None
@@ -64,21 +69,37 @@ def prepare(
 
 def _spec(config: RunConfig) -> EnvSpec:
     """The spec of the environment, once that fits the algorithm and the policy's distribution."""
-    from rlcore.envs.make import make, suite_for
+    from rlcore.envs.make import suite_for
     from rlcore.envs.spaces import spec_of
     from rlcore.envs.vector.choose import check_vector_env
+    from rlcore.envs.vector.limited import limited_env
 
     suite, env_id = suite_for(config.env)
     suite.check(env_id, config.env.wrapper, config.env.num_envs * config.fabric.ranks)
-    env = make(config.env)
     try:
-        spec = spec_of(env)
-    finally:
-        env.close()
+        with limited_env(config.env) as limited:
+            spec = spec_of(limited.env)
+    except EnvironmentFault as fault:
+        raise UserError(f"env.id={config.env.id}: it cannot be built: {fault}") from fault
     check_vector_env(config.env)
     config.algo.check_spec(spec)
     kind_of(spec.action, config.distribution.type)
     return spec
+
+
+def _check_memmap_folder(buffer: BufferConfig) -> None:
+    """Refuse a folder for a replay memory's rows that cannot be made or written."""
+    if not buffer.memmap or buffer.memmap_dir is None:
+        return
+    folder = Path(buffer.memmap_dir).absolute()
+    try:
+        # The nearest folder that exists: a refusal must leave nothing behind.
+        with tempfile.TemporaryFile(dir=next(place for place in (folder, *folder.parents) if os.path.lexists(place))):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"buffer.memmap_dir={buffer.memmap_dir}: cannot be written ({error.strerror}); name another folder"
+        ) from None
 
 
 def _check_dataset(source: str, spec: EnvSpec) -> None:

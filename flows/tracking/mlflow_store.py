@@ -12,8 +12,9 @@ from urllib.parse import unquote
 from flows.process.locks import hold
 from flows.process.network import is_server, unreachable
 from flows.settings import tracking_uri
-from rlcore.errors import UserError
+from rlcore.errors import DISK_FAULTS, UserError, first_line
 from rlcore.system.imports import large_imports
+from rlcore.system.secrets import redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -68,15 +69,44 @@ def prepare_store(uri: str) -> None:
     works nor can be upgraded. It is therefore built beside its name and renamed.
     """
     path = file_of(uri)
-    if path is None or path.exists():
+    if path is None:
+        _refuse_without_driver(uri)
         return
-    with hold(path.with_name(f"{path.name}.lock")):
-        if not path.exists():
-            building = path.with_name(f"{path.name}.building")
-            building.unlink(missing_ok=True)  # left by a killed process; nobody else is here
-            connect(f"sqlite:///{building}").search_experiments(max_results=1)
-            building.chmod(0o600)  # a server will have it open
-            os.replace(building, path)
+    try:
+        if path.is_file():
+            return
+        if path.exists():
+            raise UserError(f"{_place(uri)}: {path} is not a file; name the SQLite file in it, as {path}/mlflow.db")
+        with hold(path.with_name(f"{path.name}.lock")):
+            if not path.exists():
+                building = path.with_name(f"{path.name}.building")
+                building.unlink(missing_ok=True)  # left by a killed process; nobody else is here
+                connect(f"sqlite:///{building}").search_experiments(max_results=1)
+                building.chmod(0o600)  # a server will have it open
+                os.replace(building, path)
+    except OSError as error:
+        if error.errno in DISK_FAULTS:
+            raise
+        raise UserError(f"{_place(uri)}: {path} cannot be made ({error.strerror}); name a file that can") from error
+
+
+def _place(uri: str) -> str:
+    return f"MLFLOW_TRACKING_URI={redact(uri)}"
+
+
+def _refuse_without_driver(uri: str) -> None:
+    """Refuse the address of a database whose Python driver is not installed."""
+    if uri.partition("+")[0].partition(":")[0] not in ("postgresql", "mysql", "mssql"):
+        return
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        make_url(uri).get_dialect().import_dbapi()
+    except ImportError as error:
+        raise UserError(f"{_place(uri)}: {error.name} is not installed, which connects to this database") from None
+    except ArgumentError as error:
+        raise UserError(f"{_place(uri)}: not the address of a database ({first_line(error)})") from None
 
 
 def user() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -337,12 +338,30 @@ class RunConfig:
         """Episodes of the last evaluation, greedy and stochastic each."""
         return self._limit_episodes(self.evaluation.final_episodes)
 
+    def with_absolute_paths(self) -> RunConfig:
+        """Return the same config with absolute paths: an environment may change the working directory."""
+        buffer, checkpoint = self.buffer, self.checkpoint
+        return dataclasses.replace(
+            self,
+            buffer=dataclasses.replace(
+                buffer, memmap_dir=_absolute(buffer.memmap_dir), load_from=_absolute(buffer.load_from)
+            ),
+            checkpoint=dataclasses.replace(checkpoint, resume_from=_absolute(checkpoint.resume_from)),
+            run_dir=_absolute(self.run_dir),
+            init_from=_absolute(self.init_from),
+        )
+
     def is_tried(self, updates: int) -> bool:
         """Tell whether this is a dry run that has made its gradient step."""
         return self.dry_run and updates > 0
 
     def _limit_episodes(self, episodes: int) -> int:
         return min(episodes, 2) if self.dry_run else episodes  # it asks whether all works
+
+
+def _absolute(path: Any) -> Any:
+    """Return a path as an absolute one; no path, or a name as `minari:NAME` or `models:/NAME`, stays as it is."""
+    return path if not path or path.startswith(("minari:", "models:")) else os.path.abspath(path)
 
 
 def _name_added_keys(env: EnvConfig, algo: Any) -> EnvConfig:

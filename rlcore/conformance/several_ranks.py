@@ -221,7 +221,7 @@ def on_two_ranks(work: Callable[..., Any]) -> list[Any]:
     def rank(number: int) -> None:
         try:
             made[number] = work(ranks=InThread(meeting, number))
-        except Exception as error:
+        except BaseException as error:  # else the other rank would wait for ever
             failed.append(error)
             meeting.barrier.abort()
 

@@ -12,7 +12,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,11 @@ from rlcore.envs.suites.registry import suite_with
 from rlcore.envs.suites.suite import Suite
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.episodic import TIERS
+from rlcore.envs.vector.limited import limited_env
 from rlcore.envs.vector.watchdog import StepTimeout, Watchdog, step_limit
 from rlcore.envs.wrappers import layers, time_limit
 from rlcore.errors import UserError
+from rlcore.user_code import user_code
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ TRIED_STEPS = 100
 SEED = 0  # of the probing: what an environment is, it is for every run, and is measured once for all of them
 
 
+@user_code()
 def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
     """Make the environment, read its spaces and play it with random actions.
 
@@ -60,12 +62,16 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
     """
     settings = EnvSettings.of(config)
     began = time.perf_counter()
-    card: dict[str, Any] = {"format": FORMAT, "settings": dataclasses.asdict(settings)} | _read_claims(settings)
+    card: dict[str, Any] = {"format": FORMAT, "settings": dataclasses.asdict(settings)} | _read_claims(config)
     out_of_bounds = _play_checked(config)
     watchdog = Watchdog(step_limit(config))
     suite, _ = suite_for(settings)
     try:
-        report = _tier(suite, lambda: StepTimeout(SparselyDrawn(make(settings)), watchdog), settings.restart.attempts)
+        report = _tier(
+            suite,
+            lambda: StepTimeout(SparselyDrawn(watchdog.build(lambda: make(settings))), watchdog),
+            settings.restart.attempts,
+        )
     finally:
         watchdog.close()
     card |= {
@@ -102,14 +108,15 @@ def _tier(suite: Suite, build: Build, attempts: int) -> TierReport:
         return report_failing(error)
 
 
-def _read_claims(settings: EnvSettings) -> dict[str, Any]:
+def _read_claims(config: EnvConfig | EnvSettings) -> dict[str, Any]:
     """Claims of the environment about itself, before any step."""
-    with closing(make(settings)) as env:
+    with limited_env(config) as limited:
+        env = limited.env
         spec = spec_of(env)
         return {
             "id": spec.id,
             "layers": [type(layer).__name__ for layer in layers(env)],
-            "packages": package_versions(settings.id),
+            "packages": package_versions(config.id),
             "observation_space": {key: readable_space(space) for key, space in obs_spaces(env).items()},
             "action_space": readable_space(env.action_space),
             "keys": list(spec.obs),

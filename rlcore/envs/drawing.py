@@ -14,6 +14,7 @@ from rlcore.envs.spaces import is_plane, kind_of, obs_spaces
 from rlcore.envs.suites.suite import Suite, open_env
 from rlcore.envs.wrappers import flat_leaves, layers
 from rlcore.errors import UserError, first_line
+from rlcore.user_code import is_failure, spell_error
 
 _SHAPES: dict[str, tuple[int, ...] | None] = {}  # of pictures, by the environment that they are drawn of
 
@@ -50,8 +51,11 @@ def _draw_once(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) 
         with closing(open_env(suite, env_id, wrapper, "rgb_array")) as env:
             env.reset(seed=0)
             picture: Any = env.render()
-    except Exception as error:
-        raise UserError(f"{told} ({first_line(error) or type(error).__name__}); set it to []") from error
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        reason = (isinstance(error, Exception) and first_line(error)) or spell_error(error)
+        raise UserError(f"{told} ({reason}); set it to []") from error
     if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
         raise UserError(f"{told} as an array [height, width, 3] of uint8; set it to []")
     return picture.shape

@@ -16,7 +16,7 @@ COMPATIBLE = (
 )
 
 
-def explain_form(env: gymnasium.Env, call: str, error: Exception, action: Any = None) -> str:
+def explain_form(env: gymnasium.Env, call: str, error: BaseException, action: Any = None) -> str:
     """Return what reset or step returned, if it has another form than Gymnasium's; "" otherwise.
 
     The bare environment is called again for it, since wrappers around it hide what it returned.

@@ -10,7 +10,8 @@ import numpy as np
 
 from rlcore import __version__
 from rlcore.data.arrivals import columns
-from rlcore.envs.make import adapt_to_evaluation, make
+from rlcore.envs.make import adapt_to_evaluation
+from rlcore.envs.vector.limited import limited_env
 from rlcore.judge.evaluation import play_round, tell_of_cut
 from rlcore.judge.play import OnProgress, Played
 from rlcore.judge.policy import load_policy
@@ -23,6 +24,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.minari_datasets import PlayedEpisode
 from rlcore.streams import integer
 from rlcore.types import Arrival
+from rlcore.user_code import user_code
 
 PURPOSE = "dataset"  # stream of the environments' seeds
 
@@ -51,6 +53,7 @@ class PlayedRows:
         return {key: np.stack(rows) for key, rows in self.rows.items()}
 
 
+@user_code()
 def collect_episodes(
     run: RunDirectory,
     path: Path,
@@ -91,11 +94,8 @@ def collect_episodes(
     tell_of_cut(result, config, card)
     found = whole_episodes(recorded.columns(), episodes, lambda index: integer(config.seed, PURPOSE, round, index))
     about = _about(run, path, actions) | {"round": round, "seed": config.seed}
-    env = make(adapt_to_evaluation(config.env))
-    try:
-        folder = minari_datasets.write(name, found, env, _for_minari(about, episodes))
-    finally:
-        env.close()
+    with limited_env(adapt_to_evaluation(config.env)) as limited:
+        folder = minari_datasets.write(name, found, limited.env, _for_minari(about, episodes))
     return {
         "folder": folder,
         "episodes": episodes,

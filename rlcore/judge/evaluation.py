@@ -14,6 +14,7 @@ from rlcore.envs.vector.choose import make_vector_env
 from rlcore.functional.noise import Noise
 from rlcore.judge.play import EvalResult, OnProgress, OnStep, Played, playing
 from rlcore.protocols import Agent
+from rlcore.user_code import user_code
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -44,6 +45,7 @@ def episode_limit(config: RunConfig, card: dict[str, Any]) -> int | None:
     return limit if own is None or limit < own else None
 
 
+@user_code()
 def evaluate_agent(
     agent: Agent,
     config: RunConfig,

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlcore import streams
-from rlcore.envs.make import adapt_to_evaluation, make
-from rlcore.errors import UserError
+from rlcore.envs.make import adapt_to_evaluation
+from rlcore.envs.vector.limited import limited_env
+from rlcore.errors import UserError, first_line
 from rlcore.judge.evaluation import episode_limit
 from rlcore.judge.loaded_policy import LoadedPolicy
 from rlcore.judge.policy import load_policy
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
+from rlcore.user_code import is_failure, spell_error, user_code
 
 if TYPE_CHECKING:
     import gymnasium
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 ChooseAction = Callable[[dict[str, np.ndarray]], Any]
 
 
+@user_code()
 def film(run: RunDirectory, path: str | Path, name: str = "policy.mp4", episodes: int = 1) -> str | None:
     """Record greedy episodes of a checkpoint, one behind the other.
 
@@ -44,15 +47,14 @@ def film(run: RunDirectory, path: str | Path, name: str = "policy.mp4", episodes
     """
     config = config_of(run)
     try:
-        env = make(adapt_to_evaluation(config.env), render_mode="rgb_array")
-        try:
+        with limited_env(adapt_to_evaluation(config.env), "rgb_array") as env:
             policy = load_policy(path)
             seeds = [streams.integer(config.seed, "env_eval", FILM_ROUND, episode) for episode in range(episodes)]
             record(lambda: greedy(policy), env, run.media / name, seeds, MAX_STEPS)
-        finally:
-            env.close()
-    except Exception as error:  # a picture is never worth a run
-        log.warning("no video: %s", error if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
+    except BaseException as error:  # a picture is never worth a run
+        if not is_failure(error):
+            raise
+        log.warning("no video: %s", error if isinstance(error, UserError) else spell_error(error))
         return None
     return str((run.media / name).relative_to(run.path))
 
@@ -61,8 +63,7 @@ def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, 
     """Play episodes of a checkpoint greedily in a window; gives return and length of each."""
     config = config_of(run)
     limit, policy = episode_limit(config, run.read_card()), load_policy(path)
-    env = make(adapt_to_evaluation(config.env), render_mode="human")
-    try:
+    with user_code(), limited_env(adapt_to_evaluation(config.env), "human") as env:
         for episode in range(episodes):
             obs, _ = env.reset(seed=streams.integer(config.seed, "env_eval", FILM_ROUND, episode))
             act, total, length, done = greedy(policy), 0.0, 0, False
@@ -70,8 +71,6 @@ def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, 
                 obs, reward, terminated, truncated, _ = env.step(act(obs))
                 total, length, done = total + float(reward), length + 1, terminated or truncated
             yield total, length
-    finally:
-        env.close()
 
 
 def greedy(policy: LoadedPolicy) -> ChooseAction:
@@ -140,8 +139,10 @@ def _frame(env: gymnasium.Env) -> np.ndarray:
     """The picture of the moment, [height, width, 3] uint8, both sides even."""
     try:
         picture: Any = env.render()
-    except Exception as error:  # every renderer fails in its own way where a driver or a display is missing
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except BaseException as error:  # every renderer fails in its own way where a driver or a display is missing
+        if not is_failure(error):
+            raise
+        reason = (isinstance(error, Exception) and first_line(error)) or spell_error(error)
         raise UserError(f"{_name(env)}: cannot be drawn here ({reason})") from error
     if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.shape[2] != 3:
         what = getattr(picture, "shape", None) or type(picture).__name__

@@ -15,6 +15,7 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
 from rlcore.store.patience import patiently
+from rlcore.user_code import user_code
 
 TOGETHER = 10  # environments of each of several policies: few, since the first episodes may decide
 FINAL_ROUND = 1  # of environment seeds; 0 is that of the evaluations that chose the best checkpoint
@@ -48,6 +49,7 @@ def evaluate_checkpoint(
     )
 
 
+@user_code()
 def side_by_side(
     run: RunDirectory,
     paths: Sequence[Path],

@@ -39,11 +39,11 @@ class RunDirectory:
         set_aside/<run id>/: runs that this folder held before
 
     Args:
-        path: the run's folder; need not exist yet.
+        path: the run's folder; need not exist yet. It is made absolute, because an environment may call `os.chdir`.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self.config = self.path / "config.yaml"
         self.overrides = self.path / "config_overrides.txt"
         self.identity = self.path / "run.json"
@@ -122,8 +122,12 @@ class RunDirectory:
     @staticmethod
     def new(path: str | Path) -> RunDirectory:
         """The run directory to be made at `path`; `UserError` where a run is there already."""
-        run = RunDirectory(Path(path).absolute())
-        if run.config.exists():
+        run = RunDirectory(path)
+        try:
+            there = run.config.exists()
+        except OSError as error:  # a name that is too long, a folder that is not ours to read
+            raise UserError(f"run_dir={path}: cannot be read ({error.strerror}); choose another run_dir") from None
+        if there:
             raise UserError(
                 f"run_dir={path}: a run is there already; continue it with `shepherd resume {path}` "
                 "or choose another run_dir"

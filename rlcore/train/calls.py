@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from rlcore.errors import RunError, first_line
+from rlcore.errors import EnvironmentFault, RunError
 from rlcore.system.printable import print_traceback
+from rlcore.user_code import explain_exit, is_failure, spell_error
 
 Say = Callable[..., None]
 WORK_EVERY = 1.0  # seconds between two lines of how far a piece of work is
@@ -27,9 +28,12 @@ def call(function: str, arguments: Sequence[Any], say: Say) -> None:
     """
     try:
         result = find(function)(say, *arguments)
-    except Exception as error:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         print_traceback()
-        say("failed", error=pack(error), sentence=f"{type(error).__name__}: {first_line(error)}")
+        failed = error if isinstance(error, Exception) else EnvironmentFault(explain_exit(error))
+        say("failed", error=pack(failed), sentence=spell_error(failed))
     else:
         say("called", result=result)
 

@@ -10,9 +10,10 @@ import os
 import signal
 import sys
 
-from rlcore.errors import RunError, UserError
+from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.imports import large_imports, without_compiler
+from rlcore.user_code import explain_exit
 
 
 def follow(run: RunDirectory) -> None:
@@ -41,7 +42,10 @@ def main() -> None:
         import lightning_fabric  # noqa: F401
     try:
         follow(RunDirectory(sys.argv[1]))
-    except (UserError, RunError) as error:
+    except BaseException as raised:
+        error = raised if isinstance(raised, Exception) else EnvironmentFault(explain_exit(raised))
+        if not isinstance(error, (UserError, RunError)):
+            raise
         output.write(json.dumps({"kind": type(error).__name__, "sentence": str(error)}) + "\n")
         output.flush()
         os._exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import os
@@ -51,7 +52,7 @@ class Session:
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
-        config, card = config_of(run), run.read_card()
+        config, card = dataclasses.replace(config_of(run), run_dir=str(run.path)), run.read_card()
         if (
             config.fabric.ranks > 1 and "LOCAL_RANK" not in os.environ
         ):  # before there are others; one rank checks itself
@@ -89,10 +90,11 @@ class Session:
             if earlier.own and self.training.ranks.rank == 0:
                 self.events.append("resume", **self._moment())
             return
-        if self.config.init_from:
-            self._initialise(self.config.init_from)
-        if self.config.buffer.load_from:
-            self.training.remember(self.config.buffer.load_from)
+        config = self.training.config  # whose paths are absolute
+        if config.init_from:
+            self._initialise(config.init_from)
+        if config.buffer.load_from:
+            self.training.remember(config.buffer.load_from)
 
     def _continue(self, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
         self.training.load_state_dict(learning)

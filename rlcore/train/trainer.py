@@ -41,12 +41,13 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.errors import RunError, UserError, first_line, machine_fault
+from rlcore.errors import EnvironmentFault, RunError, UserError, first_line, machine_fault
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import ending, read_events
 from rlcore.system.imports import large_imports, without_compiler
 from rlcore.system.printable import log_handler, print_traceback
 from rlcore.train.calls import Pace, call
+from rlcore.user_code import explain_exit
 
 ALIVE_EVERY = 2.0  # seconds
 SHOW_EVERY = 0.1  # seconds between two lines of progress: an iteration of A2C takes a millisecond
@@ -235,7 +236,9 @@ class Trainer:
         except UserError as error:
             self.say("error", sentence=str(error), kind="UserError", exit=2)
             return 2
-        except Exception as raised:
+        except BaseException as raised:
+            if not isinstance(raised, Exception):  # the driver waits for a sentence, whatever ends this process
+                raised = EnvironmentFault(explain_exit(raised))
             error = machine_fault(raised) or raised
             if not isinstance(raised, RunError):
                 with contextlib.suppress(OSError):  # the log may lie on the full disk that this is about

@@ -93,7 +93,7 @@ class Training(Loop):
         compiled: bool | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        self.config = config
+        self.config = config = config.with_absolute_paths()
         self._card = dict(card) if card is not None else None
         if envs is not None:
             refuse_foreign_vector(envs)

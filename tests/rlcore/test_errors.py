@@ -58,3 +58,9 @@ def test_a_gathered_mistake_holds_nothing_of_the_frames_it_came_through(fail: Ca
         gc.enable()
     with pytest.raises(UserError, match="must be positive"):
         mistakes.tell()
+
+
+def test_a_sentence_cuts_long_values() -> None:
+    told = str(UserError(f"env.id={'x' * 100_000}: no such environment"))
+    assert len(told) < 400 and "xxx…xxx" in told
+    assert told.startswith("env.id=xxx") and told.endswith(" no such environment")

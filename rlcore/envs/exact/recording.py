@@ -15,6 +15,7 @@ from rlcore import streams
 from rlcore.envs.masks import draw_allowed
 from rlcore.errors import EnvironmentFault
 from rlcore.spec import EnvSpec
+from rlcore.user_code import is_failure, spell_error
 
 MAX_EPISODES = 20
 MAX_STEPS = 4000  # of all episodes together
@@ -54,7 +55,9 @@ class Recording:
         """Take an action that, where the episode comes out otherwise, may be forbidden: an error is an end as well."""
         try:
             self.step(env, action)
-        except Exception as error:
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             self.arrivals.append(f"{type(error).__name__}: {error}".encode())
             self.ended = True
 
@@ -125,10 +128,12 @@ def record_episode(
                 held = [None, *[random_action(spec, rng, obs)] * hold]
             held = held[1:]
             obs = recording.step(env, held[0])
-    except Exception as error:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         raise EnvironmentFault(
             f"this environment fails under random actions: episode {episode}, step {len(recording.actions)} "
-            f"raised {type(error).__name__}: {error}"
+            f"raised {spell_error(error)}"
         ) from error
     if odd := next((at for at, reward in enumerate(recording.rewards, 1) if not math.isfinite(reward)), None):
         raise EnvironmentFault(

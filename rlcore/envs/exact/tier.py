@@ -24,6 +24,7 @@ from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.spaces import spec_of
 from rlcore.errors import EnvironmentFault
 from rlcore.types import State
+from rlcore.user_code import is_failure
 
 OTHER_SEEDS = 3  # tried before a seed is said to change nothing
 CAPTURES = 6  # moments at which a snapshot is taken and continued in a new environment to the next episode's end
@@ -310,7 +311,9 @@ def _continue(
     for index in range(moment, len(plan)):
         try:
             _, arrival, done = _step_or_reset(env, plan[index], done)
-        except Exception:  # it went on differently, so that this action is not allowed
+        except BaseException as error:  # it went on differently, so that this action is not allowed
+            if not is_failure(error):
+                raise
             return index + 1
         if arrival != arrivals[index + 1]:
             return index + 1

@@ -12,7 +12,8 @@ import gymnasium
 from rlcore import plugins
 from rlcore.envs.gym_form import COMPATIBLE
 from rlcore.envs.suites.suite import Suite, open_env
-from rlcore.errors import UserError, first_line
+from rlcore.errors import UserError
+from rlcore.user_code import is_failure, spell_error
 
 KEY = "env.wrapper._target_"
 
@@ -126,12 +127,13 @@ class OwnWrapper(Suite):
         env = open_env(self.inner, env_id, self._others(arguments), render_mode)
         try:
             return _check_env(self.own.own(env, **mine))
-        except Exception as error:
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             env.close()
             given = ", ".join(f"env.wrapper.{name}={value}" for name, value in mine.items()) or "no arguments"
             raise UserError(
-                f"{KEY}={self.own.target} with {given}: cannot be put around {env_id} "
-                f"({type(error).__name__}: {first_line(error)})"
+                f"{KEY}={self.own.target} with {given}: cannot be put around {env_id} ({spell_error(error)})"
             ) from error
 
     def _others(self, wrapper: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import logging
+import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from rlcore.config.values import nearest
 from rlcore.envs.suites.headless import headless_rendering
 from rlcore.errors import UserError, first_line
 from rlcore.types import State
+from rlcore.user_code import is_failure, spell_error
 
 # Keys that SheepRL's files put into `env.wrapper` and that are decided elsewhere here.
 DECIDED_ELSEWHERE = ("_target_", "_convert_", "id", "render_mode")
@@ -171,7 +173,7 @@ class Suite(Protocol):
         """Names of the arguments that an id takes; None where it takes any, or it cannot be found out here."""
         try:
             parameters = inspect.signature(self.source(env_id)).parameters.values()
-        except (ImportError, gymnasium.error.DependencyNotInstalled, TypeError, ValueError):
+        except Exception:  # `make` says what is wrong with the code behind the id
             return None
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             return None
@@ -224,10 +226,19 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
         raise UserError(f"{suite.place(env_id)}: cannot be made here: {first_line(error)}") from None
     except UserError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         given = ", ".join(f"env.wrapper.{k}={v}" for k, v in arguments.items()) or "no arguments"
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise UserError(f"{suite.place(env_id)} with {given}: cannot be made ({reason})") from error
+        raise UserError(f"{suite.place(env_id)} with {given}: cannot be made ({spell_error(error)})") from error
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, gymnasium.Space):
+            found = textwrap.shorten(repr(space), 80)
+            raise UserError(
+                f"{suite.place(env_id)}: its {name} is {found}, not a space of gymnasium.spaces; "
+                "set it in the class or its __init__"
+            )
     if env.unwrapped.spec is None and suite.has(env_id):
         env.unwrapped.spec = GymnasiumSpec(env_id)
     return env

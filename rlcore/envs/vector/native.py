@@ -26,8 +26,9 @@ from rlcore.envs.suites.suite import check_arguments
 from rlcore.envs.vector.episodic import ArrivalArrays, EpisodeSeed, EpisodicVectorEnv
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.wrappers import FlatDictObservation, layers, time_limit
-from rlcore.errors import EnvironmentFault, RunError, UserError, first_line
+from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.types import State
+from rlcore.user_code import is_failure, spell_error
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +65,10 @@ class NativeVectorEnv(EpisodicVectorEnv):
                 self._lanes.take(index, self._single[index])
             try:
                 new, reward[:], terminated[:] = self._lanes.step(action)
-            except Exception as error:
-                raise EnvironmentFault(
-                    f"the environments' step raised {type(error).__name__}: {first_line(error)}"
-                ) from error
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
+                raise EnvironmentFault(f"the environments' step raised {spell_error(error)}") from error
             named = new if isinstance(new, dict) else dict.fromkeys(obs, new)  # what has no key of its own has one
             for key, values in named.items():
                 obs[key][:] = values

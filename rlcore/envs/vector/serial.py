@@ -15,7 +15,7 @@ from rlcore.envs.exact.stacked import stack
 from rlcore.envs.vector.episodic import ArrivalArrays, EpisodeSeed, EpisodicVectorEnv
 from rlcore.envs.vector.single import SingleEnv
 from rlcore.envs.vector.watchdog import STEP_TIMEOUT, Overdue, Watchdog, first_limit
-from rlcore.errors import EnvironmentLost
+from rlcore.errors import EnvironmentFault, EnvironmentLost
 from rlcore.types import State
 
 log = logging.getLogger(__name__)
@@ -96,12 +96,14 @@ class SerialVectorEnv(EpisodicVectorEnv):
                 self._watchdog.call(partial(self._envs[index].replay, seed, env_actions(actions), obs, index))
 
     def close(self) -> None:
-        """Release the environments; one that hangs while it closes is left as it is, with a warning."""
+        """Release the environments; one that hangs or raises while it closes is left as it is, with a warning."""
         for index, env in enumerate(self._envs):
             try:
                 self._watchdog.call(env.close)
             except EnvironmentLost as lost:
                 log.warning("environment %d, close: %s", index, lost)
+            except EnvironmentFault as fault:
+                log.warning("%s", fault)
         self._watchdog.close()
 
 

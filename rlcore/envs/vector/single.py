@@ -15,9 +15,10 @@ from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.gym_form import describe_form, explain_form
 from rlcore.envs.spaces import LARGEST, Bounds, obs_bounds, spec_of
 from rlcore.envs.vector.restarts import Restarts
-from rlcore.errors import EnvironmentFault, RunError, UserError, first_line
+from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.spec import EnvSpec
 from rlcore.types import State
+from rlcore.user_code import is_failure, spell_error
 
 Row = tuple[float, bool, bool]  # reward, terminated, truncated
 
@@ -88,7 +89,9 @@ class SingleEnv:
                     self.rebuild()
                 self.used = True
                 first, _ = self.env.reset(seed=seed)
-            except Exception as error:
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
                 if isinstance(error, UserError) and not self.broken:  # it cannot be made at all
                     raise
                 self._note_failure("reset", error)
@@ -106,15 +109,15 @@ class SingleEnv:
         """Build the environment anew after a failure; a broken one need not close in good order."""
         if self.used:
             with contextlib.suppress(Exception):
-                self.env.close()
+                self.close()
             self.restarts.pause()
             self.env, self.used = self.build(), False
 
-    def _note_failure(self, call: str, error: Exception, action: Any = None) -> None:
+    def _note_failure(self, call: str, error: BaseException, action: Any = None) -> None:
         """Count an exception; an EnvironmentFault where no restart answers it, or none could help."""
         if told := explain_form(self.env, call, error, action):
             raise self._fault(told) from error
-        what = f"{call} raised {type(error).__name__}: {first_line(error)}"
+        what = f"{call} raised {spell_error(error)}"
         if not self.restarts.allow():
             raise self._fault(f"{what}{self.restarts.explain_giving_up()}") from error
         self.broken = True
@@ -130,7 +133,9 @@ class SingleEnv:
         self.length += 1
         try:
             new, reward, terminated, truncated, _ = self.env.step(action)
-        except Exception as error:
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             self._note_failure("step", error, action)
             return 0.0, False, True
         self._write(new, obs, row)
@@ -181,8 +186,13 @@ class SingleEnv:
                 raise EnvironmentFault(self.failures[-1])
 
     def close(self) -> None:
-        """Release the environment."""
-        self.env.close()
+        """Release the environment; an EnvironmentFault where it raised."""
+        try:
+            self.env.close()
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            raise self._fault(f"close raised {spell_error(error)}") from error
 
     def _write(self, new: Any, obs: dict[str, np.ndarray], row: int) -> None:
         for key, shape, dtype in self._layout:

@@ -78,6 +78,11 @@ class Watchdog:
         finally:
             self.calls += 1
 
+    def build(self, make: Callable[[], Any]) -> Any:
+        """Result of a function that builds an environment, which may load an engine; raises as `call` does."""
+        with self.limit_to(first_limit(self.limit)):
+            return self.call(make)
+
     def sentence(self) -> str:
         """Sentence on a call that was overdue."""
         return f"hung; no answer within {self.limit * self.checks_allowed / CHECKS:g} s (env.step_timeout)"
@@ -123,6 +128,10 @@ class StepTimeout(gymnasium.Wrapper):
     def step(self, action: Any) -> Any:
         """Take one action."""
         return self._call(functools.partial(self.env.step, action))
+
+    def render(self) -> Any:
+        """Draw the environment."""
+        return self._call(self.env.render)
 
     def close(self) -> None:
         """Release the environment."""

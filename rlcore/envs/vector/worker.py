@@ -22,6 +22,7 @@ from rlcore.envs.make import make
 from rlcore.envs.vector.single import SingleEnv
 from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.spec import EnvSpec
+from rlcore.user_code import explain_exit
 
 
 class Request(enum.IntEnum):
@@ -146,7 +147,10 @@ def serve(connection: Connection, memory: int) -> None:
             return
         try:
             status, answer = Status.DONE, handler.answer(request)
-        except (UserError, EnvironmentFault, RunError) as error:
+        except BaseException as raised:
+            error = raised if isinstance(raised, Exception) else EnvironmentFault(explain_exit(raised))
+            if not isinstance(error, (UserError, RunError)):
+                raise
             status, answer = Status.ERROR, pickle.dumps((type(error).__name__, str(error)))
         try:
             connection.send_bytes(bytes([status]) + answer)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def test_a_policy_that_remembers_does_so_within_an_episode_and_not_beyond(
     run, envs = checkpointed_run(tmp_path / "run", "run", 1, spec, "q_learning"), [Painter(), Painter()]
     path, made = checkpoint.resolve(run, "latest"), iter(envs)
     monkeypatch.setattr(film, "adapt_to_evaluation", lambda config: config)
-    monkeypatch.setattr(film, "make", lambda config, render_mode: next(made))
+    monkeypatch.setattr(film, "limited_env", lambda config, render_mode: nullcontext(next(made)))
     assert film.film(run, path) == "media/policy.mp4"
     # each action is how many came before it in its episode, modulo 5
     assert envs[0].taken == [0, 1, 2, 3, 4, 0, 1]

@@ -1,0 +1,122 @@
+"""Places of files: they stay where their paths were typed, and one that cannot be used is named."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from flows.runs.create import new_run
+from flows.settings import configure_environment, state_folder
+from flows.tracking.mlflow_store import prepare_store
+from rlcore import plugins
+from rlcore.envs.card import environment_card
+from rlcore.errors import UserError
+from rlcore.store.config_file import config_of
+from rlcore.store.directory import write_json
+from rlcore.train.session import Session
+
+PLUGIN = """
+import os
+import gymnasium
+from gymnasium.envs.classic_control import PendulumEnv
+
+class Wanders(PendulumEnv):
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode=render_mode)
+        os.chdir({there!r})
+
+    def step(self, action):
+        os.chdir({there!r})
+        return super().step(action)
+
+os.chdir({there!r})
+gymnasium.register("Wanders-v0", entry_point=Wanders, max_episode_steps=20)
+"""
+WORDS = "exp=sac env.id=Wanders-v0 plugins=[wanders] env.num_envs=2 buffer.memmap=true buffer.memmap_dir=rows"
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder that the environment changes to; the user is in `tmp_path/here`."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv(plugins.VARIABLE, "wanders")
+    Path("wanders.py").write_text(PLUGIN.format(there=str(there)))
+    yield there
+    del sys.modules["wanders"], gymnasium.registry["Wanders-v0"]
+
+
+def test_new_run_ignores_a_changed_working_folder(there: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    run = new_run([*WORDS.split(), "run_name=one", "algo.learning_starts=8", "algo.total_steps=64"])
+    assert Path.cwd() == here
+    assert run.path == here / "runs/sac/Wanders-v0/one"
+    card = environment_card(config_of(run).env)
+    assert Path.cwd() == here
+    write_json(run.card, card)
+
+    session = Session(run)
+    assert Path.cwd() == there  # the environments are open, and may read files of theirs
+    session.advance(lambda progress: None)
+    session.save()
+    session.evaluate()
+    session.close()
+    assert list(there.iterdir()) == []
+    assert (here / "rows").is_dir()
+    assert list((here / "runs/sac/Wanders-v0/one/checkpoints").glob("[0-9]*"))
+
+
+def test_configure_environment_makes_paths_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    os.environ |= {"SHEPHERD_HOME": "home", "MLFLOW_TRACKING_URI": "sqlite:///a/b.db", "MINARI_DATASETS_PATH": "data"}
+    configure_environment()
+    told = [os.environ[name] for name in ("SHEPHERD_HOME", "MLFLOW_TRACKING_URI", "MINARI_DATASETS_PATH")]
+    assert told == [str(tmp_path / "home"), f"sqlite:///{tmp_path}/a/b.db", str(tmp_path / "data")]
+
+
+def test_prepare_refuses_a_memmap_folder_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a_file").touch()
+    with pytest.raises(UserError, match=r"^buffer.memmap_dir=a_file/rows: cannot be written \(Not a directory\); "):
+        new_run(["exp=sac", "env.id=Pendulum-v1", "buffer.memmap=true", "buffer.memmap_dir=a_file/rows"])
+    assert not Path("runs").exists()
+
+
+def test_state_folder_names_a_home_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_file").touch()
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "a_file"))
+    with pytest.raises(UserError, match=r"^SHEPHERD_HOME=.*/a_file: .* cannot be made \(File exists\); name a "):
+        state_folder()
+
+
+def test_new_run_refuses_a_name_that_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^run_dir=.*…x+: cannot be read \(File name too long\); choose "):
+        new_run(["exp=ppo", f"run_dir={tmp_path}/{'x' * 5_000}"])
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("sqlite:///{0}/a_file/x.db", "cannot be made"),
+        ("sqlite:///{0}", "is not a file; name the SQLite file in it"),
+        ("mysql://host/name", "MySQLdb is not installed"),
+        ("postgresql+nothing://host/name", "not the address of a database"),
+    ],
+)
+def test_prepare_store_names_an_address_that_cannot_be_used(tmp_path: Path, address: str, reason: str) -> None:
+    (tmp_path / "a_file").touch()
+    uri = address.format(tmp_path)
+    with pytest.raises(UserError, match=f"^MLFLOW_TRACKING_URI={re.escape(uri)}: .*{reason}"):
+        prepare_store(uri)
