@@ -171,7 +171,7 @@ class CheckpointConfig:
     """Schedule by which the run becomes durable. Changes no bit of learning."""
 
     every: int | None = arg(None, "policy steps between checkpoints; null = 20 a run", low=1)
-    keep_last: int | None = arg(5, "checkpoints kept (and the best); null = all", low=1)
+    keep_last: int | None = arg(5, "scheduled checkpoints kept, beside the newest and the best one; null = all", low=1)
     save_last: bool = arg(True, "a checkpoint at the end")
     resume_from: str | None = arg(None, "checkpoint directory of another run to continue from")
     memmap_buffer: str = arg(

@@ -67,6 +67,15 @@ def boundary_at(config: RunConfig, before: int, policy_steps: int, reason: str |
     return Boundary(policy_steps, due, reason is not None, reason)
 
 
+def is_scheduled(config: RunConfig, policy_steps: int) -> bool:
+    """Return whether `checkpoint.every`, or the end of the budget, asks for a checkpoint here.
+
+    An evaluation or an interruption makes others.
+    """
+    every, rows = config.checkpoint_every, config.algo.collect_length * config.width
+    return policy_steps >= budget(config) or policy_steps // every > (policy_steps - rows) // every
+
+
 def why_over(
     config: RunConfig, iterations: int, updates: int, policy_steps: int, scores: Mapping[int, float]
 ) -> str | None:

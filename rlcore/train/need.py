@@ -186,7 +186,8 @@ def _there(parts: dict[str, int]) -> dict[str, int]:
 
 
 def _count_kept(config: RunConfig) -> int:
-    """The most checkpoints that lie there at once: those kept, the best, and the one that is being written."""
+    """Return the most checkpoints on the disk at once: kept, the best, one being written, one of an evaluation."""
     every, keep = config.checkpoint_every, config.checkpoint.keep_last
+    beside = 2 + (config.evaluation_every % every != 0)
     made = math.ceil(config.algo.total_steps / min(every, config.evaluation_every)) + 1
-    return made if keep is None else min(made, keep + 2)
+    return made if keep is None else min(made, keep + beside)

@@ -25,7 +25,7 @@ from rlcore.store.patience import patiently
 from rlcore.store.series import evaluations
 from rlcore.system.training_clock import clock
 from rlcore.train.arithmetic import count
-from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over
+from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop, why_over
 from rlcore.train.fingerprint import fingerprint
 from rlcore.train.metrics import MetricsWindow, Stopwatch
 from rlcore.train.need import span
@@ -244,7 +244,10 @@ class Session:
             "time": time.time(),
         }
         patiently(self.events.sync)
-        path = patiently(lambda: checkpoint.save(self.run.checkpoints, self.policy_steps, learning, bookkeeping))
+        scheduled = is_scheduled(self.config, self.policy_steps)
+        path = patiently(
+            lambda: checkpoint.save(self.run.checkpoints, self.policy_steps, learning, bookkeeping, scheduled=scheduled)
+        )
         checkpoint.prune(self.run, self.config.checkpoint.keep_last, path)
         digest = checkpoint.manifest(path)["digest"]
         saved = {"path": str(path.relative_to(self.run.path)), **self._moment(), "digest": digest}

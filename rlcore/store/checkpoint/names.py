@@ -131,10 +131,10 @@ def choose(run: RunDirectory) -> Path:
 
 
 def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
-    """Let `latest` name a checkpoint and remove all but the newest `keep` up to it, and the best. Never fails a run.
+    """Let `latest` name a checkpoint and remove older ones: all but it, the best and the newest `keep` scheduled ones.
 
     Those beyond it are damaged ones that a resume skipped: they count for nothing here, and training writes them anew
-    when it comes there.
+    when it comes there. A disk that refuses fails no run.
 
     Args:
         run: whose.
@@ -145,15 +145,25 @@ def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
         names = _names(run) | {"latest": saved.name}
         _write_names(run, names)
         before = [path for path in newest_first(run.checkpoints) if int(path.name) <= int(saved.name)]
-        for path in before[keep:] if keep is not None else []:
-            if path.name != names.get("best"):
-                move_aside(path)
+        if keep is not None:
+            kept = {saved.name, names.get("best"), *[path.name for path in before if _is_scheduled(path)][:keep]}
+            for path in before:
+                if path.name not in kept:
+                    move_aside(path)
         remove_leftovers(run.checkpoints)
         if (run.checkpoints / chunks.FOLDER).is_dir():
             manifests = [read_manifest(path) for path in newest_first(run.checkpoints)]
             chunks.sweep(run.checkpoints, {name for each in manifests for name in each.get("chunks", {})})
     except (OSError, RunError, Damage) as error:
         log.warning("%s: older checkpoints stay for now: %s", run.checkpoints, error)
+
+
+def _is_scheduled(path: Path) -> bool:
+    """Return whether a checkpoint counts for `checkpoint.keep_last`; those of earlier versions and damaged ones do."""
+    try:
+        return read_manifest(path).get("scheduled", True) is not False
+    except Damage:
+        return True
 
 
 def name_best(run: RunDirectory, path: Path) -> None:

@@ -28,6 +28,7 @@ def save(
     learning: Mapping[str, Any],
     bookkeeping: Mapping[str, Any],
     replace: bool = False,
+    scheduled: bool = True,
 ) -> Path:
     """Write one checkpoint durably.
 
@@ -40,6 +41,8 @@ def save(
         learning: nested dicts and lists of tensors, arrays, chunks and JSON values.
         bookkeeping: JSON values.
         replace: one of that name that verifies makes room; else it is kept, since a run comes to the same bits there.
+        scheduled: the schedule of checkpoints has one here; `prune` does not count the others (of evaluations, and of
+            interruptions).
 
     Returns:
         The checkpoint's directory.
@@ -53,7 +56,7 @@ def save(
         make_directory(directory)
         remove_leftovers(directory)
         if replace or not final.exists() or damage(final):
-            _write(temporary, policy_steps, learning, bookkeeping)
+            _write(temporary, policy_steps, learning, bookkeeping, scheduled)
             move_aside(final)
             os.rename(temporary, final)
         sync_directory(directory)  # also for one that is there: its writer may have died before this line
@@ -66,7 +69,9 @@ def save(
     return final
 
 
-def _write(folder: Path, policy_steps: int, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
+def _write(
+    folder: Path, policy_steps: int, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any], scheduled: bool
+) -> None:
     from rlcore.store.checkpoint import nested_state  # torch
 
     chunks.write_chunks(folder.parent, learning)
@@ -85,6 +90,7 @@ def _write(folder: Path, policy_steps: int, learning: Mapping[str, Any], bookkee
     parts = [chunks.entry_of(chunk, folder.parent) for chunk in chunks.chunks_of(learning)]
     manifest = {"format": FORMAT, "policy_steps": policy_steps, "files": entries}
     manifest |= {"chunks": {part["file"]: {k: part[k] for k in ("size", "sha256")} for part in parts}} if parts else {}
+    manifest |= {} if scheduled else {"scheduled": False}
     write_synced(folder / "manifest.json", seal(manifest))
     for part in (folder / "learning", folder / "bookkeeping", folder):
         sync_directory(part)

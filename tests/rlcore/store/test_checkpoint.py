@@ -20,9 +20,9 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path)
 
 
-def save(run: RunDirectory, policy_steps: int, number: float = 1.0) -> Path:
+def save(run: RunDirectory, policy_steps: int, number: float = 1.0, scheduled: bool = True) -> Path:
     learning = {"learner": {"weight": torch.full((4,), number)}, "count": policy_steps}
-    return checkpoint.save(run.checkpoints, policy_steps, learning, {"time": 5})
+    return checkpoint.save(run.checkpoints, policy_steps, learning, {"time": 5}, scheduled=scheduled)
 
 
 def flip(path: Path) -> None:
@@ -152,6 +152,20 @@ def test_pruning_keeps_the_newest_and_the_best(run: RunDirectory) -> None:
     assert (names["best"], names["latest"]) == ("64", "2000")
     checkpoint.prune(run, None, run.checkpoints / "2000")
     assert len(list(checkpoint.newest_first(run.checkpoints))) == 3
+
+
+def test_prune_counts_scheduled_checkpoints_alone(run: RunDirectory) -> None:
+    def there() -> list[int]:
+        return sorted(int(path.name) for path in checkpoint.newest_first(run.checkpoints))
+
+    for policy_steps in (64, 96, 128, 160, 192, 224):
+        path = save(run, policy_steps, scheduled=policy_steps % 64 == 0)
+        if policy_steps == 96:
+            checkpoint.name_best(run, path)
+        checkpoint.prune(run, 2, path)
+    assert there() == [96, 128, 192, 224]  # the best, two scheduled ones, the newest
+    checkpoint.prune(run, 2, save(run, 256))
+    assert there() == [96, 192, 256]
 
 
 def test_damaged_checkpoints_beyond_the_one_resumed_from_do_not_count_as_kept(run: RunDirectory) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rlcore.config.groups import RunConfig
 from rlcore.run_config import build_config
-from rlcore.train.boundary import Boundary, boundary_at, budget, next_stop, why_over
+from rlcore.train.boundary import Boundary, boundary_at, budget, is_scheduled, next_stop, why_over
 from tests.runs import values
 
 
@@ -52,6 +52,13 @@ def test_without_numbers_there_are_20_checkpoints_and_10_evaluations() -> None:
 def test_what_was_passed_is_due(before: int, after: int, reason: str | None, due: tuple[str, ...]) -> None:
     boundary = boundary_at(config(), before, after, reason)
     assert boundary == Boundary(after, due, reason is not None, reason)
+
+
+def test_is_scheduled_leaves_out_evaluations_and_interruptions() -> None:
+    run = config(evaluation__every=64)  # iterations of 64 rows pass 100, 200, … at these; the last one is the end
+    scheduled = [spent for spent in range(64, 961, 64) if is_scheduled(run, spent)]
+    assert scheduled == [128, 256, 320, 448, 512, 640, 704, 832, 960]
+    assert is_scheduled(config(checkpoint__every=5000), 960)
 
 
 def test_the_last_checkpoint_may_be_left_out_unless_it_is_evaluated() -> None:

@@ -49,6 +49,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, str]:
     return run, train(run)
 
 
+def test_evaluations_leave_the_scheduled_checkpoints(tmp_path: Path) -> None:
+    settings = {"checkpoint__every": 128, "checkpoint__keep_last": 3, "evaluation__every": 64}
+    run = prepare(tmp_path / "run", **(SETTINGS | settings))
+    train(run)
+    there = {path.name for path in checkpoint.newest_first(run.checkpoints)}
+    assert {"256", "384", "512"} <= there and len(there) <= 4  # and one that was the best when 512 was written
+
+
 def make_earlier(run: RunDirectory) -> dict[int, int]:
     """Have a run look as versions wrote it that called checkpoints by env steps; {policy steps: env steps}."""
     events = list(read_events(run.events))
