@@ -23,7 +23,7 @@ from flows.runs.trainer import SameAgain, standing
 from flows.runs.with_torch import with_torch
 from flows.settings import configure_environment
 from rlcore.envs.card import card_key
-from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, UserError
+from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, UserError, machine_fault
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
@@ -137,7 +137,8 @@ def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -
 
 def may_pass(failure: Any) -> bool:
     """Decide whether a failure may pass by itself, and tell of one that is tried again."""
-    lasting = isinstance(failure, (UserError, EnvironmentFault, DiskFault, OutOfMemory, SameAgain))
+    known = machine_fault(failure) or failure if isinstance(failure, Exception) else failure
+    lasting = isinstance(known, (UserError, EnvironmentFault, DiskFault, OutOfMemory, SameAgain))
     worth = isinstance(failure, EnvironmentLost) or not lasting
     if worth:
         tell("stage", {"doing": f"{failure}; trying again", "failure": True})

@@ -6,9 +6,11 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+IMAGE_SIDE = 8  # pixels; what is smaller does not look like an image
+IMAGES_ARE = "an image is a Box of uint8, or of real numbers with the bounds 0 and 1"
 ACTION = "past_action"  # key of an agent's own actions before, in its history
 
 
@@ -53,6 +55,7 @@ class ArraySpec:
         window: what of its past belongs to it, as `env.frame_stack` asks for images; None = nothing. A frame has
             `shape`, and an agent is shown [frames, *shape].
         binds: of a mask, what it is about, where the environment says so; None = masks lie one behind the other.
+        bounds: smallest and largest value that a Box declares, for messages; None = unknown, or no such bound.
     """
 
     shape: tuple[int, ...]
@@ -62,6 +65,21 @@ class ArraySpec:
     kind: str = "vector"
     window: Window | None = None
     binds: Binding | None = None
+    bounds: tuple[float | None, float | None] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def looks_like_image(self) -> bool:
+        """True for a vector of an image's shape, which is no image since its type or its bounds are others."""
+        return self.kind == "vector" and self.n is None and len(self.shape) in (3, 4) and min(self.pixels) >= IMAGE_SIDE
+
+    def describe(self) -> str:
+        """Return type, shape and declared bounds in words."""
+        if self.bounds is None:
+            return f"{self.dtype}, {list(self.shape)}"
+        low, high = (
+            edge if side is None else f"{side:g}" for side, edge in zip(self.bounds, ("-inf", "inf"), strict=True)
+        )
+        return f"{self.dtype}, {list(self.shape)}, {low} to {high}"
 
     @property
     def size(self) -> int:
@@ -215,10 +233,12 @@ def _takes(chosen: Any, choices: Sequence[int]) -> Any:
 def _array(data: Mapping[str, Any]) -> ArraySpec:
     window: Mapping[str, int] | None = data.get("window")
     binds: Mapping[str, Any] | None = data.get("binds")
+    bounds: Sequence[float | None] | None = data.get("bounds")
     parts = (data["dtype"], data["n"], data["start"], data.get("kind", "vector"))
     return ArraySpec(
         tuple(data["shape"]),
         *parts,
         None if window is None else Window(**window),
         None if binds is None else Binding(binds["part"], binds["by"], tuple(binds["when"])),
+        None if bounds is None else (bounds[0], bounds[1]),
     )

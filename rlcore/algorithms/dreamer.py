@@ -28,6 +28,7 @@ class DreamerConfig(ReplayConfig):
     """Keys of every Dreamer."""
 
     kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
+    obeys_masks_with: ClassVar[str] = f"algo.actor.cls={MASKED}"
     registers: ClassVar[Mapping[str, str]] = WORLD_PARTS
     side: ClassVar[int | None] = 64  # pixels of the images that its convolutions take; None: any power of two
     continuous: ClassVar[tuple[str, ...]] = ("trunc_normal", "tanh_normal", "normal")  # distributions; the first, auto
@@ -95,6 +96,12 @@ class DreamerConfig(ReplayConfig):
             allowed = ", ".join(("auto", *fitting))
             raise UserError(f"distribution.type={kind}: a {action.space} action takes one of {allowed}")
         return kind
+
+    @property
+    def obeys_masks(self) -> bool:
+        """True if the actor is the one that masks are for."""
+        actor: Any = getattr(self, "actor", None)
+        return actor is not None and actor.cls == MASKED
 
     def notices(self, run: RunConfig) -> Iterator[str]:
         """Say what is not stacked, and when learning begins later than its key says."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rlcore.config.schema import REQUIRED, arg
 from rlcore.errors import UserError
+from rlcore.spec import IMAGES_ARE
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
@@ -24,6 +25,8 @@ class AlgorithmConfig:
     kinds: ClassVar[frozenset[str]] = VECTORS  # of observation keys that it reads
     # Of the learner's parts those that may be registered apart: name in model_manager.models -> its place in the state.
     registers: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    obeys_masks_with: ClassVar[str] = ""  # the setting with which its policy takes allowed actions alone, if it has one
 
     name: str = arg(REQUIRED, "the algorithm")
     total_steps: int = arg(
@@ -53,6 +56,22 @@ class AlgorithmConfig:
     def notices(self, run: RunConfig) -> Iterator[str]:
         """Sentences on what a run will do otherwise than its keys seem to say."""
         return iter(())
+
+    @property
+    def obeys_masks(self) -> bool:
+        """True if its policy takes no action that a mask of the environment forbids."""
+        return False
+
+    def env_notices(self, spec: EnvSpec) -> Iterator[str]:
+        """Sentences on what a run does otherwise than its environment seems to ask."""
+        if (masks := [key for key, part in spec.obs.items() if part.kind == "mask"]) and not self.obeys_masks:
+            fix = f"; {self.obeys_masks_with} obeys them" if self.obeys_masks_with and spec.mask_keys else ""
+            yield f"{self.name} ignores {', '.join(masks)} of {spec.id}: its policy may choose what they forbid{fix}"
+        for key in getattr(getattr(self, "mlp_keys", None), "encoder", ()):
+            if key in spec.obs and (part := spec.obs[key]).looks_like_image:
+                yield (
+                    f"{key} of {spec.id} ({part.describe()}) is read as a vector of {part.size:,} numbers: {IMAGES_ARE}"
+                )
 
     def quiet_steps(self, width: int, rows: int = 0) -> int:
         """Policy steps that no gradient step is owed for, where one takes so many `rows` of an environment."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rlcore.envs.spaces import is_plane, kind_of, obs_spaces
+from rlcore.envs.spaces import is_plane, kind_of, obs_spaces, refuse_large
 from rlcore.errors import UserError
 from rlcore.spec import ArraySpec, Window
 
@@ -57,13 +58,25 @@ class ScreenSize(gymnasium.ObservationWrapper):
             channels = spec.shape[-3] if spec.channels_first else spec.shape[-1]
             if grayscale and channels not in (1, 3):
                 raise UserError(f"env.grayscale=true: image {key!r} has {channels} channels, neither 3 nor 1")
-            space = parts[key]
-            shape = self.change(np.zeros(space.shape, space.dtype), spec.channels_first).shape
+            space, shape = parts[key], self.shape_of(spec)
+            refuse_large(
+                f"env.screen_size={side}",
+                f"image {key!r} of shape {list(shape)}",
+                math.prod(shape) * space.dtype.itemsize,
+            )
             if shape == spec.shape:  # a suite may have made them so itself
                 continue
             self.images[key] = spec.channels_first
             parts[key] = spaces.Box(space.low.min(), space.high.max(), shape, space.dtype.type)
         self.observation_space = spaces.Dict(parts)
+
+    def shape_of(self, spec: ArraySpec) -> tuple[int, ...]:
+        """Return the shape that `change` gives an image."""
+        height, width = spec.pixels if self.side is None else (self.side, self.side)
+        channels = spec.shape[-3] if spec.channels_first else spec.shape[-1]
+        channels = 1 if self.grayscale and channels == 3 else channels
+        pixels = (channels, height, width) if spec.channels_first else (height, width, channels)
+        return (*spec.shape[:-3], *pixels)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
         """The dict with its images as they are to be."""
@@ -111,6 +124,11 @@ class FrameStack(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, frames: int, dilation: int) -> None:
         super().__init__(env)
         self.frames, self.dilation = frames, dilation
+        rows = (frames - 1) * dilation + 1
+        asked = f"env.frame_stack={frames}" + f" with env.frame_stack_dilation={dilation}" * (dilation > 1)
+        for key, spec in image_keys(env).items():
+            one = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+            refuse_large(asked, f"the last {rows:,} images {key!r}", rows * one)
 
     @property
     def frame_windows(self) -> dict[str, Window]:

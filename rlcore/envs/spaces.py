@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -13,12 +13,14 @@ from gymnasium import spaces
 
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec, Window
+from rlcore.system.free import memory, size
 
 GOALS = ("achieved_goal", "desired_goal")  # of a GoalEnv, beside its `observation`
 WINDOWS = "frame_windows"  # attribute of the wrapper that says what of the past of its images is seen
 REAL = ("float16", "float32", "float64")  # types that torch has too; of actions these alone
 WHOLE = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
 LARGEST = float(np.finfo(np.float32).max)  # of what agents compute with; beyond, a finite number becomes infinite
+UNCHECKED = 32 << 20  # bytes that every machine has
 MOST_ELEMENTS = 100_000  # of an action: each is an output of the policy
 Bounds = dict[str, tuple[np.ndarray, np.ndarray]]
 BINDINGS = "mask_bindings"  # attribute of an environment: key -> (part,) or (part, by, when), as `Binding` has them
@@ -116,6 +118,46 @@ def action_spec(space: spaces.Space[Any]) -> ActionSpec:
     )
 
 
+def refuse_large(asked: str, what: str, count: int) -> None:
+    """Refuse, before it is made, what would take a large part of the free memory in one environment alone.
+
+    Args:
+        asked: key and value, or the environment, that ask for it.
+        what: would take so much.
+        count: bytes.
+
+    Raises:
+        UserError: it takes more than a sixteenth of what is free.
+    """
+    if count > UNCHECKED and count * 16 > (free := memory()):
+        raise UserError(
+            f"{asked}: {what} would take {size(count)} in each environment, and {size(free)} of memory are free here; "
+            "make it smaller"
+        )
+
+
+def check_spaces(env: gymnasium.Env, name: str) -> None:
+    """Refuse an environment without spaces, or with an observation that does not fit into memory; a UserError."""
+    for attribute in ("observation_space", "action_space"):
+        space = getattr(env, attribute, None)
+        if not isinstance(space, spaces.Space):
+            told = "None" if space is None else f"a {type(space).__name__}"
+            raise UserError(f"env.id={name}: its {attribute} is {told}; set it to a space of gymnasium.spaces")
+    for leaf in _leaves(env.observation_space):
+        if leaf.shape is not None and leaf.dtype is not None:
+            shown = f"an observation of shape {list(leaf.shape)} and type {leaf.dtype}"
+            refuse_large(f"env.id={name}", shown, math.prod(leaf.shape) * leaf.dtype.itemsize)
+
+
+def _leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
+    inner = space.spaces if isinstance(space, (spaces.Dict, spaces.Tuple)) else None
+    if inner is None:
+        yield space
+        return
+    for part in inner.values() if isinstance(inner, dict) else inner:
+        yield from _leaves(part)
+
+
 def _usable_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
     """Bounds of a Box of actions; infinite if their distance is no finite number, since nothing can be scaled to it.
 
@@ -177,7 +219,8 @@ def array_spec(key: str, space: spaces.Space[Any]) -> ArraySpec:
     if isinstance(space, spaces.MultiDiscrete):
         return ArraySpec(tuple(space.shape), "int64")
     if isinstance(space, (spaces.Box, spaces.MultiBinary)) and str(space.dtype) in (*REAL, *WHOLE):
-        return ArraySpec(tuple(space.shape), str(space.dtype))
+        bounds = (_edge(space.low.min()), _edge(space.high.max())) if isinstance(space, spaces.Box) else None
+        return ArraySpec(tuple(space.shape), str(space.dtype), bounds=bounds)
     fix = "leave it out of the environment's space"
     if isinstance(space, spaces.Box):
         fix = f"declare one of {', '.join((*REAL, *WHOLE))}"
@@ -185,3 +228,7 @@ def array_spec(key: str, space: spaces.Space[Any]) -> ArraySpec:
     raise UserError(
         f"observation {key!r} is {space}: only Box, Discrete, MultiDiscrete and MultiBinary can be observed; {fix}"
     )
+
+
+def _edge(bound: Any) -> float | None:
+    return float(bound) if np.isfinite(bound) else None

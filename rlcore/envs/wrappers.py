@@ -13,7 +13,7 @@ from gymnasium.wrappers import TimeLimit, TransformAction
 from gymnasium.wrappers.utils import rescale_box
 
 from rlcore.config.values import nearest
-from rlcore.envs.spaces import action_spec
+from rlcore.envs.spaces import action_spec, refuse_large
 from rlcore.envs.velocities import LAYOUTS
 from rlcore.errors import UserError
 
@@ -206,6 +206,9 @@ class ActionsAsObservation(gymnasium.Wrapper):
         self.nvec = None if action.continuous else np.array(action.nvec)
         self.start = None if action.continuous else np.array(action.start)
         self.noop = self.encode(self._check_noop(noop, math.prod(action.shape)))
+        asked = f"env.actions_as_observation.num_stack={num_stack}" + f" with dilation={dilation}" * (dilation > 1)
+        rows = num_stack * dilation
+        refuse_large(asked, f"a stack of {rows:,} past actions", rows * self.noop.size * self.noop.itemsize)
         self.history = np.tile(self.noop, (num_stack * dilation, 1))  # row -1 is the newest
         low, high = np.float32(0), np.float32(1)
         if action.continuous:

@@ -10,7 +10,7 @@ from rlcore.config.algorithm import VECTORS
 from rlcore.config.schema import arg, other_default
 from rlcore.config.values import nearest, spell
 from rlcore.errors import UserError
-from rlcore.spec import ActionSpec, EnvSpec
+from rlcore.spec import IMAGES_ARE, ActionSpec, EnvSpec
 
 # Name in a config -> class of torch.nn.
 ACTIVATIONS: dict[str, str] = {
@@ -164,9 +164,11 @@ def _check_group(spec: EnvSpec, keys: Sequence[str], place: str, allowed: Sequen
         if key not in spec.obs:
             raise UserError(f"{place}: {spec.id} has no key {key!r}{nearest(key, spec.obs)}{fix}")
         if key not in allowed:
-            kind, shape = spec.obs[key].kind, list(spec.obs[key].shape)
+            part, kind = spec.obs[key], spec.obs[key].kind
             other = f", which algo.{'cnn' if kind == 'image' else 'mlp'}_keys.encoder may name"
-            told = f"{spec.obs[key].dtype}, {shape}{other if kind != 'mask' else ''}"
+            told = f"{part.describe()}{other if kind != 'mask' else ''}"
+            if place.startswith("algo.cnn") and part.looks_like_image:
+                fix = f": {IMAGES_ARE}; declare it so in the environment's space{fix}"
             raise UserError(f"{place}: key {key!r} of {spec.id} is of kind {kind} ({told}){fix}")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from rlcore.system.devices import cores
 
 CGROUPS = Path("/sys/fs/cgroup")
+UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 UNLIMITED = 1 << 60  # bytes: version 1 of control groups writes a number near 2⁶³ where there is no limit
 
 
@@ -99,3 +100,13 @@ def _entry(path: Path, name: str) -> int:
     except OSError:
         return 0
     return next((int(value) for key, _, value in (line.partition(" ") for line in lines) if key == name), 0)
+
+
+def size(count: int) -> str:
+    """Bytes as a person says them, in powers of 1,000."""
+    number, unit = float(count), 0
+    while number >= 999.5 and unit < len(UNITS) - 1:
+        number, unit = number / 1000, unit + 1
+    if number >= 999.5:
+        return f"more than 999 {UNITS[-1]}"
+    return f"{number:.{1 if number < 10 and unit else 0}f} {UNITS[unit]}"

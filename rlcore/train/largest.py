@@ -56,7 +56,7 @@ def _largest(config: RunConfig, number: _Number, fits: Callable[[RunConfig], boo
         return None
     while high - low > max(1, low // 20):
         far = high > 4 * max(1, low)
-        middle = max(low + 1, int((low * high) ** 0.5)) if far else (low + high) // 2
+        middle = max(low + 1, int((max(1, low) * high) ** 0.5)) if far else (low + high) // 2
         low, high = (middle, high) if fit(number, middle) else (low, middle)
     digit = 10 ** max(0, len(str(low)) - 2)
     return max(number.low, low // digit * digit)

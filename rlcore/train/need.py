@@ -15,13 +15,15 @@ its buffer says how many rows it keeps, the environment's spec what a row takes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from rlcore.config.groups import RunConfig
+import numpy as np
+
+from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.data.sizes import PIECES, row_bytes
-from rlcore.spec import EnvSpec
+from rlcore.spec import EnvSpec, Window
 from rlcore.system.devices import gpus
-from rlcore.system.free import Free
+from rlcore.system.free import Free, size
 
 # Bytes that nobody else has, measured: a trainer after a short training, an environment's process (CartPole; of MuJoCo
 # twice that), an environment in the trainer (CartPole; of Box2D 96 kB, of MuJoCo 1 MB), a thread of torch.
@@ -29,7 +31,6 @@ PROCESS, WORKER, ENVIRONMENT, THREAD = 240 << 20, 20 << 20, 6 << 10, 100 << 10
 STATE = 256  # bytes of an environment's state in a checkpoint
 BEYOND = 1 << 80  # bytes, where a size has more than 63 bits
 PER_CORE = 4  # ranks: each of them computes all the time
-UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def need(config: RunConfig, spec: EnvSpec, counted: Counted | None = None) -> Ne
     """The sum of a config in an environment; without what the algorithm keeps where that is not `counted`."""
     counted, ranks, width, env = counted or Counted(), config.fabric.ranks, config.width, config.env
     workers, row, gpu = 0 if env.sync_env else width, row_bytes(spec), on_gpu(config)
+    past, shown = _window_bytes(spec)
     judging = min(config.evaluation.num_envs, max(config.evaluation.episodes, config.final_episodes))
     arriving = config.algo.collect_length * env.num_envs * row
     rows = config.algo.iterations(width) * config.algo.collect_length + 1  # of a whole run, and the arrival after them
@@ -116,6 +118,10 @@ def need(config: RunConfig, spec: EnvSpec, counted: Counted | None = None) -> Ne
     # The learner has a copy of the rollout, in its own form; a step computes the optimizer's next state beside it.
     learning = {"parameters": counted.agent, "optimizer": counted.beside + counted.agent, "rollout": arriving}
     learning |= {"batch": counted.batch_rows * (counted.row or row)}
+    # Stacked frames are copied for each row that is learned from at once.
+    minibatch: int = getattr(config.algo, "per_rank_batch_size", None) or BEYOND
+    at_once = counted.batch_rows or min(minibatch, config.algo.collect_length * env.num_envs)
+    learning |= {"frames": env.num_envs * past + (env.num_envs + at_once) * shown}
     memory = {
         "processes": ranks * PROCESS + workers * WORKER,
         "threads": ranks * config.num_threads * THREAD,
@@ -141,6 +147,42 @@ def need(config: RunConfig, spec: EnvSpec, counted: Counted | None = None) -> Ne
     )
 
 
+def _window_bytes(spec: EnvSpec) -> tuple[int, int]:
+    """Bytes of the past that acting keeps for one environment, and of all frames that are shown of one row."""
+    past, shown = 0, 0
+    for part in spec.obs.values():
+        if part.window is not None:
+            frame = math.prod(part.shape) * np.dtype(part.dtype).itemsize
+            past, shown = past + part.window.reach * frame, shown + part.window.frames * frame
+    return past, shown
+
+
+def resized(spec: EnvSpec, made: EnvConfig, asked: EnvConfig) -> EnvSpec:
+    """Return the spec of another env group, of which only sizes differ, without making its environment.
+
+    Args:
+        spec: of an environment.
+        made: the env group that it was made from.
+        asked: the other one.
+
+    Returns:
+        The spec with `screen_size`, `frame_stack`, `frame_stack_dilation` and `actions_as_observation.num_stack` of it.
+    """
+    obs = dict(spec.obs)
+    before, after = made.actions_as_observation.num_stack, asked.actions_as_observation.num_stack
+    if before != after and "action_stack" in obs and before > 0:
+        stack = obs["action_stack"]
+        obs["action_stack"] = replace(stack, shape=(math.prod(stack.shape) // before * max(0, after),))
+    frames = (asked.frame_stack, asked.frame_stack_dilation)
+    for key, part in spec.obs.items():
+        if part.window is not None and frames != (made.frame_stack, made.frame_stack_dilation):
+            obs[key] = replace(obs[key], window=Window(*frames) if asked.frame_stack > 1 else None)
+        if part.kind == "image" and asked.screen_size and asked.screen_size != made.screen_size:
+            sides = (asked.screen_size if side == made.screen_size else side for side in part.shape)
+            obs[key] = replace(obs[key], shape=tuple(sides))
+    return replace(spec, obs=obs)
+
+
 def _plan(config: RunConfig, counted: Counted) -> str:
     """Gradient steps of a run in both units in which papers count them."""
     if counted.updates is None:
@@ -155,16 +197,6 @@ def on_gpu(config: RunConfig) -> bool:
     """Tell whether a run of this config computes on a GPU here."""
     accelerator = config.fabric.accelerator
     return accelerator in ("cuda", "gpu") or (accelerator == "auto" and gpus() > 0)
-
-
-def size(count: int) -> str:
-    """Bytes as a person says them, in powers of 1,000."""
-    number, unit = float(count), 0
-    while number >= 999.5 and unit < len(UNITS) - 1:
-        number, unit = number / 1000, unit + 1
-    if number >= 999.5:
-        return f"more than 999 {UNITS[-1]}"
-    return f"{number:.{1 if number < 10 and unit else 0}f} {UNITS[unit]}"
 
 
 def span(seconds: float) -> str:

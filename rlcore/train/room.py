@@ -14,10 +14,11 @@ from rlcore.errors import UserError
 from rlcore.spec import EnvSpec
 from rlcore.system.free import Free
 from rlcore.train.largest import largest_fitting
-from rlcore.train.need import PROCESS, Need, need, on_gpu
+from rlcore.train.need import PROCESS, Need, need, on_gpu, resized
 
 log = logging.getLogger(__name__)
 MEMORIES = 8  # as large as a replay memory that its rows may take, in files and in the checkpoints that are kept
+LARGE = 100_000  # numbers of an observation, or choices of an action
 LAYERS = 16  # that may be as wide as the largest number of the config, before anybody counts
 
 
@@ -50,11 +51,24 @@ def _refuse_beyond(free: Free, config: RunConfig, spec: EnvSpec, counts: bool) -
     short = whole.beyond(free)
     if short is None:
         return whole
-    blamed = largest_fitting(config, lambda other: _sum(other, spec, counts).beyond(free) is None)
+    fits = lambda other: _sum(other, resized(spec, config.env, other.env), counts).beyond(free) is None  # noqa: E731
+    blamed = largest_fitting(config, fits)
     if blamed is None:
-        raise UserError(f"this run would need {short}; free some, or make several of its numbers smaller")
+        large = _name_large_spaces(spec)
+        raise UserError(f"this run would need {short}{large}; free some, or make several of its numbers smaller")
     key, value, largest = blamed
     raise UserError(f"{key}={spell(value)}: this run would need {short}; the largest {key} that fits is {largest}")
+
+
+def _name_large_spaces(spec: EnvSpec) -> str:
+    """Return words on the parts of an environment's spaces that are large, largest first; "" if none is."""
+    sizes = {f"its observation {key!r}": part.size for key, part in spec.obs.items()}
+    sizes |= {f"choices of sub-action {i}": count for i, count in enumerate(spec.action.nvec)}
+    if len(spec.action.nvec) == 1:
+        sizes = {name.replace("choices of sub-action 0", "choices of its action"): size for name, size in sizes.items()}
+    large = sorted(((size, name) for name, size in sizes.items() if size > LARGE), reverse=True)
+    told = ", ".join(f"{name}: {size:,}" for size, name in large)
+    return f", most of it for numbers that env.id={spec.id} brings ({told})" if told else ""
 
 
 def _sum(config: RunConfig, spec: EnvSpec, counts: bool) -> Need:
@@ -86,4 +100,5 @@ def _may_be_large(config: RunConfig, spec: EnvSpec, free: Free) -> bool:
     values, groups = plain(config), (arguments(type(config.algo), "algo."), arguments(type(config.buffer), "buffer."))
     numbers = (at(values, argument.key) for group in groups for argument in group)
     largest = max((n for n in numbers if type(n) is int and n != config.algo.total_steps), default=0)
-    return 4 * 4 * LAYERS * largest**2 > free.memory
+    wide = max([spec.action.flat_size, *(part.size for part in spec.obs.values())])  # of a first or last layer
+    return 4 * 4 * LAYERS * largest * max(largest, wide) > free.memory

@@ -117,6 +117,8 @@ class Training(Loop):
         spec = envs.spec if envs is not None else told and EnvSpec.from_json(told)
         if spec is not None:
             self.config.algo.check_spec(spec)
+            for notice in self.config.algo.env_notices(spec):
+                log.warning("%s", notice)
             check_room(self.config, spec, Path(self.config.run_dir), begun=True)
 
     @property

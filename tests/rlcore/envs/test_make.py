@@ -271,6 +271,49 @@ def test_normalised_actions_are_minus_one_to_one_where_both_bounds_are_finite(dt
     env.step(given)  # it asserts that its action lies in its own space
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"screen_size": 100_000},
+            r"env.screen_size=100000: image 'camera' of shape \[100000, 100000, 3\] would take 30",
+        ),
+        ({"frame_stack": 1_000_000}, "env.frame_stack=1000000: the last 1,000,000 images 'camera' would take 12 GB"),
+        (
+            {"frame_stack": 2, "frame_stack_dilation": 10**9},
+            "env.frame_stack=2 with env.frame_stack_dilation=1000000000: the last 1,000,000,001 images",
+        ),
+        (
+            {"num_stack": 10**9},
+            "env.actions_as_observation.num_stack=1000000000: a stack of 1,000,000,000 past actions",
+        ),
+        (
+            {"num_stack": 10**9, "dilation": 10**9},
+            "num_stack=1000000000 with dilation=1000000000: a stack of 1,000,000,000,000,000,000 past actions",
+        ),
+    ],
+)
+def test_make_refuses_what_does_not_fit_before_it_is_made(settings, says, monkeypatch):
+    monkeypatch.setattr("rlcore.envs.spaces.memory", lambda: 40 * 10**9)
+    with pytest.raises(UserError, match=says) as refused:
+        made("Probe/Camera-v0", **settings)
+    assert "\n" not in str(refused.value) and "40 GB of memory are free here" in str(refused.value)
+
+
+def test_make_refuses_an_observation_that_does_not_fit(monkeypatch):
+    monkeypatch.setattr("rlcore.envs.spaces.memory", lambda: 10**9)
+    large = spaces.Box(0, 255, (100, 1000, 1000), np.uint8)
+    with pytest.raises(UserError, match=r"env.id=Probe/Spaces-v0: an observation of shape \[100, 1000, 1000\]"):
+        spaces_env(observation=spaces.Dict({"a": spaces.Tuple((large,))}))
+
+
+@pytest.mark.parametrize(("name", "told"), [("observation", "None"), ("action", "a list")])
+def test_make_refuses_an_environment_without_spaces(name, told, monkeypatch):
+    monkeypatch.setattr(probe_envs.Counter, f"{name}_space", None if told == "None" else [2])
+    with pytest.raises(UserError, match=f"env.id=Probe/Counter-v0: its {name}_space is {told}; set it to a space"):
+        made("Probe/Counter-v0")
+
+
 def test_parts_without_a_number_are_left_out():
     empty = spaces.Box(0, 1, (3, 0))
     env = spaces_env(observation=spaces.Dict({"state": spaces.Box(-1, 1, (2,)), "empty": empty, "none": spaces.Dict()}))

@@ -218,6 +218,48 @@ def test_what_does_not_fit_is_refused_with_the_largest_that_does(
     check_room(config(f"{key}={found}"), SPEC, Path("nowhere"))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("env.frame_stack", 100_000, "frames"),
+        ("env.frame_stack_dilation", 1_000_000, "frames"),
+        ("env.screen_size", 10_000, "rollout"),
+        ("env.actions_as_observation.num_stack", 10_000_000, "rollout"),
+    ],
+)
+def test_what_an_observation_takes_is_refused_by_its_key(key: str, value: int, part: str, machine: Free) -> None:
+    stacked = ["env.frame_stack=2"] if key.endswith("dilation") else []
+    given = config("env.id=Frames", f"{key}={value}", *stacked)
+    env = given.env
+    window = Window(env.frame_stack, env.frame_stack_dilation) if env.frame_stack > 1 else None
+    obs = {"rgb": ArraySpec((env.screen_size, env.screen_size, 3), "uint8", kind="image", window=window)}
+    if (past := env.actions_as_observation.num_stack) > 0:
+        obs["action_stack"] = ArraySpec((2 * past,), "float32")
+    with pytest.raises(
+        UserError, match=rf"^{key}={value}: this run would need .*{part}.*; the largest {key} that fits"
+    ):
+        check_room(given, EnvSpec("Frames", obs, DISCRETE), Path("nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (
+            dataclasses.replace(SPEC, action=dataclasses.replace(DISCRETE, nvec=(10**9,))),
+            "choices of its action: 1,000",
+        ),
+        (
+            dataclasses.replace(SPEC, action=ActionSpec("MultiDiscrete", (2,), "int64", nvec=(3, 10**9), start=(0, 0))),
+            "choices of sub-action 1: 1,000,000,000",
+        ),
+        (dataclasses.replace(SPEC, obs={"state": ArraySpec((), "int64", n=10**9)}), "its observation 'state': 1,000"),
+    ],
+)
+def test_a_space_with_too_many_values_is_named(spec: EnvSpec, told: str, machine: Free) -> None:
+    with pytest.raises(UserError, match=rf"numbers that env.id=CartPole-v1 brings \({told}"):
+        check_room(config(), spec, Path("nowhere"))
+
+
 SIX = ActionSpec("Box", (6,), "float32", low=(-1.0,) * 6, high=(1.0,) * 6)
 CHEETAH = EnvSpec("Cheetah", {"state": ArraySpec((17,), "float64")}, SIX)
 PIXELS = ArraySpec((64, 64, 3), "uint8", kind="image", window=Window(4))  # a frame is kept once

@@ -1,0 +1,91 @@
+"""What an algorithm says at the start of a run about an environment's masks and images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from flows.config.compose import compose
+from flows.runs.env_card import write_card
+from flows.runs.listeners import listening
+from rlcore.algorithms import ALGORITHMS
+from rlcore.envs.make import EnvSettings, make
+from rlcore.envs.spaces import spec_of
+from rlcore.errors import UserError
+from rlcore.spec import EnvSpec
+from rlcore.train.training import Training
+from tests.rlcore.envs import probe_envs
+from tests.runs import prepare
+
+DREAMERS = ("dreamer_v1", "dreamer_v2", "dreamer_v3")
+
+
+def spec(observation: spaces.Space[Any]) -> EnvSpec:
+    return spec_of(make(EnvSettings("Probe/Spaces-v0", wrapper={"observation": observation})))
+
+
+def told(algo: str, spec: EnvSpec, *overrides: str) -> list[str]:
+    return list(compose([f"exp={algo}", *overrides])[0].algo.env_notices(spec))
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_env_notices_say_that_masks_are_ignored(algo: str) -> None:
+    (notice,) = told(algo, spec_of(make(EnvSettings("Probe/Masked-v0"))))
+    hint = "; algo.actor.cls=masked_actor obeys them" if algo in DREAMERS else ""
+    says = "ignores action_mask of Probe/Masked-v0: its policy may choose what they forbid"
+    assert notice == f"{algo} {says}{hint}"
+
+
+@pytest.mark.parametrize("algo", DREAMERS)
+def test_env_notices_of_a_masked_actor_say_nothing(algo: str) -> None:
+    assert told(algo, spec_of(make(EnvSettings("Probe/Masked-v0"))), "algo.actor.cls=masked_actor") == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shape", "dtype", "described"),
+    [
+        (0, 255, (64, 64, 3), np.float32, "float32, [64, 64, 3], 0 to 255"),
+        (0, 255, (3, 64, 64), np.int64, "int64, [3, 64, 64], 0 to 255"),
+        (-np.inf, np.inf, (3, 64, 64), np.float32, "float32, [3, 64, 64], -inf to inf"),
+        (-1, 1, (4, 64, 64, 3), np.float64, "float64, [4, 64, 64, 3], -1 to 1"),
+    ],
+)
+def test_env_notices_and_check_spec_name_what_looks_like_an_image(
+    low: float, high: float, shape: tuple[int, ...], dtype: Any, described: str
+) -> None:
+    found = EnvSpec.from_json(spec(spaces.Box(low, high, shape, dtype)).to_json())  # as a card has it
+    count = f"{np.prod(shape):,}"
+    (notice,) = told("ppo", found)
+    assert notice.startswith(f"state of Probe/Spaces-v0 ({described}) is read as a vector of {count} numbers: an image")
+    algo = compose(["exp=ppo", "algo.mlp_keys.encoder=[]", "algo.cnn_keys.encoder=[state]"])[0].algo
+    with pytest.raises(UserError) as refused:
+        algo.check_spec(found)
+    assert "\n" not in str(refused.value)
+    assert f"key 'state' of Probe/Spaces-v0 is of kind vector ({described}, which" in str(refused.value)
+    assert "an image is a Box of uint8, or of real numbers with the bounds 0 and 1; declare it so" in str(refused.value)
+
+
+def test_env_notices_leave_images_and_small_arrays_alone() -> None:
+    assert told("ppo", spec(spaces.Box(-9, 9, (4, 7, 3)))) == []
+    images = spaces.Dict({"rgb": spaces.Box(0, 1, (64, 64, 3)), "state": spaces.Box(-1, 1, (2,))})
+    assert told("ppo", spec(images)) == []
+
+
+def test_a_run_says_it_when_its_card_is_written(tmp_path: Any) -> None:
+    run = prepare(tmp_path / "run", "Probe/Masked-v0", algo__mlp_keys__encoder=["x"])
+    heard: list[Any] = []
+    with listening(lambda kind, facts: heard.append(facts.get("doing"))):
+        write_card(run, run.read_card())
+    assert sum("ppo ignores action_mask of Probe/Masked-v0" in str(said) for said in heard) == 1
+
+
+def test_a_training_of_the_library_logs_it(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_envs.Masked, "step", gymnasium.Env.step)  # nothing is played
+    config = compose(["exp=ppo", "env.id=Probe/Masked-v0", "algo.mlp_keys.encoder=[x]", "algo.total_steps=512"])[0]
+    card = {"spec": spec_of(make(config.env)).to_json(), "tier": "snapshot", "fresh_instance": False}
+    Training(config, card | {"max_episode_steps": None}).close()
+    assert caplog.text.count("ppo ignores action_mask of Probe/Masked-v0") == 1
