@@ -24,6 +24,8 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
         until = "ends with the iteration of the first gradient step"
         yield f"dry_run=true: {until}; times and sizes told are the whole run's"
     yield from _budget_in_whole_iterations(config)
+    yield from _switched_off(config, overrides)
+    yield from _steps_of_each_training(config)
     if config.fabric.accelerator == "cpu" and config.fabric.ranks > cores():
         yield f"fabric.devices={config.fabric.ranks}: more processes than the {cores()} cores here, so they wait"
     values = plain(config)
@@ -59,6 +61,31 @@ def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
         count = algo.iterations(width)
         whole = f"{count:,} iteration{'s' * (count > 1)} of {rows:,}"
         yield f"algo.total_steps={algo.total_steps}: {trained:,} policy steps are trained, {whole}"
+
+
+def _switched_off(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:
+    """Say that a config's files switch compilation or registration off, as SheepRL's do."""
+    off = {
+        "algo.compile": (config.algo.compile is False, "false", "the run is not compiled", "auto"),
+        "model_manager.disabled": (config.model_manager.disabled, "true", "its model is not registered", "false"),
+    }
+    found = {k: v for k, v in off.items() if v[0] and not any(word.lstrip("+").startswith(k) for word in overrides)}
+    if found:
+        settings = ", ".join(f"{key}={value}" for key, (_, value, _, _) in found.items())
+        effects = " and ".join(effect for _, _, effect, _ in found.values())
+        yield f"{settings}: {effects}; type {' '.join(f'{key}={on}' for key, (*_, on) in found.items())} to change that"
+
+
+def _steps_of_each_training(config: RunConfig) -> Iterator[str]:
+    """Say how many gradient steps `algo.train_every` means: one in SheepRL's files of 2023, by `replay_ratio` here."""
+    every = getattr(config.algo, "train_every", None)
+    if every is None or (steps := config.algo.replay_ratio * every / config.fabric.ranks) == 1:
+        return
+    yield (
+        f"algo.train_every={every}: {steps:g} gradient steps of each rank after every {every} policy steps, by "
+        f"algo.replay_ratio={config.algo.replay_ratio:g}; SheepRL's files of 2023 mean one, which is "
+        f"algo.replay_ratio={config.fabric.ranks / every:g}"
+    )
 
 
 def _id_that_stays(env_id: str, overrides: Sequence[str]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from rlcore.types import Episode, Metrics
 
 log = logging.getLogger(__name__)
 
+USUAL = {"Params/replay_ratio": "last"}  # reductions that the config does not name; all others are means
 SURE = 20  # gradient steps after which every loss has been there: a policy may wait for some of the critics'
 
 
@@ -55,7 +56,9 @@ class MetricsWindow:
         """The point at `policy_steps`, after `updates` gradient steps in all; the window starts anew."""
         chosen = self.config.aggregator.metrics
         values = self.check_finite(policy_steps, updates)
-        point = {name: REDUCTIONS[chosen.get(name, "mean")](numbers) for name, numbers in values.items()}
+        point = {
+            name: REDUCTIONS[chosen.get(name, USUAL.get(name, "mean"))](numbers) for name, numbers in values.items()
+        }
         self._known |= point.keys()
         if updates > self.start_updates and updates >= SURE:  # a memory that fills first learns nothing
             self._check(chosen, point)

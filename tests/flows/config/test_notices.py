@@ -69,6 +69,41 @@ def test_how_a_memory_is_drawn_from_has_no_effect_where_there_is_none(typed):
     assert sentence == f"{typed}: no effect (ppo keeps no memory and learns from every rollout once)"
 
 
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (
+            "algo: {compile: {enabled: false, mode: reduce-overhead}}\nmodel_manager: {disabled: true}",
+            "algo.compile=false, model_manager.disabled=true: the run is not compiled and its model is not registered; "
+            "type algo.compile=auto model_manager.disabled=false to change that",
+        ),
+        (
+            "model_manager: {disabled: true}",
+            "model_manager.disabled=true: its model is not registered; "
+            "type model_manager.disabled=false to change that",
+        ),
+    ],
+)
+def test_notices_tell_what_files_switch_off(tmp_path, monkeypatch, file, said):
+    (tmp_path / "exp").mkdir()
+    (tmp_path / "exp" / "mine.yaml").write_text(f"# @package _global_\ndefaults: [ppo, _self_]\n{file}\n")
+    monkeypatch.setenv("SHEEPRL_SEARCH_PATH", str(tmp_path))
+    assert notices(compose(["exp=mine"])[0], ["exp=mine"]) == [said]
+    typed = ["exp=ppo", "algo.compile=false", "model_manager.disabled=true"]
+    assert notices(compose(typed)[0], typed) == []
+
+
+def test_notices_tell_the_gradient_steps_of_train_every():
+    typed = ["exp=dreamer_v2_cartpole", "algo.train_every=16", "algo.replay_ratio=0.5", "algo.learning_starts=500"]
+    (said,) = notices(compose(typed)[0], typed)
+    assert said == (
+        "algo.train_every=16: 8 gradient steps of each rank after every 16 policy steps, by algo.replay_ratio=0.5; "
+        "SheepRL's files of 2023 mean one, which is algo.replay_ratio=0.0625"
+    )
+    typed[2] = "algo.replay_ratio=0.0625"
+    assert notices(compose(typed)[0], typed) == []
+
+
 def test_how_a_dreamers_memory_is_drawn_from_is_told_where_it_is_not_as_its_keys_say():
     small = ["exp=dreamer_v3_cartpole", "algo.learning_starts=500"]
     assert notices(compose([*small, "buffer.online=true"])[0]) == []

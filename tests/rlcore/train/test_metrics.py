@@ -36,6 +36,13 @@ def test_reductions_are_the_ones_chosen(how: str, expected: float) -> None:
     assert one.close(100, 3)["Loss/value_loss"] == expected
 
 
+def test_close_gives_the_replay_ratio_at_the_point() -> None:
+    for chosen, expected in (({}, 0.5), ({"Params/replay_ratio": "mean"}, 0.3)):
+        one = window(metrics=chosen)
+        one.add([{"Params/replay_ratio": ratio} for ratio in (0.1, 0.3, 0.5)], [])
+        assert one.close(100, 3)["Params/replay_ratio"] == pytest.approx(expected)
+
+
 def test_points_are_due_when_a_multiple_is_passed_however_long_an_iteration_is() -> None:
     one = window(log_every=100)
     due = []
