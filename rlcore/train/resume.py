@@ -14,7 +14,7 @@ from rlcore.errors import UserError, first_line
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.train.fingerprint import what_is_learned
-from rlcore.train.resume_rules import refuse_other_learning, warn_of_other_machine
+from rlcore.train.resume_rules import refuse_other_learning, refuse_smaller_budget, warn_of_other_machine
 
 
 @dataclass(frozen=True)
@@ -117,3 +117,4 @@ def refuse_unfit(source: Path, config: RunConfig) -> None:
     # The environment has not been measured; its tier follows from `env`, in which the two must not differ anyway.
     now = what_is_learned(config, before["learning"]["tier"], decide(config, before, lambda: None))
     refuse_other_learning(before["learning"], now, config, source)
+    refuse_smaller_budget(config, checkpoint.policy_steps(source), str(source))

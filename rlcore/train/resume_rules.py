@@ -14,6 +14,7 @@ from rlcore.config.learning_half import learning_half
 from rlcore.config.schema import defaults, nested_class, types_of
 from rlcore.config.values import at, spell
 from rlcore.errors import UserError
+from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.train.fingerprint import differences
 
@@ -43,12 +44,23 @@ def refuse_other_config(run: RunDirectory, before: RunConfig, config: RunConfig)
     extensible = may_extend(before, run.read_card()["tier"] if run.card.exists() else "")
     for key, old, new in differences(learning_half(before), learning_half(config)):
         if extensible and key == "algo.total_steps":
+            newest = checkpoint.newest_good(run.checkpoints)
+            refuse_smaller_budget(config, checkpoint.policy_steps(newest) if newest else 0, str(run.path))
             continue
         annealed = ", ".join(f"algo.{name}" for name in before.algo.annealing_keys) if key == "algo.total_steps" else ""
         why = f" ({annealed}: what it does depends on where the run ends)" if annealed else ""
         raise UserError(
             f"{key}={spell(new)}: this run learns with {key}={spell(old)}, and a resumed run learns what it would have "
             f"learned{why}; start a new run from its weights with init_from={run.path}"
+        )
+
+
+def refuse_smaller_budget(config: RunConfig, done: int, place: str) -> None:
+    """Refuse `algo.total_steps` below what was trained already; `place` names the run or checkpoint."""
+    if config.algo.budget(config.width) < done:
+        raise UserError(
+            f"algo.total_steps={config.algo.total_steps}: {place} was trained for {done:,} policy steps already; "
+            f"give {done} or more, or evaluate an earlier checkpoint (--checkpoint)"
         )
 
 

@@ -14,6 +14,7 @@ No run directory is needed; `rlcore.train.session.Session` adds one, and everyth
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import time
@@ -78,7 +79,8 @@ class Training(Loop):
         config: checked, as `rlcore.run_config.build_config` or `flows.config.compose.compose` gives it.
         card: of the environment (`rlcore.envs.card`); None measures it, which takes some of its episodes.
         envs: to train in instead of the config's: a vector of your own, such as one that computes in batches on a
-            device. It decides the number of environments; `evaluate` still plays the config's.
+            device. It decides the number of environments. `evaluate` plays the config's, and refuses to where the two
+            specs differ.
         compiled: gradient steps are compiled ahead of time; on a GPU, recorded as a graph. None: where `algo.compile`
             is true; `auto` compiles nothing here, for what is saved depends on how long this training will go on.
         ranks: who trains beside this; None = whom its Fabric knows.
@@ -102,6 +104,7 @@ class Training(Loop):
         set_switches(config)
         self.fabric = make_fabric(config.fabric)
         self.ranks = ranks or FabricRanks(self.fabric)
+        self._foreign = envs is not None
         self.envs = envs or self._own_envs()
         spec, width = self.envs.spec, (self.envs.num_envs, self.ranks.size)
         prepare = functools.cache(lambda: rehearse(context, self.envs))
@@ -200,11 +203,28 @@ class Training(Loop):
     def evaluate(
         self, episodes: int | None = None, *, greedy: bool = True, on_progress: OnProgress | None = None
     ) -> dict[str, Any]:
-        """Play episodes on seeds that training never sees: mean, std, ci95, returns, ...; the agent is unchanged."""
+        """Play episodes on seeds that training never sees: mean, std, ci95, returns, ...; the agent is unchanged.
+
+        A UserError if training has a vector of environments of its own that are not the config's.
+        """
+        if self._foreign:
+            self._refuse_other_environment()
         count = episodes or self.config.evaluation.episodes
         agent, fabric = self.learner.agent, self.fabric
         return evaluate_agent(
             agent, self.config, self.card, count, greedy=greedy, fabric=fabric, on_progress=on_progress
+        )
+
+    def _refuse_other_environment(self) -> None:
+        """Refuse to evaluate in the config's environment a policy that learns in another one."""
+        theirs, told = self.envs.spec, self.card.get("spec")
+        ours = EnvSpec.from_json(told) if told else dataclasses.replace(theirs, id=self.config.env.id)
+        if theirs == ours:
+            return
+        other = f"{theirs.id}" if theirs.id != ours.id else f"{theirs.id} with other spaces"
+        raise UserError(
+            f"evaluate() plays the config's env.id={ours.id}, but training steps {other} (envs): name the trained "
+            f"environment in the config, or give the spec of envs the id and spaces of {ours.id} if it is the same one"
         )
 
     def state_dict(self, folder: Path | None = None) -> State:

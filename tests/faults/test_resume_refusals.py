@@ -80,6 +80,15 @@ def test_what_a_begun_run_could_only_take_note_of_is_refused(tmp_path: Path, ove
     assert files(run) == before
 
 
+def test_change_run_refuses_a_budget_below_what_is_done(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", until=256)
+    before = files(run)
+    with pytest.raises(UserError, match=rf"^algo.total_steps=192: {run.path} was trained for 256 policy steps already"):
+        change_run(run, ["algo.total_steps=192"])
+    assert files(run) == before
+    change_run(run, ["algo.total_steps=256"])
+
+
 def test_a_run_whose_trainings_are_rare_ends_where_it_was_to_end(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", "Pendulum-v1", algo="sac", algo__train_every=100)
     with pytest.raises(UserError, match=r"algo.total_steps=512.*\(algo.train_every: what it does depends on where"):
@@ -163,7 +172,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     run = new_run(typed)
     make_env(run)
     session = Session(run)
-    for _ in range(2):
+    while session.policy_steps < 128:
         session.advance(lambda said: None)
         session.save()
     session.close()
@@ -223,6 +232,14 @@ def test_going_on_from_a_checkpoint_of_the_same_settings_may_train_longer(source
     session = Session(run)
     session.close()
     assert session.policy_steps == int(newest.name)
+
+
+def test_going_on_from_a_checkpoint_refuses_a_budget_below_it(source: RunDirectory, tmp_path: Path) -> None:
+    newest = checkpoint.resolve(source, "latest")
+    typed = [*SMALL, "algo.total_steps=64", f"checkpoint.resume_from={newest}", f"run_dir={tmp_path / 'b'}"]
+    with pytest.raises(UserError, match=rf"^algo.total_steps=64: {newest} was trained for {newest.name} policy steps"):
+        new_run(typed)
+    assert not (tmp_path / "b").exists()
 
 
 def test_going_on_from_a_run_says_which_of_its_checkpoints_to_type(source: RunDirectory, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from rlcore.data.dataset import load_dataset
 from rlcore.errors import RunError, UserError
 from rlcore.judge.policy import load_policy
 from rlcore.nn.network_keys import KeysConfig
+from rlcore.spec import ActionSpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.directory import RunDirectory, write_json
@@ -147,6 +148,17 @@ def test_environments_that_are_no_vector_of_ours_are_refused_by_what_they_lack()
         with pytest.raises(UserError, match=r"^envs is a .* without .*pop_episodes.*; .*\(env\.id"):
             Training(config, CARD, envs=envs)
         envs.close()
+
+
+@pytest.mark.parametrize("change", [{"id": "Toy"}, {"action": ActionSpec("Discrete", (), "int64", (5,), (0,))}])
+def test_evaluate_refuses_another_environment_than_the_one_trained_in(change: dict[str, Any]) -> None:
+    one = training()
+    toy = dataclasses.replace(one.envs.spec, **change)
+    card = CARD | {"spec": one.envs.spec.to_json()}
+    assert Training(one.config, card, envs=one.envs).evaluate(1)["episodes"] == 1
+    one.envs.spec = toy
+    with pytest.raises(UserError, match=rf"^evaluate\(\) plays the config's env.id=CartPole-v1, .* steps {toy.id}"):
+        Training(one.config, card, envs=one.envs).evaluate(1)
 
 
 def test_a_key_that_the_environment_lacks_is_refused() -> None:
