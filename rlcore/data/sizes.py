@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlcore.spec import EnvSpec
+from rlcore.spec import ArraySpec, EnvSpec
 
 LARGEST, SMALLEST = 32 << 20, 8 << 20  # bytes of a chunk of a memory that is large enough
 PARTS = 32  # chunks of a memory between the two
@@ -14,10 +14,14 @@ PIECES = 16  # of the chunk that is not full yet: a checkpoint writes less than 
 
 def row_bytes(spec: EnvSpec) -> int:
     """Bytes of one row of one environment: observations, action as an agent says it, reward and three flags."""
+    return sum(map(frame_bytes, spec.obs.values())) + spec.action.size * (4 if spec.action.continuous else 8) + 7
+
+
+def frame_bytes(part: ArraySpec) -> int:
+    """Bytes of one observation of a key, without its past."""
     from numpy import dtype
 
-    obs = sum(math.prod(part.shape) * dtype(part.dtype).itemsize for part in spec.obs.values())
-    return obs + spec.action.size * (4 if spec.action.continuous else 8) + 7
+    return math.prod(part.shape) * dtype(part.dtype).itemsize
 
 
 def chunk_rows(size: int, slot: int) -> int:

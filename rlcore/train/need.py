@@ -17,10 +17,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.data.sizes import PIECES, row_bytes
+from rlcore.data.sizes import PIECES, frame_bytes, row_bytes
 from rlcore.spec import EnvSpec, Window
 from rlcore.system.devices import gpus
 from rlcore.system.free import Free, size
@@ -152,7 +150,7 @@ def _window_bytes(spec: EnvSpec) -> tuple[int, int]:
     past, shown = 0, 0
     for part in spec.obs.values():
         if part.window is not None:
-            frame = math.prod(part.shape) * np.dtype(part.dtype).itemsize
+            frame = frame_bytes(part)
             past, shown = past + part.window.reach * frame, shown + part.window.frames * frame
     return past, shown
 
