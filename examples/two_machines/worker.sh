@@ -8,6 +8,7 @@ set -eu
 [ -f .env ] || { echo "no .env in $PWD: copy that of the first machine here" >&2; exit 2; }
 set -a; . ./.env; set +a
 : "${PREFECT_API_URL:?is not in .env: copy it while the servers of the first machine run}"
+: "${SHEPHERD_REPOSITORY:?is not in .env: the only repository whose code this worker runs}"
 : "${SHEPHERD_RUN_ROOT:?is not in .env: the folder of runs, under the same name on all machines}"
 [ -w "$SHEPHERD_RUN_ROOT" ] || { echo "SHEPHERD_RUN_ROOT=$SHEPHERD_RUN_ROOT: cannot be written here; mount it" >&2; exit 2; }
 checkout=$(cd "$(dirname "$0")/../.." && pwd)

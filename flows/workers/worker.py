@@ -7,6 +7,9 @@ hooks of the flow. The second report undid a `prefect flow-run retry` that came 
 worker over such a retry, and so does a server that is away for more than a minute and a half. SIGTERM ends this
 process as SIGKILL does: its flow runs notice, and end well by themselves (flows.process.parents).
 
+It runs only what this project's code defines (flows.workers.trusted): the command and the variables of a flow run come
+from Prefect's database.
+
 What a worker of the same name had taken and not begun when it was killed, it gives back, and one worker of a server
 tells which flow runs nobody leads any more, and goes on with sweeps that crashed (`--watch`).
 """
@@ -35,12 +38,13 @@ from prefect._internal.observers import FlowRunCancellingObserver  # noqa: E402
 from prefect.client.schemas.objects import FlowRun  # noqa: E402
 from prefect.client.schemas.responses import WorkerFlowRunResponse  # noqa: E402
 from prefect.exceptions import Abort, ObjectNotFound  # noqa: E402
-from prefect.states import Pending  # noqa: E402
+from prefect.states import Failed, Pending  # noqa: E402
 from prefect.utilities.engine import propose_state  # noqa: E402
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult  # noqa: E402
 
 from flows.workers.left_behind import begin_again, find_led_here, go_on_with_sweeps  # noqa: E402
 from flows.workers.silence import Silence, ending, last_signs  # noqa: E402
+from flows.workers.trusted import refusal  # noqa: E402
 
 _look = FlowRunCancellingObserver._check_for_cancelled_flow_runs
 
@@ -84,7 +88,16 @@ class ShepherdWorker(ProcessWorker):
     async def run(
         self, flow_run: FlowRun, configuration: ProcessJobConfiguration, task_status: Any = None
     ) -> ProcessWorkerResult:
-        """Run a flow run to its end; 0 where that has been reported already, so that it is not reported again."""
+        """Run a flow run to its end; 0 where that has been reported already, so that it is not reported again.
+
+        One that this project's code does not define fails at once.
+        """
+        if reason := self._refusal(flow_run, configuration):
+            self.get_flow_run_logger(flow_run).error(reason)
+            await self.client.set_flow_run_state(flow_run.id, Failed(message=reason), force=True)
+            if task_status is not None:
+                task_status.started()
+            return ProcessWorkerResult(identifier="", status_code=0)
         began = datetime.now(UTC)
         self._begun.add(flow_run.id)
         if flow_run.work_queue_name != DRIVERS:
@@ -99,6 +112,17 @@ class ShepherdWorker(ProcessWorker):
             if any(state.is_final() and state.timestamp >= began for state in states):
                 return ProcessWorkerResult(identifier=result.identifier, status_code=0)
         return result
+
+    def _refusal(self, flow_run: FlowRun, configuration: ProcessJobConfiguration) -> str:
+        """Return why a flow run must not be started; "" if it may."""
+        about = configuration._related_objects  # Prefect has read them to make the configuration
+        deployment, flow = about.get("deployment"), about.get("flow")
+        usual = ProcessJobConfiguration()
+        usual.prepare_for_flow_run(flow_run, deployment, flow, self.work_pool, self.name, self.backend_id)
+        job, without = (
+            {"command": one.command, "env": one.env, "working_dir": one.working_dir} for one in (configuration, usual)
+        )
+        return refusal(deployment, job, without)
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
         """Start what is due. While the server is away nothing is, and what runs here goes on."""

@@ -110,7 +110,7 @@ class Machines:
         """Start the second machine's worker, as the example says."""
         shutil.copy(self.one / ".env", self.two)
         with open(self.two / ".env", "a") as dotenv:
-            dotenv.write(f"SHEPHERD_RUN_ROOT={self.runs}\n")
+            dotenv.writelines(f"{key}={self.variables[key]}\n" for key in ("SHEPHERD_RUN_ROOT", "SHEPHERD_REPOSITORY"))
         own = environment(self.two) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         script = self.two / "checkout/examples/two_machines/worker.sh"
         with open(self.two / "worker.log", "ab") as log:

@@ -285,6 +285,23 @@ def test_a_flow_run_that_loses_its_worker_ends_and_is_retried_by_the_worker_that
     assert [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [int(saved.name)]
 
 
+def test_a_planted_command_is_not_run(site: Site, tmp_path: Path) -> None:
+    """Deployments and job variables that somebody wrote into the database are refused."""
+    command = {"command": f"touch {tmp_path}/run"}
+    ours = site.ask("deployments/name/train-ppo/default")
+    place = {key: ours[key] for key in ("flow_id", "work_pool_name", "work_queue_name", "entrypoint", "pull_steps")}
+    planted = site.ask("deployments/", name="planted", job_variables=command, **place)["id"]
+    due = {"state": {"type": "SCHEDULED"}}
+    for deployment, own, said in (
+        (planted, {}, "defines no deployment planted"),
+        (ours["id"], {"job_variables": command}, "change command"),
+    ):
+        flow_run = site.ask(f"deployments/{deployment}/create_flow_run", **due, **own)["id"]
+        state, message = site.ended(flow_run)
+        assert state == "FAILED" and said in message
+    assert not list(tmp_path.iterdir())
+
+
 @soak
 def test_training_goes_on_while_the_server_is_away(site: Site) -> None:
     # A boundary asks the server.

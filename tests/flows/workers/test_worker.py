@@ -77,6 +77,7 @@ def test_a_retry_waits_for_the_place_of_its_earlier_attempt(monkeypatch: pytest.
         await asyncio.gather(*attempts)
 
     monkeypatch.setattr(ProcessWorker, "run", process)
+    monkeypatch.setattr(ShepherdWorker, "_refusal", lambda *_: "")
     monkeypatch.setattr(
         ShepherdWorker, "get_flow_run_logger", lambda *_: logging.getLogger("test")
     )  # Prefect's asks its API

@@ -1,0 +1,162 @@
+"""A worker starts only flow runs whose code, command and variables this project's code defines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import State
+from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
+
+from flows.workers.pools import CLONE, SET_DIRECTORY
+from flows.workers.trusted import refusal
+from flows.workers.worker import ShepherdWorker
+
+OURS = "https://example.org/ours.git"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+JOB = {"command": "python -m prefect.engine", "env": {"A": "1"}, "working_dir": None}
+SHELL = "prefect.deployments.steps.run_shell_script"
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    monkeypatch.setenv("SHEPHERD_REPOSITORY", OURS)
+    return tmp_path
+
+
+def deployment(home: Path, **changed: Any) -> Any:
+    """The deployment train-ppo/default as `make up` makes it, with changes."""
+    steps = [{SET_DIRECTORY: {"directory": str(home)}}]
+    return SimpleNamespace(
+        **{"name": "default", "entrypoint": "flows/train.py:train_ppo", "pull_steps": steps} | changed
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"name": "gpu"},
+        {"name": "default", "entrypoint": "flows/comparison.py:compare"},
+        {"pull_steps": [{CLONE: {"repository": OURS, "commit_sha": COMMIT}}]},
+    ],
+)
+def test_refusal_allows_what_the_code_defines(checkout: Path, changed: dict[str, Any]) -> None:
+    assert refusal(deployment(checkout, **changed), JOB, dict(JOB)) == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"name": "nightly"}, "defines no deployment nightly"),
+        ({"entrypoint": "/tmp/evil.py:train_ppo"}, "defines no deployment default (/tmp/evil.py:train_ppo)"),
+        ({"entrypoint": None}, "defines no deployment"),
+        ({"name": "gpu", "entrypoint": "flows/comparison.py:compare"}, "defines no deployment gpu"),
+        ({"pull_steps": None}, "takes its code neither from"),
+        ({"pull_steps": []}, "takes its code neither from"),
+        ({"pull_steps": [{SET_DIRECTORY: {"directory": "/tmp"}}]}, "takes its code neither from"),
+        ({"pull_steps": [{SHELL: {"script": "touch /tmp/x"}}]}, "takes its code neither from"),
+        (
+            {"pull_steps": [{CLONE: {"repository": "https://evil.example", "commit_sha": COMMIT}}]},
+            "SHEPHERD_REPOSITORY",
+        ),
+        ({"pull_steps": [{CLONE: {"repository": OURS, "commit_sha": "main"}}]}, "takes its code neither from"),
+        (
+            {"pull_steps": [{CLONE: {"repository": OURS, "commit_sha": COMMIT, "include_submodules": True}}]},
+            "takes its code neither from",
+        ),
+        (
+            {"pull_steps": [{CLONE: {"repository": OURS, "commit_sha": COMMIT}, SHELL: {"script": "touch /tmp/x"}}]},
+            "takes its code neither from",
+        ),
+        (
+            {"pull_steps": [{CLONE: {"repository": OURS, "commit_sha": COMMIT}}, {SHELL: {"script": "touch /tmp/x"}}]},
+            "takes its code neither from",
+        ),
+    ],
+)
+def test_refusal_names_what_the_code_does_not_define(checkout: Path, changed: dict[str, Any], said: str) -> None:
+    assert said in refusal(deployment(checkout, **changed), JOB, dict(JOB))
+
+
+def test_refusal_clones_nothing_without_a_repository(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHEPHERD_REPOSITORY")
+    steps = [{CLONE: {"repository": None, "commit_sha": COMMIT}}]
+    for repository in (OURS, None):
+        steps[0][CLONE]["repository"] = repository
+        assert "takes its code neither from" in refusal(deployment(checkout, pull_steps=steps), JOB, dict(JOB))
+
+
+def test_refusal_names_changed_job_variables(checkout: Path) -> None:
+    changed = JOB | {"command": "touch /tmp/x", "env": {"A": "2"}}
+    assert "change command, env;" in refusal(deployment(checkout), changed, JOB)
+
+
+def test_refusal_asks_for_a_deployment() -> None:
+    assert "has no deployment" in refusal(None, JOB, dict(JOB))
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({}, ""),
+        ({"command": "touch /tmp/x"}, "change command;"),
+        ({"env": {"PYTHONPATH": "/tmp/evil"}}, "change env;"),
+        ({"env.LD_PRELOAD": "/tmp/evil.so"}, "change env;"),
+        ({"working_dir": "/tmp"}, "change working_dir;"),
+    ],
+)
+def test_run_starts_no_process_for_a_refused_flow_run(
+    checkout: Path, variables: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configuration is made by Prefect, of the flow run's job variables and the template of the pool."""
+    flow_run = FlowRun(id=UUID(int=1), flow_id=UUID(int=2), deployment_id=UUID(int=3), job_variables=variables)
+    begun: list[str] = []
+    states: list[State[Any]] = []
+    flow = SimpleNamespace(name="train-ppo", id=UUID(int=2), model_dump=lambda **_: {})
+    ours = SimpleNamespace(**vars(deployment(checkout)), id=UUID(int=3), job_variables={}, updated=None)
+    pool = SimpleNamespace(
+        name="local", id=UUID(int=4), base_job_template=ProcessWorker.get_default_base_job_template()
+    )
+
+    class Client:
+        async def read_deployment(self, _: UUID) -> Any:
+            return ours
+
+        async def read_flow(self, _: UUID) -> Any:
+            return flow
+
+        async def read_flow_run_states(self, _: UUID) -> list[Any]:
+            return []
+
+        async def set_flow_run_state(self, _: UUID, state: State[Any], force: bool) -> None:
+            states.append(state)
+
+    async def process(self: Any, *_: Any) -> Any:
+        begun.append("process")
+        return SimpleNamespace(status_code=0)
+
+    async def scene() -> None:
+        worker = ShepherdWorker("local", "w")
+        worker._work_pool, worker._client = pool, Client()  # pyright: ignore[reportAttributeAccessIssue]
+        made = await ProcessJobConfiguration.resolve_for_flow_run(
+            flow_run,
+            client=worker._client,  # pyright: ignore[reportArgumentType]
+            work_pool=pool,  # pyright: ignore[reportArgumentType]
+            worker_name="w",
+        )
+        assert (await worker.run(flow_run, made)).status_code == 0
+
+    monkeypatch.setattr(ProcessWorker, "run", process)
+    monkeypatch.setattr(ShepherdWorker, "get_flow_run_logger", lambda *_: logging.getLogger("test"))
+    asyncio.run(scene())
+    assert begun == ([] if said else ["process"])
+    assert [state.type.value for state in states] == (["FAILED"] if said else [])
+    assert all(said in str(state.message) for state in states)
