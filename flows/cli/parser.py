@@ -114,6 +114,7 @@ def parser() -> Parser:
     _add(group, "agents", "flows.cli.catalogue:agents", "what can be trained")
     _add(group, "envs", "flows.cli.catalogue:envs", "on what, and which extra is missing")
     _add_registry(group)
+    _add_servers(group)
     about = "run one stage on a run directory (make-env makes it from overrides)"
     command = _add(group, "stage", "flows.cli.stage:stage", about)
     command.add_argument("name", choices=STAGES)
@@ -205,6 +206,16 @@ def _add_sweep(group: Any) -> None:
     command = _add(group, "sweep status", "flows.cli.sweep_command:status", "what a sweep has come to so far")
     command.add_argument("name", help="of the sweep, or its folder")
     command.add_argument("--json", action="store_true", dest="as_json", help="for a program")
+
+
+def _add_servers(group: Any) -> None:
+    command = _add(group, "ui", "flows.cli.serving:ui", "show all runs in MLflow's pages, behind a password")
+    command.add_argument("--sweep", default="", metavar="NAME", help="show a sweep in Optuna's pages instead")
+    command.add_argument("--port", type=int, default=5000, metavar="N", help="port on this machine (5000)")
+    about = "serve a registered model over HTTP, behind a password"
+    command = _add(group, "serve", "flows.cli.serving:serve", about)
+    command.add_argument("model", help="models:/NAME@alias or models:/NAME/VERSION")
+    command.add_argument("--port", type=int, default=5001, metavar="N", help="port on this machine (5001)")
 
 
 def _add_registry(group: Any) -> None:

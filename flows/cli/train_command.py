@@ -114,14 +114,10 @@ def next_commands(run: RunDirectory, drawn: bool = True) -> list[str]:
     """
     where, behind = shlex.quote(short_path(run.path)), "".join(f" {shlex.quote(word)}" for word in plugins.as_typed())
     store = tracking_uri()
-    # The address of a database with a password in it is left to the shell, which has it from the environment or `.env`.
-    typed = shlex.quote(store) if redact(store) == store else '"$MLFLOW_TRACKING_URI"'
     return [
         *([f"{bin_folder()}shepherd enjoy {where}{behind}"] if drawn else []),
         f"{bin_folder()}shepherd evaluate {where} --episodes 100 --round 3{' --video' * drawn}{behind}",
-        redact(store)
-        if is_server(store)
-        else f"{bin_folder()}mlflow ui --app-name shepherd --backend-store-uri {typed}",
+        redact(store) if is_server(store) else f"{bin_folder()}shepherd ui",
     ]
 
 

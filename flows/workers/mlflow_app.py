@@ -1,20 +1,26 @@
-"""MLflow's server, opening on runs, and behind a password where there is one: `mlflow server --app-name shepherd`.
+"""MLflow's server, opening on runs, and behind our guard: `mlflow server --app-name shepherd`, `shepherd ui`.
 
-`mlflow ui` takes it too; the name is an entry point of this package. MLflow's own `--app-name basic-auth` keeps a
-database of users and needs further packages. Here is one user, whose name and password are in the server's environment,
-where MLflow's clients look for theirs.
+The name is an entry point of this package. MLflow's own `--app-name basic-auth` keeps a database of users and needs
+further packages. Here is one user.
 """
 
 from __future__ import annotations
 
-import base64
-import hmac
 import os
+import warnings
 from typing import Any
 
-from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse
 
-HINT = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD are wrong or missing; `make up` keeps them in .env"
+from flows.settings import LOOPBACK, allowed_hosts, server_host
+from flows.workers.dotenv import USER
+from flows.workers.guard import guard, is_health
+from flows.workers.servers import own_login
+
+HINT = (
+    "After `make up`, user and password are MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in .env; "
+    "`shepherd ui` says where its own are."
+)
 
 
 # MLflow 3.17 opens on GenAI, whatever an experiment is tagged as, and with its assistant beside it: the browser's own
@@ -26,13 +32,30 @@ location.replace("./?runs" + location.hash)
 </script>"""
 
 
-def create_app() -> Any:
-    """MLflow's application, for who knows the password that is in the environment, if there is one."""
-    from mlflow.server.fastapi_app import app  # seconds that only the server waits for
+def create_app(login: str = "") -> Any:
+    """Return MLflow's application for requests that carry `user:password`.
 
-    password = os.environ.get("MLFLOW_TRACKING_PASSWORD")
-    opened = opening_on_runs(app)
-    return guard(opened, os.environ["MLFLOW_TRACKING_USERNAME"], password) if password else opened
+    Without a login, the environment has it, where MLflow's clients look for theirs, else it is that of this home.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about MLflow's own code
+        from mlflow.server.fastapi_app import app  # seconds that only the server waits for
+
+    user, password = os.environ.get("MLFLOW_TRACKING_USERNAME", USER), os.environ.get("MLFLOW_TRACKING_PASSWORD")
+    login = login or (f"{user}:{password}" if password else own_login())
+    return guard(opening_on_runs(app), login, is_health("/health"), HINT)
+
+
+def cross_site_settings(port: int) -> dict[str, str]:
+    """Return variables by which MLflow's own check lets through what `guard` does, on a port."""
+    names = {LOOPBACK, "localhost", server_host()}
+    origins = [f"http://{name}:{port}" for name in sorted(names)]
+    origins += [f"{scheme}://{name}" for name in allowed_hosts() for scheme in ("http", "https")]
+    hosts = [*(f"{name}:{port}" for name in sorted(names)), *allowed_hosts()]
+    return {
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(origins),
+    }
 
 
 def opening_on_runs(app: Any) -> Any:
@@ -43,18 +66,3 @@ def opening_on_runs(app: Any) -> Any:
         await (HTMLResponse(FIRST_PAGE) if opening else app)(scope, receive, send)
 
     return first
-
-
-def guard(app: Any, user: str, password: str) -> Any:
-    """An ASGI application that answers only requests with this name and password; `/health` answers everybody."""
-    expected = b"Basic " + base64.b64encode(f"{user}:{password}".encode())
-
-    async def guard(scope: Any, receive: Any, send: Any) -> None:
-        answer = app
-        if scope["type"] != "lifespan" and scope["path"] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, expected):
-                answer = PlainTextResponse(HINT, 401, {"WWW-Authenticate": 'Basic realm="MLflow"'})
-        await answer(scope, receive, send)
-
-    return guard

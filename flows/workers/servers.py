@@ -22,6 +22,7 @@ import psutil
 from flows.process.locks import hold
 from flows.process.network import unreachable
 from flows.settings import database_lock, home, server_host, state_folder
+from flows.workers.dotenv import USER, keep_password
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import alive
@@ -52,6 +53,16 @@ def folder() -> Path:
 def log_of(server: Server) -> Path:
     """Log of a server."""
     return folder() / f"{server.name}.log"
+
+
+def password_file() -> Path:
+    """The file with the password of this home's servers, which only its owner can read."""
+    return folder() / "password"
+
+
+def own_login() -> str:
+    """Return `user:password` of this home's servers."""
+    return f"{USER}:{keep_password(password_file())}"
 
 
 def _private(path: str, flags: int) -> int:

@@ -37,6 +37,7 @@ from flows.settings import (
 from flows.tracking.mlflow_store import prepare_store
 from flows.workers import postgres, servers
 from flows.workers.dotenv import NAMES, USER, client_variables, keep_password, write_dotenv
+from flows.workers.mlflow_app import cross_site_settings
 from flows.workers.pools import deploy
 from flows.workers.servers import Server
 from rlcore.errors import UserError
@@ -65,7 +66,7 @@ def up(kind: str = "") -> None:
     with hold(servers.folder() / "lock"), hold(database_lock(), refusal=IN_USE):
         configure_environment()
         limit = _limit()  # a mistake is told before anything is started
-        password = keep_password(servers.folder() / "password")
+        password = keep_password(servers.password_file())
         database = _database(kind, password)
         _check_ports((*PUBLIC, "postgres") if database else PUBLIC)
         _check_kept()
@@ -177,11 +178,8 @@ def _mlflow() -> Server:
     variables = {
         "MLFLOW_BACKEND_STORE_URI": _store(),  # not in the command line: it may hold a password
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes fewer; nothing here uses them
+        **cross_site_settings(port),
     }
-    if server_host() != LOOPBACK:  # MLflow answers to no other name, nor the pages of another
-        names = (server_host(), LOOPBACK, "localhost")
-        variables["MLFLOW_SERVER_ALLOWED_HOSTS"] = ",".join(f"{name}:{port}" for name in names)
-        variables["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"] = _url("mlflow")
     return Server("mlflow", (*command, *address, *files), variables, f"{_url('mlflow')}/health")
 
 

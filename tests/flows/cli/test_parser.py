@@ -37,6 +37,9 @@ LINES = [
     "registry list m",
     "registry promote m 3 --why steadier",
     "registry rollback m --why worse",
+    "ui --port 5002",
+    "ui --sweep first",
+    "serve models:/m@champion --port 5002",
     "stage train runs/a seed=1 --params params.yaml",
 ]
 

@@ -1,8 +1,8 @@
-"""A registered model behind `mlflow models serve`, asked over HTTP as anybody would ask it."""
+"""A registered model behind `shepherd serve`, asked over HTTP as its owner would ask it."""
 
 from __future__ import annotations
 
-import contextlib
+import base64
 import json
 import os
 import signal
@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import flows
 from flows.stages.register_model import register_model
+from flows.workers.servers import own_login
 from rlcore.functional import tree
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import DICT_SPEC, IMAGE_SPEC, checkpointed_run, evaluations, named
 from tests.patience import wait_for
 from tests.probes import recurrent
-from tests.processes import answers, free_port
+from tests.processes import ROOT, answers, free_port
 from tests.soaking import file_in_turn
 
 pytestmark = [
@@ -39,6 +41,7 @@ pytestmark = [
 @dataclass(frozen=True)
 class Served:
     url: str
+    login: str
     run: RunDirectory
 
 
@@ -53,31 +56,26 @@ def champion(folder: Path, name: str, **made: Any) -> RunDirectory:
 
 @pytest.fixture(scope="module")
 def served(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`mlflow models serve` of a champion that takes arrays of 4 numbers; gone with its children at the end."""
+    """`shepherd serve` of a champion that takes arrays of 4 numbers."""
     folder = tmp_path_factory.mktemp("array")
     run, port = champion(folder, "served"), free_port()
-    command = [str(Path(sys.executable).with_name("mlflow")), "models", "serve", "--env-manager", "local"]
-    # MLflow starts `uvicorn` by its name: the virtual environment is activated, as the README has it.
-    here = str(Path(sys.executable).parent)
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    environment["PATH"] = here + os.pathsep + environment["PATH"]
     with open(folder / "serve.log", "wb") as log:
         process = subprocess.Popen(
-            [*command, "-m", "models:/served@champion", "--host", "127.0.0.1", "--port", str(port)],
+            [sys.executable, "-m", "flows.cli.main", "serve", "models:/served@champion", "--port", str(port)],
             cwd=folder,
-            env=environment,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
     try:
         wait_for_ping(process, f"http://127.0.0.1:{port}/ping", folder / "serve.log")
-        yield Served(f"http://127.0.0.1:{port}/invocations", run)
+        assert "password in" in (folder / "serve.log").read_text()
+        assert not psutil.Process(process.pid).children()  # which could outlive it
+        yield Served(f"http://127.0.0.1:{port}/invocations", own_login(), run)
     finally:
-        # It has children of its own: the whole group goes, whatever state it is in.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
 
 
 def wait_for_ping(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
@@ -87,7 +85,8 @@ def wait_for_ping(process: subprocess.Popen[bytes], url: str, log: Path) -> None
 
 def ask(served: Served, **body: Any) -> tuple[int, Any]:
     """Status and answer of one request."""
-    data, header = json.dumps(body).encode(), {"Content-Type": "application/json"}
+    login = base64.b64encode(served.login.encode()).decode()
+    data, header = json.dumps(body).encode(), {"Content-Type": "application/json", "Authorization": f"Basic {login}"}
     try:
         with urllib.request.urlopen(urllib.request.Request(served.url, data, header), timeout=60) as answer:
             return answer.status, json.load(answer)
@@ -108,6 +107,11 @@ def test_one_observation_and_a_thousand_get_the_actions_of_load_policy(served: S
         for name in ("logprob", "value"):
             assert np.allclose(said[name], expected[name][:rows], rtol=1e-5)
     assert ask(served, inputs=[[0, 0, 0, 0]])[0] == 200  # whole numbers are numbers too
+
+
+def test_nobody_is_answered_without_the_password(served: Served) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(served.url.replace("invocations", "docs"), timeout=60)
 
 
 def test_sampled_actions_are_had_by_a_parameter(served: Served) -> None:

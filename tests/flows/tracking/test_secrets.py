@@ -88,7 +88,7 @@ def test_an_old_config_with_a_password_is_mirrored_without_it() -> None:
 @pytest.mark.parametrize(
     ("store", "command"),
     [
-        ("postgresql://me:hunter2@host/db", 'mlflow ui --app-name shepherd --backend-store-uri "$MLFLOW_TRACKING_URI"'),
+        ("postgresql://me:hunter2@host/db", "shepherd ui"),
         ("https://me:hunter2@host", "https://me:***@host"),
     ],
 )

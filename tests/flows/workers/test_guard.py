@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -93,20 +94,34 @@ def test_guard_closes_websockets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module", params=["api", "server"])
-def prefect(request: pytest.FixtureRequest, home: Path) -> Iterator[tuple[Any, set[tuple[str, str]]]]:
-    """Prefect as one command serves it, or `make up`, and what it answers to anybody."""
+def prefect(request: pytest.FixtureRequest, home: Path) -> Iterator[tuple[Any, set[tuple[str, str]], bool]]:
+    """Prefect as one command serves it, or `make up`; all its routes; whether it has pages."""
     from prefect.server.api.server import create_app
     from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, temporary_settings
 
     served = request.param == "server"
     with temporary_settings({PREFECT_SERVER_API_AUTH_STRING: RIGHT}):
         app = protected_api(RIGHT, pages=served)
-        yield app, routes(create_app(ephemeral=not served, final=True))  # from Prefect's cache: the same
+        yield app, routes(create_app(ephemeral=not served, final=True)), served  # from Prefect's cache: the same
+
+
+def assert_guarded(app: Any, method: str, path: str) -> None:
+    """Nobody is answered without the password, under a foreign name, or on a page of another site."""
+    for headers in ((), (basic("shepherd:wrong"),)):
+        status, answered = ask(app, method, path, *headers)
+        assert status == 401, (method, path)
+        assert not any(name.startswith(b"access-control") for name in answered)
+    for status, answered in (
+        ask(app, method, path, basic(RIGHT), host=b"evil.example"),
+        ask(app, method, path, basic(RIGHT), FOREIGN),
+    ):
+        assert status == 403, (method, path)
+        assert not any(name.startswith(b"access-control") for name in answered)
 
 
 @pytest.mark.slow
-def test_no_route_of_prefect_answers_without_the_password(prefect: tuple[Any, set[tuple[str, str]]]) -> None:
-    app, known = prefect
+def test_no_route_of_prefect_answers_without_the_password(prefect: tuple[Any, set[tuple[str, str]], bool]) -> None:
+    app, known, pages = prefect
     assert {(WEBSOCKET, "/api/events/in"), ("POST", "/api/deployments/"), ("DELETE", "/api/flow_runs/1")} <= known
     assert len(known) > 200
     for method, path in known - {("GET", "/api/health"), ("HEAD", "/api/health")}:
@@ -115,17 +130,50 @@ def test_no_route_of_prefect_answers_without_the_password(prefect: tuple[Any, se
             assert not ask(app, method, path, basic(RIGHT), host=b"evil.example"), path
             assert not ask(app, method, path, basic(RIGHT), FOREIGN), path
             continue
-        page = method in ("GET", "HEAD") and not path.startswith("/api")
-        for headers in ((), (basic("shepherd:wrong"),)):
-            status, answered = ask(app, method, path, *headers)
-            assert status == 401 or (page and status in (200, 404, 307)), (method, path, status)
-            assert not any(name.startswith(b"access-control") for name in answered)
-        for refused in (
-            ask(app, method, path, basic(RIGHT), host=b"evil.example"),
-            ask(app, method, path, basic(RIGHT), FOREIGN),
-        ):
-            assert refused[0] == 403, (method, path)
-            assert not any(name.startswith(b"access-control") for name in refused[1])
+        if pages and method in ("GET", "HEAD") and not path.startswith("/api"):  # files of Prefect's package
+            assert ask(app, method, path, host=b"evil.example")[0] == 403
+        else:
+            assert_guarded(app, method, path)
     assert ask(app, "GET", "/api/version", basic(RIGHT))[0] == 200
     assert ask(app, "GET", "/api/health")[0] == 200
     assert ask(app, "GET", "/api/health", host=b"evil.example")[0] == 403
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # MLflow warns about itself
+def test_no_route_of_mlflow_answers_without_the_password(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.server.fastapi_app import app as whole
+
+    from flows.workers.mlflow_app import create_app
+
+    monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", f"sqlite:///{home}/.shepherd/mlflow.db")
+    app, known = create_app(RIGHT), routes(whole)
+    assert {("POST", "/api/2.0/mlflow/runs/create"), ("GET", "/get-artifact")} <= known and len(known) > 200
+    for method, path in known - {("GET", "/health"), ("HEAD", "/health")}:
+        assert_guarded(app, method, path)
+    assert ask(app, "GET", "/version", basic(RIGHT))[0] == 200
+    assert ask(app, "GET", "/health")[0] == 200
+
+
+@pytest.mark.filterwarnings("default")
+def test_mlflow_app_has_a_password_when_nobody_gave_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.workers.mlflow_app import create_app
+    from flows.workers.servers import own_login, password_file
+
+    monkeypatch.delenv("MLFLOW_TRACKING_PASSWORD", raising=False)
+    app = create_app()
+    assert ask(app, "GET", "/")[0] == 401
+    assert ask(app, "GET", "/", basic(own_login()))[0] == 200
+    assert password_file().stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.filterwarnings("default")
+def test_no_route_of_a_served_model_answers_without_the_password() -> None:
+    from mlflow.pyfunc import scoring_server
+
+    whole = scoring_server.init(MagicMock())
+    app, known = guard(whole, RIGHT, is_health("/ping", "/health")), routes(whole)
+    assert ("POST", "/invocations") in known
+    for method, path in known - {("GET", "/ping"), ("GET", "/health")}:
+        assert_guarded(app, method, path)
+    assert ask(app, "GET", "/version", basic(RIGHT))[0] == 200

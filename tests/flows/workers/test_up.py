@@ -24,7 +24,7 @@ from flows.process.network import unreachable
 from flows.runs import lineage
 from flows.workers import dotenv, pools, servers, up
 from flows.workers.local_api import prefect_api
-from flows.workers.mlflow_app import FIRST_PAGE, guard, opening_on_runs
+from flows.workers.mlflow_app import FIRST_PAGE, opening_on_runs
 from rlcore.errors import UserError
 from rlcore.system.lifeline import alive
 from tests.processes import ROOT, free_port, wait_for
@@ -179,23 +179,6 @@ def test_a_server_with_another_password_is_told_before_anything_is_made(monkeypa
         with pytest.raises(UserError, match="refuses PREFECT_API_AUTH_STRING"):
             servers.check_servers()
         server.shutdown()
-
-
-@pytest.mark.parametrize(
-    ("path", "given", "status"),
-    [
-        ("/", None, 401),
-        ("/", "shepherd:wrong", 401),
-        ("/", "shepherd:", 401),
-        ("/api/2.0/mlflow/runs/create", None, 401),
-        ("/health/../api", None, 401),
-        ("/", "shepherd:right", 200),
-        ("/health", None, 200),
-    ],
-)
-def test_only_who_knows_the_password_reaches_mlflow(path: str, given: str | None, status: int) -> None:
-    headers = [] if given is None else [(b"authorization", b"Basic " + base64.b64encode(given.encode()))]
-    assert answered(guard(answering, "shepherd", "right"), path, headers=headers)[0] == status
 
 
 @pytest.mark.parametrize(

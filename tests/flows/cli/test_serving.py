@@ -1,0 +1,62 @@
+"""`shepherd ui`: one process that asks for a password, and what is refused before anything is served."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.cli import serving
+from flows.workers.servers import own_login
+from rlcore.errors import UserError
+from tests import processes
+from tests.flows.workers.asking import basic
+from tests.patience import wait_for
+from tests.processes import answers, free_port
+from tests.soaking import file_in_turn
+
+
+@pytest.mark.slow
+@file_in_turn
+def test_ui_is_one_process_behind_a_password(home: Path, tmp_path: Path) -> None:
+    """`mlflow ui` starts seven processes beside its own, which stay when it ends."""
+    port = free_port()
+    with open(tmp_path / "log", "wb") as log:
+        command = [sys.executable, "-m", "flows.cli.main", "ui", "--port", str(port)]
+        server = subprocess.Popen(command, env=processes.environment(home), stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    wait_for(lambda: answers(f"{url}/health") or server.poll() is not None, "an answer", every=0.2)
+    assert server.poll() is None, (tmp_path / "log").read_text()
+    name, value = (part.decode() for part in basic(own_login()))
+    asked = f"{url}/ajax-api/2.0/mlflow/experiments/search?max_results=1"
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(asked, timeout=60)
+    with urllib.request.urlopen(urllib.request.Request(asked, headers={name: value}), timeout=60) as answer:
+        assert b"experiments" in answer.read()
+    assert psutil.Process(server.pid).children(recursive=True) == []
+    server.send_signal(signal.SIGINT)
+    assert server.wait(30) == 130
+    said = (tmp_path / "log").read_text()
+    assert "password in" in said and own_login().partition(":")[2] not in said and "Warning" not in said
+
+
+def test_ui_names_the_server_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@127.0.0.1:5000")
+    with pytest.raises(UserError, match=r"http://me:\*\*\*@127.0.0.1:5000: a server shows these runs; open it"):
+        serving.ui(5000)
+
+
+def test_serve_refuses_a_port_before_it_loads_a_model() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"--port {port}: cannot be used .*; choose another one"):
+            serving.serve("models:/none@champion", port)
+    with pytest.raises(UserError, match="--port 70000: must be a port, 1 to 65535"):
+        serving.serve("models:/none@champion", 70000)
