@@ -1,1 +1,1 @@
-"""Mathematics that several papers share: pure, tensors in, tensors out."""
+"""Mathematics shared by several algorithm families: pure functions of tensors."""

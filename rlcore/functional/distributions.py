@@ -1,8 +1,8 @@
-"""Policies' distributions: parameters in, samples from given noise, log-probabilities and entropies out.
+"""Action distributions of policies: sampling from given noise, modes, log-probabilities and entropies.
 
-Noise is an argument: the caller owns the stream it comes from, so the same run draws the same noise on CPU and CUDA.
-Plain tensor code rather than torch.distributions, whose construction costs more than a small network's forward pass;
-the tests hold every method against torch.distributions.
+Noise is an argument, because the caller owns the random stream. The classes are plain tensor code: constructing an
+object of torch.distributions costs more than the forward pass of a small network. Tests compare every method with
+torch.distributions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # exp of anything outside is useless and overflows in half precision
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # outside this range exp() is useless and overflows in half precision
 
 # Gauss-Hermite nodes for expectations over a standard normal: sum(weight * f(node)).
 _NODES, _UNSCALED = np.polynomial.hermite_e.hermegauss(16)
@@ -23,60 +23,64 @@ _WEIGHTS = _UNSCALED / math.sqrt(2 * math.pi)
 
 
 class Policy(Protocol):
-    """Protocol of a policy everywhere in rlcore: a distribution over actions [N, A] for N observations."""
+    """Protocol of a policy: a distribution over actions [N, A] for N observations."""
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Actions [N, A] from noise [N, K]."""
+        """Sample actions [N, A] from noise [N, K]."""
         ...
 
     def mode(self) -> Tensor:
-        """The most likely actions [N, A] (of a squashed normal: the squashed mean)."""
+        """Return the most likely actions [N, A]; for a squashed normal, the squashed mean."""
         ...
 
     def logprob(self, action: Tensor) -> Tensor:
-        """Log-probability [N] of actions [N, A]."""
+        """Return the log-probability [N] of actions [N, A]."""
         ...
 
     def entropy(self) -> Tensor:
-        """Entropy [N], nats."""
+        """Return the entropy [N] in nats."""
         ...
 
 
 class Categoricals:
-    """Independent categorical sub-actions, one after the other (MultiDiscrete; Discrete is one; MultiBinary all of 2).
+    """Independent categorical sub-actions: MultiDiscrete, Discrete (one sub-action), MultiBinary (two choices each).
 
     Args:
-        logits: [N, sum(nvec)], unnormalised.
-        nvec: choices of each sub-action.
+        logits: [N, sum(nvec)], unnormalized.
+        nvec: number of choices of each sub-action.
     """
 
     def __init__(self, logits: Tensor, nvec: tuple[int, ...]) -> None:
         self.parts = [F.log_softmax(part, -1) for part in logits.split(nvec, -1)]
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Gumbel-max from standard exponential noise [N, sum(nvec)]: argmax(log p - log noise) -> [N, A] int64."""
+        """Sample by the Gumbel-max trick: argmax(log p - log noise), [N, A] int64.
+
+        Args:
+            noise: [N, sum(nvec)], standard exponential.
+        """
         parts = noise.split([p.shape[-1] for p in self.parts], -1)
         return torch.stack([(p - e.log()).argmax(-1) for p, e in zip(self.parts, parts, strict=True)], -1)
 
     def mode(self) -> Tensor:
-        """[N, A] int64."""
+        """Return the most likely choices, [N, A] int64."""
         return torch.stack([p.argmax(-1) for p in self.parts], -1)
 
     def logprob(self, action: Tensor) -> Tensor:
-        """Sum over sub-actions. action [N, A] int64 -> [N]."""
+        """Return the log-probability [N] of actions [N, A] int64, summed over sub-actions."""
         return _sum([p.gather(-1, action[..., i : i + 1]).squeeze(-1) for i, p in enumerate(self.parts)])
 
     def entropy(self) -> Tensor:
-        """Sum over sub-actions, [N]."""
+        """Return the entropy [N] in nats, summed over sub-actions."""
         return _sum([-(p.exp() * p).sum(-1) for p in self.parts])
 
 
 class Normal:
-    """Independent normal dimensions.
+    """Normal distribution with independent dimensions.
 
     Args:
         mean: [N, A].
-        log_std: [N, A] or [A]; clamped to a range in which its exponential is usable.
+        log_std: [N, A] or [A]; clamped to [-20, 2].
     """
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
@@ -85,38 +89,38 @@ class Normal:
         self.std = self.log_std.exp()
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Mean + std * noise, standard normal noise [N, A] -> [N, A]."""
+        """Return mean + std * noise, [N, A], with standard normal noise [N, A]."""
         return self.mean + self.std * noise
 
     def mode(self) -> Tensor:
-        """[N, A]."""
+        """Return the mean, [N, A]."""
         return self.mean
 
     def logprob(self, action: Tensor) -> Tensor:
-        """action [N, A] -> [N]."""
+        """Return the log-density [N] of actions [N, A]."""
         z = (action - self.mean) / self.std
         return (-0.5 * z.square() - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
     def entropy(self) -> Tensor:
-        """[N], nats; negative for narrow ones."""
+        """Return the differential entropy [N] in nats; negative for small standard deviations."""
         return (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 
 class TanhNormal(Normal):
-    """Normal squashed by tanh (Haarnoja et al. 2018, arXiv:1812.05905, app. C). Actions are kept *before* the tanh.
+    """Normal squashed by tanh (Haarnoja et al. 2018, arXiv:1812.05905, app. C). Actions are stored *before* the tanh.
 
         log π(a|s) = log N(u) - Σ log(1 - tanh²u),    log(1 - tanh²u) = 2 (log 2 - u - softplus(-2u))
 
-    Keeping u makes the log-probability finite where tanh saturates. The range of the environment's Box is left out:
-    a constant that moves no gradient.
+    Storing u keeps the log-probability finite if tanh saturates. The scale of the environment's Box is not included:
+    it is a constant and has no gradient.
     """
 
     def logprob(self, action: Tensor) -> Tensor:
-        """Log-density at tanh(action); action [N, A] before the tanh -> [N]."""
+        """Return the log-density [N] at tanh(action), for actions [N, A] before the tanh."""
         return super().logprob(action) - log_tanh_slope(action).sum(-1)
 
     def entropy(self) -> Tensor:
-        """H(u) + E[log(1 - tanh²u)], the expectation by 16-point Gauss-Hermite quadrature; [N], nats."""
+        """Return H(u) + E[log(1 - tanh²u)], [N] in nats; the expectation by 16-point Gauss-Hermite quadrature."""
         nodes = torch.as_tensor(_NODES, dtype=self.mean.dtype, device=self.mean.device)  # [K]
         weights = torch.as_tensor(_WEIGHTS, dtype=self.mean.dtype, device=self.mean.device)
         u = self.mean.unsqueeze(-1) + self.std.unsqueeze(-1) * nodes  # [N, A, K]
@@ -124,30 +128,33 @@ class TanhNormal(Normal):
 
 
 class SquashedNormal(TanhNormal):
-    """Normal squashed by tanh, whose actions are kept *behind* the tanh, as a world model is given them."""
+    """Normal squashed by tanh. Actions are stored *after* the tanh, as a world model takes them."""
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Standard normal noise [N, A] -> [N, A] in -1 to 1."""
+        """Sample actions [N, A] in [-1, 1] from standard normal noise [N, A]."""
         return super().sample(noise).tanh()
 
     def mode(self) -> Tensor:
-        """The squashed mean, [N, A]."""
+        """Return the squashed mean, [N, A]."""
         return self.mean.tanh()
 
     def logprob(self, action: Tensor) -> Tensor:
-        """action [N, A] in -1 to 1 -> [N]; one on the edge counts as the nearest that float32 tells from it."""
+        """Return the log-density [N] of actions [N, A] in [-1, 1].
+
+        An action of exactly -1 or 1 is replaced by the nearest float32 inside the interval.
+        """
         edge = 1 - torch.finfo(torch.float32).eps / 2
         return super().logprob(action.clamp(-edge, edge).atanh())
 
 
 class TruncatedNormal:
-    """Independent normal dimensions cut off at -1 and 1 (Burkardt 2014, "The truncated normal distribution", 2.3-2.5).
+    """Independent normals truncated to [-1, 1] (Burkardt 2014, "The truncated normal distribution", 2.3-2.5).
 
         p(x) = φ((x - μ) / σ) / (σ Z),    Z = Φ(b) - Φ(a),    a = (-1 - μ) / σ,    b = (1 - μ) / σ
 
     Args:
-        mean: μ of the uncut normal, [N, A] in -1 to 1.
-        std: σ of the uncut normal, [N, A].
+        mean: μ of the normal before truncation, [N, A] in [-1, 1].
+        std: σ of the normal before truncation, [N, A].
     """
 
     def __init__(self, mean: Tensor, std: Tensor) -> None:
@@ -157,22 +164,22 @@ class TruncatedNormal:
         self.inside = (_normal_cdf(self.high) - self.below).clamp(min=torch.finfo(mean.dtype).eps)  # Z
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Uniform noise [N, A] in [0, 1) -> [N, A], by the inverse of the distribution function, with its gradient."""
+        """Sample [N, A] by the inverse cumulative distribution of uniform noise [N, A] in [0, 1), with gradient."""
         eps = torch.finfo(noise.dtype).eps
         share = self.below + noise.clamp(eps, 1 - eps) * self.inside
         return self.mean + self.std * (math.sqrt(2) * torch.erfinv(2 * share - 1))
 
     def mode(self) -> Tensor:
-        """[N, A]."""
+        """Return the mode, which is the mean before truncation, [N, A]."""
         return self.mean
 
     def logprob(self, action: Tensor) -> Tensor:
-        """action [N, A] in -1 to 1 -> [N]."""
+        """Return the log-density [N] of actions [N, A] in [-1, 1]."""
         z = (action - self.mean) / self.std
         return (-0.5 * z.square() - self.std.log() - self.inside.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
 
     def entropy(self) -> Tensor:
-        """[N], nats."""
+        """Return the differential entropy [N] in nats."""
         edges = self.high * _normal_density(self.high) - self.low * _normal_density(self.low)
         log_size = (self.std * self.inside).log() + 0.5 * math.log(2 * math.pi * math.e)
         return (log_size - 0.5 * edges / self.inside).sum(-1)
@@ -187,10 +194,10 @@ def _normal_density(x: Tensor) -> Tensor:
 
 
 def _sum(columns: list[Tensor]) -> Tensor:
-    """Sum of columns [N]; most often there is one."""
+    """Sum columns [N]; the common case is one column."""
     return columns[0] if len(columns) == 1 else torch.stack(columns, -1).sum(-1)
 
 
 def log_tanh_slope(u: Tensor) -> Tensor:
-    """log(1 - tanh²u) elementwise, stable for any u."""
+    """Compute log(1 - tanh²u) elementwise, numerically stable for any u."""
     return 2 * (math.log(2) - u - F.softplus(-2 * u))

@@ -1,4 +1,4 @@
-"""Latents: vectors of categorical or normal variables, sampled with a gradient, and how far two of them are apart."""
+"""Latent variables of world models: sampling with gradients, entropies and KL divergences."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from rlcore.types import Ranks
 
 
 def unimix(logits: Tensor, share: float) -> Tensor:
-    """Log-probabilities of (1 - share) softmax(logits) + share / K (arXiv:2301.04104v1, "Unimix categoricals").
+    """Mix a categorical with the uniform distribution (arXiv:2301.04104v1, "Unimix categoricals").
 
-    The mixture is of probabilities, not of logits: none is below share / K. logits [..., K] -> [..., K].
+    Args:
+        logits: [..., K].
+        share: weight of the uniform distribution; no probability is below share / K.
+
+    Returns:
+        Log-probabilities of (1 - share) softmax(logits) + share / K, [..., K].
     """
     logprob = F.log_softmax(widen(logits), -1)
     if not share:
@@ -24,19 +29,22 @@ def unimix(logits: Tensor, share: float) -> Tensor:
 
 
 def one_hot(index: Tensor, classes: int) -> Tensor:
-    """Index [...] int64 -> [..., classes] float32; torch's own looks at the values, which no graph can."""
+    """Convert indices [...] int64 to one-hot vectors [..., classes] float32.
+
+    `torch.nn.functional.one_hot` reads the values, which a traced graph or a CUDA graph cannot do.
+    """
     return (index.unsqueeze(-1) == torch.arange(classes, device=index.device)).float()
 
 
 def sample_one_hot(logprob: Tensor, uniform: Tensor) -> Tensor:
-    """One-hot samples with the gradient of the probabilities (Bengio et al. 2013, arXiv:1308.3432: straight through).
+    """Draw one-hot samples with the straight-through gradient (Bengio et al. 2013, arXiv:1308.3432).
 
     Args:
-        logprob: [..., K], normalised.
-        uniform: [...] in [0, 1): of the class in whose share of the probability, laid end to end, it falls.
+        logprob: [..., K], normalized.
+        uniform: [...] in [0, 1); mapped to a class by the inverse of the cumulative distribution.
 
     Returns:
-        [..., K]: one_hot + p - sg(p).
+        one_hot + p - stop_gradient(p), [..., K].
     """
     p = logprob.exp()
     index = (p.detach().cumsum(-1)[..., :-1] <= uniform.unsqueeze(-1)).sum(-1)
@@ -44,29 +52,29 @@ def sample_one_hot(logprob: Tensor, uniform: Tensor) -> Tensor:
 
 
 def categorical_entropy(logprob: Tensor) -> Tensor:
-    """Entropy of S independent categorical variables, nats. logprob [..., S, K] -> [...]."""
+    """Compute the entropy of S independent categorical variables in nats. logprob [..., S, K] -> [...]."""
     return -(logprob.exp() * logprob).sum((-2, -1))
 
 
 def categorical_kl(p: Tensor, q: Tensor) -> Tensor:
-    """KL[p ‖ q] of S independent categorical variables, nats: their sum. Log-probabilities [..., S, K] -> [...]."""
+    """Compute KL[p ‖ q] in nats, summed over S independent categoricals. Log-probabilities [..., S, K] -> [...]."""
     assert p.shape == q.shape, (p.shape, q.shape)
     return (p.exp() * (p - q)).sum((-2, -1))
 
 
 def categorical_measures(posterior: Tensor, prior: Tensor) -> dict[str, Tensor]:
-    """Figures for the log, nats [...]: KL[q ‖ p] and both entropies. Log-probabilities [..., S, K]."""
+    """Compute the logged quantities KL[q ‖ p] and both entropies, in nats, [...], of log-probabilities [..., S, K]."""
     entropies = {"post_entropy": categorical_entropy(posterior), "prior_entropy": categorical_entropy(prior)}
     return {"kl": categorical_kl(posterior, prior)} | entropies
 
 
 def normal_entropy(std: Tensor) -> Tensor:
-    """Entropy of independent normals, nats. Stds [..., S] -> [...]."""
+    """Compute the entropy of S independent normal variables in nats. Standard deviations [..., S] -> [...]."""
     return (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 
 def normal_kl(p: tuple[Tensor, Tensor], q: tuple[Tensor, Tensor]) -> Tensor:
-    """KL[p ‖ q] of independent normals, nats. Means and stds [..., S] each -> [...]."""
+    """Compute KL[p ‖ q] of S independent normal variables in nats. Means and stds [..., S] each -> [...]."""
     (mean, std), (other, spread) = p, q
     assert mean.shape == other.shape, (mean.shape, other.shape)
     ratio = (std / spread).square()
@@ -74,20 +82,21 @@ def normal_kl(p: tuple[Tensor, Tensor], q: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def normal_measures(posterior: tuple[Tensor, Tensor], prior: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    """Figures for the log, nats [...]: KL[q ‖ p] and both entropies. Means and stds [..., S] each."""
+    """Compute the logged quantities KL[q ‖ p] and both entropies, in nats, [...], of means and stds [..., S] each."""
     entropies = {"post_entropy": normal_entropy(posterior[1]), "prior_entropy": normal_entropy(prior[1])}
     return {"kl": normal_kl(posterior, prior)} | entropies
 
 
 def free_nats(kl: Tensor, nats: float) -> Tensor:
-    """max(nats, kl) elementwise: below, no gradient. The sum over the variables of a step is clipped, not each."""
+    """Compute max(nats, kl) elementwise, for KLs already summed over variables; no gradient below `nats`."""
     return kl.clamp(min=nats)
 
 
 def mean_free_nats(kl: Tensor, nats: float, ranks: Ranks) -> Tensor:
-    """Each KL [...] where their mean over all ranks is above `nats`, and `nats` in place of each where it is not.
+    """Apply free nats to the mean KL over all ranks, as the authors' code of Dreamer V1 and V2 does.
 
-    The mean of the result is max(nats, mean KL), with its gradient (arXiv:1912.01603's and arXiv:2010.02193's code).
+    Return the KLs [...] unchanged if their mean is above `nats`; otherwise return `nats` everywhere. The mean of the
+    result is max(nats, mean KL), with its gradient (arXiv:1912.01603, arXiv:2010.02193).
     """
     mean = ranks.sum(kl.detach().mean()) / ranks.size
     return torch.where(mean > nats, kl, torch.full_like(kl, nats))

@@ -1,4 +1,4 @@
-"""Random numbers for agents and losses, drawn where they are used."""
+"""Random numbers for agents and losses, drawn from the run's named streams."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from torch import Tensor
 
 from rlcore import streams
 
-Draw = tuple[str, tuple[Any, ...]]  # kind of noise, and what its method takes: a shape, before which `bernoulli` has p
-MANY = 1 << 14  # numbers from which torch's vectorised normal is the faster one
-RARE = 1 / 64  # share of zeros up to which their distances are drawn, not they themselves
+Draw = tuple[str, tuple[Any, ...]]  # name of a method of `Noise` and its arguments
+MANY = 1 << 14  # from this many numbers on, torch's vectorized normal is faster than NumPy's
+RARE = 1 / 64  # up to this probability of a zero, the distances between zeros are drawn instead
 
 
 class Noise:
-    """One named stream (`rlcore.streams`) on a device: the same numbers for a seed on every device of a kind.
+    """Named random stream (`rlcore.streams`) that draws tensors on a device.
 
-    On the CPU NumPy's PCG64 is the whole state; other devices have a generator of their own beside it.
+    A seed gives the same numbers on every device of one type. The state is NumPy's PCG64, and on another device than
+    the CPU also a torch generator.
 
     Args:
-        seed: the run's.
+        seed: seed of the run.
         purpose: a key of `rlcore.streams.PURPOSES`.
-        *indices: rank, environment, round, ... as the purpose needs.
-        device: where the numbers are to be.
+        *indices: rank, environment index, round, ... as the purpose requires.
+        device: device of the drawn tensors.
     """
 
     def __init__(self, seed: int, purpose: str, *indices: int, device: torch.device | str = "cpu") -> None:
@@ -38,7 +39,7 @@ class Noise:
             self._device = torch.Generator(self.device).manual_seed(int(words[0] >> 1))
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal, float32, [*shape] on the device."""
+        """Draw standard normal numbers, float32, [*shape]."""
         if self._device is not None:
             return torch.empty(shape, device=self.device).normal_(generator=self._device)
         if math.prod(shape) < MANY:
@@ -46,31 +47,31 @@ class Noise:
         return torch.empty(shape).normal_(generator=torch.Generator().manual_seed(int(self.host.integers(1 << 63))))
 
     def exponential(self, *shape: int) -> Tensor:
-        """Standard exponential, float32, [*shape] on the device."""
+        """Draw standard exponential numbers, float32, [*shape]."""
         if self._device is not None:
             return torch.empty(shape, device=self.device).exponential_(generator=self._device)
         return torch.from_numpy(self.host.standard_exponential(shape, dtype=np.float32))
 
     def uniform(self, *shape: int) -> Tensor:
-        """Uniform in [0, 1), float32, [*shape] on the device."""
+        """Draw uniform numbers in [0, 1), float32, [*shape]."""
         if self._device is not None:
             return torch.rand(shape, device=self.device, generator=self._device)
         return torch.from_numpy(self.host.random(shape, dtype=np.float32))
 
     def bernoulli(self, p: float, *shape: int) -> Tensor:
-        """1 with a chance of p, in (0, 1), else 0; uint8, [*shape] on the device.
+        """Draw 1 with probability p in (0, 1), otherwise 0; uint8, [*shape].
 
-        No bool, of which compiled code reads one at a time: a seventh of DroQ's gradient step.
+        The dtype is not bool because compiled code reads bools one at a time (a seventh of DroQ's gradient step).
         """
         if self._device is not None:
             return (torch.rand(shape, device=self.device, generator=self._device) < p).to(torch.uint8)
         return torch.from_numpy(self._bytes(p, math.prod(shape)).reshape(shape))
 
     def _bytes(self, p: float, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        if 1 - p > RARE:  # in a third of the time that as many uniform numbers take; p is rounded to 16 bits
+        if 1 - p > RARE:  # three times faster than uniform numbers; p is rounded to 16 bits
             words = self.host.bit_generator.random_raw(-(-count // 4)).view(np.uint16)[:count]
             return (words < round(p * 2**16)).view(np.uint8)
-        # From one zero to the next it is a geometric number of places: in a third of the time of the words.
+        # Distances between zeros are geometrically distributed: three times faster than one word per number.
         made, place = np.ones(count, np.uint8), -1
         while place < count:
             places = place + self.host.geometric(1 - p, int(1.1 * (count - place) * (1 - p)) + 16).cumsum()
@@ -79,7 +80,7 @@ class Noise:
         return made
 
     def in_a_row(self, kind: str, count: int, shape: tuple[Any, ...]) -> Iterator[Tensor]:
-        """`count` draws of a kind and shape, the numbers that as many calls give; where it pays, drawn at once."""
+        """Return an iterator over `count` draws, equal to `count` separate calls but faster for small shapes."""
         if self._device is not None or kind == "bernoulli" or (kind == "normal" and math.prod(shape) >= MANY):
             return (getattr(self, kind)(*shape) for _ in range(count))
         draw = {"normal": self.host.standard_normal, "exponential": self.host.standard_exponential}
@@ -87,21 +88,25 @@ class Noise:
         return iter(torch.from_numpy(drawn).unbind(0))
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the stream."""
+        """Return the state of the stream."""
         device = {} if self._device is None else {self.device.type: self._device.get_state()}
         return {"host": streams.generator_state(self.host), **device}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; a KeyError where it is of another kind of device."""
+        """Continue from a `state_dict`.
+
+        Raises:
+            KeyError: If the state was saved on another type of device.
+        """
         if set(state) != {"host"} | ({self.device.type} if self._device is not None else set()):
-            raise KeyError(f"noise of {' and '.join(state)}, where it is drawn on {self.device.type}")
+            raise KeyError(f"the stream was saved for {' and '.join(state)}, but noise is drawn on {self.device.type}")
         streams.load_generator_state(self.host, state["host"])
         if self._device is not None:
             self._device.set_state(state[self.device.type].cpu())
 
 
 class Recorder(Noise):
-    """A stream, on a device, that remembers what was drawn from it."""
+    """Stream that records the kind and shape of every draw."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         super().__init__(0, "probe", device=device)
@@ -129,12 +134,12 @@ class Recorder(Noise):
 
 
 def draw_all(noise: Noise | None, draws: Sequence[Draw]) -> list[Tensor]:
-    """Noise of these kinds and shapes in their order, where there is a stream."""
+    """Draw noise of the given kinds and shapes, in their order; return [] if there is no stream."""
     return [] if noise is None else [getattr(noise, kind)(*shape) for kind, shape in draws]
 
 
 class Drawn:
-    """Noise that has been drawn already, in the place of a stream."""
+    """Replacement of a stream that returns noise drawn before."""
 
     def __init__(self, noise: Iterator[Tensor]) -> None:
         self.normal = self.exponential = self.uniform = lambda *shape: next(noise).view(shape)

@@ -1,4 +1,4 @@
-"""Precision of mathematics: losses and distributions are computed in float32 at least, whatever the networks use."""
+"""Numerical precision: losses and distributions use at least float32, even if the networks use a reduced precision."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def widen(x: Tensor) -> Tensor:
-    """The tensor itself if it is float32 or float64, else as float32."""
+    """Return the tensor unchanged if it is float32 or float64, otherwise converted to float32."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()

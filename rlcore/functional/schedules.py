@@ -9,14 +9,17 @@ Points = Sequence[Sequence[float]]
 
 
 def anneal(initial: float, policy_steps: int, total_steps: int) -> float:
-    """Linear from `initial` at 0 to 0 at `total_steps`, and 0 after."""
+    """Decrease linearly from `initial` at step 0 to 0 at `total_steps`; 0 afterwards."""
     return initial * max(0.0, 1.0 - policy_steps / total_steps)
 
 
 def piecewise(points: Points, policy_steps: int, kind: str = "linear") -> float:
-    """The value at `policy_steps` of a curve through (policy steps, value) points in rising order of policy_steps.
+    """Evaluate a schedule at `policy_steps`.
 
-    "linear" interpolates, "step" holds each value until the next point; the first value holds before, the last after.
+    Args:
+        points: (policy steps, value) pairs, ordered by policy steps.
+        policy_steps: where to evaluate. Before the first point the first value is used, after the last point the last.
+        kind: "linear" interpolates between points; "step" keeps each value until the next point.
     """
     before = points[0]
     for after in points:
@@ -30,7 +33,7 @@ def piecewise(points: Points, policy_steps: int, kind: str = "linear") -> float:
 
 
 def check_points(points: Points) -> str | None:
-    """Fault of the points of a schedule, in words; None where nothing is."""
+    """Return why the points of a schedule are invalid, or None if they are valid."""
     if not points:
         return "needs at least one [policy steps, value] pair"
     steps = [p[0] for p in points]

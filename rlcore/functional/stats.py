@@ -1,4 +1,4 @@
-"""Weighted means and moments."""
+"""Weighted means, standardization and running moments."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from torch import Tensor
 if TYPE_CHECKING:
     from rlcore.types import Ranks
 
-Sum = Callable[[Tensor], Tensor]  # over ranks
+Sum = Callable[[Tensor], Tensor]  # sums a tensor over all ranks
 
 
 def reduce_loss(loss: Tensor, weight: Tensor, **means: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """A loss of each sample [N] as an optimizer takes it: its weighted sum, the weights' sum, and means for the log.
+    """Reduce per-sample losses to the form that `Optimizer` takes.
 
     Args:
-        loss: [N], with gradient.
-        weight: [N].
-        **means: name -> [N], of which the weighted mean is logged; a name's `__` stands for a slash.
+        loss: [N]; loss of each sample, with gradient.
+        weight: [N]; weight of each sample.
+        **means: name -> [N]; quantities whose weighted mean is logged. `__` in a name stands for a slash.
 
     Returns:
-        Sum [], weight [], name -> mean [] without gradient.
+        Weighted sum of the loss [], sum of the weights [], and name -> mean [] without gradient.
     """
     weight = weight.to(loss)
     count = weight.sum()
     with torch.no_grad():
         divisor = count.clamp(min=1)
         logged = {name.replace("__", "/"): x.dot(weight) / divisor for name, x in means.items()}
-    return loss.dot(weight), count, logged  # dot, which autocast leaves in float32
+    return loss.dot(weight), count, logged  # autocast keeps `dot` in float32
 
 
 def mean_over(found: Sequence[Mapping[str, Tensor]], counts: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Means over minibatches of what a loss found in each; one in which no sample counts is left out.
+    """Average logged quantities over minibatches, ignoring minibatches without valid samples.
 
     Args:
-        found: of each, name -> mean []; 0 where no sample counts.
-        counts: of each, its samples' weight [].
+        found: for each minibatch, name -> mean []; 0 if the minibatch has no valid sample.
+        counts: for each minibatch, the sum of its weights [].
 
     Returns:
         name -> mean [].
@@ -50,14 +50,14 @@ def mean_over(found: Sequence[Mapping[str, Tensor]], counts: Sequence[Tensor]) -
 
 
 def mean_metrics(logged: Sequence[Mapping[str, Tensor]], ranks: Ranks) -> dict[str, Tensor]:
-    """Means of an update's steps and of all ranks, each step and each rank counted once; {} where no step was taken.
+    """Average logged quantities over the gradient steps of an update and over ranks, with equal weights.
 
     Args:
-        logged: of each step, name -> []; a step may lack names.
-        ranks: who took the same steps.
+        logged: for each gradient step, name -> []; a step may lack names.
+        ranks: the ranks that took the same steps.
 
     Returns:
-        name -> [].
+        name -> []; empty if no gradient step was taken.
     """
     names = dict.fromkeys(name for step in logged for name in step)
     held = {name: [step[name] for step in logged if name in step] for name in names}
@@ -69,18 +69,18 @@ def mean_metrics(logged: Sequence[Mapping[str, Tensor]], ranks: Ranks) -> dict[s
 
 
 def standardize(x: Tensor, weight: Tensor, total: Sum = lambda sums: sums, eps: float = 1e-8) -> Tensor:
-    """(x - mean) / (std + eps) over the rows that count, with the unbiased std.
+    """Compute (x - mean) / (std + eps) over the valid samples, with the unbiased standard deviation.
 
-    A single row that counts is returned unchanged: it has no std (Stable-Baselines3 skips it likewise).
+    If only one sample is valid, it is returned unchanged, as in Stable-Baselines3: it has no standard deviation.
 
     Args:
         x: [..., N].
-        weight: [..., N] of 0 and 1.
-        total: sums over ranks, where the rows of several belong together.
-        eps: keeps the division finite.
+        weight: [..., N]; 1 for valid samples, 0 for the others.
+        total: sums over ranks, if the samples of several ranks are standardized together.
+        eps: added to the standard deviation to avoid a division by zero.
 
     Returns:
-        [..., N]; rows of weight 0 hold numbers without meaning.
+        [..., N]; the values of invalid samples are meaningless.
     """
     assert x.shape == weight.shape, (x.shape, weight.shape)
     count, summed = total(torch.stack([weight.sum(-1, keepdim=True), (x * weight).sum(-1, keepdim=True)]))
@@ -90,10 +90,10 @@ def standardize(x: Tensor, weight: Tensor, total: Sum = lambda sums: sums, eps: 
 
 
 class RunningMoments:
-    """Mean and variance of all rows seen (Chan, Golub and LeVeque 1979), in float64 whatever the networks use.
+    """Running mean and variance of all samples seen (Chan, Golub and LeVeque 1979), in float64.
 
     Args:
-        size: F, numbers in a row.
+        size: F, features of a sample.
     """
 
     def __init__(self, size: int) -> None:
@@ -102,7 +102,7 @@ class RunningMoments:
         self.count = 0.0
 
     def update(self, rows: Tensor, total: Sum = lambda sums: sums) -> None:
-        """Merge rows [N, F], and those of the other ranks that `total` sums over, into the moments."""
+        """Merge samples [N, F] into the moments, including those of other ranks if `total` sums over ranks."""
         rows = rows.detach().to("cpu", torch.float64)
         sums = total(torch.cat([torch.full((1,), float(len(rows)), dtype=torch.float64), rows.sum(0)]))
         count = sums[0].item()
@@ -118,11 +118,11 @@ class RunningMoments:
         self.count = everything
 
     def scale(self, eps: float = 1e-8) -> Tensor:
-        """Standard deviation [F], float64, never 0."""
+        """Return the standard deviation, [F] float64, never 0."""
         return (self.variance + eps).sqrt()
 
     def state_dict(self) -> dict[str, Tensor | float]:
-        """Mean, variance and count."""
+        """Return mean, variance and count."""
         return {"mean": self.mean, "variance": self.variance, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Tensor | float]) -> None:

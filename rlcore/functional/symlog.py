@@ -1,4 +1,4 @@
-"""Symmetric logarithm: numbers of any size brought near to 0."""
+"""Symmetric logarithm, which compresses large magnitudes of either sign, and its inverse."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def symlog(x: Tensor) -> Tensor:
-    """sign(x) log(1 + |x|), elementwise (Hafner et al. 2023, arXiv:2301.04104v1, eq. 2)."""
+    """Compute sign(x) log(1 + |x|) elementwise (Hafner et al. 2023, arXiv:2301.04104v1, eq. 2)."""
     return torch.sign(x) * torch.log1p(torch.abs(x))
 
 
 def symexp(x: Tensor) -> Tensor:
-    """sign(x) (exp|x| - 1), elementwise: `symlog` undone; infinite in float32 from 88.7 on."""
+    """Compute sign(x) (exp|x| - 1) elementwise, the inverse of `symlog`; infinite in float32 if |x| > 88.7."""
     return torch.sign(x) * torch.expm1(torch.abs(x))

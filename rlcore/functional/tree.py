@@ -1,8 +1,7 @@
-"""Nested tensors: dicts, tuples, named tuples, lists and dataclasses of them, as deep as one likes; None is no tensor.
+"""Nested tensors (pytrees): dicts, tuples, named tuples, lists and dataclasses of tensors, of any depth.
 
-Their order is one everywhere: that of fields and places, in a dict that of the sorted keys, however it was filled. So
-a carry, a batch or the findings of a loss become a list of tensors and come back out of it, and the order in which
-somebody wrote the keys means nothing.
+The order of leaves is fixed: fields and positions in their order, dicts by sorted keys. A carry, a batch or the outputs
+of a loss can therefore be flattened to a list of tensors and rebuilt from it. None has no leaves.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ SEQUENCES = (tuple, list)
 
 
 def leaves(record: Any) -> list[Tensor]:
-    """The tensors of a record in their order; a number is a tensor [] of Python's precision that nobody writes to."""
+    """Return the tensors of a nested record in order; a Python number becomes a read-only tensor []."""
     found: list[Tensor] = []
     _gather(record, found)
     return found
@@ -36,21 +35,21 @@ def _gather(record: Any, found: list[Tensor]) -> None:
 
 
 def rebuild(form: Any, tensors: Iterator[Tensor]) -> Any:
-    """A record of the form of another one, with these tensors in the places of its own."""
+    """Return a record with the structure of `form` and the given tensors as its leaves."""
     if isinstance(form, Tensor) or (parts := _parts(form)) is None:
         return next(tensors)
     return _like(form, [rebuild(part, tensors) for part in parts])
 
 
 def map_leaves(function: Callable[[Tensor], Any], record: Any) -> Any:
-    """The record with every tensor replaced by what a function makes of it."""
+    """Apply a function to every leaf of a nested record."""
     if isinstance(record, Tensor) or (parts := _parts(record)) is None:
         return function(record)
     return _like(record, [map_leaves(function, part) for part in parts])
 
 
 def name_leaves(record: Any, name: str = "carry") -> dict[str, Tensor]:
-    """The tensors of a record by their places, as `carry.lstm.0`, in their order."""
+    """Return the leaves of a nested record by their paths, for example `carry.lstm.0`, in order."""
     if isinstance(record, Tensor) or (parts := _parts(record)) is None:
         return {name: record}
     named = zip(_keys(record), parts, strict=True)
@@ -58,21 +57,21 @@ def name_leaves(record: Any, name: str = "carry") -> dict[str, Tensor]:
 
 
 def fit(form: Any, record: Any, place: str = "carry") -> Any:
-    """A record in the form of another one: its order, sequence types, dtypes and devices.
+    """Convert a record to the structure, sequence types, dtypes and devices of another one.
 
     Args:
-        form: as `agent.initial` gives it.
-        record: as `act` gave it, or as it was stored, where tuples have become lists.
-        place: what it is called in the error.
+        form: record with the wanted structure, as `agent.initial` returns it.
+        record: record to convert, as `act` returned it, or as it was stored (tuples may have become lists).
+        place: name of the record in error messages.
 
     Returns:
-        The record, sharing what it can.
+        The converted record; it shares tensors with `record` if possible.
 
     Raises:
-        ValueError: it is of another form; names the place, what is there and what is due.
+        ValueError: If the structures differ. The message names the path and both structures.
     """
     if _outline(form) != _outline(record):
-        raise ValueError(f"{place} is {_outline(record)} where the agent's `initial` gives {_outline(form)}")
+        raise ValueError(f"{place} is {_outline(record)}, but the agent's `initial` returns {_outline(form)}")
     if isinstance(form, Tensor):
         return record.to(form.device, form.dtype)
     if (parts := _parts(form)) is None:  # a number
@@ -82,7 +81,7 @@ def fit(form: Any, record: Any, place: str = "carry") -> Any:
 
 
 def _parts(record: Any) -> Sequence[Any] | None:
-    """Parts of a record one level below, in their order; None where it is a leaf."""
+    """Return the children of a record in order, or None if it is a leaf."""
     if isinstance(record, SEQUENCES):
         return record
     if isinstance(record, dict):
@@ -93,7 +92,7 @@ def _parts(record: Any) -> Sequence[Any] | None:
 
 
 def _keys(record: Any) -> Sequence[Any]:
-    """Names of the parts of a record, in their order."""
+    """Return the names of the children of a record, in order."""
     if isinstance(record, SEQUENCES):
         return getattr(record, "_fields", range(len(record)))
     if isinstance(record, dict):
@@ -102,7 +101,7 @@ def _keys(record: Any) -> Sequence[Any]:
 
 
 def _like(form: Any, parts: list[Any]) -> Any:
-    """A record of the type of another one, with these parts."""
+    """Return a record of the type of `form` with the given children."""
     if isinstance(form, SEQUENCES):
         return type(form)(*parts) if hasattr(form, "_fields") else type(form)(parts)
     if isinstance(form, dict):
@@ -112,7 +111,7 @@ def _like(form: Any, parts: list[Any]) -> Any:
 
 
 def _outline(part: Any) -> str:
-    """One level of a record in words: equal for two of the same form."""
+    """Describe one level of a record; the description is equal for equal structures."""
     if isinstance(part, dict):
         return f"a dict of {', '.join(sorted(map(repr, part)))}"
     if isinstance(part, SEQUENCES):
@@ -122,5 +121,5 @@ def _outline(part: Any) -> str:
 
 @functools.lru_cache(maxsize=64, typed=True)
 def _number(value: float) -> Tensor:
-    """A float is one of 64 bits: as one of 32, 1 - ε would be another number than the one that Python computes."""
+    """Convert a number to a tensor; a float becomes float64, so that arithmetic has Python's precision."""
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)

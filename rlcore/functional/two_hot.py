@@ -1,4 +1,4 @@
-"""Two-hot regression: a number as a distribution over bins, of which it lies between two."""
+"""Two-hot regression: a scalar is represented by a categorical distribution over bins."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch.nn import functional as F
 from rlcore.functional.precision import widen
 from rlcore.functional.symlog import symexp, symlog
 
-LIMIT = 20.0  # the outermost bins, in symlog space
+LIMIT = 20.0  # position of the outermost bins, in symlog space
 
 
 @dataclass(frozen=True)
 class TwoHot:
-    """Distribution over K bins b₀ < ... < b_K-1, by which a number is learned and read (arXiv:2301.04104v1, eq. 8-9).
+    """Two-hot encoding of scalars over K bins b₀ < ... < b_K-1 (arXiv:2301.04104v1, eq. 8-9).
 
         x between b_k and b_k+1:    q_k = (b_k+1 - x) / (b_k+1 - b_k),    q_k+1 = 1 - q_k,    all others 0
 
-    Beyond the outermost bins a number counts as the outermost.
+    A scalar outside the bins is clipped to the outermost bin.
 
     Attributes:
         bins: K.
-        spacing: "symlog": equally spaced from -20 to 20, for symlog of the number (the paper of 2023); "symexp": the
-            symexp of these, for the number itself (arXiv:2301.04104v2, eq. 10-11). They are not the same loss.
+        spacing: "symlog" spaces the bins equally from -20 to 20 and encodes symlog(x) (2023); "symexp" places them at
+            the symexp of these positions and encodes x itself (arXiv:2301.04104v2, eq. 10-11). The losses differ.
     """
 
     bins: int = 255
@@ -33,18 +33,18 @@ class TwoHot:
 
     @property
     def outputs(self) -> int:
-        """Numbers that a network gives for one: K."""
+        """Outputs that a network needs for one scalar: K."""
         return self.bins
 
     def grid(self, like: Tensor) -> Tensor:
-        """b, [K], of type and device of another tensor; exactly antisymmetric."""
+        """Return the bin positions b, [K], exactly antisymmetric, with the dtype and device of `like`."""
         upper = torch.linspace(-LIMIT, LIMIT, self.bins, dtype=like.dtype, device=like.device)
         upper = upper[self.bins - self.bins // 2 :]
         upper = symexp(upper) if self.spacing == "symexp" else upper
         return torch.cat([-upper.flip(0), upper.new_zeros(self.bins % 2), upper])
 
     def loss(self, logits: Tensor, x: Tensor) -> Tensor:
-        """Cross-entropy -Σ q log p of numbers under logits. logits [..., K], x [...] -> [...]."""
+        """Compute the cross-entropy -Σ q log p between targets x [...] and logits [..., K]; returns [...]."""
         assert logits.shape[:-1] == x.shape, (logits.shape, x.shape)
         logits, x = widen(logits), widen(x)
         x, grid = symlog(x) if self.spacing == "symlog" else x, self.grid(logits)
@@ -55,9 +55,9 @@ class TwoHot:
         return logits.logsumexp(-1) - (1 - above) * near[..., 0] - above * near[..., 1]
 
     def mean(self, logits: Tensor) -> Tensor:
-        """The number that logits [..., K] stand for: Σ p b, [...]; exactly 0 of equal logits.
+        """Return the predicted scalar Σ p b [...] of logits [..., K]; exactly 0 if all logits are equal.
 
-        Summed in pairs from both ends: in order, huge bins leave a rest where they should cancel.
+        The sum pairs bins from both ends. In index order, rounding errors of the huge outer bins would not cancel.
         """
         p, half = F.softmax(widen(logits), -1), self.bins // 2
         difference = p[..., self.bins - half :] - p[..., :half].flip(-1)
