@@ -54,11 +54,7 @@ class Categoricals:
         self.parts = [F.log_softmax(part, -1) for part in logits.split(nvec, -1)]
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Sample by the Gumbel-max trick: argmax(log p - log noise), [N, A] int64.
-
-        Args:
-            noise: [N, sum(nvec)], standard exponential.
-        """
+        """Sample actions [N, A] int64 by the Gumbel-max trick, from standard exponential noise [N, sum(nvec)]."""
         parts = noise.split([p.shape[-1] for p in self.parts], -1)
         return torch.stack([(p - e.log()).argmax(-1) for p, e in zip(self.parts, parts, strict=True)], -1)
 

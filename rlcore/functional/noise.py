@@ -93,11 +93,7 @@ class Noise:
         return {"host": streams.generator_state(self.host), **device}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`.
-
-        Raises:
-            KeyError: If the state was saved on another type of device.
-        """
+        """Continue from a `state_dict`; raise KeyError if it was saved on another type of device."""
         if set(state) != {"host"} | ({self.device.type} if self._device is not None else set()):
             raise KeyError(f"the stream was saved for {' and '.join(state)}, but noise is drawn on {self.device.type}")
         streams.load_generator_state(self.host, state["host"])

@@ -20,6 +20,9 @@ def piecewise(points: Points, policy_steps: int, kind: str = "linear") -> float:
         points: (policy steps, value) pairs, ordered by policy steps.
         policy_steps: where to evaluate. Before the first point the first value is used, after the last point the last.
         kind: "linear" interpolates between points; "step" keeps each value until the next point.
+
+    Returns:
+        The value of the schedule.
     """
     before = points[0]
     for after in points:

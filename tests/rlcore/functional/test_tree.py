@@ -93,10 +93,10 @@ def test_a_carry_is_brought_into_the_form_of_a_fresh_one_and_another_form_is_ref
     assert isinstance(carry, Memory) and isinstance(carry.cell["pair"], tuple) and carry.hidden.dtype == torch.float32
     assert all(part.all() for part in name_leaves(carry).values())
     for other, sentence in (
-        ([given[0]], r"carry is a sequence of 1 but the agent's `initial` returns a sequence of 2"),
-        ([given[0], {"pair": ()}], r"carry.cell is a dict of 'pair' where .* gives a dict of 'bits', 'pair'"),
-        ([torch.ones(2, 1), given[1]], r"carry.hidden is a tensor \[2, 1\] where .* gives a tensor \[3, 1\]"),
-        (None, "carry is a NoneType where"),
+        ([given[0]], r"carry is a sequence of 1, but the agent's `initial` returns a sequence of 2"),
+        ([given[0], {"pair": ()}], r"carry.cell is a dict of 'pair', but .* returns a dict of 'bits', 'pair'"),
+        ([torch.ones(2, 1), given[1]], r"carry.hidden is a tensor \[2, 1\], but .* returns a tensor \[3, 1\]"),
+        (None, "carry is a NoneType, but"),
     ):
         with pytest.raises(ValueError, match=sentence):
             fit(form, other)
