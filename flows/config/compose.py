@@ -241,7 +241,9 @@ def _add_mistakes_of_environment(tree: Mapping[str, Any], mistakes: Mistakes) ->
         return  # one of the mistakes
     named = isinstance(env_id, str) and env_id != "???" and printable_line(env_id) == env_id
     if named and "_target_" not in wrapper:
-        counts = [count for count in (at(tree, "env.num_envs"), at(tree, "fabric.devices")) if isinstance(count, int)]
+        devices = at(tree, "fabric.devices")
+        devices = len(devices) if isinstance(devices, list) else devices  # a list of GPUs
+        counts = [count for count in (at(tree, "env.num_envs"), devices) if isinstance(count, int)]
         with mistakes.catch():
             env_id = known_id(env_id)
             suite = suite_with(env_id)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlcore.config.schema import REQUIRED, arg
+from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
 
 # How a window of values becomes one, by name.
@@ -96,11 +97,23 @@ class EnvConfig:
     )
 
 
+def _is_count(value: Any) -> bool:
+    return str(value).isascii() and str(value).isdecimal()
+
+
+def _are_counts(parts: Sequence[str]) -> bool:
+    return all(_is_count(part.strip()) for part in parts if part.strip())
+
+
 @dataclass(frozen=True)
 class FabricConfig:
     """Devices and precision of training (Lightning Fabric)."""
 
-    devices: int | str = arg(1, "processes that train together, each with env.num_envs environments (CUDA: and a GPU)")
+    devices: int | str | tuple[int, ...] = arg(
+        1,
+        "processes that train together, each with env.num_envs environments (CUDA: and a GPU); a list names the GPUs, "
+        "as [1] or [0,1]",
+    )
     num_nodes: int = arg(1, "machines; one", low=1)
     strategy: str = arg("auto", "of several devices: ddp, which is what auto takes", choices=("auto", "ddp"))
     accelerator: str = arg("cpu", "where the networks live", choices=("cpu", "cuda", "gpu", "auto"))
@@ -111,16 +124,39 @@ class FabricConfig:
     )
 
     def check(self, prefix: str) -> None:
-        """Refuse several machines and impossible numbers of devices; `prefix` is the group's place, for messages."""
+        """Refuse several machines and impossible devices; `prefix` is the group's place, for messages."""
         if self.num_nodes != 1:
             raise UserError(f"{prefix}num_nodes={self.num_nodes}: a run trains on one machine; set it to 1")
-        if str(self.devices) != "auto" and not (str(self.devices).isdecimal() and int(self.devices) > 0):
-            raise UserError(f"{prefix}devices={self.devices}: must be a number of devices from 1, or auto, which is 1")
+        place, indices = f"{prefix}devices={spell(plain(self.devices))}", self.indices
+        if indices is None and str(self.devices) != "auto" and not (_is_count(self.devices) and self.ranks > 0):
+            raise UserError(
+                f"{place}: must be a number of devices from 1, auto, which is 1, or a list of GPUs, as [0,1]"
+            )
+        if indices is not None and (not indices or min(indices) < 0 or len({*indices}) < len(indices)):
+            raise UserError(f"{place}: must name each GPU once, by its number from 0, as [0,1]")
+        if indices is not None and self.accelerator == "cpu":
+            raise UserError(
+                f"{place}: a list names GPUs, and {prefix}accelerator=cpu; add {prefix}accelerator=cuda, or give the "
+                f"number of processes, as {prefix}devices={len(indices)}"
+            )
 
     @property
     def ranks(self) -> int:
         """Processes that train together."""
-        return 1 if self.devices == "auto" else int(self.devices)
+        if self.indices is not None:
+            return len(self.indices)
+        return 1 if self.devices == "auto" else int(str(self.devices))
+
+    @property
+    def indices(self) -> tuple[int, ...] | None:
+        """Numbers of the GPUs, one for each rank, from a list or from text as "0,1"; None if only a count is given.
+
+        Lightning Fabric reads `devices` in the same way.
+        """
+        if isinstance(self.devices, tuple):
+            return self.devices
+        parts = str(self.devices).split(",")
+        return tuple(int(part) for part in parts if part.strip()) if len(parts) > 1 and _are_counts(parts) else None
 
 
 @dataclass(frozen=True)

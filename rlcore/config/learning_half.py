@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rlcore.config.groups import RunConfig
+from rlcore.config.groups import FabricConfig, RunConfig
 from rlcore.config.values import plain
 
 
@@ -30,4 +30,6 @@ def learning_half(config: Any) -> dict[str, Any]:
             continue
         value = getattr(config, field.name)
         half[field.name] = learning_half(value) if dataclasses.is_dataclass(value) else plain(value)
+    if isinstance(config, FabricConfig) and config.indices is not None:
+        half["devices"] = config.ranks  # which GPUs they are decides nothing
     return half

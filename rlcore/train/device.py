@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from rlcore.config.groups import FabricConfig
+from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
 from rlcore.system.devices import gpus
 
@@ -19,7 +20,12 @@ def check_device(config: FabricConfig) -> None:
             f"fabric.accelerator={config.accelerator}: torch {version('torch')} sees no CUDA device here; "
             "use cpu, or install a CUDA build of torch"
         )
+    devices = f"fabric.devices={spell(plain(config.devices))}"
+    if config.indices is not None and not there:
+        raise UserError(f"{devices}: torch sees no GPU here; give the number of processes, as fabric.devices=1")
+    if config.indices is not None and max(config.indices) >= there:
+        raise UserError(f"{devices}: torch sees {there} GPUs here; their numbers are 0 to {there - 1}")
     if wanted and config.ranks > there:
-        raise UserError(f"fabric.devices={config.devices}: torch sees {there} GPUs here")
+        raise UserError(f"{devices}: torch sees {there} GPUs here")
     if PRECISIONS.get(config.precision, config.precision) == "16-mixed" and not there:
         raise UserError(f"fabric.precision={config.precision}: float16 needs fabric.accelerator=cuda; use bf16-mixed")

@@ -72,7 +72,7 @@ def make_fabric(config: FabricConfig) -> Fabric:
 
         fabric = Fabric(
             accelerator=config.accelerator,
-            devices=config.ranks,
+            devices=config.ranks if config.indices is None else [*config.indices],
             num_nodes=1,
             strategy="ddp" if config.ranks > 1 else "auto",
             precision=PRECISIONS.get(config.precision, config.precision),  # pyright: ignore[reportArgumentType]

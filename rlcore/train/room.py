@@ -87,7 +87,9 @@ def _of_running(free: Free, config: RunConfig, folder: Path) -> Free:
         return free
     from rlcore.train.counting import gpu_memory  # torch
 
-    return dataclasses.replace(free, device=gpu_memory(0))
+    return dataclasses.replace(
+        free, device=min(filter(None, map(gpu_memory, config.fabric.indices or (0,))), default=None)
+    )
 
 
 def _may_be_large(config: RunConfig, spec: EnvSpec, free: Free) -> bool:

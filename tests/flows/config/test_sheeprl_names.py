@@ -171,6 +171,8 @@ COMMANDS = [
     (["exp=ppo", "fabric.precision=bf16"], {"fabric.precision": "bf16"}),
     (["exp=ppo", "fabric.precision=32"], {"fabric.precision": "32"}),
     (["exp=ppo", "fabric.devices=auto"], {"fabric.devices": "auto"}),
+    (["exp=ppo", "fabric.devices=[1]", "fabric.accelerator=cuda"], {"fabric.devices": [1]}),
+    (["exp=ppo", "fabric.devices='0,1'", "fabric.accelerator=gpu"], {"fabric.devices": "0,1"}),
     (["exp=ppo", "logger=tensorboard"], {"metric.logger.name": "tensorboard"}),
     (["exp=ppo", "logger@metric.logger=tensorboard"], {"metric.logger.name": "tensorboard"}),
     (["exp=ppo", "logger@metric.logger=mlflow"], {"metric.logger.name": "mlflow"}),

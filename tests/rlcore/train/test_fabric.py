@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import lightning_fabric
 import pytest
 import torch
 
+from rlcore.config.groups import FabricConfig
+from rlcore.config.learning_half import config_hash
+from rlcore.errors import UserError
 from rlcore.run_config import build_config
-from rlcore.train.fabric import set_switches
+from rlcore.train import device
+from rlcore.train.fabric import make_fabric, set_switches
 from tests.runs import values
 
 
@@ -24,3 +30,48 @@ def test_the_switch_for_determinism_is_what_the_config_says_whatever_it_was(want
     set_switches(build_config(values("CartPole-v1", 64, torch_use_deterministic_algorithms=wanted)))
     assert torch.are_deterministic_algorithms_enabled() is wanted
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+@pytest.mark.parametrize(("devices", "given"), [([1], [1]), ("1,0", [1, 0]), (2, 2), ("2", 2), ("auto", 1)])
+def test_make_fabric_gives_the_gpus_that_the_config_names(
+    monkeypatch: pytest.MonkeyPatch, devices: Any, given: Any
+) -> None:
+    asked: list[Any] = []
+
+    class Recording:
+        def __init__(self, **options: Any) -> None:
+            asked.append(options["devices"])
+
+        def launch(self) -> None:
+            """Start nothing."""
+
+    monkeypatch.setattr(lightning_fabric, "Fabric", Recording)
+    monkeypatch.setattr(device, "gpus", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    config = build_config(values("CartPole-v1", 64, fabric__devices=devices, fabric__accelerator="cuda")).fabric
+    make_fabric(config)
+    assert asked == [given] and config.ranks == (len(given) if isinstance(given, list) else given)
+
+
+@pytest.mark.parametrize(
+    ("devices", "accelerator", "there", "sentence"),
+    [
+        ((2,), "cuda", 2, r"fabric.devices=\[2\]: torch sees 2 GPUs here; their numbers are 0 to 1"),
+        ((0,), "auto", 0, r"fabric.devices=\[0\]: torch sees no GPU here; give the number of processes"),
+        ((0,), "cuda", 0, "fabric.accelerator=cuda: torch .* sees no CUDA device here"),
+    ],
+)
+def test_check_device_refuses_gpus_that_are_not_there(
+    monkeypatch: pytest.MonkeyPatch, devices: tuple[int, ...], accelerator: str, there: int, sentence: str
+) -> None:
+    monkeypatch.setattr(device, "gpus", lambda: there)
+    with pytest.raises(UserError, match=sentence):
+        device.check_device(FabricConfig(devices=devices, accelerator=accelerator))
+
+
+def test_config_hash_is_the_same_on_another_gpu() -> None:
+    one, other, two = (
+        config_hash(build_config(values("CartPole-v1", 64, fabric__devices=devices, fabric__accelerator="cuda")))
+        for devices in ([0], [1], [0, 1])
+    )
+    assert one == other != two
