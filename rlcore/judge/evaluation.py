@@ -14,6 +14,7 @@ from rlcore.envs.vector.choose import make_vector_env
 from rlcore.functional.noise import Noise
 from rlcore.judge.play import EvalResult, OnProgress, OnStep, Played, playing
 from rlcore.protocols import Agent
+from rlcore.system.torch_switches import keeping_switches
 from rlcore.user_code import user_code
 
 if TYPE_CHECKING:
@@ -77,11 +78,12 @@ def evaluate_agent(
         mean, std, ci95, episodes, returns, mean_length, cut (how many episodes had no end in sight).
     """
     played = Played(episodes)
-    for played in play_round(
-        agent, config, card, episodes, greedy=greedy, round=round, purpose=purpose, fabric=fabric, on_step=on_step
-    ):
-        if on_progress is not None:
-            on_progress(len(played.done), episodes)
+    with keeping_switches():  # these environments are in this process even if those of training are not
+        for played in play_round(
+            agent, config, card, episodes, greedy=greedy, round=round, purpose=purpose, fabric=fabric, on_step=on_step
+        ):
+            if on_progress is not None:
+                on_progress(len(played.done), episodes)
     result = played.result()
     tell_of_cut(result, config, card)
     return result.to_json()

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from rlcore.config.groups import FabricConfig, RunConfig
-from rlcore.errors import UserError
+from rlcore.errors import EnvironmentFault, UserError
+from rlcore.system.torch_switches import Switches, read_switches, set_switches_back
 from rlcore.train.device import PRECISIONS, check_device
 
 if TYPE_CHECKING:
@@ -34,6 +35,25 @@ def set_switches(config: RunConfig) -> None:
     torch.set_deterministic_debug_mode("error" if config.torch_use_deterministic_algorithms else "default")
     torch.backends.cudnn.benchmark = config.torch_backends_cudnn_benchmark
     torch.backends.cudnn.deterministic = config.torch_backends_cudnn_deterministic
+
+
+def refuse_changed_switches(before: Switches) -> None:
+    """Refuse, in an EnvironmentFault, that switches are not as they were before environments were called."""
+    if read_switches() != before:
+        changes = ", ".join(set_switches_back(before))
+        raise EnvironmentFault(
+            f"an environment called {changes}, which changes how this process computes everything else; remove that "
+            "call, or give environments processes of their own (env.sync_env=false)"
+        )
+
+
+def refuse_default_dtype() -> None:
+    """Refuse, in a UserError, to build networks while torch's default type is another than float32."""
+    if (found := torch.get_default_dtype()) is not torch.float32:
+        raise UserError(
+            f"torch's default type is {found}, and fabric.precision decides that of the networks; call "
+            "torch.set_default_dtype(torch.float32), or remove the call that changed it"
+        )
 
 
 class FabricRanks:

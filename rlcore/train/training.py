@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,10 +38,18 @@ from rlcore.protocols import VectorEnv
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint, datasets
 from rlcore.store.patience import patiently
+from rlcore.system.torch_switches import keeping_switches, read_switches
 from rlcore.train.boundary import budget
-from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
+from rlcore.train.fabric import (
+    FabricRanks,
+    make_fabric,
+    refuse_changed_switches,
+    refuse_default_dtype,
+    set_switches,
+)
 from rlcore.train.loop import Loop
-from rlcore.train.parts import as_today
+from rlcore.train.metrics import MetricsWindow
+from rlcore.train.parts import as_today, check_finite
 from rlcore.train.rank_state import Part, digests, parts_that_differ, with_parts
 from rlcore.train.rehearsal import rehearse
 from rlcore.train.resume import reading_state
@@ -101,11 +109,14 @@ class Training(Loop):
             refuse_foreign_vector(envs)
         if config.fabric.ranks == 1:  # of several, the first looks before it starts the others
             self._check(envs)
+        refuse_default_dtype()
         set_switches(config)
         self.fabric = make_fabric(config.fabric)
         self.ranks = ranks or FabricRanks(self.fabric)
         self._foreign = envs is not None
+        before = read_switches()
         self.envs = envs or self._own_envs()
+        refuse_changed_switches(before)
         spec, width = self.envs.spec, (self.envs.num_envs, self.ranks.size)
         prepare = functools.cache(lambda: rehearse(context, self.envs))
         records = self.fabric.device.type == "cuda"
@@ -128,7 +139,8 @@ class Training(Loop):
     def card(self) -> dict[str, Any]:
         """Card of the config's environment, measured when it is first asked for."""
         if self._card is None:
-            self._card = environment_card(self.config.env)
+            with keeping_switches():
+                self._card = environment_card(self.config.env)
         return self._card
 
     def _own_envs(self) -> VectorEnv:
@@ -148,6 +160,25 @@ class Training(Loop):
         """Policy steps of the whole training."""
         return budget(self.config)
 
+    def collect(self) -> None:
+        """Take T steps in all environments, as `Loop` does; an EnvironmentFault if they changed torch's switches."""
+        before = read_switches()
+        super().collect()
+        refuse_changed_switches(before)
+
+    def update(self, on_batch: OnProgress | None = None) -> list[Metrics]:
+        """Improve the agent, as `Loop` does; a RunError names the first metrics that are not finite."""
+        updates, found = self.learner.updates, super().update(on_batch)
+        self._read(found, updates)
+        return found
+
+    def _read(self, metrics: list[Metrics], updates: int, episodes: Sequence[Episode] = ()) -> dict[str, list[float]]:
+        """Return metrics as numbers, by name; a RunError if one is not finite."""
+        window = MetricsWindow(self.config.metric)
+        window.start_updates = updates
+        window.add(metrics, [*episodes])
+        return window.check_finite(self.policy_steps, self.learner.updates)
+
     def advance(self, until: int, on_iteration: OnIteration, on_batch: OnProgress | None = None) -> None:
         """The one loop, for every algorithm: collect, store, update, until enough policy steps are taken.
 
@@ -158,20 +189,17 @@ class Training(Loop):
         """
         while self.policy_steps < until:
             self.collect()
-            if on_iteration(self.update(on_batch)):
+            if on_iteration(super().update(on_batch)):  # who asked checks them when they are read
                 return
 
     def __iter__(self) -> Iterator[Iteration]:
         """Train to the end of the budget, an iteration at a time."""
         while self.policy_steps < self.budget:
             self.collect()
-            updates, episodes = [*self.update(), self.metrics()], self.envs.pop_episodes()
-            names = dict.fromkeys(name for update in updates for name in update)
-            told = {name: [float(update[name]) for update in updates if name in update] for name in names}
+            before, found = self.learner.updates, super().update()
+            episodes = self.envs.pop_episodes()
+            told = self._read([*found, self.metrics()], before, episodes)
             means = {name: sum(values) / len(values) for name, values in told.items()}
-            if episodes:
-                means["Rewards/rew_avg"] = sum(episode.ret for episode in episodes) / len(episodes)
-                means["Game/ep_len_avg"] = sum(episode.length for episode in episodes) / len(episodes)
             yield Iteration(self.policy_steps, self.env_steps, means, episodes)
             if self.config.is_tried(self.learner.updates):
                 return
@@ -277,6 +305,7 @@ class Training(Loop):
 
     def save(self, folder: Path | str) -> Path:
         """Write a checkpoint `folder/<policy_steps>`, whole, in the place of one of that name; returns it."""
+        check_finite(self.learner.state_dict(), self.policy_steps)
         folder, told = Path(folder), {"time": time.time(), "policy": describe_agent(self.config, self.envs.spec)}
         return checkpoint.save(folder, self.policy_steps, self.state_dict(folder), told, replace=True)
 

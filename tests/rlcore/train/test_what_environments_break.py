@@ -1,0 +1,92 @@
+"""Environments that break training without raising: rewards too large for float32 networks, torch's global switches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flows.config.compose import compose
+from rlcore.errors import EnvironmentFault, RunError, UserError
+from rlcore.system.torch_switches import keeping_switches, read_switches
+from rlcore.train.training import Training
+from tests.rlcore.envs import probe_envs
+
+CARD = {"tier": "replay", "fresh_instance": False, "max_episode_steps": None}
+SMALL = ["exp=ppo", "env.id=Probe/Counter-v0", "env.num_envs=2", "algo.rollout_steps=16", "algo.total_steps=128"]
+
+
+def training(*overrides: str) -> Training:
+    return Training(compose([*SMALL, *overrides])[0], CARD)
+
+
+def misbehave(monkeypatch: pytest.MonkeyPatch, method: str, call: Any, reward: float | None = None) -> None:
+    original = getattr(probe_envs.Counter, method)
+
+    def wrapped(self: Any, *given: Any, **named: Any) -> Any:
+        call()
+        found = original(self, *given, **named)
+        return found if reward is None else (found[0], reward, *found[2:])
+
+    monkeypatch.setattr(probe_envs.Counter, method, wrapped)
+
+
+def test_a_reward_of_1e30_ends_the_iteration_that_learns_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    misbehave(monkeypatch, "step", lambda: None, reward=1e30)
+    with pytest.raises(RunError, match=r"not finite after \d+ updates and 32 policy steps: .*value_loss"):
+        next(iter(training()))
+    stepwise = training()
+    stepwise.collect()
+    with pytest.raises(RunError, match="not finite after"):
+        stepwise.update()
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Any) -> None:
+    broken = training()
+    broken.collect()
+    broken.update()
+    with torch.no_grad():
+        next(broken.learner.agent.parameters()).fill_(torch.nan)
+    with pytest.raises(RunError, match="not finite after 32 policy steps: agent"):
+        broken.save(tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+CALLS = {
+    "set_default_dtype(torch.float64)": lambda: torch.set_default_dtype(torch.float64),
+    "set_default_device(meta)": lambda: torch.set_default_device("meta"),
+    "set_num_threads(5)": lambda: torch.set_num_threads(5),
+    "set_float32_matmul_precision(medium)": lambda: torch.set_float32_matmul_precision("medium"),
+    "set_flush_denormal(True)": lambda: torch.set_flush_denormal(True),
+}
+
+
+@pytest.mark.parametrize("method", ["__init__", "reset", "step"])
+@pytest.mark.parametrize("call", CALLS)
+def test_an_environment_that_sets_a_switch_of_torch_is_named(
+    call: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    misbehave(monkeypatch, method, CALLS[call])
+    with keeping_switches():
+        torch.set_num_threads(1)
+        with pytest.raises(EnvironmentFault) as fault:
+            training("num_threads=1").collect()
+        assert f"an environment called torch.{call}, which changes" in str(fault.value)
+        assert "env.sync_env=false" in str(fault.value)
+        assert read_switches()[:3] == (torch.float32, torch.device("cpu"), 1), "set back"
+
+
+def test_evaluation_leaves_the_switches_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = training()
+    before = read_switches()
+    misbehave(monkeypatch, "step", lambda: torch.set_default_dtype(torch.float64))
+    one.evaluate(2)
+    assert read_switches() == before
+
+
+def test_a_training_refuses_another_default_type_than_float32() -> None:
+    with keeping_switches():
+        torch.set_default_dtype(torch.float64)
+        with pytest.raises(UserError, match="torch's default type is torch.float64"):
+            training()
