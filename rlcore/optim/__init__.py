@@ -1,1 +1,1 @@
-"""Optimizers, eager and compiled."""
+"""Optimizers, update rules and target networks, which run eagerly or compiled."""

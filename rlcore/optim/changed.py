@@ -1,4 +1,4 @@
-"""Changed: the tensors that a whole gradient step reads and writes, exchanged for others in a trace."""
+"""The mutable state of a gradient step, which tracing replaces by the inputs of the traced function."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rlcore.optim.target import Target
 
 
 class Changed:
-    """Parameters, what rules remember and counts: all that a step changes; and learning rates, which it reads.
+    """All tensors that a gradient step changes (parameters, optimizer state, step counts), and the learning rates.
 
     Args:
-        optimizers: whose steps it takes.
-        targets: that it moves.
+        optimizers: the optimizers that the step uses.
+        targets: the target networks that the step updates.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer], targets: Sequence[Target]) -> None:
@@ -24,19 +24,19 @@ class Changed:
         self.flat = [*(o.parameters for o in optimizers), *(t.parameters for t in targets)]
 
     def tensors(self) -> list[Tensor]:
-        """Every such tensor, learning rates last; of parameters that another optimizer has changed, as they are now."""
+        """Return the current tensors, learning rates last; parameters shared by optimizers are up to date."""
         for flat in self.flat:
             flat.gather()
         rules = [tensor for o in self.optimizers for tensor in (*o.slots.values(), o.count)]
         return [*(flat.vector for flat in self.flat), *rules, *(o.lr for o in self.optimizers)]
 
     def memory(self) -> list[int]:
-        """Places in `tensors` of what rules remember."""
+        """Return the indices in `tensors` of the optimizer state."""
         slots = {id(slot) for o in self.optimizers for slot in o.slots.values()}
         return [place for place, tensor in enumerate(self.tensors()) if id(tensor) in slots]
 
     def take(self, tensors: Iterator[Tensor]) -> None:
-        """Make these, in the order of `tensors`, what is read next; learning rates are not among them."""
+        """Replace the state by other tensors, in the order of `tensors` without the learning rates."""
         for flat in self.flat:
             flat.take(next(tensors))
         for optimizer in self.optimizers:
@@ -44,18 +44,18 @@ class Changed:
             optimizer.count = next(tensors)
 
     def give(self) -> None:
-        """Hand vectors that were written into to parameters that lie elsewhere."""
+        """Copy updated vectors to parameters that are stored in another optimizer's vector."""
         for flat in self.flat:
             flat.give()
 
     def drop(self) -> None:
-        """Forget the gradients of a step that was broken off."""
+        """Discard the accumulated gradients of an interrupted step."""
         for optimizer in self.optimizers:
             optimizer.drop()
 
     @contextmanager
     def apart(self, tensors: Iterator[Tensor]) -> Iterator[Callable[[], list[Tensor]]]:
-        """Within it these stand in the place of its own; gives what tells those that were changed."""
+        """Use other tensors as the state inside the context; yield a function that returns the changed tensors."""
         kept = [(o, o.slots, o.count, o.lr) for o in self.optimizers]
         with ExitStack() as stack:
             for flat in self.flat:

@@ -1,4 +1,4 @@
-"""Parameters of a module as one vector, and their gradient as another: a step is a handful of operations."""
+"""Flat storage: a module's parameters as views of one vector, so that a step is a few large operations."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from rlcore.types import Ranks
 
-LINE = 16  # numbers of float32 in a cache line: parameters are aligned as if each had memory of its own
+LINE = 16  # float32 numbers in a cache line; each parameter starts at a multiple of it
 
 
 class FlatParameters:
-    """The parameters of a module, which become views into one `vector` [P].
+    """Parameters of a module, stored as views of one `vector` [P].
 
-    Where another `FlatParameters` has some of them already (two losses that train the same encoder), these stay where
-    they are, and are copied into the vector before a step and back after it.
+    If another `FlatParameters` already stores some of them (two losses train the same encoder), all parameters keep
+    their storage. They are copied into the vector before a step and back after it.
 
     Args:
-        module: on its device and of its precision already.
-        order: of a parameter's name; those of the same number lie beside each other, as the module has them.
+        module: already on its device and in its precision.
+        order: sort key of a parameter name; parameters with equal keys are stored next to each other.
     """
 
-    # own: the parameters lie in `vector`; shared: another optimizer trains some of them too
+    # own: the parameters are views of `vector`; shared: another optimizer trains some of them too
 
     def __init__(self, module: nn.Module, order: Callable[[str], int] = lambda _: 0) -> None:
         self._modules = [*module.modules()]
-        self._spots: list[list[tuple[Any, str]]] | None = None  # where the tensors are, in a trace
+        self._spots: list[list[tuple[Any, str]]] | None = None  # attributes of modules to replace while tracing
         self.trained = True
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.named = dict(sorted(trained, key=lambda item: order(item[0])))
@@ -56,23 +56,23 @@ class FlatParameters:
                 parameter.data, parameter.flat_owner = view, self  # pyright: ignore[reportAttributeAccessIssue]
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """Views of a vector, by parameter name."""
+        """Return views of a vector [P], by parameter name."""
         return {name: vector[at : at + shape.numel()].view(shape) for name, (at, shape) in self.places.items()}
 
     def join(self, parts: Iterable[Tensor]) -> Tensor:
-        """The vector of such parts in the parameters' order, a new one; zero between them."""
+        """Concatenate tensors in the order of the parameters to a new vector [P], padded with zeros."""
         return torch.cat([nn.functional.pad(part.reshape(-1), (0, -part.numel() % LINE)) for part in parts])
 
     @property
     def traced(self) -> bool:
-        """True while the parameters are tensors of a trace, which nothing may write into."""
+        """True while the step is traced; the parameters must not be modified in place then."""
         return self._spots is not None
 
     @contextmanager
     def standing(self) -> Iterator[None]:
-        """Within it `take` gives the module other tensors to compute with, and its own parameters stay as they are.
+        """Inside the context, `take` replaces the module's parameters without changing the stored ones.
 
-        For a trace, in which whole steps are functions of vectors; a loss is differentiated by the parts.
+        Used for tracing, in which a gradient step is a function of vectors.
         """
         own, vector = self.tensors, self.vector
         held = [module._parameters for module in self._modules]  # pyright: ignore[reportPrivateUsage]
@@ -92,7 +92,7 @@ class FlatParameters:
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Bring the vector up to date, before a step, with parameters that another optimizer has changed too."""
+        """Update the vector with parameters that another optimizer has changed; call it before a step."""
         if self._spots is not None:
             if self.shared:
                 self.tensors = [places[0][0][places[0][1]] for places in self._spots]
@@ -106,7 +106,7 @@ class FlatParameters:
 
     @torch.no_grad()
     def take(self, vector: Tensor) -> None:
-        """Make these the parameters."""
+        """Set the parameters to a vector [P]."""
         if self._spots is not None:
             self.vector = vector
             parts = (part.detach() for part in self.split(vector).values())
@@ -117,26 +117,28 @@ class FlatParameters:
 
     @torch.no_grad()
     def give(self) -> None:
-        """Hand what was written into the vector to parameters that lie elsewhere."""
+        """Copy the vector to the parameters, if they are stored elsewhere."""
         if not self.own:
             for parameter, view in zip(self.tensors, self.views, strict=True):
                 parameter.data.copy_(view)
 
 
 class Gradient:
-    """The gradient of minibatches [P] and their samples' weight, both summed; made when the first one is added.
+    """Sum of the gradients [P] of several minibatches, and sum of their sample weights.
+
+    The storage is allocated when the first gradient is added.
 
     Args:
-        parameters: by which losses are differentiated.
+        parameters: parameters to differentiate with respect to.
     """
 
     def __init__(self, parameters: FlatParameters) -> None:
         self.parameters = parameters
-        self.weight: Tensor | None = None  # None: of no minibatch yet
-        self._vector: Tensor | None = None  # [P], and behind it a line in which ranks exchange the weight
+        self.weight: Tensor | None = None  # None: no minibatch has been added
+        self._vector: Tensor | None = None  # [P + LINE]; the last element carries the weight between ranks
 
     def add_loss(self, total: Tensor, weight: Tensor) -> None:
-        """Add the gradient of a loss [] over samples of a weight []."""
+        """Add the gradient of a summed loss [] whose samples have the total weight []."""
         self._begin(weight)
         tensors = self.parameters.tensors
         for tensor, view in zip(tensors, self._views, strict=True):
@@ -148,18 +150,18 @@ class Gradient:
                 tensor.grad = None
 
     def add(self, vector: Tensor, weight: Tensor) -> None:
-        """Add a gradient [P] over samples of a weight []."""
+        """Add a gradient [P] whose samples have the total weight []."""
         self._begin(weight)
         self.vector.add_(vector)
 
     @property
     def vector(self) -> Tensor:
-        """The sum [P] itself, to be written into."""
+        """The summed gradient [P]; it may be modified in place."""
         assert self._vector is not None, "no minibatch yet"
         return self._vector[:-LINE]
 
     def sum_over_ranks(self, ranks: Ranks) -> None:
-        """Make gradient and weight those of all ranks together."""
+        """Sum gradient and weight over all ranks."""
         if ranks.size > 1:
             assert self._vector is not None and self.weight is not None
             self._vector[-1] = self.weight
@@ -167,7 +169,7 @@ class Gradient:
             self.weight = self._vector[-1].clone()
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Discard the gradient and the weight."""
         self.weight = None
 
     def _begin(self, weight: Tensor) -> None:
@@ -182,5 +184,5 @@ class Gradient:
 
 
 def clip_factors(parts: Sequence[Tensor], max_norm: float) -> list[Tensor]:
-    """Factors [] by which each part's norm becomes `max_norm` at most; ε as in torch's `clip_grad_norm_`."""
+    """Return the factor [] that clips the norm of each part to `max_norm`; ε as in torch's `clip_grad_norm_`."""
     return [(max_norm / (part.norm() + 1e-6)).clamp(max=1.0) for part in parts]

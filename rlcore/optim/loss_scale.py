@@ -1,4 +1,4 @@
-"""Scale of a loss under float16, whose small gradients would be lost without."""
+"""Loss scaling for float16, in which small gradients would underflow."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ SCALE, GROWTH = 2.0**16, 2000  # as in torch.amp.GradScaler: first scale, steps 
 
 
 class LossScale:
-    """A factor of losses, halved where a gradient overflows and doubled after a while without."""
+    """Loss scale that is halved if a gradient overflows and doubled after 2,000 steps without overflow."""
 
     def __init__(self) -> None:
         self.value, self.growing = torch.tensor(SCALE), 0
 
     def multiply(self, total: Tensor) -> Tensor:
-        """A loss, scaled."""
+        """Return the scaled loss."""
         return total.float() * self.value.to(total.device)
 
     def divide(self, gradient: Tensor) -> None:
-        """Make a gradient that of the loss itself."""
+        """Divide a gradient by the scale, in place."""
         gradient.div_(self.value.to(gradient))
 
     def adapt(self, norm: Tensor) -> bool:
-        """Adapt it to a gradient's norm; whether the step may be taken, for an overflow is no fault."""
+        """Adapt the scale to a gradient norm; return False if the gradient overflowed and the step must be skipped."""
         finite = bool(norm.isfinite())
         self.growing = self.growing + 1 if finite else 0
         if not finite:
@@ -35,7 +35,7 @@ class LossScale:
         return finite
 
     def state_dict(self) -> dict[str, Any]:
-        """Value and the steps since the last overflow."""
+        """Return the scale and the number of steps since the last overflow."""
         return {"scale": self.value, "growing": self.growing}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Optimizer: the gradient of one loss with respect to one module, its clipping, and the step."""
+"""Optimizer: the gradient of one loss with respect to one module, gradient clipping, and the update."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rlcore.optim.parameter_groups import GroupedRule, group_of
 if TYPE_CHECKING:
     from rlcore.types import Context
 
-# Inputs -> the loss summed over samples [], the samples' summed weight [], means for the log: name -> [], and, where
-# a later loss needs what this one found, tensors for it: name -> [...], without gradient.
+# Inputs -> loss summed over samples [], sum of the sample weights [], logged means: name -> [], and optionally tensors
+# that a later loss needs: name -> [...], without gradient.
 Loss = Callable[..., tuple[Any, ...]]
 
 
 class Found(NamedTuple):
-    """Findings of a loss on the way to a step: means for the log, tensors for later losses, the gradient's norm []."""
+    """Outputs of a loss and its step: logged means, tensors for later losses, and the gradient norm []."""
 
     metrics: dict[str, Tensor]
     aux: dict[str, Tensor]
@@ -35,25 +35,25 @@ class Found(NamedTuple):
 
 
 class Optimizer:
-    """Owns one loss of one module: `accumulate` its gradient, then `apply` or `drop` it.
+    """Minimizes one loss with respect to one module: `accumulate` its gradient, then `apply` or `drop` it.
 
-    The gradient is of the module's own parameters and of nothing else; gradients and weights are summed over the
-    minibatches of a step and over all ranks, divided once, and clipped. Parameters, gradient and the rule's memory are
-    one vector each, and a step writes into them. Under mixed precision the loss is computed in it, as acting is.
-    In the trace of a whole `rlcore.optim.step.Step` a step gives new tensors. Outside of one, as with several ranks,
-    the gradient alone is compiled, for the first minibatch's shapes.
+    Only the module's own parameters receive gradients. Gradients and weights are summed over the minibatches of a step
+    and over all ranks, divided once, and clipped. Parameters, gradient and optimizer state are one vector each and are
+    updated in place; while a `rlcore.optim.step.Step` is traced, a step creates new tensors. Outside of a `Step`, for
+    example with several ranks, only the gradient is compiled, for the shapes of the first minibatch. Under mixed
+    precision the loss is computed with autocast.
 
     Args:
-        module: its parameters are trained; it is brought to the context's device and precision.
-        loss: of the inputs of `accumulate`, with the module's parameters as they are.
-        config: the rule and its settings.
-        context: fabric, ranks, and the compiler of gradients.
-        max_grad_norm: norm at which gradients are clipped, of all or of each tensor (`config.clip_norm`); 0 = never.
-        reduction: "mean" divides by the summed weight, "sum" does not.
-        uses: other modules whose parameters the loss reads, brought there likewise: inputs of the compiled step.
+        module: module to train; it is moved to the device and precision of the context.
+        loss: function of the inputs of `accumulate` (see `Loss`).
+        config: update rule and its settings.
+        context: provides fabric, ranks and the compiler.
+        max_grad_norm: maximum gradient norm, of all parameters or each tensor (`config.clip_norm`); 0 disables it.
+        reduction: "mean" divides the gradient by the summed weight, "sum" does not.
+        uses: other modules that the loss reads, moved to the same device; they are inputs of the compiled gradient.
 
     Raises:
-        UserError: a group of the config has no parameter, or each tensor is to be clipped and there is no norm.
+        UserError: If a parameter group of the config matches no parameter, or if `clip_norm` is set without a norm.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class Optimizer:
     ) -> None:
         self.loss, self.config, self.max_grad_norm, self.reduction = loss, config, max_grad_norm, reduction
         if config.clip_norm != "global" and not max_grad_norm:
-            raise UserError(f"optimizer.clip_norm={config.clip_norm}: nothing is clipped here, for there is no norm")
+            raise UserError(f"optimizer.clip_norm={config.clip_norm}: needs a maximum gradient norm, and none is set")
         fabric, self.ranks = context.fabric, context.ranks
         precision = fabric.strategy.precision
         self.module, *self.uses = (fabric.to_device(precision.convert_module(each)) for each in (module, *uses))
-        # Of true precision it would only make new tensors coarse.
+        # With a "true" precision, autocast would only reduce the precision of intermediate tensors.
         self.autocast: Any = fabric.autocast if precision.precision.endswith("mixed") else nullcontext
         self.scale = LossScale() if getattr(precision, "scaler", None) is not None else None
         self.parameters = FlatParameters(self.module, lambda name: group_of(config, name))
@@ -83,7 +83,7 @@ class Optimizer:
         self._lr = math.nan
         self.set_lr(config.lr)
         self._gradient = Gradient(self.parameters)
-        self._traced: list[tuple[Tensor, Tensor]] = []  # gradients and weights of minibatches, in a trace
+        self._traced: list[tuple[Tensor, Tensor]] = []  # gradients and weights of minibatches, while tracing
         self._aux: dict[str, Tensor] = {}
         compiler, modules = context.compiler, [self.module, *self.uses]
         self.once = compiler and compiler.once
@@ -91,10 +91,10 @@ class Optimizer:
         if compiler is not None and compiler.builds:
             self._code = CompiledGradient(self.loss, modules, self.parameters, self.autocast, compiler)
         self.compiled = self._code is not None
-        self._began: bool | None = None  # compiled, where it was to be; None: it has not begun
+        self._began: bool | None = None  # whether the first gradient was compiled; None: no gradient yet
 
     def accumulate(self, *inputs: Any) -> dict[str, Tensor]:
-        """Add the gradient of the loss of these inputs to what the next `apply` uses; returns the loss's means."""
+        """Add the gradient of the loss of these inputs to the gradient of the next `apply`; return the logged means."""
         return self.once((self, "loss"), lambda: self._add(inputs)) if self.once else self._add(inputs)
 
     def _add(self, inputs: Sequence[Any]) -> dict[str, Tensor]:
@@ -118,15 +118,15 @@ class Optimizer:
         return metrics
 
     def minimize(self, *inputs: Any) -> Found:
-        """Take one step on the loss of these inputs alone."""
+        """Take one step on the loss of these inputs."""
         metrics = self.accumulate(*inputs)
         return Found(metrics, self._aux, self.apply())
 
     @torch.no_grad()
     def apply(self, unless: Tensor | None = None) -> Tensor:
-        """Clip and step, unless a tensor [] bool is true: then parameters and what the rule remembers stay.
+        """Clip the accumulated gradient and update the parameters, unless the tensor `unless` [] bool is true.
 
-        Returns the gradient's global norm before clipping, [] on the device; nobody waits for it.
+        Return the global gradient norm before clipping, [] on the device, without waiting for its value.
         """
         if self.once:
             return self.once((self, "step"), lambda: self._advance(unless))
@@ -140,12 +140,12 @@ class Optimizer:
         return self._step_in_place(unless)
 
     def drop(self) -> None:
-        """Forget the accumulated gradient."""
+        """Discard the accumulated gradient."""
         self._gradient.clear()
         self._traced = []
 
     def set_lr(self, lr: float) -> None:
-        """The learning rate of the next steps."""
+        """Set the learning rate of the next steps."""
         if lr != self._lr:
             self._lr = lr
             self.lr.fill_(lr)
@@ -153,7 +153,7 @@ class Optimizer:
     # The step -----------------------------------------------------------------------------------------------------
 
     def _step_in_place(self, unless: Tensor | None) -> Tensor:
-        """Take the step with the accumulated gradient; its norm before clipping."""
+        """Take a step with the accumulated gradient; return the gradient norm before clipping."""
         self._gradient.sum_over_ranks(self.ranks)
         gradient, weight = self._gradient.vector, self._gradient.weight
         assert weight is not None, "no minibatch yet"
@@ -177,7 +177,7 @@ class Optimizer:
         return norm
 
     def move(self, gradient: Tensor) -> None:
-        """Let the rule write its step along a gradient [P] into the parameters and its memory."""
+        """Apply the update rule to a gradient [P], in place."""
         state = (self.parameters.vector, gradient, self.slots, self.count, self.lr)
         if self.groups:
             self.groups.update_in_place(*state)
@@ -185,7 +185,7 @@ class Optimizer:
             rules.update_in_place(self.config, *state)
 
     def _step(self, state: Sequence[Tensor], gradient: Tensor, weight: Tensor) -> list[Tensor]:
-        """Parameters, slots and count after the step, and the norm before clipping; no side effect."""
+        """Return parameters, slots and count after the step, and the norm before clipping, without side effects."""
         vector, *slots, count, lr = state
         if self.reduction == "mean":
             gradient = gradient / weight.to(gradient)
@@ -200,14 +200,14 @@ class Optimizer:
         return [vector, *(held[name] for name in self.slots), count, norm]
 
     def _clip(self, gradient: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The parts of a gradient [P] that are clipped, each with its factor []."""
+        """Return the separately clipped parts of a gradient [P], each with its factor []."""
         if not self.max_grad_norm:
             return []
         parts = [gradient] if self.config.clip_norm == "global" else [*self.parameters.split(gradient).values()]
         return [*zip(parts, clip_factors(parts, self.max_grad_norm), strict=True)]
 
     def _take(self, proposed: Sequence[Tensor], unless: Tensor | None) -> Tensor:
-        """Make what `_step` gives the state, unless a tensor [] bool is true; the norm."""
+        """Set the state to the result of `_step`, unless a tensor [] bool is true; return the norm."""
         *after, norm = proposed
         if unless is not None:
             after = [torch.where(unless, old, new) for old, new in zip(self._state(), after, strict=False)]
@@ -223,22 +223,22 @@ class Optimizer:
     # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Memory of the rule, how many steps it has taken and in which way; and float16's scale."""
+        """Return the optimizer state, the step count, whether it is compiled, and the float16 loss scale."""
         state = {"slots": dict(self.slots), "count": self.count.clone(), "lr": self.lr.clone(), "compiled": self._began}
         return state | (self.scale.state_dict() if self.scale else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        for name, slot in self.slots.items():  # in place: a recorded step reads it where it lies
+        for name, slot in self.slots.items():  # in place: a captured CUDA graph reads these addresses
             slot.copy_(state["slots"][name])
         self.count.copy_(state["count"])
         self.set_lr(float(state["lr"]))
-        if self.compiled and state["compiled"] is not None:  # it goes on as it began
+        if self.compiled and state["compiled"] is not None:  # a run keeps the mode in which it began
             self._began = self.compiled = state["compiled"]
         if self.scale:
             self.scale.load_state_dict(state)
 
 
 def _sum(values: Sequence[Tensor]) -> Tensor:
-    """Of tensors; a single one is its own."""
+    """Sum tensors; a single tensor is returned unchanged."""
     return values[0] if len(values) == 1 else torch.stack([*values]).sum(0)

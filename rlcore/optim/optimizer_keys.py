@@ -1,4 +1,4 @@
-"""The keys of an optimizer; its rules are in `rlcore.optim.rules`, its wiring in `rlcore.optim.optimizer`."""
+"""Config keys of an optimizer. The update rules are in `rlcore.optim.rules`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from rlcore.config.build import build
 from rlcore.config.schema import arg
 from rlcore.errors import UserError
 
-# Settings that each rule has; None takes the value here, and what is not here it does not have. A plugin adds its own
-# by `rlcore.optim.rules.register`.
+# Settings of each update rule and their defaults. A plugin adds its own with `rlcore.optim.rules.register`.
 SETTINGS: dict[str, dict[str, Any]] = {
     "adam": {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False},
     "adamw": {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False},
@@ -25,15 +24,15 @@ FOR_ALL = ("name", "lr", "weight_decay", "warmup", "clip_norm", "groups")
 
 @dataclass(frozen=True)
 class GroupConfig:
-    """Settings of some of the parameters; null is that of all."""
+    """Settings of a parameter group; null means the value of the optimizer."""
 
-    lr: float | None = arg(None, "learning rate; it follows a schedule as that of all does", above=0)
+    lr: float | None = arg(None, "learning rate of the group, scaled by the optimizer's schedule", above=0)
     weight_decay: float | None = arg(None, "L2 penalty (decoupled for adamw, laprop)", low=0)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """An optimizer and its settings; keys that the chosen one does not have must be left at null."""
+    """Optimizer and its settings; keys that the chosen optimizer does not have must be null."""
 
     name: str = arg("adam", "optimizer", choices=SETTINGS)
     lr: float = arg(1e-3, "learning rate", above=0)
@@ -41,17 +40,17 @@ class OptimizerConfig:
     weight_decay: float = arg(0.0, "L2 penalty (decoupled for adamw, laprop)", low=0)
     betas: tuple[float, float] | None = arg((0.9, 0.999), "decay of both moments (Adam, LaProp)", low=0, high=1)
     alpha: float | None = arg(None, "decay of the squared gradient (RMSprop, 0.99; rmsprop_tf, 0.9)", low=0, high=1)
-    centered: bool | None = arg(None, "normalise by the variance (RMSprop)")
+    centered: bool | None = arg(None, "normalize by the variance (RMSprop)")
     momentum: float | None = arg(None, "momentum (SGD, RMSprop)", low=0)
     dampening: float | None = arg(None, "dampening of the momentum (SGD)", low=0)
     nesterov: bool | None = arg(None, "Nesterov momentum (SGD)")
     amsgrad: bool | None = arg(None, "AMSGrad (Adam)")
     warmup: int = arg(0, "steps over which the learning rate grows linearly to lr", low=0)
-    clip_norm: str = arg("global", "where gradients are clipped: the norm of all, or each tensor's", choices=CLIP_NORMS)
-    groups: dict[str, Any] = arg({}, "parameters, by name or pattern -> {lr, weight_decay} of their own; first match")
+    clip_norm: str = arg("global", "norm to clip: of the whole gradient (global) or of each tensor", choices=CLIP_NORMS)
+    groups: dict[str, Any] = arg({}, "parameter groups: name or pattern -> {lr, weight_decay}; the first match counts")
 
     def check(self, prefix: str) -> None:
-        """Refuse a setting that the chosen optimizer does not have; `prefix` is the group's place, for messages."""
+        """Refuse settings that the chosen optimizer does not have; `prefix` is the dotted path of this group."""
         for field in fields(self):
             key, value = field.name, getattr(self, field.name)
             if key not in (*FOR_ALL, *SETTINGS[self.name]) and value not in (None, field.default):
@@ -64,9 +63,10 @@ class OptimizerConfig:
             build(GroupConfig, settings, f"{prefix}groups.{pattern}.")
 
     def decayed_each_step(self) -> OptimizerConfig:
-        """Settings by which Adam takes the share `weight_decay` off each weight at every step, whatever the rate is.
+        """Return settings with which Adam multiplies each weight by 1 - `weight_decay` at every step.
 
-        That is how arXiv:2010.02193's code decays: AdamW with the share divided by the learning rate.
+        The authors' code of Dreamer V2 (arXiv:2010.02193) decays weights so: it is AdamW with the weight decay divided
+        by the learning rate.
         """
         if self.name != "adam":
             return self
@@ -75,7 +75,7 @@ class OptimizerConfig:
         return replace(self, name="adamw", weight_decay=self.weight_decay / self.lr, groups=groups)
 
     def of_group(self, pattern: str) -> OptimizerConfig:
-        """Settings with a group's own in the places of those of all."""
+        """Return the settings of a parameter group."""
         own = build(GroupConfig, self.groups[pattern])
         lr, decay = own.lr, own.weight_decay
         return replace(

@@ -1,4 +1,4 @@
-"""One rule over parameters in groups, each of which may have a learning rate and a weight decay of its own."""
+"""Parameter groups: one update rule with a learning rate and a weight decay for each group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlcore.optim.rules import Slots
 
 
 class Section(NamedTuple):
-    """Numbers of a vector, the settings of their parameters, and α of these over α of all."""
+    """Slice of the parameter vector, the settings of its group, and the group's learning rate over the global one."""
 
     where: slice
     config: OptimizerConfig
@@ -25,20 +25,20 @@ class Section(NamedTuple):
 
 
 def group_of(config: OptimizerConfig, name: str) -> int:
-    """The group of a parameter, from 1: the first whose pattern is its name or a module's that it is in; 0 = none."""
+    """Return the number of a parameter's group, from 1; 0 if no pattern matches its name or a module it is in."""
     groups = enumerate(config.groups, 1)
     return next((i for i, p in groups if fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*")), 0)
 
 
 class GroupedRule:
-    """The step of all groups as one.
+    """Update rule applied to each parameter group.
 
     Args:
-        config: the rule, the settings of all and those of groups.
-        parameters: in the order of `group_of`.
+        config: update rule, global settings and settings of groups.
+        parameters: parameters in the order of `group_of`.
 
     Raises:
-        UserError: a group has no parameter.
+        UserError: If a group matches no parameter.
     """
 
     def __init__(self, config: OptimizerConfig, parameters: FlatParameters) -> None:
@@ -48,7 +48,8 @@ class GroupedRule:
         for i, pattern in enumerate(config.groups, 1):
             if i not in starts:
                 raise UserError(
-                    f"optimizer.groups: no parameter is left for {pattern!r}; there are {', '.join(parameters.places)}"
+                    f"optimizer.groups: {pattern!r} matches no parameter that an earlier group has not matched; "
+                    f"the parameters are {', '.join(parameters.places)}"
                 )
         patterns, ends = [*config.groups], [*[*starts.values()][1:], len(parameters.vector)]
         self.sections = [
@@ -58,7 +59,7 @@ class GroupedRule:
         ]
 
     def update(self, vector: Tensor, gradient: Tensor, slots: Slots, count: Tensor, lr: Tensor) -> tuple[Tensor, Slots]:
-        """As `rlcore.optim.rules.update`, whose arguments these are."""
+        """Compute one step; arguments and results are those of `rlcore.optim.rules.update`."""
         made = [rules.update(*each) for each in self._each(vector, gradient, slots, count, lr)]
         if len(made) == 1:
             return made[0]
@@ -66,7 +67,7 @@ class GroupedRule:
         return torch.cat([part for part, _ in made]), after
 
     def update_in_place(self, vector: Tensor, gradient: Tensor, slots: Slots, count: Tensor, lr: Tensor) -> None:
-        """As `rlcore.optim.rules.update_in_place`."""
+        """Apply one step in place; arguments are those of `rlcore.optim.rules.update_in_place`."""
         for each in self._each(vector, gradient, slots, count, lr):
             rules.update_in_place(*each)
 

@@ -1,13 +1,13 @@
-"""Rules of optimizers as pure functions of vectors: parameters, gradient and state in, parameters and state out.
+"""Update rules of optimizers as pure functions of vectors: (parameters, gradient, state) -> (parameters, state).
 
-One form for every way to run it: compiled together with the loss, and in place over blocks of the vectors.
+The same function is compiled together with the loss, or applied in place to blocks of the vectors.
 
     adam        Kingma and Ba 2015, arXiv:1412.6980, algorithm 1; AMSGrad: Reddi, Kale and Kumar 2018, arXiv:1904.09237
     adamw       Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2
     laprop      Ziyin, Wang and Ueda 2020, arXiv:2002.04839, algorithm 1, with the weight decay of adamw
-    rmsprop     Tieleman and Hinton 2012, lecture 6e; centred: Graves 2013, arXiv:1308.0850, eq. 38-45; as torch has it
-    rmsprop_tf  as TensorFlow 1 had it: ε inside the root, an average that begins at 1, the rate in the momentum
-    sgd         with momentum: Sutskever et al. 2013, as torch has it
+    rmsprop     Tieleman and Hinton 2012, lecture 6e; centered: Graves 2013, arXiv:1308.0850, eq. 38-45; as in torch
+    rmsprop_tf  as in TensorFlow 1: ε inside the root, average initialized to 1, learning rate inside the momentum
+    sgd         with momentum: Sutskever et al. 2013, as in torch
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from torch import Tensor
 from rlcore.errors import UserError
 from rlcore.optim.optimizer_keys import SETTINGS, OptimizerConfig
 
-Slots = dict[str, Tensor]  # what a rule remembers: name -> vector [P]
-BLOCK = 2**16  # bytes of a vector that stay in a core's cache, and in memory that malloc gives again and again
+Slots = dict[str, Tensor]  # optimizer state: name -> vector [P]
+BLOCK = 2**16  # bytes of a vector updated at a time; they stay in the cache, and malloc reuses the memory
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A way to step.
+    """Update rule of an optimizer.
 
     Attributes:
-        slots: names of what it remembers of each parameter, given the settings.
-        update: (settings, θ, g, slots, t, α) -> θ and slots after the step, new tensors. Every number of them follows
-            from those at its own place.
-        start: number that a slot begins with; 0 where it is not named.
-        decoupled: weights decay apart from the gradient, θ ← (1 - αλ) θ, and not by λθ added to it.
-        fused: (settings, θ, g, slots, t, α), the same, weight decay included, in place by one kernel of torch's; last
-            bits may be others.
+        slots: names of the state tensors, as a function of the settings.
+        update: (settings, θ, g, slots, t, α) -> θ and slots after the step, as new tensors. The rule is elementwise.
+        start: initial value of a slot; 0 if it is not listed.
+        decoupled: weight decay is θ ← (1 - αλ) θ instead of λθ added to the gradient.
+        fused: (settings, θ, g, slots, t, α); the same update in place, including weight decay, by one torch kernel. The
+            last bits may differ.
     """
 
     slots: Callable[[OptimizerConfig], Sequence[str]]
@@ -48,23 +47,23 @@ class Rule:
 
 
 def register(name: str, rule: Rule, settings: Mapping[str, Any]) -> None:
-    """Add a rule; a plugin calls this when it is imported.
+    """Register an update rule; a plugin calls this at import.
 
     Args:
-        name: what `optimizer.name` is to be.
-        rule: what it does.
-        settings: keys of `OptimizerConfig` that it has beside those of all -> the value that null stands for.
+        name: value of `optimizer.name` that selects the rule.
+        rule: the update rule.
+        settings: further keys of `OptimizerConfig` that the rule has -> their default (used if the key is null).
 
     Raises:
-        UserError: the name is taken.
+        UserError: If another rule has this name.
     """
     if RULES.get(name, rule) is not rule:
-        raise UserError(f"optimizer {name!r}: the name is taken")
+        raise UserError(f"optimizer {name!r}: another update rule has this name; choose a different one")
     RULES[name], SETTINGS[name] = rule, dict(settings)
 
 
 def slots(config: OptimizerConfig, vector: Tensor) -> Slots:
-    """Memory of a rule before its first step, for parameters `vector` [P]."""
+    """Return the initial optimizer state for parameters `vector` [P]."""
     rule = RULES[config.name]
     return {name: torch.full_like(vector, rule.start.get(name, 0.0)) for name in rule.slots(config)}
 
@@ -72,18 +71,18 @@ def slots(config: OptimizerConfig, vector: Tensor) -> Slots:
 def update(
     config: OptimizerConfig, vector: Tensor, gradient: Tensor, state: Slots, count: Tensor, lr: Tensor
 ) -> tuple[Tensor, Slots]:
-    """Parameters [P] and what the rule remembers after one step.
+    """Compute parameters and optimizer state after one step.
 
     Args:
-        config: the rule and its settings.
-        vector: θ, [P].
-        gradient: g, [P], of what is minimised.
-        state: as `slots` made it and the last step left it.
-        count: t, [] float64, this step's number, from 1.
-        lr: α, [] float64, before the warm-up.
+        config: update rule and its settings.
+        vector: parameters θ, [P].
+        gradient: gradient g of the minimized loss, [P].
+        state: optimizer state before the step.
+        count: t, [] float64; number of this step, from 1.
+        lr: α, [] float64; learning rate before warm-up.
 
     Returns:
-        θ and the state after the step.
+        θ and the optimizer state after the step.
     """
     rule, lr = RULES[config.name], warm_up(config, count, lr)
     if rule.decoupled:
@@ -96,7 +95,7 @@ def update(
 def update_in_place(
     config: OptimizerConfig, vector: Tensor, gradient: Tensor, state: Slots, count: Tensor, lr: Tensor
 ) -> None:
-    """Write what `update` gives into `vector` and `state`, without memory for another of them."""
+    """Apply `update` to `vector` and `state` in place, without allocating further vectors."""
     rule = RULES[config.name]
     if rule.fused is not None:
         rule.fused(config, vector, gradient, state, count, warm_up(config, count, lr))
@@ -111,7 +110,7 @@ def update_in_place(
 
 
 def warm_up(config: OptimizerConfig, count: Tensor, lr: Tensor) -> Tensor:
-    """α min(1, t / n) of n steps of warm-up, [] float64; count and lr as in `update`."""
+    """Return the learning rate after linear warm-up over n steps, α min(1, t / n), [] float64."""
     return lr * (count / config.warmup).clamp(max=1.0) if config.warmup else lr
 
 
@@ -128,7 +127,7 @@ def _adam(
     after = {"exp_avg": first, "exp_avg_sq": second}
     if config["amsgrad"]:
         after["max_exp_avg_sq"] = second = torch.maximum(state["max_exp_avg_sq"], second)
-    # The corrections in float64: in float32, 1 - β₂ᵗ has lost four digits at the first step.
+    # Bias corrections in float64: in float32, 1 - β₂ᵗ loses four digits at the first step.
     size = (lr / (1 - beta1**count)).to(vector.dtype)
     scale = (1 - beta2**count).sqrt().to(vector.dtype)
     return vector - size * first / (second.sqrt() / scale + config["eps"]), after
@@ -137,7 +136,7 @@ def _adam(
 def _fused_adam(
     config: OptimizerConfig, vector: Tensor, gradient: Tensor, state: Slots, count: Tensor, lr: Tensor
 ) -> None:
-    # torch.optim imports torch's compiler, a second and a half at every start; this is the kernel below it.
+    # torch.optim imports torch's compiler (1.5 s at every start); this is the kernel that it calls.
     step = torch._fused_adamw_ if RULES[config.name].decoupled else torch._fused_adam_  # pyright: ignore[reportPrivateUsage]
     beta1, beta2 = config["betas"]
     step(
@@ -147,7 +146,7 @@ def _fused_adam(
         [state["exp_avg_sq"]],
         [state["max_exp_avg_sq"]] if config["amsgrad"] else [],
         [count.to(vector.device, torch.float32)],
-        lr=lr.float() if lr.is_cuda else lr,  # as the kernel reads it
+        lr=lr.float() if lr.is_cuda else lr,  # the CUDA kernel expects float32
         beta1=beta1,
         beta2=beta2,
         weight_decay=config.weight_decay,
@@ -195,7 +194,7 @@ def _sgd(
     rate, momentum = lr.to(vector.dtype), config["momentum"]
     if not momentum:
         return vector - rate * gradient, state
-    damped = (count > 1).to(vector.dtype) * config["dampening"]  # not at the first step
+    damped = (count > 1).to(vector.dtype) * config["dampening"]  # no dampening at the first step
     velocity = momentum * state["momentum"] + (1 - damped) * gradient
     step = gradient + momentum * velocity if config["nesterov"] else velocity
     return vector - rate * step, {"momentum": velocity}

@@ -1,4 +1,4 @@
-"""Step: one gradient step of an algorithm, of several losses in their order."""
+"""Step: one gradient step of an algorithm, which may minimize several losses in sequence."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from rlcore.optim.target import Target
 if TYPE_CHECKING:
     from rlcore.types import Context
 
-Means = dict[str, Tensor]  # name -> [], for the log
+Means = dict[str, Tensor]  # name -> [], logged quantities
 
 
 class Step:
-    """A function that takes steps of several optimizers and moves targets, called as it is written or compiled whole.
+    """Function that updates several optimizers and target networks, run eagerly or compiled as a whole.
 
-    The function is written as if nothing of a compiler were known: `minimize` changes parameters, and the next line
-    computes with the changed ones. Machine code, or on a GPU a CUDA graph, is made for the shapes of the first inputs.
-    With several ranks, whose gradients are summed between, it is called as it is; the CPU's gradients are compiled.
+    The function is ordinary code: `minimize` changes parameters, and the next line uses the changed ones. It is
+    compiled to machine code, or captured as a CUDA graph on a GPU, for the shapes of its first inputs. With several
+    ranks it runs eagerly, because gradients are summed over ranks in between; on the CPU the gradients are compiled.
 
     Args:
-        function: of inputs and, where the call names one, a stream of noise `rng`; gives means for the log, name -> [].
-            It may not depend on values.
-        optimizers: whose steps it takes.
-        targets: that it moves.
-        context: what the algorithm is built from.
-        modules: others whose parameters or buffers it reads, beside those that the optimizers train or name.
+        function: takes the inputs and, if the call passes one, a noise stream `rng`; returns logged means, name -> [].
+            It must not branch on the values of tensors.
+        optimizers: the optimizers that it uses.
+        targets: the target networks that it updates.
+        context: build context of the algorithm.
+        modules: other modules that it reads, besides those that the optimizers train or declare in `uses`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Step:
         self._code: WholeStep | RecordedStep | None = None
         if compiler is not None and not self.once and context.ranks.size == 1:
             for optimizer in optimizers:
-                optimizer.compiled = False  # it is a part of this one
+                optimizer.compiled = False  # it is compiled as a part of this step
             changed = Changed(optimizers, targets)
             read = [m for o in optimizers for m in (o.module, *o.uses)] + [t.module for t in targets] + [*modules]
             held = Held(read, [tensor for flat in changed.flat for tensor in flat.tensors])
@@ -61,12 +61,12 @@ class Step:
             else:
                 self._code = WholeStep(self._call, changed, held, compiler, decides, (function, *read))
         self.compiled = self._code is not None
-        self._began: bool | None = None  # compiled, where it was to be; None: it has not begun
+        self._began: bool | None = None  # whether the first call was compiled; None: not called yet
 
     def __call__(self, *inputs: Any, rng: Noise | None = None) -> Means:
-        """Take the step; the means for the log."""
+        """Take the step and return the logged means."""
         if self.once:
-            return {**self.once(self, lambda: self._call(inputs, rng))}  # whose it is may take some out
+            return {**self.once(self, lambda: self._call(inputs, rng))}  # a copy, which the caller may change
         if self.compiled and self._code is not None and not self._code.built:
             self._began = self.compiled = self._code.build(inputs, rng, bool(self._began))
         return self._code(inputs, rng) if self.compiled and self._code is not None else self._call(inputs, rng)
@@ -76,14 +76,14 @@ class Step:
 
     @property
     def awaited(self) -> bool:
-        """True where the step is to be compiled, and has not been called yet."""
+        """True if the step will be compiled at its first call, which has not happened."""
         return self.compiled and self._began is None
 
     def state_dict(self) -> dict[str, Any]:
-        """In which way steps are computed; what they change is in the states of optimizers, targets and modules."""
+        """Return whether the step is compiled; everything else is in the state of optimizers, targets and modules."""
         return {"compiled": self._began}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as the run began."""
+        """Continue in the same mode (compiled or eager) in which the run began."""
         if self.compiled and state["compiled"] is not None:
             self._began = self.compiled = state["compiled"]

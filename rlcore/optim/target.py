@@ -1,4 +1,4 @@
-"""Target networks: slow copies of a module that an optimizer trains."""
+"""Target networks: slowly updated copies of a trained module."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class Target:
-    """A copy of a module, moved towards it by `follow`: θ' ← θ' + τ (θ - θ') (Lillicrap et al. 2015, arXiv:1509.02971).
+    """Target network, updated by Polyak averaging: θ' ← θ' + τ (θ - θ') (Lillicrap et al. 2015, arXiv:1509.02971).
 
     Args:
-        module: that is followed, not trained yet.
-        context: whose device and precision the copy is brought to.
+        module: the online network, before training.
+        context: provides the device and precision of the copy.
     """
 
-    # followed: the module that it is a copy of, for who gives both their weights
-    # module: the copy; a loss that passes through it finds no parameter to train
+    # followed: the online network
+    # module: the copy; its parameters do not require gradients
 
     def __init__(self, module: nn.Module, context: Context) -> None:
         fabric, self.followed = context.fabric, module
@@ -37,13 +37,13 @@ class Target:
 
     @torch.no_grad()
     def follow(self, optimizer: Optimizer, tau: float | Tensor | Mapping[str, float | Tensor]) -> None:
-        """Take the share τ, [] in [0, 1], of the way to what an optimizer trains: 1 copies it, 0 leaves all as it is.
+        """Move the target by the fraction τ, [] in [0, 1], towards the module of an optimizer.
 
-        So a copy every n gradient steps is τ = 1 at each n-th and 0 between. A mapping has a τ for each child of the
-        module, name -> τ in their order. Where it moves, buffers become those of the optimizer's module, whatever τ is:
-        a counter has no mean, and moments of a batch normalisation have one already.
+        τ = 1 copies the module and τ = 0 changes nothing, so a hard update every n steps is τ = 1 at each n-th step and
+        0 otherwise. A mapping gives a τ for each child of the module, by name and in their order. If τ > 0, buffers
+        are copied: a counter cannot be averaged, and batch normalization averages its moments itself.
         """
-        optimizer.parameters.gather()  # another optimizer may have trained some of them since
+        optimizer.parameters.gather()  # another optimizer may have changed some parameters
         slow, fast = self.parameters.vector, self._in_order(optimizer.parameters)
         taus = tau if isinstance(tau, Mapping) else {"": tau}
         places = self._children if isinstance(tau, Mapping) else {"": slice(None)}
@@ -55,7 +55,7 @@ class Target:
             self.parameters.take(moved[0] if len(moved) == 1 else torch.cat(moved))
         else:
             for mine, theirs, child in parts:
-                if isinstance(taus[child], Tensor) or taus[child]:  # a share on the device is not waited for
+                if isinstance(taus[child], Tensor) or taus[child]:  # do not wait for a value on the device
                     mine.lerp_(theirs, shares[child])
             self.parameters.give()
         for (name, mine), theirs in zip(self.module.named_modules(), optimizer.module.modules(), strict=True):
@@ -65,7 +65,7 @@ class Target:
                     mine._buffers[key] = torch.where(share > 0, value, mine._buffers[key])
 
     def _find_children(self) -> dict[str, slice]:
-        """Slices of the vector that hold the parameters of each child of the module, one behind the other."""
+        """Return the slice of the vector with the parameters of each child of the module."""
         firsts: dict[str, int] = {}
         for name, (start, _) in self.parameters.places.items():
             firsts.setdefault(name.partition(".")[0], start)
@@ -73,25 +73,25 @@ class Target:
         return {child: slice(start, end) for (child, start), end in zip(firsts.items(), ends, strict=True)}
 
     def copy(self) -> None:
-        """Become what is followed, as it is now: when it has been given other weights."""
+        """Copy the online network, for example after it has loaded other weights."""
         self.load_state_dict(dict(self.followed.named_buffers()) | self.followed.state_dict())
 
     def _in_order(self, trained: FlatParameters) -> Tensor:
-        """The vector of what is followed, its parameters where the copy has them: an optimizer's groups order its."""
+        """Return the online parameters in the order of the copy; parameter groups may order them differently."""
         if trained.places == self.parameters.places:
             return trained.vector
         parts = trained.split(trained.vector)
         return self.parameters.join(parts[name] for name in self.parameters.places)
 
     def state_dict(self) -> dict[str, Any]:
-        """The copy's parameters and buffers, those too that its module makes of others when it is loaded."""
+        """Return parameters and buffers of the copy, including non-persistent buffers."""
         return dict(self.module.named_buffers()) | self.module.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         made = dict(self.module.named_buffers()).keys() - self.module.state_dict().keys()
         self.module.load_state_dict({name: value for name, value in state.items() if name not in made})
-        for name in made & state.keys():  # of what is followed, not of the copy's own statistics
+        for name in made & state.keys():  # non-persistent buffers follow the online network
             path, _, key = name.rpartition(".")
             buffers = self.module.get_submodule(path)._buffers
             buffers[key] = state[name].to(buffers[key]).clone()

@@ -190,5 +190,5 @@ def test_a_plugin_adds_a_rule(compiled: bool, monkeypatch: pytest.MonkeyPatch) -
         torch.testing.assert_close(module.weight.detach(), torch.tensor(expected))
     with pytest.raises(UserError, match="momentum=0.5: sign has no momentum"):
         build(OptimizerConfig, {"name": "sign", "momentum": 0.5, "eps": None, "betas": None}, "algo.optimizer.")
-    with pytest.raises(UserError, match="optimizer 'adam': the name is taken"):
+    with pytest.raises(UserError, match="optimizer 'adam': another update rule has this name"):
         rules.register("adam", Rule(lambda _: [], _sign), {})
