@@ -14,6 +14,7 @@ from flows.report.sentences import between, number, sign
 from flows.report.terminal import show, table
 from flows.settings import tracking_uri
 from flows.tracking.mlflow_store import reachable_store
+from flows.tracking.tags import tag_value
 from rlcore.store.directory import RunDirectory
 from rlcore.system.printable import print_safely
 
@@ -67,7 +68,7 @@ def _rows(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:
         steps, mean, folder = (
             tags.get("policy_steps", tags.get("env_steps")),
             tags.get("eval_mean"),
-            tags.get("run_dir"),
+            tag_value(tags, "run_dir"),
         )
         yield (
             name,
@@ -77,7 +78,7 @@ def _rows(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:
             number(float(mean)) if mean else "-",
             _decision(version),
             _minute(datetime.datetime.fromtimestamp(version.creation_timestamp / 1000, datetime.UTC)),
-            _folder(Path(folder), tags.get("run_id", "")) if folder else "not of this project",
+            _folder(Path(folder), tag_value(tags, "run_id") or "") if folder else "not of this project",
         )
 
 

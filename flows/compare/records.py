@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.report.command_lines import short_path
 from flows.tracking.mlflow_run import RUN_TAG, STATUS, flat
+from flows.tracking.tags import tag_value
 from rlcore.config.values import spell
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import ending, last_event, read_events
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 Line = list[tuple[int, float]]  # (policy_steps, value), ascending
-FOLDER_TAG = "shepherd.run_dir"
 DONE = ("finished", "stopped_early")
 NOT_FINITE = "not finite"
+OLD_BASELINE = "Evaluation/baseline_mean"  # earlier versions have logged it in MLflow by this name
 READ = (WHILE_TRAINING["greedy"], FINAL["greedy"], RETURN, BASELINE, *CLOCKS)
 # Of the keys that say what the returns are of; runs that differ in one of these have another task.
 TASK = ("env.action_repeat", "env.mask_velocities", "env.max_episode_steps", "env.wrapper")
@@ -134,7 +135,7 @@ def from_directory(run: RunDirectory) -> Record:
 
 def from_mlflow(client: MlflowClient, found: Run) -> Record:
     """Read a record from MLflow, and from the run's directory where that is here."""
-    folder = found.data.tags.get(FOLDER_TAG)
+    folder = tag_value(found.data.tags, "run_dir")
     if folder and RunDirectory(folder).config.exists():
         run = RunDirectory(folder)
         if run.read_identity()["run_id"] == found.data.tags.get(RUN_TAG):
@@ -142,9 +143,11 @@ def from_mlflow(client: MlflowClient, found: Run) -> Record:
     tags, run_id = found.data.tags, found.info.run_id
     line = {
         name: sorted((point.step, point.value) for point in client.get_metric_history(run_id, name))
-        for name in READ
+        for name in (*READ, OLD_BASELINE)
         if name in found.data.metrics
     }
+    if OLD_BASELINE in line:
+        line[BASELINE] = line.pop(OLD_BASELINE)
     summary = _summary(client, run_id)
     ended = [ours for ours, theirs in STATUS.items() if theirs == found.info.status] or ["training"]
     final = found.data.metrics.get(FINAL["greedy"])
@@ -154,7 +157,7 @@ def from_mlflow(client: MlflowClient, found: Run) -> Record:
         run_id=tags.get(RUN_TAG, run_id),
         status=_judge(summary["status"] if summary.get("status") in ended else ended[0], line, final),
         config={**found.data.params, **resumed},
-        commit=_commit(tags.get("commit", "unknown"), tags.get("dirty") == "true"),
+        commit=_commit(tag_value(tags, "commit") or "unknown", tag_value(tags, "dirty") == "true"),
         machine=_machine(summary),
         lines=line,
         final=final,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flows.registry.models import CHAMPION, champion_of, find_version, versions_of
 from flows.tracking.mlflow_store import user
+from flows.tracking.tags import tag_value
 from rlcore.errors import UserError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Mov
     found = find_version(client, said, name, None, version)
     if _present(client, name) == str(found.version):
         raise UserError(f"{said}: is the champion already; `shepherd registry list {name}` shows the others")
-    if "checkpoint_digest" not in found.tags:
+    if tag_value(found.tags, "checkpoint_digest") is None:
         raise UserError(f"{said}: not registered by this project, so no later model could be compared with it")
     return crown(client, name, str(found.version), "promote", why or "promoted by hand")
 

@@ -14,6 +14,7 @@ from flows.process.leases import alone
 from flows.process.locks import hold
 from flows.settings import configure_environment, state_folder, tracking_uri
 from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store
+from flows.tracking.tags import DIGEST, tag_value
 from rlcore import algorithms
 from rlcore.config.values import nearest, spell
 from rlcore.errors import UserError
@@ -94,7 +95,11 @@ def description_of(config: RunConfig, part: str = AGENT) -> str:
 
 def version_of_checkpoint(client: MlflowClient, name: str, digest: str) -> ModelVersion | None:
     """The version of a model that holds this checkpoint, if any."""
-    found = client.search_model_versions(f"name = {_quote(name)} and tags.checkpoint_digest = '{digest}'")
+    found = [
+        version
+        for tag in (DIGEST, "checkpoint_digest")  # the second one is that of earlier versions
+        for version in client.search_model_versions(f"name = {_quote(name)} and tags.`{tag}` = '{digest}'")
+    ]
     return min(found, key=lambda version: int(version.version)) if found else None
 
 
@@ -133,7 +138,7 @@ def resolve_uri(uri: str) -> Path:
 
 def fetch_policy(client: MlflowClient, version: ModelVersion) -> Path:
     """The exported policy of a version as a local folder, kept under `.shepherd/models`: versions do not change."""
-    digest = version.tags.get("checkpoint_digest")
+    digest = tag_value(version.tags, "checkpoint_digest")
     if digest is None:
         raise UserError(f"models:/{version.name}/{version.version}: not registered by this project, so no policy of it")
     # The digest is in the name because a store that was deleted starts again at version 1.
@@ -146,7 +151,7 @@ def fetch_policy(client: MlflowClient, version: ModelVersion) -> Path:
 def run_of(uri: str) -> Path:
     """The checkpoint that a registered version was exported from, in its run; a `UserError` where that is gone."""
     version = version_at(uri)
-    run_dir, checkpoint = version.tags.get("run_dir"), version.tags.get("checkpoint")
+    run_dir, checkpoint = tag_value(version.tags, "run_dir"), tag_value(version.tags, "checkpoint")
     if run_dir is None or checkpoint is None:
         raise UserError(f"{uri}: not registered by this project, so there is no run of it")
     path = Path(run_dir) / checkpoint

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from flows.registry.models import version_at
 from flows.settings import tracking_uri
 from flows.tracking.mlflow_store import connect
+from flows.tracking.tags import tag_value
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 
@@ -24,14 +25,14 @@ def origin(uri: str, folder: Path) -> tuple[Path, str]:
     `UserError` where neither has them.
     """
     version = version_at(uri)
-    tags = version.tags
-    if not {"run_dir", "run_id", "checkpoint_digest"} <= tags.keys():
+    run_dir, run_id, digest = (tag_value(version.tags, name) for name in ("run_dir", "run_id", "checkpoint_digest"))
+    if run_dir is None or run_id is None or digest is None:
         raise UserError(f"{uri}: not registered by this project, so there is no lineage of it")
-    run = RunDirectory(tags["run_dir"])
-    if run.config.exists() and run.read_identity()["run_id"] == tags["run_id"]:
-        return run.path, tags["checkpoint_digest"]
+    run = RunDirectory(run_dir)
+    if run.config.exists() and run.read_identity()["run_id"] == run_id:
+        return run.path, digest
     _download(uri, version, folder)
-    return folder, tags["checkpoint_digest"]
+    return folder, digest
 
 
 def _download(uri: str, version: ModelVersion, folder: Path) -> None:
@@ -43,6 +44,6 @@ def _download(uri: str, version: ModelVersion, folder: Path) -> None:
             client.download_artifacts(str(version.run_id), name, str(folder))
         except (MlflowException, OSError):
             raise UserError(
-                f"{uri}: its run is not at {version.tags['run_dir']} any more, and MLflow keeps no {name} of it; "
-                "versions registered before there was lineage.json can only be made again where their run is"
+                f"{uri}: its run is not at {tag_value(version.tags, 'run_dir')} any more, and MLflow keeps no {name} "
+                "of it; versions registered before there was lineage.json can only be made again where their run is"
             ) from None

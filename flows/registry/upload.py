@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.tracking.mlflow_store import pages
+from flows.tracking.tags import DIGEST, tag_value
 from rlcore import plugins
 from rlcore.judge.signature import Column, Signature
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
 LINKED = "mlflow.modelVersions"  # the tag by which a logged model names its versions
-DIGEST = "checkpoint_digest"  # the tag of logged models and versions
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def create_part_version(
 
 def _find_or_begin(client: MlflowClient, name: str, run_id: str, digest: str, kind: str) -> LoggedModel:
     """The logged model of these weights, which a call that was killed may have begun."""
-    begun = [logged for logged in _find_logged_models(client, run_id) if logged.tags[DIGEST] == digest]
+    begun = [logged for logged in _find_logged_models(client, run_id) if _digest_of(logged) == digest]
     if begun:
         return min(begun, key=lambda one: one.status != "READY")
     experiment = client.get_run(run_id).info.experiment_id
@@ -139,7 +139,7 @@ def delete_leftovers(client: MlflowClient, run_id: str, digest: str) -> None:
     """
     versions = [v for page in pages(client.search_model_versions, f"run_id = '{run_id}'") for v in page]
     for logged in _find_logged_models(client, run_id):
-        unfinished = logged.status == "PENDING" or logged.tags[DIGEST] == digest
+        unfinished = logged.status == "PENDING" or _digest_of(logged) == digest
         registered = LINKED in logged.tags or any(_is_made_of(version, logged) for version in versions)
         if unfinished and not registered:
             client.delete_logged_model(logged.model_id)
@@ -165,7 +165,11 @@ def _find_logged_models(client: MlflowClient, run_id: str) -> list[LoggedModel]:
     """The logged models of a run that were made here."""
     experiment = client.get_run(run_id).info.experiment_id
     found = pages(client.search_logged_models, [experiment], f"source_run_id = '{run_id}'")
-    return [logged for page in found for logged in page if DIGEST in logged.tags]
+    return [logged for page in found for logged in page if _digest_of(logged)]
+
+
+def _digest_of(logged: LoggedModel) -> str | None:
+    return tag_value(logged.tags, "checkpoint_digest")
 
 
 def _is_made_of(version: ModelVersion, logged: LoggedModel) -> bool:

@@ -22,6 +22,7 @@ from flows.stages.summary import summarise
 from flows.tracking.backends import bring
 from flows.tracking.mlflow_run import store_of
 from flows.tracking.mlflow_store import connect
+from flows.tracking.tags import prefixed, tag_value
 from rlcore.config.values import spell
 from rlcore.store.checkpoint import choose, manifest
 from rlcore.store.config_file import config_of
@@ -65,7 +66,7 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
     decision = decision or _decide(client, run, checkpoint, version)
     aliases = sorted(client.get_model_version(name, version.version).aliases)
     if version.run_id != mlflow_run:
-        decision = f"the same weights as {version.tags.get('run_dir', version.run_id)} registered: {decision}"
+        decision = f"the same weights as {tag_value(version.tags, 'run_dir') or version.run_id} registered: {decision}"
     event = {"name": name, "version": int(version.version), "aliases": aliases} | ({"parts": parts} if parts else {})
     noted = last_event(read_events(run.events), "registered")
     if noted is None or not event.items() <= noted.items() or not is_registered(run):
@@ -95,9 +96,9 @@ def _tags(run: RunDirectory, checkpoint: Path, part: str) -> dict[str, str]:
     chosen_tags = registry.model_settings(config, part).get("tags") or {}
     tags = {key: redact(spell(value)) for key, value in chosen_tags.items()}
     tags |= {"policy_steps": str(facts["policy_steps"]), "seed": str(config.seed)}
-    tags |= {key: spell(value) for key, value in lineage(run).items()}
-    tags |= {"checkpoint_digest": facts["digest"]}
-    return tags | {"run_dir": str(run.path.absolute()), "checkpoint": checkpoint.relative_to(run.path).as_posix()}
+    made_from = {key: spell(value) for key, value in lineage(run).items()}
+    made_from |= {"checkpoint_digest": facts["digest"], "checkpoint": checkpoint.relative_to(run.path).as_posix()}
+    return tags | prefixed(made_from | {"run_dir": str(run.path.absolute())})
 
 
 def _register_parts(

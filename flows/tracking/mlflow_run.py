@@ -16,6 +16,8 @@ from flows.tracking.mlflow_points import log_points
 from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store, store_uri, user
 from flows.tracking.mlflow_sweep import PARENT, tags_of_trial
 from flows.tracking.news import News
+from flows.tracking.run_list import VIEW, view
+from flows.tracking.tags import PREFIX, prefixed
 from rlcore.config.values import spell
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-RUN_TAG = "shepherd.run_id"
+RUN_TAG = f"{PREFIX}run_id"
 STATUS = dict.fromkeys(COMPLETE, "FINISHED")
 STATUS |= {"interrupted": "KILLED", "pruned": "KILLED", "failed": "FAILED", "died": "KILLED"}
 UPLOADS = ".mlflow/uploads.json"
@@ -132,15 +134,16 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
         # A server decides itself where files go; for our own store we do.
         location = f"{artifact_root()}/{name.replace('/', '-')}" if uri.startswith("sqlite:") else None
         try:
-            return client.create_experiment(name, artifact_location=location, tags={KIND: TRAINING})
+            return client.create_experiment(name, artifact_location=location, tags={KIND: TRAINING, VIEW: view()})
         except MlflowException:
             experiment = client.get_experiment_by_name(name)
             if experiment is None:
                 raise
     if experiment.lifecycle_stage != "active":
         raise RunError(f"exp_name={name}: that MLflow experiment was deleted; restore it there or choose another name")
-    if KIND not in experiment.tags:  # made by hand, or before there were kinds
-        client.set_experiment_tag(experiment.experiment_id, KIND, TRAINING)
+    for tag, value in ((KIND, TRAINING), (VIEW, view())):
+        if tag not in experiment.tags:  # made by hand, or by an earlier version
+            client.set_experiment_tag(experiment.experiment_id, tag, value)
     return experiment.experiment_id
 
 
@@ -157,12 +160,16 @@ def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
         "env_id": tree["env"]["id"],
         "seed": spell(tree["seed"]),
         **({"group": str(tree["group"])} if tree["group"] else {}),
-        "commit": commit,
-        "dirty": spell(identity.get("dirty", "unknown")),
-        **({"reproduces": identity["reproduces"]} if "reproduces" in identity else {}),
-        RUN_TAG: identity["run_id"],
-        "shepherd.version": rlcore.__version__,
-        "shepherd.run_dir": str(run.path.absolute()),
+        **prefixed(
+            {
+                "run_id": identity["run_id"],
+                "commit": commit,
+                "dirty": spell(identity.get("dirty", "unknown")),
+                **({"reproduces": identity["reproduces"]} if "reproduces" in identity else {}),
+                "version": rlcore.__version__,
+                "run_dir": str(run.path.absolute()),
+            }
+        ),
         "mlflow.user": user(),
         "mlflow.source.name": "shepherd",
         "mlflow.source.type": "LOCAL",

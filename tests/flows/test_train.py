@@ -290,7 +290,7 @@ def test_a_finished_run_is_judged_again_on_other_episodes_and_goes_on_with_a_lar
     assert ends == {("finished", first), ("finished", last)}
     assert summary["model"]["version"] == 2
     version = connect(tracking_uri()).get_model_version("longer", "2")
-    assert version.tags["checkpoint_digest"] == final_digest(run)
+    assert version.tags["shepherd.checkpoint_digest"] == final_digest(run)
     assert registry.run_of("models:/longer/2") == newest
 
 

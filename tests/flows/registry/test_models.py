@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,12 +22,13 @@ import flows
 from flows.cli.registry import promote
 from flows.registry import champions
 from flows.registry import models as registry
+from flows.registry.origin import origin
 from flows.runs.listeners import listening
 from flows.settings import tracking_uri
 from flows.stages.register_model import register_model
 from flows.tracking.backends import bring
 from flows.tracking.mlflow_run import find_run
-from flows.tracking.mlflow_store import connect
+from flows.tracking.mlflow_store import connect, prepare_store
 from rlcore.config.learning_half import config_hash
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
@@ -41,6 +43,7 @@ from tests.flows.synthetic_runs import (
     evaluations,
     judged,
     named,
+    synthetic_run,
 )
 from tests.processes import at_once
 from tests.soaking import file_in_turn
@@ -298,7 +301,7 @@ def test_weights_that_another_run_registered_after_a_kill_are_one_logged_model(
     client = connect(tracking_uri())
     experiment = client.get_run(bring(other)).info.experiment_id
     digest = digest_of(other)
-    left = client.search_logged_models([experiment], f"tags.checkpoint_digest = '{digest}'")
+    left = client.search_logged_models([experiment], f"tags.`shepherd.checkpoint_digest` = '{digest}'")
     assert [model.source_run_id for model in left] == [bring(other)]
 
 
@@ -424,11 +427,13 @@ def test_lineage_and_decision_are_written_on_the_version(
     result = register_model(named(run, "lineage"))
     version = connect(tracking_uri()).get_model_version("lineage", "1")
     tags = version.tags
-    assert tags["run_id"] == "lineage"
-    assert tags["config_hash"] == config_hash(config_of(run))
-    assert (tags["commit"], tags["dirty"], tags["lock_hash"]) == ("c0ffee", "false", "10c4")
-    assert tags["checkpoint_digest"] == digest_of(run)
-    assert len(tags["dataset_digest"]) == 64
+    assert tags["shepherd.run_id"] == "lineage"
+    assert tags["shepherd.config_hash"] == config_hash(config_of(run))
+    assert (tags["shepherd.commit"], tags["shepherd.dirty"], tags["shepherd.lock_hash"]) == ("c0ffee", "false", "10c4")
+    assert tags["shepherd.checkpoint_digest"] == digest_of(run)
+    assert len(tags["shepherd.dataset_digest"]) == 64
+    # Nothing else on the page of a version is a hash.
+    assert not [key for key, value in tags.items() if re.fullmatch("[0-9a-f]{16,}", value) and "shepherd." not in key]
     assert tags["policy_steps"] == "4096"
     assert float(tags["eval_mean"]) == pytest.approx(100.99)
     assert tags["decision"] == result["decision"]
@@ -635,3 +640,19 @@ def test_nothing_in_a_registered_model_is_pickled(home: Path, tmp_path: Path, mo
     assert {"torch", "numpy", "safetensors", "mlflow"} == {
         line.split("==")[0] for line in (folder / "requirements.txt").read_text().split()
     }
+
+
+def test_versions_of_earlier_tags_are_found(home: Path, tmp_path: Path) -> None:
+    client = connect(tracking_uri())
+    prepare_store(tracking_uri())
+    client.create_registered_model("old")
+    run = synthetic_run(tmp_path / "run", "old")
+    checkpoint = run.checkpoints / "4096"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    tags = {"checkpoint_digest": "d" * 64, "run_id": "old", "run_dir": str(run.path), "checkpoint": "checkpoints/4096"}
+    client.create_model_version("old", str(tmp_path), tags=tags)
+    found = registry.version_of_checkpoint(client, "old", "d" * 64)
+    assert found is not None and str(found.version) == "1"
+    assert registry.run_of("models:/old/1") == checkpoint
+    assert origin("models:/old/1", tmp_path / "files") == (run.path, "d" * 64)

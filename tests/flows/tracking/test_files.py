@@ -62,7 +62,7 @@ def test_tensorboard_shows_every_point_once_however_often_it_is_mirrored(run: Ru
     shown = tensorboard(run)
     assert shown["Rewards/rew_avg"] == [(100, 10.0), (200, 20.0), (300, 30.0), (400, 40.0), (500, 50.0)]
     assert shown["Loss/policy_loss"][0] == (100, -0.125)
-    assert shown["Evaluation/baseline_mean"] == [(0, 21.5)]
+    assert shown["Evaluation/random_mean"] == [(0, 21.5)]
 
 
 def test_an_open_tensorboard_sees_what_is_added(run: RunDirectory) -> None:
@@ -117,7 +117,7 @@ def test_csv_has_one_row_per_policy_steps_and_a_column_per_metric(run: RunDirect
     assert [row["policy_steps"] for row in table] == ["0", "100", "200", "300"]
     assert table[2] == {
         "policy_steps": "200",
-        "Evaluation/baseline_mean": "",
+        "Evaluation/random_mean": "",
         "Rewards/rew_avg": "20.0",
         "Loss/policy_loss": "-0.25",
         "Evaluation/greedy_mean": "21.5",

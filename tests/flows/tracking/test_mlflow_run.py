@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import sqlite3
@@ -209,7 +210,7 @@ def test_evaluations_baseline_params_tags_artifacts_and_status_are_mirrored(home
     write_json(run.summary, {"policy_steps": 200})
     mlflow_run = bring(run)
     assert stored(home, mlflow_run) == {
-        ("Evaluation/baseline_mean", 0): [22.5],
+        ("Evaluation/random_mean", 0): [22.5],
         ("Evaluation/greedy_mean", 100): [50.0],
         ("Evaluation/greedy_mean", 200): [60.0],
         ("Test/cumulative_reward", 200): [480.0],
@@ -224,16 +225,19 @@ def test_evaluations_baseline_params_tags_artifacts_and_status_are_mirrored(home
     assert found.data.params["algo.mlp_keys.encoder"] == "['state']"
     assert found.data.params["init_from"] == "null"
     assert found.data.params["env.wrapper"] == "{}"
-    tags = {k: found.data.tags[k] for k in ("group", "seed", "commit", "dirty", "env_id", "algo", "shepherd.version")}
+    tags = {key: value for key, value in found.data.tags.items() if not key.startswith("mlflow.")}
     assert tags == {
         "group": "night shift",
         "seed": "5",
-        "commit": "c0ffee",
-        "dirty": "false",
         "env_id": "CartPole-v1",
         "algo": "ppo",
+        "shepherd.run_id": run.read_identity()["run_id"],
+        "shepherd.commit": "c0ffee",
+        "shepherd.dirty": "false",
         "shepherd.version": "0.1.0",
+        "shepherd.run_dir": str(run.path),
     }
+    assert min(found.data.metrics) == "Evaluation/greedy_mean"  # MLflow draws the charts in this order
     names = {a.path for f in ("", "media", "evaluations") for a in client.list_artifacts(mlflow_run, f or None)}
     assert {"config.yaml", "env_card.json", "summary.json"} <= names
     assert {"media/learning_curve.png", "media/inputs.png", "evaluations/200.json"} <= names
@@ -300,7 +304,11 @@ def test_an_experiment_is_of_the_kind_that_trains_models(home: Path, tmp_path: P
             tags = {"mlflow.experimentKind": "genai_development"} if name == "chosen" else None
             client.create_experiment(name, artifact_location=(tmp_path / name).as_uri(), tags=tags)
         bring(synthetic_run(tmp_path / str(number), f"kind-{number}", exp_name=name))
-        kinds.append(client.get_experiment_by_name(name).tags["mlflow.experimentKind"])
+        tags = client.get_experiment_by_name(name).tags
+        kinds.append(tags["mlflow.experimentKind"])
+        shown = json.loads(json.loads(tags["mlflow.sharedViewState.shepherd"])["state"])["columnOrder"]
+        assert shown[0] == "metrics.`Test/cumulative_reward`"
+        assert shown[2:5] == ["tags.`algo`", "tags.`env_id`", "tags.`seed`"]
     assert kinds == ["custom_model_development", "custom_model_development", "genai_development"]
 
 

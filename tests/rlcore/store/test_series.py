@@ -24,7 +24,7 @@ def test_a_line_has_the_points_of_its_metric_in_policy_steps(log: EventLog) -> N
     log.append("evaluation", policy_steps=200, final=False, greedy={"mean": 80.0}, wall_s=1.0)
     log.append("evaluation", policy_steps=100, final=True, greedy={"mean": 39.0}, stochastic={"mean": 36.0})
     assert lines(read_events(log.path)) == {
-        "Evaluation/baseline_mean": [(0, 21.5)],
+        "Evaluation/random_mean": [(0, 21.5)],
         "Rewards/rew_avg": [(100, 30.0)],
         "Loss/value_loss": [(100, 2.0)],
         "Evaluation/greedy_mean": [(100, 40.0), (200, 80.0)],
