@@ -92,14 +92,17 @@ def compose_tree(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
 def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
     """The content of a parameter file, `params.yaml`: every key, interpolations kept.
 
-    The keys that name a run and its folders are left out: they are no parameters of an experiment.
+    The keys that name a run and its folders are left out: they are no parameters of an experiment. The label of an own
+    preset is kept, for the names of the experiment and the models.
     """
     from omegaconf import OmegaConf
 
     with _LOCK, _tell_at_once() as mistakes:
         composed = _compose_files(overrides, mistakes)
         tree = _interpolate(_check(composed, mistakes)[1], OmegaConf.to_container(composed, resolve=False))
-    return {key: value for key, value in tree.items() if key not in yaml_files.default_names()}
+    names = yaml_files.default_names()
+    named = {"label"} if tree["label"] != names["label"] else set[str]()
+    return {key: value for key, value in tree.items() if key not in names or key in named}
 
 
 def dump(tree: Mapping[str, Any]) -> str:

@@ -54,7 +54,7 @@ def presets() -> list[str]:
 
 @functools.cache  # every key of a help text asks
 def default_names() -> dict[str, str]:
-    """Names of a run and its folders, as interpolations: exp_name, run_name, log_root, root_dir, run_dir."""
+    """Names of a run and its folders, as interpolations: label, exp_name, run_name, log_root, root_dir, run_dir."""
     root = yaml.safe_load((BUILT_IN / "config.yaml").read_text())
     return {key: value for key, value in root.items() if key != "defaults"}
 
@@ -74,7 +74,19 @@ def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictCon
         raise UserError(mistakes.of_files(error, " ".join(choices), groups)) from None
     if "exp" in composed:
         raise UserError(f"{preset}: the file must begin with the line `# @package _global_`, or its keys are not read")
+    _label(composed, preset.partition("=")[2])
     return composed
+
+
+def _label(composed: DictConfig, preset: str) -> None:
+    """Name a run by the user's own preset: one that is not shipped, unless a file has a label already."""
+    from omegaconf import OmegaConf
+
+    chosen = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(chosen, dict)
+    shipped = any((BUILT_IN / "exp" / f"{preset}{ending}").exists() for ending in (".yaml", ".yml"))
+    if not shipped and chosen.get("label", "") in ("", default_names()["label"]):
+        composed.label = preset.replace("/", "_")
 
 
 @functools.lru_cache(maxsize=64)

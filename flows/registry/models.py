@@ -35,12 +35,12 @@ AGENT = "agent"  # the model that is the policy, in model_manager.models
 def model_name(config: RunConfig, part: str = AGENT) -> str:
     """Name of a run's model, or of one of its parts': `model_manager.models.<part>.model_name`.
 
-    Else `<algo>-<env id>`, of a part with its name behind. Slashes and colons, which MLflow forbids, become dashes; a
-    name that no URI or query can hold is a `UserError`.
+    If none is given it is `<label>-<env id>`, with `-<part>` for a part; the label is the user's own preset, or the
+    algorithm. Slashes and colons, which MLflow forbids, become dashes. A `UserError` if no URI or query can contain it.
     """
     name, key = model_settings(config, part).get("model_name"), f"model_manager.models.{part}.model_name"
     if name in (None, ""):
-        name = f"{config.algo.name}-{config.env.id}{'' if part == AGENT else f'-{part}'}"
+        name = f"{config.label or config.algo.name}-{config.env.id}{'' if part == AGENT else f'-{part}'}"
     if not isinstance(name, str):
         raise UserError(f"{key}={spell(name)}: must be text, as my-agent")
     name = re.sub(r"[/:]", "-", name)

@@ -59,7 +59,8 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
         stale = _stale(run, config)
         if stale is None:
             stored = run.read_config()
-            values |= {key: stored[key] for key in default_names() if key in stored and key != "exp_name"}
+            kept = default_names().keys() & stored.keys() - {"label", "exp_name"}
+            values |= {key: stored[key] for key in kept}
             if values != stored:
                 rewrite_config(run, values)
             return run

@@ -332,7 +332,10 @@ class RunConfig:
     torch_backends_cudnn_benchmark: bool = arg(False, "let cuDNN choose by timing; breaks exactness")
     torch_backends_cudnn_deterministic: bool = arg(True, "deterministic cuDNN kernels")
     cublas_workspace_config: str | None = arg(None, "CUBLAS_WORKSPACE_CONFIG", choices=(None, ":4096:8", ":16:8"))
-    exp_name: str = arg("", "experiment in MLflow; default <algo>_<env id>", learning=False)
+    label: str = arg(
+        "", "names runs, the experiment and models; default: your own preset, or the algorithm", learning=False
+    )
+    exp_name: str = arg("", "experiment in MLflow; default <label>_<env id>", learning=False)
     run_name: str = arg("", "name of this run; default by time and exp_name", learning=False)
     root_dir: str = arg("", "folder of the run's family, under log_root; default <algo>/<env id>", learning=False)
     log_root: str = arg("runs", "folder of all runs; default SHEPHERD_RUN_ROOT, else runs", learning=False)

@@ -13,11 +13,12 @@ import pytest
 import yaml
 
 from flows.config import search_path
-from flows.config.compose import compose, compose_existing, dump
+from flows.config.compose import compose, compose_existing, dump, params_yaml
 from flows.config.notices import notices
 from flows.config.overrides import parse
 from flows.config.search_path import BUILT_IN
 from flows.config.yaml_files import available, groups, presets
+from flows.registry.models import model_name
 from flows.sweeps.plan import plan
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy import OnPolicyConfig
@@ -354,6 +355,33 @@ def test_own_files_are_found_in_every_form_of_the_search_path(own, monkeypatch, 
     config, _ = compose(["exp=mine"])
     assert (config.algo.total_steps, config.env.id, config.buffer.size) == (1234, "Acrobot-v1", 128)
     assert "mine" in presets()
+
+
+def test_compose_names_a_run_by_the_users_own_preset(own, monkeypatch):
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(own))
+    config, values = compose(["exp=mine", "seed=7"])
+    assert (config.label, config.exp_name) == ("mine", "mine_Acrobot-v1")
+    assert config.run_name.startswith("mine_Acrobot-v1_7_")
+    assert config.root_dir == "ppo/Acrobot-v1"
+    assert (model_name(config), model_name(config, "critic")) == ("mine-Acrobot-v1", "mine-Acrobot-v1-critic")
+    assert values["label"] == "mine" and params_yaml(["exp=mine"])["label"] == "mine"
+    assert compose(["exp=mine", "exp_name=theirs"])[0].run_name.startswith("theirs_42_")  # SheepRL's key, as there
+    assert compose(["exp=mine", "label=other"])[0].exp_name == "other_Acrobot-v1"
+
+
+def test_compose_names_a_run_of_a_shipped_preset_by_its_algorithm():
+    config, _ = compose(["exp=ppo_acrobot"])
+    assert (config.label, config.exp_name, model_name(config)) == ("ppo", "ppo_Acrobot-v1", "ppo-Acrobot-v1")
+    assert "label" not in params_yaml(["exp=ppo_acrobot"])
+
+
+def test_compose_keeps_a_label_that_the_preset_has(own, monkeypatch):
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(own))
+    (own / "exp/mine.yaml").write_text(OWN + "label: named\n")
+    assert compose(["exp=mine"])[0].exp_name == "named_Acrobot-v1"
+    (own / "exp/arm").mkdir()
+    (own / "exp/arm/pick.yaml").write_text(OWN)
+    assert compose(["exp=arm/pick"])[0].exp_name == "arm_pick_Acrobot-v1"
 
 
 def test_a_relative_entry_is_relative_to_the_working_directory(own, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from flows.config.compose import compose
 from flows.sweeps.preset import preset
 
-NAMED = ("exp_name", "run_name", "run_dir", "root_dir")
+NAMED = ("label", "exp_name", "run_name", "run_dir", "root_dir")
 
 
 @pytest.mark.parametrize(
