@@ -61,11 +61,13 @@ def _soon() -> Iterator[None]:
 
 
 def status(name: str, as_json: bool = False) -> str | None:
-    """Print the state of a sweep, as a table or as JSON."""
+    """Print the state of a sweep, as a table or as JSON; its page is brought up to date if nobody drives the sweep."""
     from flows.sweeps.folder import SweepFolder  # Hydra
-    from flows.sweeps.sweep_report import status  # Optuna
+    from flows.sweeps.sweep_report import refresh_page, status  # Optuna
 
-    found = status(SweepFolder.existing(name))
+    folder = SweepFolder.existing(name)
+    found = status(folder)
+    refresh_page(folder, found)
     if as_json:
         return json.dumps(found, indent=2)
     from flows.report.sweep_tables import status_table  # rich

@@ -38,8 +38,12 @@ def amount(plan: SweepPlan, pace: Pace, ended: int = 0, speed: float | None = No
     if not speed:
         return said
     seconds = runs * pace.budget / speed / settings.workers
-    took = f"at the {speed:,.0f} a second of runs like these, {settings.workers} at once"
-    return f"{said}, about {duration(seconds)} of training {took}; evaluations and starts come on top"
+    unit = "h:min:s" if round(seconds) >= 3600 else "min:s"
+    at_once = f"{settings.workers} {'run' if settings.workers == 1 else 'runs'} at a time"
+    return (
+        f"{said}; training alone takes about {duration(seconds)} ({unit}) by the clock, with {at_once} of "
+        f"{speed:,.0f} policy steps/s each (median of earlier runs); evaluations and starts come on top"
+    )
 
 
 def speed_of(config: RunConfig, trials: Path) -> float | None:

@@ -33,6 +33,8 @@ class Sweep:
         self.runs = folder.runs
         self.study = Study(self.plan, folder.storage(plan), folder.study_name(plan))
         self.hands: Hands
+        self.page = threading.Lock()  # held by the thread that writes the page
+        self.is_reported = False  # the page is written for the last time
         self._one = threading.Lock()  # at the study: jobs report from threads
 
     def job(self, number: int) -> Job:

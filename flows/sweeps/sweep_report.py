@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -13,7 +13,7 @@ from flows.compare.page import sections
 from flows.compare.records import from_directory
 from flows.compare.report import write
 from flows.report.command_lines import short_path
-from flows.report.figures import save
+from flows.report.figures import Picture, save
 from flows.runs.lineage import UNKNOWN
 from flows.sweeps import trial_pictures
 from flows.sweeps.driving import Sweep
@@ -77,26 +77,68 @@ def report(sweep: Sweep) -> dict[str, Any]:
     return {"name": folder.name, "result": result, "best": best, "confirmed": found["confirmed"]}
 
 
-def write_page(sweep: Sweep, whole: bool, broken: bool = False) -> dict[str, Any]:
-    """Write the page of a sweep as far as it has come, and report.json; what `status` gives.
+def write_page(
+    sweep: Sweep, whole: bool, broken: bool = False, drawn: Sequence[Picture] | None = None
+) -> dict[str, Any]:
+    """Write the page of a sweep as far as it has come, and report.json; return what `status` gives.
 
-    `whole`: it is over; the pictures are written beside it, and after a confirmation the comparison of both sides is
-    made. `broken`: it is broken off, and the page says how to go on.
+    Args:
+        sweep: whose page it is.
+        whole: the sweep is over; the pictures are written beside the page, and after a confirmation the comparison of
+            both sides is made.
+        broken: the sweep is broken off, and the page says how to resume it.
+        drawn: pictures of a moment ago, to be shown again; None draws them.
     """
-    folder = sweep.folder
-    found: dict[str, Any] = _status(folder, sweep.plan, sweep.study) | {
-        "go_on": folder.resume_command if broken else None
-    }
-    trials = found["trials"]
-    lines = {t["number"]: [r.evaluations for r in _runs(folder, t["number"])] for t in trials}
-    drawn = trial_pictures.draw(trials, lines, sweep.plan.space, sweep.study.importance() if whole else {})
-    if whole:
-        save(drawn, folder.pictures)
-    confirmation = _confirmation(folder, found["confirmed"]) if whole and found["confirmed"] else ""
-    command = train_command(folder) if folder.preset.exists() else ""  # the preset is written when the sweep is done
-    write_text(folder.report, page(found, definition(sweep.config), command, drawn, confirmation))
-    write_text(folder.figures, json.dumps(found, indent=2) + "\n")
+    folder, plan, study = sweep.folder, sweep.plan, sweep.study
+    with sweep.page:
+        found: dict[str, Any] = _status(folder, plan, study) | {"go_on": folder.resume_command if broken else None}
+        if sweep.is_reported and not (whole or broken):  # the thread that keeps the page is late
+            return found
+        sweep.is_reported = whole
+        if drawn is None:
+            drawn = draw_pictures(folder, plan, study, study.importance() if whole else {})
+        if whole:
+            save(drawn, folder.pictures)
+        confirmation = _confirmation(folder, found["confirmed"]) if whole and found["confirmed"] else ""
+        _write(folder, plan, found, drawn, confirmation)
     return found
+
+
+def refresh_page(folder: SweepFolder, found: Mapping[str, Any]) -> None:
+    """Write the page of a sweep that nobody drives and that is not over, if it does not show these figures yet.
+
+    A driver that was killed could not write it. The figures are what `status` gives.
+    """
+    if not found["go_on"] or found["lost"]:
+        return
+    try:
+        if not folder.figures.exists() or json.loads(folder.figures.read_text()) != json.loads(json.dumps(found)):
+            plan = folder.read()
+            study = Study.there(plan, folder.storage(plan), folder.study_name(plan))
+            _write(folder, plan, found, draw_pictures(folder, plan, study))
+    except OSError as error:  # it may be another user's
+        log.warning("%s: the page is not written anew (%s)", short_path(folder.report), error.strerror)
+
+
+def draw_pictures(
+    folder: SweepFolder, plan: SweepPlan, study: Study | None, importance: Mapping[str, float] | None = None
+) -> list[Picture]:
+    """Draw the pictures of a sweep's trials as they are now."""
+    trials = _trials(folder, plan, study)
+    lines = {t["number"]: [r.evaluations for r in _runs(folder, t["number"])] for t in trials}
+    return trial_pictures.draw(trials, lines, plan.space, importance or {})
+
+
+def _write(
+    folder: SweepFolder,
+    plan: SweepPlan,
+    found: Mapping[str, Any],
+    drawn: Sequence[Picture],
+    confirmation: str = "",
+) -> None:
+    command = train_command(folder) if folder.preset.exists() else ""  # the preset is written when the sweep is done
+    write_text(folder.report, page(dict(found), definition(plan.config), command, drawn, confirmation))
+    write_text(folder.figures, json.dumps(found, indent=2) + "\n")
 
 
 def _confirmation(folder: SweepFolder, confirmed: Mapping[str, Any]) -> str:
@@ -162,8 +204,9 @@ def _distinct(values: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(values))
 
 
-def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[str, Any]:
-    rows = [
+def _trials(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> list[dict[str, Any]]:
+    """List the trials that were asked, with what each has come to."""
+    return [
         {
             "number": trial.number,
             "state": trial.state.name.lower(),
@@ -174,6 +217,10 @@ def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[s
         }
         for trial in (study.trials if study else ())
     ]
+
+
+def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[str, Any]:
+    rows = _trials(folder, plan, study)
     best = study and study.best()
     confirmed = json.loads(folder.confirmed.read_text()) if folder.confirmed.exists() else None
     if confirmed and (best is None or confirmed["trial"] != best.number):

@@ -21,7 +21,11 @@ def test_all_runs_are_counted_and_those_of_trials_that_have_ended_are_not() -> N
     )
     # 2 trials × 2 seeds + 6 = 10 runs; 10 × 1000 / 50 = 200 s, on two workers 100.
     said = amount(plan(VARIED), PACE, ended=5, speed=50.0)
-    assert "10 runs of 1,000 policy steps, at most 10,000 in all, about 1:40 of training at the 50 a second" in said
+    assert said.endswith(
+        "10 runs of 1,000 policy steps, at most 10,000 in all; training alone takes about 1:40 (min:s) by the clock, "
+        "with 2 runs at a time of 50 policy steps/s each (median of earlier runs); evaluations and starts come on top"
+    )
+    assert "takes about 1:40:00 (h:min:s) by the clock" in amount(plan(VARIED), PACE, ended=5, speed=50 / 60)
 
 
 def test_without_a_confirmation_trials_are_all() -> None:

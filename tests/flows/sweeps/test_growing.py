@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from flows.sweeps.driving import Sweep
 from flows.sweeps.growing import growing
 from flows.sweeps.plan import plan, presets
 from flows.sweeps.refusals import default_of
-from flows.sweeps.sweep_report import status, write_page
+from flows.sweeps.sweep_report import refresh_page, status, write_page
 from tests.flows.sweeps.fake import drive, driven, made
 from tests.soaking import file_in_turn
 
@@ -109,6 +110,60 @@ def test_a_page_is_there_from_the_beginning_and_grows(tmp_path: Path, monkeypatc
     assert pages[0][0] == 0 and "0 of 4" in pages[0][1]
     assert "4 of 4" in pages[-1][1] and "Learning curves of trials" in pages[-1][1]
     assert not folder.pictures.exists()  # files are for a sweep that is over
+
+
+def test_the_page_has_each_trial_at_once_though_pictures_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = made(tmp_path, "quick", "sweep.trials=4")
+    sweep, written = Sweep(folder, folder.read()), threading.Semaphore(0)
+    real, drawn = growing_file.write_page, []
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        found = real(*arguments, **options)
+        written.release()
+        return found
+
+    monkeypatch.setattr(growing_file, "write_page", watched)
+    monkeypatch.setattr(growing_file, "draw_pictures", lambda *_: drawn.append(len(sweep.study.trials)) or [])
+    monkeypatch.setattr(growing_file, "SHARE", 1e9)  # pictures are drawn once
+    monkeypatch.setattr(growing_file, "SHARE_OF_TEXT", 0)
+    monkeypatch.setattr(growing_file, "FRESH", 60.0)  # seconds
+    with growing(sweep):
+        assert written.acquire(timeout=60)
+        driven(sweep)
+        while "4 of 4: 4 complete" not in folder.report.read_text():
+            assert written.acquire(timeout=30)
+    assert json.loads(folder.figures.read_text())["trials"] == status(folder)["trials"]
+    assert drawn == [0]
+
+
+def test_the_page_that_is_whole_is_not_written_again_by_the_keeper(tmp_path: Path) -> None:
+    folder, _ = made(tmp_path, "whole", "sweep.trials=2")
+    sweep = drive(folder)
+    write_page(sweep, whole=True)
+    folder.report.write_text("whole")
+    write_page(sweep, whole=False)
+    assert folder.report.read_text() == "whole"
+
+
+def test_refresh_page_shows_what_a_killed_driver_could_not(tmp_path: Path) -> None:
+    folder, _ = made(tmp_path, "killed", "sweep.trials=4")
+    sweep = Sweep(folder, folder.read())
+    write_page(sweep, whole=False)
+    sweep.study.ask()
+    found = status(folder)
+    refresh_page(folder, found)
+    text = folder.report.read_text()
+    assert "1 of 4: 1 stopped" in text and "shepherd sweep resume killed" in text
+    before = folder.report.stat().st_mtime_ns
+    refresh_page(folder, status(folder))
+    assert folder.report.stat().st_mtime_ns == before
+
+
+def test_refresh_page_leaves_a_sweep_that_is_over_or_driven(tmp_path: Path) -> None:
+    folder, _ = made(tmp_path, "over", "sweep.trials=2", "sweep.confirm_seeds=0")
+    drive(folder)
+    refresh_page(folder, status(folder))
+    assert not folder.report.exists()
 
 
 def test_a_sweep_that_is_broken_off_has_its_page_as_it_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
