@@ -80,7 +80,7 @@ def report(sweep: Sweep) -> dict[str, Any]:
 def write_page(
     sweep: Sweep, whole: bool, broken: bool = False, drawn: Sequence[Picture] | None = None
 ) -> dict[str, Any]:
-    """Write the page of a sweep as far as it has come, and report.json; return what `status` gives.
+    """Write the page of a sweep as far as it has come, and report.json.
 
     Args:
         sweep: whose page it is.
@@ -88,6 +88,9 @@ def write_page(
             both sides is made.
         broken: the sweep is broken off, and the page says how to resume it.
         drawn: pictures of a moment ago, to be shown again; None draws them.
+
+    Returns:
+        What `status` gives.
     """
     folder, plan, study = sweep.folder, sweep.plan, sweep.study
     with sweep.page:
