@@ -12,7 +12,7 @@ from gymnasium.wrappers import TimeLimit
 from rlcore.config.groups import EnvConfig, RestartConfig
 from rlcore.envs.drawing import DrawnImage, drawn_shape
 from rlcore.envs.images import FrameStack, GrayChannel, ScreenSize
-from rlcore.envs.spaces import check_spaces, is_plane, kind_of, obs_spaces
+from rlcore.envs.spaces import is_plane, kind_of, obs_spaces, refuse_large_observations
 from rlcore.envs.suites.ids import known_id
 from rlcore.envs.suites.own import OwnWrapper
 from rlcore.envs.suites.registry import own_class, suite_with
@@ -106,7 +106,7 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
     drawn = None if settings.image_key is None else drawn_shape(suite, env_id, wrapper, settings.image_key)
     env = open_env(suite, env_id, wrapper, render_mode if drawn is None else "rgb_array")
     try:
-        check_spaces(env, settings.id)
+        refuse_large_observations(env, settings.id)
         if settings.normalize_actions:
             env = NormalizeAction(env)
         if settings.action_repeat > 1 and not suite.repeats(settings.wrapper):

@@ -136,13 +136,8 @@ def refuse_large(asked: str, what: str, count: int) -> None:
         )
 
 
-def check_spaces(env: gymnasium.Env, name: str) -> None:
-    """Refuse an environment without spaces, or with an observation that does not fit into memory; a UserError."""
-    for attribute in ("observation_space", "action_space"):
-        space = getattr(env, attribute, None)
-        if not isinstance(space, spaces.Space):
-            told = "None" if space is None else f"a {type(space).__name__}"
-            raise UserError(f"env.id={name}: its {attribute} is {told}; set it to a space of gymnasium.spaces")
+def refuse_large_observations(env: gymnasium.Env, name: str) -> None:
+    """Refuse an environment with an observation that does not fit into memory; a UserError."""
     for leaf in _leaves(env.observation_space):
         if leaf.shape is not None and leaf.dtype is not None:
             shown = f"an observation of shape {list(leaf.shape)} and type {leaf.dtype}"

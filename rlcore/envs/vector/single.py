@@ -223,7 +223,9 @@ class SingleEnv:
             raise self._fault(f"reward is {reward!r}, not one number")
         try:
             return float(reward)
-        except (TypeError, ValueError, OverflowError):
+        except OverflowError:
+            raise self._fault("reward is a whole number too large for a float") from None
+        except (TypeError, ValueError):
             raise self._fault(f"reward is {reward!r}, not one number") from None
 
     def _plain_flag(self, name: str, flag: Any) -> bool:

@@ -307,13 +307,6 @@ def test_make_refuses_an_observation_that_does_not_fit(monkeypatch):
         spaces_env(observation=spaces.Dict({"a": spaces.Tuple((large,))}))
 
 
-@pytest.mark.parametrize(("name", "told"), [("observation", "None"), ("action", "a list")])
-def test_make_refuses_an_environment_without_spaces(name, told, monkeypatch):
-    monkeypatch.setattr(probe_envs.Counter, f"{name}_space", None if told == "None" else [2])
-    with pytest.raises(UserError, match=f"env.id=Probe/Counter-v0: its {name}_space is {told}; set it to a space"):
-        made("Probe/Counter-v0")
-
-
 def test_parts_without_a_number_are_left_out():
     empty = spaces.Box(0, 1, (3, 0))
     env = spaces_env(observation=spaces.Dict({"state": spaces.Box(-1, 1, (2,)), "empty": empty, "none": spaces.Dict()}))
