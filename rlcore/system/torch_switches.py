@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     import torch
 
@@ -21,7 +19,7 @@ SETTERS = (  # of each switch the function of torch that sets it
     "set_float32_matmul_precision",
     "set_flush_denormal",
 )
-TINY = np.float32(1e-38)
+TINY = 3e-308  # half of it is denormal: 0 if the processor flushes such numbers
 
 
 def read_switches() -> Switches:
@@ -36,7 +34,7 @@ def read_switches() -> Switches:
         torch.get_deterministic_debug_mode(),
         torch.is_grad_enabled(),
         torch.get_float32_matmul_precision(),
-        not TINY * TINY.dtype.type(0.1),
+        not TINY * 0.5,
     )
 
 

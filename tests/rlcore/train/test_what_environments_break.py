@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -83,6 +84,12 @@ def test_evaluation_leaves_the_switches_as_they_were(monkeypatch: pytest.MonkeyP
     misbehave(monkeypatch, "step", lambda: torch.set_default_dtype(torch.float64))
     one.evaluate(2)
     assert read_switches() == before
+
+
+def test_numpys_error_handling_is_an_environments_own_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    misbehave(monkeypatch, "step", lambda: np.seterr(all="raise"))
+    with np.errstate():
+        assert len(list(training())) == 4
 
 
 def test_a_training_refuses_another_default_type_than_float32() -> None:
