@@ -57,13 +57,16 @@ ALGORITHMS: dict[str, Any] = {  # a plugin's is its module
 
 
 def title(name: str) -> str:
-    """Name of an algorithm as people write it (Dreamer V3): the word before its paper's title, in its module."""
+    """Return the display name of an algorithm ("Dreamer V3"): the text before the colon in its module docstring."""
     known, colon, _ = paper(ALGORITHMS[name]).partition(": ") if name in ALGORITHMS else ("", "", "")
     return known if colon and len(known) <= LONGEST_TITLE else name.upper()
 
 
 def paper(algorithm: Any) -> str:
-    """Title, authors, year and place of publication: the first line of its module, which is not imported for that."""
+    """Return title, authors, year and arXiv id of an algorithm's paper: the first line of its module docstring.
+
+    The module is parsed, not imported, because importing it would import torch.
+    """
     text = algorithm.__doc__
     if isinstance(algorithm, Algorithm):
         spec = find_spec(f"{algorithm.package}.{'learner' if algorithm.keys == 'config' else algorithm.keys}")
@@ -73,16 +76,16 @@ def paper(algorithm: Any) -> str:
 
 
 def register(name: str, module: Any) -> None:
-    """Add an algorithm; a plugin calls this when it is imported.
+    """Register an algorithm; a plugin calls this at import.
 
     Args:
-        name: what `algo.name` is to be; the default of the config's `name`.
-        module: with `Config` (a subclass of `rlcore.config.algorithm.AlgorithmConfig`), `Agent` (made of config, spec,
-            distribution and a torch.Generator) and `build` (Context -> learner, buffer, plan); its docstring begins
-            with the paper.
+        name: value of `algo.name` that selects the algorithm; also the default of `name` in its `Config`.
+        module: module with `Config` (a subclass of `rlcore.config.algorithm.AlgorithmConfig`), `Agent` (constructed
+            from config, spec, distribution and a torch.Generator) and `build` (Context -> learner, buffer, plan). The
+            first line of its docstring cites the paper.
 
     Raises:
-        UserError: one of them is missing, or the name is taken.
+        UserError: If one of them is missing, or if another algorithm has this name.
     """
     if ALGORITHMS.get(name, module) is not module:
         raise UserError(f"algorithm {name!r} of plugin {getattr(module, '__name__', module)}: the name is taken")

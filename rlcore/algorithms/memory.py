@@ -1,4 +1,4 @@
-"""The memory of an algorithm that learns from one, and the plan of its run, as the keys of both say."""
+"""Build the replay buffer and the training schedule of an off-policy algorithm from its config."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rlcore.types import Context, Plan
 
 
 def make_memory(context: Context, sampler: Sampler, rows: int = 0, before: int = 0) -> tuple[Replay, Plan]:
-    """A memory that owes what `algo.replay_ratio` says, and the plan beside it.
+    """Build a replay buffer that returns `algo.replay_ratio` batches per policy step, and the training schedule.
 
     Args:
-        context: its `algo` is a `ReplayConfig`.
-        sampler: what of the memory a gradient step learns from.
-        rows: of every environment, before which nothing is owed.
-        before: rows that come along in front of each sequence.
+        context: build context whose `config.algo` is a `ReplayConfig`.
+        sampler: draws the transitions or sequences of a gradient step.
+        rows: rows of each environment that must be stored before the first gradient step.
+        before: rows that precede each drawn sequence, for an agent with a history.
 
     Returns:
-        The two.
+        Replay buffer and training schedule.
     """
     config: ReplayConfig = context.config.algo
     width = context.num_envs * context.ranks.size
@@ -31,7 +31,7 @@ def make_memory(context: Context, sampler: Sampler, rows: int = 0, before: int =
         batch_size=config.per_rank_batch_size,
         ratio=Fraction(str(config.replay_ratio)) / context.ranks.size,
         starts=config.quiet_steps(width, rows),
-        pretrain=0 if context.config.dry_run else config.per_rank_pretrain_steps,  # it asks whether one step works
+        pretrain=0 if context.config.dry_run else config.per_rank_pretrain_steps,  # a dry run needs only one step
         every=config.train_every or 1,
         end=config.budget(width),
         online=context.config.buffer.online,

@@ -1,4 +1,4 @@
-"""Keys that off-policy actor-critics share: the memory and how often it is learned from, networks with optimizers."""
+"""Config keys of off-policy algorithms: replay buffer, replay ratio, and networks with their optimizers."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
     from rlcore.spec import EnvSpec
 
-ROWS = 1_000_000  # of all environments together, where `buffer.size` does not say
+ROWS = 1_000_000  # default of `buffer.size`, over all environments
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedConfig(NetworkConfig):
     """A network and its optimizer."""
 
-    optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-4), "its own")
+    optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-4), "optimizer of this network")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(AlgorithmConfig):
-    """Keys of every algorithm that learns from a memory."""
+    """Config keys of every algorithm with a replay buffer."""
 
     gamma: float = arg(0.99, "discount of one step", low=0, high=1)
-    per_rank_batch_size: int = arg(256, "N: transitions of one gradient step", low=1)
-    replay_ratio: float = arg(1.0, "gradient steps of each rank for every policy step of its own", above=0)
+    per_rank_batch_size: int = arg(256, "transitions in the batch of a gradient step", low=1)
+    replay_ratio: float = arg(1.0, "gradient steps per policy step", above=0)
     train_every: int | None = arg(
-        None, "policy steps between trainings, each of all gradient steps that are due; null = every row", low=1
+        None,
+        "policy steps between updates; each update takes all gradient steps that are due; null = after every row",
+        low=1,
     )
-    learning_starts: int = arg(100, "policy steps at random before the first gradient step", low=0)
-    per_rank_pretrain_steps: int = arg(0, "gradient steps more when learning starts", low=0)
+    learning_starts: int = arg(100, "policy steps with random actions before the first gradient step", low=0)
+    per_rank_pretrain_steps: int = arg(0, "additional gradient steps at the first update", low=0)
 
     def check(self, prefix: str) -> None:
-        """Refuse a budget that ends before anything is learned; `prefix` is the place of this group, for messages."""
+        """Refuse a budget that ends before learning starts; `prefix` is the dotted path of this group."""
         super().check(prefix)
         if self.learning_starts >= self.total_steps:
             raise UserError(
@@ -50,44 +52,45 @@ class ReplayConfig(AlgorithmConfig):
             )
 
     def rows(self, size: int | None, width: int) -> int:
-        """Rows of each environment that are remembered; `buffer.size` is of all together, as SheepRL counts."""
+        """Return the capacity in rows of each environment; `buffer.size` counts all environments, as in SheepRL."""
         return (size or ROWS) // width
 
     def count_remembered(self, run: RunConfig) -> int:
-        """Rows that are remembered, of all environments together."""
+        """Return the capacity in rows over all environments."""
         return self.rows(run.buffer.size, run.width) * run.width
 
     def random_steps(self, width: int) -> int:
-        """Policy steps of the iterations whose actions are random: `learning_starts` in whole ones."""
+        """Return the policy steps with random actions: `learning_starts`, rounded down to whole iterations."""
         return self.learning_starts // width * width
 
     @property
     def annealing_keys(self) -> tuple[str, ...]:
-        """`train_every`: what is still owed at the end of the budget is done there."""
+        """Keys that make the run depend on its length: with `train_every`, the last update ends at the budget."""
         return ("train_every",) if self.train_every is not None else ()
 
     def quiet_steps(self, width: int, rows: int = 0) -> int:
-        """Policy steps that no gradient step is owed for: all before the last random iteration.
+        """Return the number of policy steps for which no gradient steps are due.
 
-        Where a gradient step takes so many `rows` of an environment, all before there are as many.
+        These are all steps before the last iteration with random actions, and all steps before every environment has
+        stored `rows` rows.
         """
         return max(0, max(self.random_steps(width), rows * width) - width)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig(ReplayConfig):
-    """Keys of every off-policy actor-critic."""
+    """Config keys of every off-policy actor-critic."""
 
-    smallest: ClassVar[int] = SMALLEST  # pixels a side of an image that its convolutions need
+    smallest: ClassVar[int] = SMALLEST  # smallest image side in pixels that the convolutions accept
 
-    tau: float = arg(0.005, "τ: share of the way that target critics move", above=0, high=1)
-    hidden_size: int = arg(256, "units of hidden layers, for the parts that do not say", low=1)
-    n_step: int = arg(1, "n: rewards of a target before the critic's own estimate", low=1)
+    tau: float = arg(0.005, "τ of the soft update of target critics", above=0, high=1)
+    hidden_size: int = arg(256, "default units of hidden layers", low=1)
+    n_step: int = arg(1, "rewards summed in a target before bootstrapping (n-step return)", low=1)
     mlp_keys: KeysConfig = arg(KeysConfig(("state",)), "vector observation keys")
     cnn_keys: KeysConfig = arg(KeysConfig(), "image observation keys")
 
     def check_with(self, run: RunConfig) -> None:
-        """Refuse a memory that holds no batch, or is drawn from by episodes."""
+        """Refuse a replay buffer that is smaller than a batch, or that samples episodes."""
         if run.buffer.type != "sequential":
             raise UserError(
                 f"buffer.type={run.buffer.type}: {self.name} learns from single transitions; set it to sequential"
@@ -109,32 +112,32 @@ class OffPolicyConfig(ReplayConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaConfig:
-    """The temperature α, the weight of the entropy."""
+    """Temperature α, the weight of the entropy."""
 
-    alpha: float = arg(1.0, "first value", above=0)
-    target_entropy: float | None = arg(None, "H̄: entropy that α is tuned to, nats; null = -A, one less a dimension")
-    target_entropy_scale: float = arg(1.0, "factor of that default", above=0)
-    fixed: bool = arg(False, "α stays what it is")
-    optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-4), "of log α")
+    alpha: float = arg(1.0, "initial temperature α", above=0)
+    target_entropy: float | None = arg(None, "target entropy in nats; null = minus the number of action dimensions")
+    target_entropy_scale: float = arg(1.0, "factor of the default target entropy", above=0)
+    fixed: bool = arg(False, "keep the temperature α constant")
+    optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-4), "optimizer of log α")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoftConfig(OffPolicyConfig):
-    """Keys of every soft actor-critic: bounded continuous actions by a squashed normal, and a temperature."""
+    """Config keys of soft actor-critics: a squashed normal policy over bounded continuous actions, a temperature."""
 
     kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
 
-    alpha: AlphaConfig = arg(AlphaConfig(), "weight of the entropy")
+    alpha: AlphaConfig = arg(AlphaConfig(), "temperature, the weight of the entropy")
 
     def check_with(self, run: RunConfig) -> None:
-        """Refuse another distribution, and a memory that holds no batch."""
+        """Refuse another distribution, and a replay buffer that is smaller than a batch."""
         if run.distribution.type not in ("auto", "tanh_normal"):
             kind = run.distribution.type
             raise UserError(f"distribution.type={kind}: {self.name} has a squashed normal; set it to auto")
         super().check_with(run)
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Refuse actions that are not continuous and bounded, and observation keys that are not there."""
+        """Refuse actions that are not continuous and bounded, and unknown observation keys."""
         if not spec.action.continuous:
             found = f"this one has {spec.action.space}; `shepherd agents` lists what takes that"
             raise UserError(f"env.id={spec.id}: {self.name} takes continuous actions, and {found}")
@@ -143,6 +146,6 @@ class SoftConfig(OffPolicyConfig):
         super().check_spec(spec)
 
     def target_entropy(self, size: int) -> float:
-        """H̄ of actions of so many dimensions, nats."""
+        """Return the target entropy in nats for actions with `size` dimensions."""
         given = self.alpha.target_entropy
         return -self.alpha.target_entropy_scale * size if given is None else given

@@ -1,4 +1,4 @@
-"""Keys that on-policy actor-critics share: the rollout, the networks, the optimizer and its schedules."""
+"""Config keys of on-policy algorithms: rollout, networks, optimizer and schedules."""
 
 from __future__ import annotations
 
@@ -22,52 +22,55 @@ Schedule = tuple[tuple[float, float], ...] | None
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(AlgorithmConfig):
-    """Keys of every on-policy algorithm."""
+    """Config keys of every on-policy algorithm."""
 
     kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
 
-    rollout_steps: int = arg(128, "T: rows of every environment between updates", low=1)
+    rollout_steps: int = arg(128, "steps of each environment in a rollout", low=1)
     gamma: float = arg(0.99, "discount of one step", above=0, high=1)
     gae_lambda: float = arg(0.95, "λ of the advantage estimator", low=0, high=1)
     gae_method: str = arg(
         "loop",
-        "backwards step by step, in log2(T) rounds, or auto: by the loop where T is at most 16",
+        "computation of advantages: loop (sequential), log_scan (parallel), or auto (loop if rollout_steps <= 16)",
         choices=("loop", "log_scan", "auto"),
     )
-    loss_reduction: str = arg("mean", "over the samples of an optimizer step", choices=("mean", "sum"))
-    normalize_advantages: bool = arg(False, "advantages of a minibatch to mean 0, std 1")
-    vf_coef: float = arg(1.0, "weight of the value loss (no ½ in it)", low=0)
+    loss_reduction: str = arg("mean", "reduction over the samples of a gradient step", choices=("mean", "sum"))
+    normalize_advantages: bool = arg(False, "standardize the advantages of a minibatch")
+    vf_coef: float = arg(1.0, "weight of the value loss, which has no factor ½", low=0)
     ent_coef: float = arg(0.0, "weight of the entropy bonus", low=0)
-    anneal_lr: bool = arg(False, "learning rate linearly to 0 at total_steps")
-    anneal_ent_coef: bool = arg(False, "ent_coef linearly to 0 at total_steps")
-    lr_schedule: Schedule = arg(None, "[[policy steps, lr], ...] instead of a constant")
-    ent_coef_schedule: Schedule = arg(None, "[[policy steps, ent_coef], ...] instead of a constant")
-    schedule_kind: str = arg("linear", "between the points of a schedule", choices=("linear", "step"))
-    max_grad_norm: float = arg(0.0, "clip the gradient's global norm here; 0 = never", low=0)
-    normalize_obs: bool = arg(False, "observations by their running mean and std")
-    normalize_reward: bool = arg(False, "rewards by the running std of the discounted return")
-    obs_clip: float = arg(10.0, "largest normalised observation", above=0)
-    reward_clip: float = arg(10.0, "largest normalised reward", above=0)
-    dense_units: int = arg(64, "units of hidden layers, for the parts that do not say", low=1)
-    mlp_layers: int = arg(2, "hidden layers, likewise", low=0)
-    dense_act: str = arg("tanh", "activation, likewise", choices=tuple(ACTIVATIONS))
-    layer_norm: bool = arg(False, "LayerNorm, likewise")
+    anneal_lr: bool = arg(False, "decrease the learning rate linearly to 0 at total_steps")
+    anneal_ent_coef: bool = arg(False, "decrease ent_coef linearly to 0 at total_steps")
+    lr_schedule: Schedule = arg(None, "learning rate schedule [[policy steps, lr], ...]; null = constant")
+    ent_coef_schedule: Schedule = arg(None, "entropy schedule [[policy steps, ent_coef], ...]; null = constant")
+    schedule_kind: str = arg("linear", "interpolation between the points of a schedule", choices=("linear", "step"))
+    max_grad_norm: float = arg(0.0, "maximum gradient norm; 0 = no clipping", low=0)
+    normalize_obs: bool = arg(False, "normalize observations by their running mean and std")
+    normalize_reward: bool = arg(False, "divide rewards by the running std of the discounted return")
+    obs_clip: float = arg(10.0, "clip normalized observations to this absolute value", above=0)
+    reward_clip: float = arg(10.0, "clip normalized rewards to this absolute value", above=0)
+    dense_units: int = arg(64, "default units of hidden layers", low=1)
+    mlp_layers: int = arg(2, "default number of hidden layers", low=0)
+    dense_act: str = arg("tanh", "default activation", choices=tuple(ACTIVATIONS))
+    layer_norm: bool = arg(False, "default use of LayerNorm")
     mlp_keys: KeysConfig = arg(KeysConfig(("state",)), "vector observation keys")
     cnn_keys: KeysConfig = arg(KeysConfig(), "image observation keys")
-    encoder: EncoderConfig = arg(EncoderConfig(), "shared by actor and critic")
-    actor: ActorConfig = arg(ActorConfig(), "after the encoder")
-    critic: MLPConfig = arg(MLPConfig(), "after the encoder")
-    optimizer: OptimizerConfig = arg(OptimizerConfig(), "one for actor and critic")
+    encoder: EncoderConfig = arg(EncoderConfig(), "encoder, shared by actor and critic")
+    actor: ActorConfig = arg(ActorConfig(), "actor network after the encoder")
+    critic: MLPConfig = arg(MLPConfig(), "critic network after the encoder")
+    optimizer: OptimizerConfig = arg(OptimizerConfig(), "optimizer of actor and critic")
 
     def check(self, prefix: str) -> None:
-        """Refuse schedules that contradict each other; `prefix` is the dotted place of this group, for messages."""
+        """Refuse invalid or contradictory schedules; `prefix` is the dotted path of this group."""
         super().check(prefix)
         for name in self.schedulable():
             points = getattr(self, f"{name}_schedule")
             if points is None:
                 continue
             if getattr(self, f"anneal_{name}"):
-                raise UserError(f"{prefix}{name}_schedule goes with {prefix}anneal_{name}=false only; add that")
+                raise UserError(
+                    f"{prefix}{name}_schedule cannot be combined with {prefix}anneal_{name}=true; "
+                    f"set {prefix}anneal_{name}=false"
+                )
             wrong = check_points(points)
             if wrong is None and any(value < 0 for _, value in points):
                 wrong = f"a {name} below 0 is impossible"
@@ -75,11 +78,11 @@ class OnPolicyConfig(AlgorithmConfig):
                 raise UserError(f"{prefix}{name}_schedule={list(map(list, points))}: {wrong}")
 
     def check_with(self, run: RunConfig) -> None:
-        """Refuse a buffer of another size than the rollout, or with rows of another policy."""
+        """Refuse a buffer with another size than the rollout, or with data of another policy."""
         if run.buffer.load_from is not None:
             raise UserError(
-                f"buffer.load_from={run.buffer.load_from}: {self.name} learns from its own policy's rollouts alone and "
-                "keeps no memory; set it to null, or choose an algorithm that has one, as exp=sac"
+                f"buffer.load_from={run.buffer.load_from}: {self.name} is on-policy and has no replay buffer; "
+                "set it to null, or choose an off-policy algorithm such as exp=sac"
             )
         if run.buffer.size not in (None, self.rollout_steps):
             raise UserError(
@@ -93,26 +96,26 @@ class OnPolicyConfig(AlgorithmConfig):
 
     @property
     def collect_length(self) -> int:
-        """T."""
+        """Steps of each environment between updates, T."""
         return self.rollout_steps
 
     @classmethod
     @functools.cache
     def schedulable(cls) -> tuple[str, ...]:
-        """Names of the coefficients that may change with policy steps: those with a key `anneal_<name>`."""
+        """Return the names of coefficients that can follow a schedule: those with a key `anneal_<name>`."""
         return tuple(f.name.removeprefix("anneal_") for f in fields(cls) if f.name.startswith("anneal_"))
 
     @property
     def annealing_keys(self) -> tuple[str, ...]:
-        """The keys that make a coefficient depend on how long the run is to be."""
+        """Keys that make a coefficient depend on `total_steps`."""
         return tuple(key for key in (f"anneal_{name}" for name in self.schedulable()) if getattr(self, key))
 
     def coefficients(self, policy_steps: int) -> dict[str, float]:
-        """The values of all scheduled coefficients after `policy_steps`; `lr` is the optimizer's."""
+        """Return the values of all scheduled coefficients at `policy_steps`, including the learning rate `lr`."""
         return {name: self.coefficient(name, policy_steps) for name in self.schedulable()}
 
     def coefficient(self, name: str, policy_steps: int) -> float:
-        """The value of a scheduled coefficient after `policy_steps`."""
+        """Return the value of a scheduled coefficient at `policy_steps`."""
         points: Points | None = getattr(self, f"{name}_schedule")
         if points is not None:
             return piecewise(points, policy_steps, self.schedule_kind)

@@ -1,4 +1,4 @@
-"""The parts of an on-policy actor-critic's learner, put together; mathematics are the algorithm's."""
+"""Base class of on-policy learners; the losses are those of the algorithm."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rlcore.types import Context, Metrics, Steps
 
 
 class OnPolicyLearner(protocols.Learner):
-    """An agent, one optimizer for all of it, its gradient step, and the statistics of rewards.
+    """Learner with one agent, one optimizer, a gradient step, and running statistics of rewards.
 
     Args:
-        context: what the learner is built from.
+        context: build context.
 
     Attributes:
-        agent_class: the class of the agent, made of config, spec, distribution and a torch.Generator.
+        agent_class: class of the agent, constructed from config, spec, distribution and a torch.Generator.
     """
 
     agent_class: ClassVar[Any] = ActorCritic
@@ -34,7 +34,7 @@ class OnPolicyLearner(protocols.Learner):
     def __init__(self, context: Context) -> None:
         config = self.config = context.config.algo
         self.ranks, self.autocast, self.updates = context.ranks, context.fabric.autocast, 0
-        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
+        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
         self.agent = self.agent_class(config, context.spec, context.config.distribution.type, rng)
         how = {"max_grad_norm": config.max_grad_norm, "reduction": config.loss_reduction}
         self.optimizer = Optimizer(self.agent, self.loss, config.optimizer, context, **how)
@@ -42,24 +42,24 @@ class OnPolicyLearner(protocols.Learner):
         self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
 
     def gradient_step(self, *inputs: Any) -> Metrics:
-        """One step of the optimizer, and means for the log."""
+        """Take one optimizer step and return the logged means."""
         raise NotImplementedError
 
     def loss(self, batch: Any, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
-        """The sum of the loss over samples, their weight, and means for the log."""
+        """Return the loss summed over samples, the sum of their weights, and the logged means."""
         raise NotImplementedError
 
     @torch.no_grad()
     def advantage(self, steps: Steps, step: Outcomes, last: Any) -> Tensor:
-        """Advantages [T, B] of a rollout by the values that were told as it was collected.
+        """Compute the advantages of a rollout from the values predicted during collection.
 
         Args:
-            steps: its rows [T, B].
-            step: what its transitions brought, [T, B].
-            last: the observation after the last row, as the agent sees it, [B, ...].
+            steps: rows of the rollout, [T, B].
+            step: rewards and ends of its transitions, [T, B].
+            last: input of the agent after the last row, [B, ...].
 
         Returns:
-            [T, B].
+            Advantages, [T, B].
         """
         config = self.config
         with self.autocast():
@@ -67,11 +67,11 @@ class OnPolicyLearner(protocols.Learner):
         return advantages(step, steps.extras["value"], last_value, config.gamma, config.gae_lambda, config.gae_method)
 
     def average(self, logged: Sequence[Metrics], coefs: Mapping[str, float]) -> Metrics:
-        """Averages over an update's steps, and what schedules gave."""
+        """Average the logged means over the gradient steps of an update, and add the scheduled coefficients."""
         shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
         return mean_metrics(logged, self.ranks) | shown | {"Info/learning_rate": coefs["lr"]}
 
     def parts(self) -> dict[str, protocols.Part]:
-        """The agent with its normaliser, the optimizer, how steps are computed, the statistics of rewards."""
+        """Return the stateful components: agent, optimizer, step, and running statistics of rewards."""
         names = ("agent", "optimizer", "step", "reward_scaler")
         return {name: getattr(self, name) for name in names}

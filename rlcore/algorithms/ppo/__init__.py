@@ -1,1 +1,1 @@
-"""PPO: keys and mathematics."""
+"""PPO: config and learner."""

@@ -1,4 +1,4 @@
-"""The keys of PPO."""
+"""Config keys of PPO."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(OnPolicyConfig):
-    """Keys that PPO adds."""
+    """Config keys of PPO."""
 
-    name: str = arg("ppo", "the algorithm", choices=("ppo",))
-    per_rank_batch_size: int = arg(64, "M: samples in one minibatch", low=1)
-    update_epochs: int = arg(10, "K: times every step of a rollout is used", low=1)
-    accumulate_minibatches: int = arg(1, "minibatches whose gradients are summed into one optimizer step", low=1)
-    clip_coef: float = arg(0.2, "ε of the clipped surrogate", above=0)
-    anneal_clip_coef: bool = arg(False, "clip_coef linearly to 0 at total_steps")
-    clip_coef_schedule: Schedule = arg(None, "[[policy steps, clip_coef], ...] instead of a constant")
-    clip_vloss: bool = arg(False, "clip the value loss by the same ε")
-    dual_clip: float | None = arg(None, "c of the dual clip, bounding the loss of bad actions; null = off", above=1)
-    target_kl: float | None = arg(None, "end an update when the KL passes 1.5 times this; null = off", above=0)
+    name: str = arg("ppo", "name of the algorithm", choices=("ppo",))
+    per_rank_batch_size: int = arg(64, "samples in a minibatch", low=1)
+    update_epochs: int = arg(10, "epochs: passes over a rollout in an update", low=1)
+    accumulate_minibatches: int = arg(1, "minibatches whose gradients are summed in one optimizer step", low=1)
+    clip_coef: float = arg(0.2, "clip range ε of the surrogate objective", above=0)
+    anneal_clip_coef: bool = arg(False, "decrease clip_coef linearly to 0 at total_steps")
+    clip_coef_schedule: Schedule = arg(None, "clip range schedule [[policy steps, clip_coef], ...]; null = constant")
+    clip_vloss: bool = arg(False, "clip the value loss with the same ε")
+    dual_clip: float | None = arg(None, "c of dual clip, which bounds the loss of bad actions; null = off", above=1)
+    target_kl: float | None = arg(None, "stop an update if the KL exceeds 1.5 times this value; null = off", above=0)
 
     def notices(self, run: RunConfig) -> Iterator[str]:
-        """Say it where a minibatch is larger than the rollout."""
+        """Yield a notice if a minibatch is larger than the rollout."""
         rows, size = run.env.num_envs * self.rollout_steps, self.per_rank_batch_size
         if size > rows:
             yield (
-                f"algo.per_rank_batch_size={size}: cut to {rows}, the steps of one rollout "
+                f"algo.per_rank_batch_size={size}: reduced to {rows}, the steps of one rollout "
                 f"(env.num_envs={run.env.num_envs} × algo.rollout_steps={self.rollout_steps})"
             )
 
     def merge_minibatches(self) -> Config:
-        """A minibatch is never larger than the rollout."""
+        """Return the config with one minibatch per epoch; a minibatch is never larger than the rollout."""
         return replace(self, per_rank_batch_size=1 << 30)

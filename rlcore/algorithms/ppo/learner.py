@@ -2,16 +2,16 @@
 
 Read with:
     eq. 7, clipped surrogate L^CLIP     policy_loss        (dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5)
-    eq. 9, value term (V - V_targ)²     value_loss         (clipping it is of the authors' code, not of the paper)
+    eq. 9, value term (V - V_targ)²     value_loss         (value clipping comes from the authors' code)
     eq. 9, entropy bonus S              entropy_loss
     eq. 9, whole objective              objective
     eq. 11-12, advantages               Learner.samples, rlcore.functional.returns.advantages
     algorithm 1                         Learner.update, take_steps and gradient_step, after Training.collect
 
 Departs from the paper:
-    a truncated episode bootstraps from the value of its true last observation (the paper does not tell the two apart);
-    advantages and returns are computed once a rollout; normalisation, annealing and `target_kl` are of later practice
-    (Huang et al. 2022, "The 37 implementation details of PPO") and off unless the config asks.
+    a truncated episode bootstraps from the value of its last observation (the paper does not distinguish truncation);
+    advantages and returns are computed once per rollout; normalization, annealing and `target_kl` are later practice
+    (Huang et al. 2022, "The 37 implementation details of PPO") and off by default.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = ["Agent", "Learner", "build"]
 
 
 class Samples(NamedTuple):
-    """N steps without order: action [N, A], the rest [N]; weight 0 where a row only resets.
+    """N samples of a rollout: action [N, A], the other tensors [N]; weight 0 for rows that only reset.
 
-    `obs` is what `Agent.forward` takes, key -> [N, ...]; of a whole rollout its rows, to be looked at by `at`.
+    `obs` is the input of `Agent.forward`, key -> [N, ...]; for a whole rollout, an object that `at` indexes by row.
     """
 
     obs: Any
@@ -51,14 +51,17 @@ class Samples(NamedTuple):
     weight: Tensor
 
     def at(self, rows: Tensor, advantage: Tensor, weight: Tensor) -> Samples:
-        """Samples of some rows [K, M], as [K, M, ...], with advantages and weights of their own."""
+        """Return the samples of rows [K, M] as [K, M, ...], with the given advantages and weights [K, M]."""
         held = (self.action, self.old_logprob, self.old_value, self.returns)
         action, old_logprob, old_value, returns = (column[rows] for column in held)
         return Samples(self.obs.at(rows), action, old_logprob, old_value, advantage, returns, weight)
 
 
 def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: float | None = None) -> Tensor:
-    """-L^CLIP, eq. 7: -min(ρ Â, clip(ρ, 1-ε, 1+ε) Â); dual clip c > 1: at most -c Â where Â < 0. All [N] -> [N]."""
+    """Compute -L^CLIP (eq. 7), per sample [N].
+
+    L = min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)        dual clip, if Â < 0: max(L, c Â) with c > 1
+    """
     assert ratio.shape == advantage.shape, (ratio.shape, advantage.shape)
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_coef, 1 + clip_coef) * advantage)
     if dual_clip is not None:
@@ -67,7 +70,10 @@ def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: f
 
 
 def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: float | None = None) -> Tensor:
-    """(V - R)², eq. 9; with a clip ε the larger of it and (V_old + clip(V - V_old, ±ε) - R)². No ½. All [N] -> [N]."""
+    """Compute (V - R)² (eq. 9, without ½), per sample [N].
+
+    With a clip range ε, return the larger of it and (V_old + clip(V - V_old, -ε, ε) - R)².
+    """
     assert value.shape == old_value.shape == returns.shape, (value.shape, old_value.shape, returns.shape)
     loss = (value - returns).square()
     if clip_coef is None:
@@ -77,19 +83,19 @@ def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: flo
 
 
 def entropy_loss(entropy: Tensor) -> Tensor:
-    """-S, eq. 9: the less of it, the more is left to chance. [N] -> [N], nats."""
+    """Return the negative entropy in nats (eq. 9), per sample [N]; minimizing it encourages exploration."""
     return -entropy
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:
-    """KL(π_old ‖ π) from samples of π_old: (ρ - 1) - log ρ, k3 of Schulman 2020, joschu.net/blog/kl-approx.html."""
+    """Estimate KL(π_old ‖ π) from samples of π_old by (ρ - 1) - log ρ (k3, joschu.net/blog/kl-approx.html)."""
     return (log_ratio.exp() - 1) - log_ratio
 
 
 def objective(
     policy: Policy, value: Tensor, batch: Samples, coefs: Mapping[str, float], config: Config
 ) -> tuple[Tensor, Tensor, Metrics]:
-    """Eq. 9 as a loss over samples [M], given the agent's policy and value [M] of each."""
+    """Compute the loss of eq. 9 over a minibatch, given the policy and the values [M] of its samples."""
     clip_coef = coefs["clip_coef"]
     log_ratio = policy.logprob(batch.action) - batch.old_logprob
     ratio, clip_value = log_ratio.exp(), clip_coef if config.clip_vloss else None
@@ -108,10 +114,10 @@ def objective(
 
 
 class Learner(OnPolicyLearner):
-    """Improves an `Agent` from one rollout at a time: algorithm 1's "optimize surrogate L, K epochs, minibatch M"."""
+    """PPO learner: algorithm 1, "optimize surrogate L with K epochs and minibatch size M"."""
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Fit the agent to a rollout [T, B]; returns averages over the steps, and what schedules gave."""
+        """Update the agent from a rollout [T, B]; return averages over gradient steps, and scheduled coefficients."""
         coefs = self.config.coefficients(batch.policy_steps)
         self.optimizer.set_lr(coefs["lr"])
         if self.config.normalize_reward:
@@ -128,7 +134,7 @@ class Learner(OnPolicyLearner):
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> Samples:
-        """The N = T·B samples of a rollout [T, B]: advantages, eq. 11-12, and returns."""
+        """Return the N = T·B samples of a rollout [T, B], with advantages (eq. 11-12) and returns."""
         steps, step = batch.steps, transitions(batch)
         obs, last = self.recall(batch)
         logprob, value = steps.extras["logprob"], steps.extras["value"]
@@ -137,18 +143,18 @@ class Learner(OnPolicyLearner):
         return Samples(obs, *(column.flatten(0, 1) for column in columns))
 
     def recall(self, batch: Batch) -> tuple[Any, Any]:
-        """The rows of a rollout [T, B] as the agent sees them, to be looked at by `at`, and the arrival after them."""
+        """Return the agent's inputs for the rows of a rollout [T, B], and its input after the last row."""
         return recall(batch, self.agent.history, self.agent.keys)
 
     def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Draw the minibatches.
+        """Draw the minibatches of all epochs.
 
         Args:
-            weight: [T, B], of a rollout's rows.
-            rng: decides the order.
+            weight: [T, B]; weights of the rows of the rollout.
+            rng: generator that determines the order.
 
         Returns:
-            rows [epochs, minibatches, M] int64, numbered t·B + b, and the weight of each, likewise.
+            Row numbers t·B + b, [epochs, minibatches, M] int64, and their weights, of the same shape.
         """
         config = self.config
         drawn = minibatches(weight.flatten(), config.per_rank_batch_size, config.update_epochs, rng)
@@ -156,18 +162,21 @@ class Learner(OnPolicyLearner):
         return rows, weight.expand_as(rows)
 
     def take_steps(self, epochs: Iterable[Samples], coefs: Mapping[str, float]) -> list[Metrics]:
-        """Take a step for each group of minibatches [K, M] of all epochs, until one says `stop`; their means."""
+        """Take a step for each group of minibatches [K, M] until the KL exceeds its target; return the logged means."""
         config, logged = self.config, list[Metrics]()
         for group in (group for epoch in epochs for group in split(epoch, config.accumulate_minibatches)):
             logged.append(self.step(group, {name: coefs[name] for name in ("clip_coef", "ent_coef")}))
             if config.target_kl is not None and logged[-1].pop("stop"):
-                del logged[-1]["Info/grad_norm"]  # of a step that was not taken
+                del logged[-1]["Info/grad_norm"]  # this step was not taken
                 break
             self.updates += 1
         return logged
 
     def gradient_step(self, minibatches: Sequence[Samples], coefs: Mapping[str, float]) -> Metrics:
-        """One step on eq. 9 over minibatches, and their means; none, but `stop`, where their KL passes the target."""
+        """Take one step on eq. 9 over K minibatches and return the logged means.
+
+        If their KL exceeds the target, no step is taken and `stop` is true.
+        """
         found = [self.optimizer.accumulate(each, coefs) for each in minibatches]
         counts = [each.weight.sum() for each in minibatches]
         metrics = mean_over(found, counts)
@@ -180,12 +189,12 @@ class Learner(OnPolicyLearner):
         return metrics | {"Info/grad_norm": self.optimizer.apply(unless=stop), "stop": stop}
 
     def loss(self, batch: Samples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
-        """Eq. 9 as a loss over samples [M]."""
+        """Compute the loss of eq. 9 over a minibatch."""
         policy, value = self.agent(batch.obs)
         return objective(policy, value, batch, coefs, self.config)
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:
-    """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
+    """Build learner, buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     config: Config = context.config.algo
     return Learner(context), Rollout(), Plan(config.total_steps, config.rollout_steps)

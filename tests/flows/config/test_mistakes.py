@@ -247,12 +247,13 @@ def test_what_is_required_is_told_only_where_nothing_else_is_wrong():
     assert "algo.gama" in sentence
 
 
-def test_no_plugin_is_advised_where_its_package_is_not_there(tmp_path, monkeypatch):
+def test_a_target_in_a_missing_module_is_answered_with_where_to_look(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     target = "env.wrapper._target_=mine_is_not_there.Env"
-    assert "plugins=" not in told(["exp=ppo", target])
+    assert "there is no module mine_is_not_there here" in told(["exp=ppo", target])
     (tmp_path / "mine_is_not_there.py").write_text("raise AssertionError('imported')")
-    assert "plugins=[mine_is_not_there]" in told(["exp=ppo", target])
+    sentence = told(["exp=ppo", target])
+    assert "there is no module" not in sentence and "plugins=[mine_is_not_there]" in sentence
 
 
 def test_a_memory_that_is_smaller_than_one_batch_is_refused():

@@ -148,7 +148,7 @@ def test_a_batch_above_a_rollout_is_told(size, said):
     overrides = ["exp=ppo", "env.num_envs=4", "algo.rollout_steps=128", f"algo.per_rank_batch_size={size}"]
     sentences = notices(compose(overrides)[0])
     assert len(sentences) == said
-    assert all(f"algo.per_rank_batch_size={size}: cut to 512" in sentence for sentence in sentences)
+    assert all(f"algo.per_rank_batch_size={size}: reduced to 512" in sentence for sentence in sentences)
 
 
 @pytest.mark.parametrize("typed", ["hydra.run.dir=/logs", "hydra.output_subdir=null", "+metric.logger.root_dir=x"])

@@ -276,7 +276,5 @@ def test_what_is_not_there_is_told_with_what_to_do(tmp_path: Path, monkeypatch: 
 
 
 def test_a_learner_without_a_memory_refuses_a_dataset(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"^buffer.load_from=minari:x-v0: a2c learns from its own policy's rollouts alone"
-    ):
+    with pytest.raises(UserError, match=r"^buffer.load_from=minari:x-v0: a2c is on-policy and has no replay buffer"):
         prepare(tmp_path / "run", algo="a2c", buffer__load_from="minari:x-v0")
