@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from flows.process.locks import is_locked
 from flows.process.signals import farewell
 from rlcore.errors import DISK_FAULTS, DiskFault, MachineFault, RunError, UserError
 from rlcore.system.printable import print_safely, printable_line
@@ -27,6 +28,10 @@ def run_and_tell(command: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
+        if is_locked(error):
+            reason = "another process has locked a database; end it, and type the command again"
+            print_safely(f"shepherd: failed: {reason}", file=sys.stderr)
+            return 1
         if type(error).__module__.startswith("mlflow."):  # a store or a server that refuses; importing it takes seconds
             reason = redact((str(error).splitlines() or ["no reason given"])[0])
             print_safely(f"shepherd: failed: MLflow: {reason}", file=sys.stderr)

@@ -6,9 +6,10 @@ import fcntl
 import logging
 import os
 import shlex
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -49,6 +50,38 @@ def is_taken(path: Path) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def is_locked(error: BaseException | None) -> bool:
+    """Tell whether an error, of whatever library, came of an SQLite database that another process has locked."""
+    while error is not None:
+        if isinstance(error, sqlite3.OperationalError) and "is locked" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def wait_for_database(path: Path, patience: float) -> sqlite3.Error | None:
+    """Wait until an SQLite file can be written; the error if another process has it locked for longer.
+
+    Who has waited for two seconds says so.
+    """
+    began, told = time.monotonic(), False
+    while (error := _try_to_write(path)) and (waited := time.monotonic() - began) < patience:
+        if waited > SILENT and not told:
+            told = True
+            log.warning("%s: %s has locked this database; waiting for it", path, _name(path))
+        time.sleep(LOOK_EVERY)
+    return error
+
+
+def _try_to_write(path: Path) -> sqlite3.Error | None:
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", timeout=0, uri=True)) as database:
+            database.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        return error if is_locked(error) else None  # what else is wrong with it, its library says
+    return None
 
 
 def _get(handle: IO[str], way: int) -> bool:

@@ -21,7 +21,7 @@ from flows.runs.with_torch import with_torch
 from flows.stages.summary import summarise
 from flows.tracking.backends import bring
 from flows.tracking.mlflow_run import store_of
-from flows.tracking.mlflow_store import connect
+from flows.tracking.mlflow_store import connect, locks_in_a_sentence
 from flows.tracking.tags import prefixed, tag_value
 from rlcore.config.values import spell
 from rlcore.store.checkpoint import choose, manifest
@@ -51,7 +51,12 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
         write_model(run, result)  # DVC asks for it
         tell("registered", result)
         return result
-    checkpoint, name = choose(run), registry.model_name(config)
+    with locks_in_a_sentence(store_of(run), "the training is complete, and only its model is not registered yet"):
+        return _register(run, registry.model_name(config))
+
+
+def _register(run: RunDirectory, name: str) -> dict[str, Any]:
+    checkpoint = choose(run)
     digest, mlflow_run = manifest(checkpoint)["digest"], bring(run)
     client = connect(store_of(run))
     with registry.deciding(client.tracking_uri):

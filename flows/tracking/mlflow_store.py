@@ -5,24 +5,39 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from flows.process.locks import hold
+from flows.process.locks import hold, is_locked, wait_for_database
 from flows.process.network import is_server, unreachable
 from flows.settings import tracking_uri
-from rlcore.errors import DISK_FAULTS, UserError, first_line
+from rlcore.errors import DISK_FAULTS, MachineFault, UserError, first_line
 from rlcore.system.imports import large_imports
 from rlcore.system.secrets import redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+PATIENCE = 120.0  # seconds for which a locked database is waited for
+LOCKED = "{file}: another process has locked MLflow's database; end it, and try again"
+
 
 def store_uri(tree: Mapping[str, Any]) -> str:
     """The MLflow store of a run: metric.logger.tracking_uri, else the project's."""
     return tree["metric"]["logger"]["tracking_uri"] or tracking_uri()
+
+
+@contextmanager
+def locks_in_a_sentence(uri: str, behind: str) -> Iterator[None]:
+    """Turn the error of a store that is locked inside the `with` into a `MachineFault`; `behind` ends its sentence."""
+    try:
+        yield
+    except Exception as error:
+        if is_locked(error):
+            raise MachineFault(f"{LOCKED.format(file=file_of(uri))}; {behind}") from error
+        raise
 
 
 def file_of(uri: str) -> Path | None:
@@ -31,7 +46,13 @@ def file_of(uri: str) -> Path | None:
 
 
 def connect(uri: str) -> MlflowClient:
-    """A client of an MLflow store, which must have been prepared."""
+    """A client of an MLflow store, which must have been prepared; waits for a file that another process has locked.
+
+    A `MachineFault` says that it is locked for too long: MLflow itself would end in raw SQL, after seconds.
+    """
+    file = file_of(uri)
+    if file is not None and (error := wait_for_database(file, PATIENCE)):
+        raise MachineFault(LOCKED.format(file=file)) from error
     with large_imports("mlflow"):
         from mlflow import MlflowClient
 

@@ -28,12 +28,13 @@ from importlib import import_module
 from pathlib import Path
 
 from flows.process.locks import hold
+from flows.process.network import is_outage
 from flows.process.signals import interrupt, time_left
 from flows.runs.listeners import tell
 from flows.settings import configure_environment, state_folder
 from flows.workers.prefect_app import LOGIN, protected_api
 from flows.workers.servers import START_TIMEOUT, databases_without_server
-from rlcore.errors import RunError
+from rlcore.errors import MachineFault, RunError, first_line
 from rlcore.system.fork_here import fork_here
 from rlcore.system.forked import Forked
 from rlcore.system.imports import large_imports
@@ -56,15 +57,33 @@ def prefect_api() -> Iterator[str]:
 
     standing = PREFECT_API_URL.value()
     if standing:
-        yield standing
+        with _faults_in_a_sentence():
+            yield standing
         return
     with databases_without_server(), _own_server() as api:
         _hand_over()  # to a server that this process asked before
         with temporary_settings({PREFECT_API_URL: api.url, PREFECT_API_AUTH_STRING: api.login}):
             try:
-                yield api.url
+                with _faults_in_a_sentence():
+                    yield api.url
             finally:
                 _hand_over()  # after that, the API may go
+
+
+@contextmanager
+def _faults_in_a_sentence() -> Iterator[None]:
+    """Turn what Prefect raises inside the `with` if its API fails, or has forgotten the flow run, into a sentence."""
+    import httpx  # Prefect is imported, which brings it
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        yield
+    except ObjectNotFound as error:
+        raise MachineFault("the flow run of this command was deleted from Prefect's database") from error
+    except httpx.HTTPError as error:
+        if not is_outage(error):
+            raise
+        raise MachineFault(f"Prefect's API does not answer, or its database is locked ({first_line(error)})") from error
 
 
 def _hand_over() -> None:

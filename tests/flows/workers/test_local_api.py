@@ -19,7 +19,7 @@ from flows.process.locks import hold
 from flows.process.signals import TrainingInterrupted, terminable
 from flows.runs.listeners import listening
 from flows.workers import local_api
-from rlcore.errors import RunError
+from rlcore.errors import MachineFault, RunError
 from tests.soaking import file_in_turn
 
 pytestmark = file_in_turn
@@ -143,3 +143,25 @@ def children() -> list[Any]:
     import psutil
 
     return psutil.Process().children()
+
+
+@pytest.mark.parametrize("lost", ["deleted", "away", "locked"])
+def test_a_flow_run_or_api_that_is_gone_is_a_sentence(lost: str) -> None:
+    import httpx
+    from prefect.exceptions import ObjectNotFound
+
+    request = httpx.Request("POST", "http://127.0.0.1:9/api")
+    errors = {
+        "deleted": (ObjectNotFound(Exception("404")), "was deleted from Prefect's database"),
+        "away": (httpx.ConnectError("refused", request=request), "does not answer, or its database is locked"),
+        "locked": (
+            httpx.HTTPStatusError("busy", request=request, response=httpx.Response(503, request=request)),
+            "does not answer, or its database is locked",
+        ),
+    }
+    error, said = errors[lost]
+    with pytest.raises(MachineFault, match=said), local_api._faults_in_a_sentence():
+        raise error
+    refused = httpx.HTTPStatusError("no", request=request, response=httpx.Response(401, request=request))
+    with pytest.raises(httpx.HTTPStatusError), local_api._faults_in_a_sentence():
+        raise refused
