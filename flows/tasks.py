@@ -17,7 +17,7 @@ from flows.report.sentences import result_line
 from flows.runs.env_card import write_card
 from flows.runs.lineage import commit
 from flows.runs.listeners import tell
-from flows.runs.milestones import has_baseline, is_judged
+from flows.runs.milestones import has_dataset, is_judged
 from flows.runs.pruning import over
 from flows.runs.trainer import SameAgain, standing
 from flows.runs.with_torch import with_torch
@@ -176,7 +176,7 @@ make_env = Stage(
     persist_result=True,
     result_serializer="json",
 )
-collect = Stage("collect", "collect.collect", done=has_baseline, torch=True)
+collect = Stage("collect", "collect.collect", done=has_dataset, torch=True)
 advance = Stage("train", "train.to_boundary", done=over)
 checkpoint = Stage("checkpoint", "checkpoint.checkpoint")
 evaluate = Stage(

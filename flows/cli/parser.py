@@ -75,6 +75,8 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
     for name in ("episodes", "workers"):
         if (values.get(name) or 1) < 1 or values.get(name) == 0:
             raise UserError(f"--{name} {values[name]}: must be 1 or more")
+    if not 0 <= (values.get("round") or 0) < 10**9:
+        raise UserError(f"--round {values['round']}: must be 0 to 999999999")
     return values.pop("calls"), values
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
     check_servers()
     runs = [run for folder in folders for run in RunDirectory.below(Path(folder).absolute())]
     found, away = [], {}
-    for one in filter(None, map(find_gone, runs)):
+    for one in _find_all_gone(runs):
         host = None if elsewhere else find_other_machine(one.run)
         if host is not None:
             away[one.run] = host
@@ -53,6 +53,18 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
     else:
         _show(told, {short_path(run.path): host for run, host in away.items()}, len(runs), folders)
     return max([_goes_on(one.run) for one in found], default=0) if go_on else 0
+
+
+def _find_all_gone(runs: Sequence[RunDirectory]) -> Iterator[Gone]:
+    """The runs whose process is gone; of one whose files are damaged the sentence is printed."""
+    for run in runs:
+        try:
+            run.read_identity()
+            run.read_config()
+            if (one := find_gone(run)) is not None:
+                yield one
+        except (UserError, RunError) as error:
+            print_safely(f"{short_path(run.path)}: left out: {error}", file=sys.stderr)
 
 
 def _bring(one: Gone) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -42,7 +43,7 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
     # `make up` beside it would have its servers write the databases that this command writes.
     alone = nullcontext() if is_server(tracking_uri()) else hold(database_lock(), shared=True)
     again = name_continuation("dvc repro" if by_dvc else stage_command(name, run_dir, params, overrides))
-    with again, alone, leaving_with("dvc", certain=by_dvc):
+    with again, alone, leaving_with("dvc", certain=by_dvc), _removing_refused(name, Path(run_dir)):
         run = _run_of(name, run_dir, overrides, params)
         if name != "make-env" and not run.card.exists():
             first = stage_command("make-env", run_dir, params, overrides)
@@ -53,6 +54,18 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
             print_safely(json.dumps(_make(name, run)))
         if name == "register-model":
             finish_mirror(run)  # evaluation, model and summary too
+
+
+@contextmanager
+def _removing_refused(name: str, folder: Path) -> Iterator[None]:
+    """Remove the folder of a run that make-env has made, if its environment is refused."""
+    folder, there = folder.absolute(), folder.exists()
+    try:
+        yield
+    except UserError:
+        if name == "make-env" and not there:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-import json
+import logging
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -19,10 +19,12 @@ from flows.tracking.mlflow_store import pages, reachable_store
 from rlcore.config.values import nearest
 from rlcore.errors import UserError, first_line
 from rlcore.store.directory import RunDirectory
+from rlcore.store.run_files import read_mapping
 
 Read = Callable[[], Record]
 Tell = Callable[[str], None]
 MLFLOW = "mlflow:"
+log = logging.getLogger(__name__)
 SEARCH = f"{MLFLOW}EXPERIMENT?FILTER"
 CONFIRMED = ("winner", "default")  # a sweep NAME leaves its confirmed runs in the groups NAME-winner and NAME-default
 
@@ -78,13 +80,21 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
     found = [_side(word, groups) for word in words]  # mistakes are told before anything is read
     total, owner = sum(len(readers) for _, readers in found), {}
     for side, readers in found:
+        refused = None
         for read in readers:
-            record = read()
+            try:
+                record = read()
+            except UserError as error:  # a damaged run hides no other
+                log.warning("left out: %s", error)
+                refused = error
+                continue
             side.records.append(record)
             if record.run_id in owner:
                 raise UserError(f"{owner[record.run_id]} and {side.name}: both have the run {record.place}")
             owner[record.run_id] = side.name
             tell(f"{len(owner)} of {total} runs read")
+        if refused is not None and not side.records:
+            raise refused
     return [side for side, _ in found]
 
 
@@ -115,13 +125,17 @@ def _of_earlier_winner(run: RunDirectory) -> bool:
     report = place.parent / "report.json"
     if not re.fullmatch(r"winner_\d+", place.name) or not report.exists():
         return False
-    best = json.loads(report.read_text())["best"]
+    best = read_mapping(report, "remove it, `shepherd sweep status` writes it again").get("best")
     return best is not None and place.name != f"winner_{best['number']:04d}"
 
 
 def _group(run: RunDirectory) -> str | None:
-    line = re.search(r"^group:.*$", run.config.read_text(), re.MULTILINE)  # to read it whole takes long
-    return line and yaml.safe_load(line[0])["group"]
+    try:
+        line = re.search(r"^group:.*$", run.config.read_text(), re.MULTILINE)  # to read it whole takes long
+        return line and yaml.safe_load(line[0])["group"]
+    except (OSError, ValueError, yaml.YAMLError) as error:  # a damaged run hides no other
+        log.warning("left out: %s: cannot be read (%s)", run.config, first_line(error))
+        return None
 
 
 def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:

@@ -129,7 +129,7 @@ def from_directory(run: RunDirectory) -> Record:
         lines=found,
         final=mean,
         effort=_effort(summary),
-        typed=tuple(run.overrides.read_text().splitlines()) if run.overrides.exists() else (),
+        typed=tuple(run.read_overrides()),
     )
 
 

@@ -27,6 +27,7 @@ from rlcore.config.schema import defaults
 from rlcore.config.values import at, nearest, plain, spell
 from rlcore.errors import Mistakes, UserError
 from rlcore.run_config import build_config
+from rlcore.store.run_files import read_mapping
 from rlcore.system.printable import printable_line
 from rlcore.system.secrets import is_secret, redact
 
@@ -65,7 +66,11 @@ def compose_for_script(overrides: Sequence[str]) -> DictConfig:
 
 def compose_existing(config_yaml: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
     """As `compose`, from the `config.yaml` of a run that exists and settings of single keys on top."""
-    return _compose_from(config_yaml, lambda file: yaml.safe_load(file.read_text()), overrides)
+    return _compose_from(config_yaml, _read_stored, overrides)
+
+
+def _read_stored(file: Path) -> dict[str, Any]:
+    return read_mapping(file, "restore it from a copy, or move the run's folder away", ("algo.name", "env.id"))
 
 
 def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:

@@ -39,8 +39,8 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
         if config.num_threads != before.num_threads:
             numbers = config.num_threads, before.num_threads
             log.warning("num_threads is %d, was %d: the run goes on, but not to the same bits", *numbers)
-        typed = run.overrides.read_text() if run.overrides.exists() else ""
-        write_text(run.overrides, typed + "".join(f"{override}\n" for override in overrides))
+        typed = [*run.read_overrides(), *overrides]
+        write_text(run.overrides, "".join(f"{override}\n" for override in typed))
         _rewrite(run, values)
 
 

@@ -27,8 +27,7 @@ def note_start(run: RunDirectory) -> None:
 
         identity = run.read_identity()
         EventLog(run.events).append("start", **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")})
-        typed = run.overrides.read_text().splitlines() if run.overrides.exists() else []
-        for notice in notices(config_of(run), typed):
+        for notice in notices(config_of(run), run.read_overrides()):
             tell("stage", {"doing": notice})
 
 
@@ -42,6 +41,12 @@ def note_baseline(run: RunDirectory) -> None:
 def has_baseline(run: RunDirectory) -> bool:
     """Tell whether the log has the random policy's result."""
     return last_event(read_events(run.events), "baseline") is not None
+
+
+def has_dataset(run: RunDirectory) -> bool:
+    """Tell whether the random policy was played: the log has its result, and no damaged dataset is to be made again."""
+    damaged = (run.dataset / "manifest.json").exists() and run.read_baseline() is None
+    return has_baseline(run) and not damaged
 
 
 def is_trained(run: RunDirectory) -> bool:

@@ -26,6 +26,7 @@ from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint, datasets
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.run_files import read_mapping
 from rlcore.train import fingerprint
 from rlcore.train.arithmetic import count
 
@@ -56,7 +57,7 @@ class Original:
     @staticmethod
     def of(again: RunDirectory) -> Original:
         """Name of what a reproduction is of."""
-        noted = json.loads((again.path / NOTE).read_text())
+        noted = read_mapping(again.path / NOTE, "remove the folder and reproduce again", ("lineage", "source"))
         return Original(**{**noted, "lineage": by_policy_steps(noted["lineage"])})
 
 
@@ -99,11 +100,15 @@ def _find(source: str, kept: Path) -> tuple[Original, Path]:
         folder, digest = RunDirectory.existing(source).path.absolute(), None
     run = RunDirectory(folder)
     local = run.identity.exists()
-    lineage = _lineage_of(run) if local else by_policy_steps(json.loads(run.lineage.read_text()))
+    lineage = _lineage_of(run) if local else by_policy_steps(_read_lineage(run))
     steps = [int(name) for name, of in lineage["checkpoints"].items() if digest in (None, of["digest"])]
     if not steps:
         raise UserError(f"{source}: its log tells of no checkpoint, so there is nothing to compare a second run with")
     return Original(source, str(folder) if local else "", max(steps), lineage), folder
+
+
+def _read_lineage(run: RunDirectory) -> dict[str, Any]:
+    return read_mapping(run.lineage, "give the folder of the run itself", ("checkpoints",))
 
 
 def _lineage_of(run: RunDirectory) -> dict[str, Any]:
@@ -146,7 +151,7 @@ def _make(original: Original, folder: Path, again: RunDirectory) -> None:
                 f"{original.source}: it began with {key}={then['path']} of digest {then['digest'][:16]}; what lies "
                 f"there now has {now['digest'][:16]}"
             )
-    overrides = RunDirectory(folder).overrides.read_text().splitlines()
+    overrides = RunDirectory(folder).read_overrides()
     create_run(config, values, [*overrides, *typed], source, reproduces=original.lineage["run_id"])
 
 

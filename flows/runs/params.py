@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
+from rlcore.store.run_files import read_mapping
 from rlcore.system.durable import make_directory
 from rlcore.train.resume_rules import refuse_other_config
 
@@ -144,5 +146,7 @@ def _find_stale_measurements(run: RunDirectory, config: RunConfig) -> Sequence[s
     if not run.card.exists() or run.read_card().get("settings") != settings:
         return MEASURED
     manifest = run.dataset / "manifest.json"
-    played = manifest.exists() and json.loads(manifest.read_text()).get("seed") == config.seed
-    return () if played else (run.dataset.name,)
+    with suppress(UserError):  # a damaged one is collected again
+        if manifest.exists() and read_mapping(manifest, "").get("seed") == config.seed:
+            return ()
+    return (run.dataset.name,)

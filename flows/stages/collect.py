@@ -8,7 +8,7 @@ from typing import Any
 from safetensors.numpy import save
 
 from flows.runs.listeners import tell, working
-from flows.runs.milestones import note_result
+from flows.runs.milestones import has_baseline, note_result
 from rlcore.judge.collection import PlayedRows
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.random_agent import RandomAgent
@@ -50,5 +50,5 @@ def collect(run: RunDirectory) -> dict[str, Any]:
         run.media.mkdir(exist_ok=True)
         run.inputs.write_bytes(draw_images(recorded, agent.spec, images))
     write_json(run.dataset / "manifest.json", manifest)
-    tell("baseline", note_result(run, result))
+    tell("baseline", result if has_baseline(run) else note_result(run, result))
     return {"dataset": str(run.dataset / "manifest.json")}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 from flows.report.curve import learning_curve
 from flows.runs.lineage import whole_lineage
-from rlcore.errors import RunError
+from rlcore.errors import RunError, UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import last_event, read_events
+from rlcore.store.run_files import read_mapping
+
+log = logging.getLogger(__name__)
 
 
 def summary(run: RunDirectory) -> dict[str, Any]:
@@ -18,6 +22,16 @@ def summary(run: RunDirectory) -> dict[str, Any]:
     results = summarise(run)
     learning_curve(run)
     return results
+
+
+def _read_final(run: RunDirectory, event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The figures of the last evaluation; from the event log where their file is damaged."""
+    path = run.evaluations / f"{event['policy_steps']}.json"
+    try:
+        return read_mapping(path, "the event log stands in for it", ("greedy",))
+    except UserError as damaged:
+        log.warning("%s", damaged)
+        return event
 
 
 def summarise(run: RunDirectory) -> dict[str, Any]:
@@ -29,7 +43,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     path, bookkeeping = newest
     policy_steps, wall = checkpoint.manifest(path)["policy_steps"], bookkeeping["wall_s"]
     final, model = last_event(events, "evaluation", final=True), last_event(events, "registered")
-    judged = json.loads((run.evaluations / f"{final['policy_steps']}.json").read_text()) if final else {}
+    judged = _read_final(run, final) if final else {}
     results = {
         **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},
         "policy_steps": policy_steps,

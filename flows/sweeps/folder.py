@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from rlcore.config.build import build
 from rlcore.config.values import nearest
 from rlcore.errors import UserError
 from rlcore.store.directory import write_json, write_text
+from rlcore.store.run_files import read_mapping
 from rlcore.system.durable import make_private
 from rlcore.system.secrets import redact
 
@@ -199,7 +199,8 @@ class SweepFolder:
         return is_taken(self.path / "lock") or is_held_elsewhere(self.lease)
 
     def _read_note(self) -> dict[str, Any]:
-        return json.loads(self.plan_file.read_text())
+        fix = f"copy it from {self.name} in the folder `sweeps` of the runs, or move {self.path} away"
+        return read_mapping(self.plan_file, fix, ("id", "runs", "config"))
 
 
 def refuse_password(plan: SweepPlan) -> None:

@@ -30,6 +30,7 @@ from flows.workers.artifacts import show_sweep
 from rlcore.config.values import plain
 from rlcore.errors import RunError, UserError, first_line
 from rlcore.store.directory import RunDirectory, write_text
+from rlcore.store.run_files import read_mapping
 from rlcore.system.secrets import redact
 
 log = logging.getLogger(__name__)
@@ -225,7 +226,8 @@ def _trials(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> list[d
 def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[str, Any]:
     rows = _trials(folder, plan, study)
     best = study and study.best()
-    confirmed = json.loads(folder.confirmed.read_text()) if folder.confirmed.exists() else None
+    fix = f"remove it, and `shepherd sweep resume {folder.name}` confirms again"
+    confirmed = read_mapping(folder.confirmed, fix, ("trial",)) if folder.confirmed.exists() else None
     if confirmed and (best is None or confirmed["trial"] != best.number):
         confirmed = None  # of an earlier winner
     whole = [row["policy_steps"] for row in rows if row["state"] == "complete"]

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from rlcore.config.groups import RunConfig
+from rlcore.errors import UserError
 from rlcore.run_config import build_config
 from rlcore.store.directory import RunDirectory
 
 
 def config_of(run: RunDirectory) -> RunConfig:
-    """The checked config of a run."""
-    return build_config(run.read_config())
+    """The checked config of a run; a UserError names its file where a value is wrong."""
+    try:
+        return build_config(run.read_config())
+    except UserError as error:
+        if str(error).startswith(str(run.config)):
+            raise
+        raise UserError(f"{run.config}: {error}") from None

@@ -11,6 +11,7 @@ import fcntl
 import glob
 import itertools
 import json
+import logging
 import os
 import socket
 import time
@@ -19,15 +20,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlcore.errors import DiskFault, UserError
+from rlcore.store.run_files import read_mapping
 from rlcore.system.durable import make_directory, make_private, sync_directory, write_synced
 
 SHOWN = 3  # runs named where a folder of many was given
 
 ATTEMPTS, PAUSE = 20, 0.05  # at a lock: who only looks holds it for a moment, one that was killed until it has ended
-READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same values, by libyaml in an eighth of the time
+log = logging.getLogger(__name__)
 
 
 class RunDirectory:
@@ -65,8 +65,12 @@ class RunDirectory:
         self.driver = self.path / ".driver"
 
     def read_config(self) -> dict[str, Any]:
-        """config.yaml as plain values; `rlcore.run_config.build_config` makes the checked config of them."""
-        return yaml.load(self.config.read_text(), READER)
+        """config.yaml as plain values; `rlcore.run_config.build_config` makes the checked config of them.
+
+        A UserError where it is damaged, as for the other files that are read here.
+        """
+        fix = "restore it from a copy, or move the run's folder away"
+        return read_mapping(self.config, fix, ("algo.name", "env.id"))
 
     @property
     def name(self) -> str:
@@ -81,28 +85,55 @@ class RunDirectory:
 
     def read_card(self) -> dict[str, Any]:
         """The environment card, as `rlcore.envs.card.environment_card` gives it."""
-        return json.loads(self.card.read_text())
+        fix = f"`shepherd stage make-env {self.path}` measures the environment again"
+        return read_mapping(self.card, fix, ("tier",))
 
     def read_baseline(self) -> dict[str, Any] | None:
-        """Result of random actions while the dataset was collected, or None before that."""
-        manifest = self.dataset / "manifest.json"
-        return json.loads(manifest.read_text())["result"] if manifest.exists() else None
+        """Result of random actions while the dataset was collected, or None before that; of a damaged one too."""
+        if not (self.dataset / "manifest.json").exists():
+            return None
+        try:
+            return self.read_dataset_manifest()["result"]
+        except UserError as damaged:
+            log.warning("%s", damaged)
+            return None
+
+    def read_dataset_manifest(self) -> dict[str, Any]:
+        """The manifest of the dataset that `collect` wrote."""
+        fix = f"`shepherd stage collect {self.path}` collects it again"
+        return read_mapping(self.dataset / "manifest.json", fix, ("result.mean", "result.episodes"))
 
     def read_summary(self) -> dict[str, Any]:
-        """The summary, or an empty dict before the run has ended."""
-        told = json.loads(self.summary.read_text()) if self.summary.exists() else {}
+        """The summary, or an empty dict before the run has ended; a damaged one is made again from the event log."""
+        try:
+            told = read_mapping(self.summary, "it is made again") if self.summary.exists() else {}
+        except UserError as damaged:
+            log.warning("%s", damaged)
+            told = {}
         # Earlier versions have env steps, a few in a hundred less, alone.
         return {key.replace("env_steps", "policy_steps"): value for key, value in told.items()} | told
 
     def read_identity(self) -> dict[str, Any]:
         """Facts fixed when the run was created: run_id, created, commit, dirty, lock_hash, plugins."""
-        return json.loads(self.identity.read_text())
+        return read_mapping(self.identity, "restore it from a copy, or move the run's folder away", ("run_id",))
+
+    def read_overrides(self) -> list[str]:
+        """The overrides that were typed, one a line; none where they are not there."""
+        try:
+            return self.overrides.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not text"
+            raise UserError(
+                f"{self.overrides}: cannot be read ({reason}); remove it, training does not need it"
+            ) from None
 
     @staticmethod
     def existing(path: str | Path) -> RunDirectory:
         """The run directory at `path`; `UserError` where no run is."""
         run = RunDirectory(path)
-        if not run.config.exists():
+        if not os.path.lexists(run.config):
             inside = [str(each.path) for each in itertools.islice(RunDirectory.below(Path(path)), SHOWN + 1)]
             if inside:
                 places = f"{', '.join(inside[:SHOWN])}{', …' if len(inside) > SHOWN else ''}"

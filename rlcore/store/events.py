@@ -20,7 +20,8 @@ Earlier versions wrote `env_steps` alone, but for checkpoints. There readers get
 these env steps, which every evaluation has, and elsewhere the env steps in their stead, a few in a hundred less.
 
 What a kill may leave at the end, a part of a line, is dropped. A line in the middle that is no event is the disk's
-doing: it is skipped, and said with its number. Nothing that is learned hangs on it: the state, with the evaluations
+doing: it is skipped, and said with its number. A checkpoint keeps how many points the log had, so that a resumed run
+tells how many of them are lost. Nothing that is learned hangs on it: the state, with the evaluations
 that early stopping looks at, lies in the checkpoints.
 """
 
@@ -36,7 +37,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlcore.errors import DiskFault
+from rlcore.errors import DiskFault, UserError
 from rlcore.system.durable import make_directory, sync_directory
 
 # What readers rely on; a line without it is no event.
@@ -172,9 +173,13 @@ class EventReader:
         """The events of the lines that are whole by now."""
         if not self.path.exists():
             return
-        with open(self.path, "rb") as file:
-            file.seek(self._offset)
-            lines = file.read().split(b"\n")[:-1]
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._offset)
+                lines = file.read().split(b"\n")[:-1]
+        except OSError as error:
+            fix = "restore it from a copy, or move it away to begin another log"
+            raise UserError(f"{self.path}: cannot be read ({error.strerror}); {fix}") from None
         for line in lines:
             self._offset, self._lines = self._offset + len(line) + 1, self._lines + 1
             event = _event(line, self._moments)

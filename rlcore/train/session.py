@@ -78,6 +78,7 @@ class Session:
         self._return: float | None = None  # their mean
         self._slow_first = True  # what is compiled, or set up, when the first gradient step is taken
         self._pace_told = False
+        self._logged = {"metrics": 0, "evaluation": 0}  # points of this run in its event log
         self._start(earlier)
 
     # Continuing -------------------------------------------------------------------------------------------------------
@@ -88,6 +89,7 @@ class Session:
             with earlier.reading():
                 self._continue(earlier.learning, earlier.bookkeeping)
             if earlier.own and self.training.ranks.rank == 0:
+                self._tell_of_lost_events(earlier.bookkeeping.get("logged", {}))
                 self.events.append("resume", **self._moment())
             return
         config = self.training.config  # whose paths are absolute
@@ -106,6 +108,29 @@ class Session:
         kept = bookkeeping["scores"] if "env_steps" in bookkeeping else {}
         self.scores = {int(steps): float(score) for steps, score in kept.items()} | self.scores
         self.owed = [] if self.policy_steps in self.scores else bookkeeping["owed"]
+
+    def _tell_of_lost_events(self, logged: Mapping[str, int]) -> None:
+        """Warn of points that the event log had before this checkpoint and has lost, to a disk fault say.
+
+        Training goes on behind the checkpoint, so nobody measures them again.
+        """
+        here = [event for event in read_events(self.run.events) if event.get("policy_steps", 0) <= self.policy_steps]
+        judged = [event["policy_steps"] for event in evaluations(here)]
+        there = {"metrics": sum(event["kind"] == "metrics" for event in here), "evaluation": len(judged)}
+        after = judged.count(self.policy_steps)  # an evaluation follows the checkpoint that it is of
+        lost = {"metrics": logged.get("metrics", 0) - there["metrics"]}
+        lost["evaluation"] = logged.get("evaluation", 0) - (len(judged) - after)
+        lost = {kind: max(0, count) for kind, count in lost.items()}
+        self._logged = {kind: there[kind] + lost[kind] for kind in there}
+        if any(lost.values()):
+            log.warning(
+                "%s was cut or damaged: %d points of metrics and %d evaluations up to policy step %s are lost, and are "
+                "not measured again; to have them, stop, restore the file from a copy and resume",
+                self.run.events,
+                lost["metrics"],
+                lost["evaluation"],
+                f"{self.policy_steps:,}",
+            )
 
     def _initialise(self, source: str) -> None:
         """Weights and normalisers of another run or policy; optimizers, counters and environments start anew."""
@@ -189,6 +214,7 @@ class Session:
                 point = self.window.close(self.policy_steps, self.learner.updates)
             if self.config.metric.log_level:
                 patiently(lambda: self.events.append("metrics", **self._moment(), values=point, **self._clock()))
+                self._logged["metrics"] += 1
         place = {"policy_steps": self.policy_steps, "total_steps": self.training.budget}
         learned = {"updates": self.learner.updates, "return": self._return}
         on_progress({**place, **learned, "elapsed": self.stopwatch.wall})
@@ -235,6 +261,7 @@ class Session:
             "window": self.window.state_dict(),
             "owed": self.owed,
             "scores": self.scores,
+            "logged": self._logged,
             "recent": self._recent,
             "wall_s": self.stopwatch.wall,
             "cpu_s": self.stopwatch.cpu,
@@ -283,6 +310,7 @@ class Session:
         self.scores[self.policy_steps] = greedy["mean"]
         self.owed = []
         fields: dict[str, Any] = {**self._moment(), "final": False, "greedy": greedy, **self._clock()}
+        self._logged["evaluation"] += 1
         return patiently(lambda: self.events.append("evaluation", **fields))
 
     @contextmanager

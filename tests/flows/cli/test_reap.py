@@ -162,6 +162,16 @@ def test_a_run_whose_checkpoint_cannot_be_read_keeps_no_other_from_being_marked(
     ]
 
 
+@pytest.mark.parametrize(("name", "text"), [("config.yaml", ""), ("run.json", "{}"), ("summary.json", "[]")])
+def test_a_run_whose_files_are_damaged_hides_no_other(
+    home: Path, tmp_path: Path, reap: Reap, name: str, text: str
+) -> None:
+    damaged = checkpointed_run(tmp_path / "runs/a", f"damaged {name}", weights=4)
+    whole = checkpointed_run(tmp_path / "runs/b", f"whole {name}", weights=5)
+    (damaged.path / name).write_text(text)
+    assert str(whole.path) in [told["run_dir"] for told in reap()["runs"]]
+
+
 def test_with_resume_each_goes_on_and_one_that_fails_keeps_no_other(
     home: Path, tmp_path: Path, reap: Reap, monkeypatch: pytest.MonkeyPatch
 ) -> None:

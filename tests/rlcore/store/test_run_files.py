@@ -1,0 +1,149 @@
+"""Damaged files of a run: each reader tells of them in one sentence, with the file and the fix, or does without."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.cli.judge import locate
+from flows.compare.records import from_directory
+from flows.config.compose import compose_existing
+from flows.runs.gone import find_gone
+from flows.runs.milestones import has_dataset, is_over, note_baseline
+from flows.runs.original import Original, _find
+from flows.stages.collect import collect
+from flows.stages.summary import summarise
+from rlcore.errors import RunError, UserError
+from rlcore.judge.final import final_evaluation
+from rlcore.judge.policy import load_policy
+from rlcore.store import checkpoint
+from rlcore.store.config_file import config_of
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
+from rlcore.store.run_files import read_mapping
+from rlcore.train.session import Session
+from tests.runs import prepare
+
+FILES = [
+    "config.yaml",
+    "config_overrides.txt",
+    "run.json",
+    "env_card.json",
+    "events.jsonl",
+    "lineage.json",
+    "summary.json",
+    "evaluations/64.json",
+    "checkpoints/64/manifest.json",
+    "checkpoints/64/bookkeeping/state.json",
+    "checkpoints/names.json",
+    "dataset/manifest.json",
+]
+
+
+def make_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def make_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "{}": lambda path: path.write_text("{}"),
+    "[]": lambda path: path.write_text("[]"),
+    "null": lambda path: path.write_text("null\n"),
+    "garbage": lambda path: path.write_bytes(b"\xff\x00{[: \x80" * 10),
+    "deep": lambda path: path.write_text("[" * 100_000),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "directory": make_directory,
+    "loop": make_loop,
+}
+READERS: dict[str, Callable[[RunDirectory], object]] = {
+    "config_of": config_of,
+    "read_card": lambda run: run.read_card(),
+    "read_baseline": lambda run: run.read_baseline(),
+    "read_summary": lambda run: run.read_summary(),
+    "read_identity": lambda run: run.read_identity(),
+    "read_overrides": lambda run: run.read_overrides(),
+    "name": lambda run: run.name,
+    "read_events": lambda run: list(read_events(run.events)),
+    "find_gone": find_gone,
+    "is_over": is_over,
+    "has_dataset": has_dataset,
+    "compose_existing": lambda run: compose_existing(run.config, ["metric.log_every=7"]),
+    "summarise": summarise,
+    "record": from_directory,
+    "reproduce": lambda run: _find(str(run.path), run.path),
+    "choose": checkpoint.choose,
+    "locate": lambda run: locate(str(run.path)),
+    "load_policy": lambda run: load_policy(run.path),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run that was trained, judged and summarised."""
+    run = prepare(tmp_path_factory.mktemp("whole") / "run", total_steps=64)
+    run.overrides.write_text("exp=ppo\n")
+    collect(run)
+    session = Session(run)
+    session.advance(lambda progress: None)
+    session.save()
+    session.close()
+    final_evaluation(run)
+    summarise(run)
+    return run
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", FILES)
+def test_readers_tell_of_a_damaged_file_in_a_sentence(
+    whole: RunDirectory, tmp_path: Path, name: str, damage: str
+) -> None:
+    run = RunDirectory(shutil.copytree(whole.path, tmp_path / "run"))
+    DAMAGES[damage](run.path / name)
+    for reader, read in READERS.items():
+        try:
+            read(run)
+        except (UserError, RunError) as error:
+            told = str(error)
+            assert "\n" not in told and len(told) < 600, (reader, told)
+            assert Path(name).name in told or "checkpoint" in told, (reader, told)
+
+
+def test_a_damaged_dataset_is_collected_again(whole: RunDirectory, tmp_path: Path) -> None:
+    run = RunDirectory(shutil.copytree(whole.path, tmp_path / "run"))
+    assert has_dataset(run)
+    manifest = run.dataset / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"result"', b'"rEsult"'))
+    assert not has_dataset(run) and run.read_baseline() is None
+    note_baseline(run)
+    collect(run)
+    assert has_dataset(run)
+    assert [event["kind"] for event in read_events(run.events)].count("baseline") == 1
+
+
+def test_summarise_has_the_last_evaluation_from_the_log(whole: RunDirectory, tmp_path: Path) -> None:
+    run = RunDirectory(shutil.copytree(whole.path, tmp_path / "run"))
+    (run.evaluations / "64.json").write_text("{}")
+    kept = {key: value for key, value in whole.read_summary()["eval"]["greedy"].items() if key != "returns"}
+    assert kept.items() <= summarise(run)["eval"]["greedy"].items()
+
+
+def test_original_names_a_damaged_note(tmp_path: Path) -> None:
+    (tmp_path / "original.json").write_text("{}")
+    with pytest.raises(UserError, match="is missing; remove the folder"):
+        Original.of(RunDirectory(tmp_path))
+
+
+def test_read_mapping_names_the_key_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"one": {"two": 0}}')
+    assert read_mapping(tmp_path / "a.json", "fix it", ("one.two",)) == {"one": {"two": 0}}
+    with pytest.raises(UserError, match=r"^.*/a.json: damaged, one.three is missing; fix it$"):
+        read_mapping(tmp_path / "a.json", "fix it", ("one.three",))

@@ -1,0 +1,51 @@
+"""An event log that was cut behind a run's back: resuming tells how many points are gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlcore.store.directory import RunDirectory
+from rlcore.train.session import Session
+from tests.runs import prepare
+
+
+def train(run: RunDirectory, until: int) -> None:
+    session = Session(run)
+    while session.policy_steps < until:
+        due = session.advance(lambda progress: None).due
+        if "checkpoint" in due:
+            session.save()
+        if "evaluate" in due:
+            session.evaluate()
+    session.close()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    run = prepare(tmp_path_factory.mktemp("trained") / "run", metric__log_every=64, evaluation__every=128)
+    train(run, 128)
+    train(run, 256)  # resumed
+    return run
+
+
+@pytest.mark.parametrize(("kept", "metrics", "judged"), [(1.0, 0, 0), (0.5, 2, 0), (0.0, 4, 1)])
+def test_session_tells_what_a_cut_log_has_lost(
+    trained: RunDirectory, caplog: pytest.LogCaptureFixture, kept: float, metrics: int, judged: int
+) -> None:
+    whole = trained.events.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    names = [line.split(b'"kind": "', 1)[1].split(b'"')[0].decode() for line in lines]
+    assert names.count("metrics") == 4 and names.count("evaluation") == 2
+    half = names.index("resume") if kept == 0.5 else round(len(lines) * kept)
+    trained.events.write_bytes(b"".join(lines[:half]))
+    try:
+        Session(trained).close()
+    finally:
+        trained.events.write_bytes(whole)
+    told = [record.getMessage() for record in caplog.records if "cut or damaged" in record.getMessage()]
+    if not metrics:
+        assert told == []
+    else:
+        # The evaluation at the newest checkpoint was written after it.
+        sentence = f"{metrics} points of metrics and {judged} evaluations up to policy step 256 are lost"
+        assert len(told) == 1 and sentence in told[0]
