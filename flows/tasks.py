@@ -26,8 +26,7 @@ from rlcore.envs.card import card_key
 from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, UserError, machine_fault
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import read_events
-from rlcore.store.series import evaluations
+from rlcore.store.history import history
 
 configure_environment()  # Prefect reads its settings when it is imported
 
@@ -153,7 +152,11 @@ def key_of_card(context: TaskRunContext, parameters: dict[str, Any]) -> str | No
 def say_result(run: RunDirectory, results: dict[str, Any]) -> dict[str, Any]:
     """Result of a flow run, of a summary: where the run lies, how it ended, and its result in a sentence."""
     told = {key: results[key] for key in ("status", "policy_steps", "model")}
-    return {"run_dir": str(run.path), "result": result_line(results, evaluations(read_events(run.events))), **told}
+    return {
+        "run_dir": str(run.path),
+        "result": result_line(results, history(run.events).evaluations),
+        **told,
+    }
 
 
 def end_where_bits_differ(run: RunDirectory, made: dict[str, Any] | None) -> None:

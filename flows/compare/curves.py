@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flows.compare import statistics
-from flows.compare.records import Line, Record
+from flows.compare.records import Record
 from flows.compare.result import Comparison
 from flows.compare.statistics import Interval
+from rlcore.store.series import Line
 
 PLACES = 80  # of the grid
 Array = NDArray[Any]

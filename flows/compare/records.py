@@ -15,14 +15,13 @@ from flows.tracking.mlflow_run import RUN_TAG, STATUS, flat
 from flows.tracking.tags import tag_value
 from rlcore.config.values import spell
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import ending, last_event, read_events
-from rlcore.store.series import BASELINE, CLOCKS, FINAL, RETURN, WHILE_TRAINING, lines
+from rlcore.store.history import History, history
+from rlcore.store.series import BASELINE, CLOCKS, FINAL, RETURN, WHILE_TRAINING, Line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-Line = list[tuple[int, float]]  # (policy_steps, value), ascending
 DONE = ("finished", "stopped_early")
 NOT_FINITE = "not finite"
 OLD_BASELINE = "Evaluation/baseline_mean"  # earlier versions have logged it in MLflow by this name
@@ -88,16 +87,16 @@ class Record:
     @property
     def evaluations(self) -> Line:
         """Greedy evaluations while training."""
-        return self.lines.get(WHILE_TRAINING["greedy"], [])
+        return self.lines.get(WHILE_TRAINING["greedy"], Line())
 
     @property
     def training(self) -> Line:
         """The return of the episodes of training."""
-        return self.lines.get(RETURN, [])
+        return self.lines.get(RETURN, Line())
 
     def clock(self, name: str) -> Line:
         """Seconds of training against policy steps, by one of `CLOCKS`."""
-        return self.lines.get(name, [])
+        return self.lines.get(name, Line())
 
     @property
     def baseline(self) -> float | None:
@@ -116,13 +115,14 @@ def task_of(config: Mapping[str, str]) -> str:
 
 def from_directory(run: RunDirectory) -> Record:
     """Read a record from a run directory."""
-    events, identity, summary = list(read_events(run.events)), run.read_identity(), run.read_summary()
-    final = last_event(events, "evaluation", final=True)
-    mean, found = final["greedy"]["mean"] if final else None, _pick(lines(events))
+    log, identity, summary = history(run.events), run.read_identity(), run.read_summary()
+    final = log.last("evaluation", final=True)
+    mean = final["greedy"]["mean"] if final else None
+    found = {name: log.lines[name] for name in READ if name in log.lines}
     return Record(
         place=short_path(run.path),
         run_id=identity["run_id"],
-        status=_judge(_status(run, events), found, mean),
+        status=_judge(_status(run, log), found, mean),
         config=flat(run.read_config()),
         commit=_commit(spell(identity.get("commit", "unknown")), identity.get("dirty") is True),
         machine=_machine(summary),
@@ -142,7 +142,7 @@ def from_mlflow(client: MlflowClient, found: Run) -> Record:
             return from_directory(run)
     tags, run_id = found.data.tags, found.info.run_id
     line = {
-        name: sorted((point.step, point.value) for point in client.get_metric_history(run_id, name))
+        name: Line(sorted((point.step, point.value) for point in client.get_metric_history(run_id, name)))
         for name in (*READ, OLD_BASELINE)
         if name in found.data.metrics
     }
@@ -165,21 +165,17 @@ def from_mlflow(client: MlflowClient, found: Run) -> Record:
     )
 
 
-def _status(run: RunDirectory, events: list[dict[str, Any]]) -> str:
+def _status(run: RunDirectory, log: History) -> str:
     """Standing of a run: as its log says, and where that says nothing, whether a process leads it."""
-    if ended := ending(events):
-        return ended["status"]
+    if log.ended:
+        return log.ended["status"]
     return "training" if run.is_taken() else "broken off"
 
 
 def _judge(status: str, found: Mapping[str, Line], final: float | None) -> str:
     """Standing of a run for a comparison: one that was trained to its end may have come to no number."""
-    values = [value for line in found.values() for _, value in line] + ([] if final is None else [final])
-    return NOT_FINITE if status in DONE and not all(map(math.isfinite, values)) else status
-
-
-def _pick(found: Mapping[str, Line]) -> dict[str, Line]:
-    return {name: found[name] for name in READ if name in found}
+    finite = all(math.isfinite(value) for line in found.values() for _, value in line)
+    return NOT_FINITE if status in DONE and not (finite and math.isfinite(final or 0.0)) else status
 
 
 def _commit(commit: str, dirty: bool) -> str:

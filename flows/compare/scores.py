@@ -10,9 +10,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from flows.compare.records import Line, Record
+from flows.compare.records import Record
 from flows.compare.selection import Selection
 from rlcore.errors import UserError
+from rlcore.store.series import Line
 
 LAST = 3  # evaluations, or a tenth of them where that is more
 FINAL = "greedy mean return of the final evaluation"

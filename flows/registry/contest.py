@@ -14,8 +14,8 @@ from flows.report.sentences import duration
 from rlcore.config.values import spell
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import last_event, read_events
-from rlcore.store.series import WALL, lines
+from rlcore.store.history import history
+from rlcore.store.series import WALL
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -97,12 +97,12 @@ def most_episodes(run: RunDirectory) -> int:
 
 def _random(run: RunDirectory) -> float | None:
     """The random policy's mean return."""
-    baseline = last_event(read_events(run.events), "baseline")
+    baseline = history(run.events).last("baseline")
     return baseline["mean"] if baseline else None
 
 
 def _limit(run: RunDirectory) -> float | None:
     """Seconds that it may take: a multiple of what training took; None where that is not wanted, or not known."""
-    times, clock = config_of(run).model_manager.gate_time, lines(read_events(run.events)).get(WALL)
+    times, clock = config_of(run).model_manager.gate_time, history(run.events).lines.get(WALL)
     took = clock[-1][1] if clock else run.read_summary().get("wall_s")  # the log has no clock: metric.disable_timer
     return times * took if times is not None and took is not None else None

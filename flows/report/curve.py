@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from flows.report.sentences import number
 from rlcore import algorithms
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import last_event, read_events
-from rlcore.store.series import RETURN, evaluations, lines
+from rlcore.store.history import history
+from rlcore.store.series import RETURN, Line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BLUE, VERMILION, GREEN_MARK, GREY = "#0072B2", "#D55E00", "#009E73", "#6b6b6b"
 INK, PALE = "#222222", "#dddddd"
 BESIDE: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}  # of numbers, in points from their marks
-SHOWN = ("start", "metrics", "baseline", "evaluation")  # events
+SHOWN = ("start", "baseline", "evaluation")  # events, beside metrics
 FINAL_MARKS = {"greedy": (VERMILION, "*", 14), "stochastic": (GREEN_MARK, "D", 7.5)}
 
 
@@ -31,8 +31,9 @@ def learning_curve(run: RunDirectory) -> Path:
 
     A picture that is younger than all of these shows them, and stays: to draw one takes a quarter of a second.
     """
-    events = list(read_events(run.events))
-    newest = max((event["time"] for event in events if event["kind"] in SHOWN), default=0.0)
+    log = history(run.events)
+    newest = max((event["time"] for kind in SHOWN for event in log.of(kind)), default=0.0)
+    newest = max(newest, log.newest)
     if run.curve.exists() and run.curve.stat().st_mtime > newest:
         return run.curve
 
@@ -40,7 +41,7 @@ def learning_curve(run: RunDirectory) -> Path:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    start, final = last_event(events, "start"), last_event(events, "evaluation", final=True)
+    start, final = log.last("start"), log.last("evaluation", final=True)
     title = f"{algorithms.title(start['algo'])} on {start['env_id']} · seed {start['seed']}" if start else run.path.name
     # No pyplot: it keeps every figure alive, and it is not safe in the threads that Prefect runs tasks in.
     layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 0.87))  # title and legend have the rest
@@ -49,12 +50,12 @@ def learning_curve(run: RunDirectory) -> Path:
     figure.text(0.012, 0.975, title, va="top", fontsize=12.5, fontweight="bold", color=INK)
     widths = (3.7, 1) if final else (1,)
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
-    _draw_training(panels[0], events)
-    if judged := evaluations(events):
+    _draw_training(panels[0], log.lines.get(RETURN))
+    if judged := log.evaluations:
         steps, label = [e["policy_steps"] for e in judged], "greedy evaluation, 95 % interval"
         _draw_intervals(panels[0], steps, [e["greedy"] for e in judged], VERMILION, "o", 5.5, label)
     _frame(figure, panels[0])
-    _draw_baseline(panels, events)
+    _draw_baseline(panels, log.last("baseline"))
     if final:
         _draw_final(panels[1], final)
     run.media.mkdir(parents=True, exist_ok=True)
@@ -71,8 +72,7 @@ def _open_frame(axes: Axes, *missing: str) -> None:
     axes.set_axisbelow(True)
 
 
-def _draw_training(axes: Axes, events: Iterable[dict[str, Any]]) -> None:
-    points = lines(events).get(RETURN)
+def _draw_training(axes: Axes, points: Line | None) -> None:
     if not points:
         return
     steps, returns = zip(*points, strict=True)
@@ -129,8 +129,7 @@ def _draw_intervals(
         cap.set_markeredgecolor(colour)  # the marks' white edge would make the caps invisible
 
 
-def _draw_baseline(panels: Sequence[Axes], events: Sequence[Mapping[str, Any]]) -> None:
-    baseline = last_event(events, "baseline")
+def _draw_baseline(panels: Sequence[Axes], baseline: Mapping[str, Any] | None) -> None:
     if baseline is None:
         return
     for axes in panels:

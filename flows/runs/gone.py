@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from flows.runs.milestones import is_over, note_broken_off
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import COMPLETE, ending, read_events
+from rlcore.store.events import COMPLETE
+from rlcore.store.history import history
 
 REASON = "its process is gone"
 
@@ -30,7 +31,7 @@ class Gone:
 
 def find_gone(run: RunDirectory) -> Gone | None:
     """End of a run whose process is gone; None where one leads it, or it ended with a word."""
-    ended = ending(read_events(run.events))
+    ended = history(run.events).ended
     status = ended["status"] if ended else "died"
     complete = status in COMPLETE
     if status not in (*COMPLETE, "died") or (complete and is_over(run)) or run.is_taken():

@@ -12,7 +12,7 @@ from typing import Any
 from rlcore.config.learning_half import config_hash, half_hash
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import read_events
+from rlcore.store.history import history
 
 UNKNOWN = "unknown"
 CODE = Path(__file__).resolve().parents[2]
@@ -79,8 +79,7 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
     policy steps the `checkpoints` {digest, tensors, env_steps} and the mean returns of `evaluations`. `fingerprint` is
     that of its newest checkpoint.
     """
-    events = list(read_events(run.events))
-    judged = [event for event in events if event["kind"] == "evaluation"]
+    log = history(run.events)
     learned = fingerprint.get("learning", {}).get("config")  # config.yaml may have been edited since
     return {
         **run.read_identity(),
@@ -94,14 +93,14 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
                 "tensors": event.get("tensors", ""),
                 "env_steps": event.get("env_steps"),
             }
-            for event in events
-            if event["kind"] == "checkpoint" and "digest" in event
+            for event in log.of("checkpoint")
+            if "digest" in event
         },
         "evaluations": {
             ("last" if event["final"] else str(event["policy_steps"])): {
                 mode: event[mode]["mean"] for mode in ("greedy", "stochastic") if event.get(mode)
             }
-            for event in judged
+            for event in log.of("evaluation")
         },
     }
 

@@ -9,7 +9,8 @@ from flows.runs.listeners import tell
 from rlcore.errors import RunError
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import COMPLETE, EventLog, ending, last_event, read_events
+from rlcore.store.events import COMPLETE, EventLog
+from rlcore.store.history import history
 from rlcore.train.boundary import Boundary
 
 STATUS = {
@@ -22,7 +23,7 @@ STATUS = {
 
 def note_start(run: RunDirectory) -> None:
     """Begin a run's event log, unless it has begun, and tell once what of its config has no effect."""
-    if last_event(read_events(run.events), "start") is None:
+    if history(run.events).last("start") is None:
         from flows.config.notices import notices  # Hydra
 
         identity = run.read_identity()
@@ -40,7 +41,7 @@ def note_baseline(run: RunDirectory) -> None:
 
 def has_baseline(run: RunDirectory) -> bool:
     """Tell whether the log has the random policy's result."""
-    return last_event(read_events(run.events), "baseline") is not None
+    return history(run.events).last("baseline") is not None
 
 
 def has_dataset(run: RunDirectory) -> bool:
@@ -51,7 +52,7 @@ def has_dataset(run: RunDirectory) -> bool:
 
 def is_trained(run: RunDirectory) -> bool:
     """Tell whether training is done, and was not pruned."""
-    end = last_event(read_events(run.events), "end")
+    end = history(run.events).last("end")
     return end is not None and end["status"] != "pruned"
 
 
@@ -63,7 +64,7 @@ def is_judged(run: RunDirectory) -> bool:
     from rlcore.store.checkpoint import choose  # numpy
 
     config = config_of(run)
-    final = last_event(read_events(run.events), "evaluation", final=True)
+    final = history(run.events).last("evaluation", final=True)
     if not config.algo.run_test:
         return True
     if final is None or final.get("checkpoint") != str(choose(run).relative_to(run.path)):
@@ -76,8 +77,9 @@ def is_registered(run: RunDirectory) -> bool:
     config = run.read_config()
     if config.get("dry_run") or config.get("model_manager", {}).get("disabled"):
         return True
-    events = [e["kind"] for e in read_events(run.events) if e["kind"] == "registered" or e.get("status") in COMPLETE]
-    return events[-1:] == ["registered"]
+    newest_first = reversed(history(run.events).events)
+    kinds = (e["kind"] for e in newest_first if e["kind"] == "registered" or e.get("status") in COMPLETE)
+    return next(kinds, None) == "registered"
 
 
 def is_over(run: RunDirectory) -> bool:
@@ -93,16 +95,15 @@ def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
 def note_end(run: RunDirectory, boundary: Boundary) -> None:
     """Write that training is done, or has been pruned."""
     here = {"policy_steps": boundary.policy_steps, "status": STATUS.get(boundary.reason or "", "finished")}
-    noted = last_event(read_events(run.events), "end")
+    noted = history(run.events).last("end")
     if noted is None or not here.items() <= noted.items():  # it may have been interrupted after it had finished
         EventLog(run.events).append("end", **here, reason=boundary.reason)
 
 
 def note_broken_off(run: RunDirectory, status: str, reason: str) -> None:
     """Write that training was `interrupted`, has `failed` or `died`, unless it had ended before."""
-    events = list(read_events(run.events))
-    if ending(events) is not None:
+    log = history(run.events)
+    if log.ended is not None:
         return
-    steps = [event["policy_steps"] for event in events if event["kind"] in ("metrics", "checkpoint")]
     with suppress(RunError):  # on a full disk, say: what ended training is told, not that it could not be noted
-        EventLog(run.events).append("end", status=status, policy_steps=max(steps, default=0), reason=reason)
+        EventLog(run.events).append("end", status=status, policy_steps=log.policy_steps, reason=reason)

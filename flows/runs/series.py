@@ -20,19 +20,18 @@ from typing import Any
 
 from flows.runs.with_torch import with_torch
 from rlcore.store.directory import RunDirectory, write_json, write_text
-from rlcore.store.events import read_events
-from rlcore.store.series import LENGTH, RETURN, evaluations, lines
+from rlcore.store.history import history
+from rlcore.store.series import LENGTH, RETURN
 
 
 def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
     """Write all but model.json from the run's log and its summary (`flows.stages.summary.summary`): the folder."""
     folder = run.path / "results"
-    events = list(read_events(run.events))
-    series = lines(events)
-    lengths = dict(series.get(LENGTH, ()))
-    windows = [[steps, value, lengths.get(steps)] for steps, value in series.get(RETURN, ())]
+    log = history(run.events)
+    lengths = dict(log.lines.get(LENGTH, ()))
+    windows = ([steps, value, lengths.get(steps)] for steps, value in log.lines.get(RETURN, ()))
     write_text(folder / "training.csv", _table(["policy_steps", "episode_return", "episode_length"], windows))
-    rows = [[e["policy_steps"], e["greedy"]["mean"], *e["greedy"]["ci95"]] for e in evaluations(events)]
+    rows = [[e["policy_steps"], e["greedy"]["mean"], *e["greedy"]["ci95"]] for e in log.evaluations]
     write_text(folder / "evaluations.csv", _table(["policy_steps", "greedy_mean", "ci95_low", "ci95_high"], rows))
     shutil.rmtree(folder / "policy", ignore_errors=True)  # its files may be links into DVC's cache
     with_torch(run, "flows.registry.playing.export", str(run.path / summary["checkpoint"]), str(folder / "policy"))

@@ -8,6 +8,7 @@ from flows.runs.listeners import tell
 from flows.runs.series import write_results
 from flows.runs.trainer import trainer_for
 from flows.runs.with_torch import with_torch
+from rlcore.config.groups import RunConfig
 from rlcore.nn.world_keys import WORLD
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
@@ -31,8 +32,9 @@ def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool 
         if policy_steps not in (None, trainer.policy_steps):
             return None
         event = trainer.evaluate()
-        _film(run)
-        _dream(run, "latest", ("every",))
+        config = config_of(run)
+        _film(run, config)
+        _dream(run, config, "latest", ("every",))
     tell("evaluation", event)
     for mode in ("greedy", "stochastic"):
         if event.get(mode):
@@ -45,32 +47,31 @@ def _finally(run: RunDirectory) -> dict[str, Any]:
     from rlcore.store.checkpoint import choose  # numpy
 
     choose(run)  # refuses a run without one before anything is said
-    episodes = config_of(run).final_episodes
+    config = config_of(run)
+    episodes = config.final_episodes
     tell("stage", {"doing": f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"})
-    _dream(run, choose(run).name, ("every", "last"))
+    _dream(run, config, choose(run).name, ("every", "last"))
     return with_torch(run, "rlcore.judge.final.final_evaluation", doing="last evaluation")
 
 
-def _film(run: RunDirectory) -> None:
+def _film(run: RunDirectory, config: RunConfig) -> None:
     """Record an episode of the newest checkpoint, where films while training are asked for: beside training, as dreams.
 
     Without a checkpoint there is none. That of the last evaluation is a part of it.
     """
     from rlcore.store.checkpoint import newest_good  # numpy
 
-    config = config_of(run)
     if config.env.capture_video and config.evaluation.film == "every" and (path := newest_good(run.checkpoints)):
         with_torch(run, "rlcore.judge.film.film", str(path), f"policy_{path.name}.mp4")
 
 
-def _dream(run: RunDirectory, checkpoint: str, when: tuple[str, ...]) -> None:
+def _dream(run: RunDirectory, config: RunConfig, checkpoint: str, when: tuple[str, ...]) -> None:
     """Leave pictures of what the run's world model expects, where it learns one and they are asked for.
 
     Of a checkpoint: so they are made beside training, and touch nothing of it. Without one there is none.
     """
     from rlcore.store.checkpoint import newest_good, resolve  # numpy
 
-    config = config_of(run)
     if config.evaluation.dream in when and WORLD in config.algo.registers and newest_good(run.checkpoints) is not None:
         path = str(resolve(run, checkpoint))
         with_torch(run, "flows.report.dreams.try_picturing", path, doing="episodes to dream of")

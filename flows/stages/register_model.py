@@ -27,7 +27,8 @@ from rlcore.config.values import spell
 from rlcore.store.checkpoint import choose, manifest
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import EventLog, last_event, read_events
+from rlcore.store.events import EventLog
+from rlcore.store.history import history
 from rlcore.system.secrets import redact
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _register(run: RunDirectory, name: str) -> dict[str, Any]:
     if version.run_id != mlflow_run:
         decision = f"the same weights as {tag_value(version.tags, 'run_dir') or version.run_id} registered: {decision}"
     event = {"name": name, "version": int(version.version), "aliases": aliases} | ({"parts": parts} if parts else {})
-    noted = last_event(read_events(run.events), "registered")
+    noted = history(run.events).last("registered")
     if noted is None or not event.items() <= noted.items() or not is_registered(run):
         EventLog(run.events).append("registered", **event)
     summarise(run)  # no picture: registration changes nothing in it
@@ -210,8 +211,8 @@ def _note(client: MlflowClient, name: str, this: str, decision: str) -> str:
 
 def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, Any], GateVerdict | str]:
     """The version's figures and how it does against the random policy, or what is missing to say so."""
-    events = list(read_events(run.events))
-    baseline, judged = last_event(events, "baseline"), last_event(events, "evaluation", final=True)
+    log = history(run.events)
+    baseline, judged = log.last("baseline"), log.last("evaluation", final=True)
     here = checkpoint.relative_to(run.path).as_posix()
     if judged is not None and judged.get("checkpoint") == here and judged["greedy"]["episodes"] >= EPISODES:
         result = judged["greedy"]

@@ -11,10 +11,10 @@ from flows.runs.lineage import whole_lineage
 from rlcore.errors import RunError, UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.events import last_event, read_events
+from rlcore.store.history import history
 from rlcore.store.run_files import read_mapping
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def summary(run: RunDirectory) -> dict[str, Any]:
@@ -30,19 +30,19 @@ def _read_final(run: RunDirectory, event: Mapping[str, Any]) -> Mapping[str, Any
     try:
         return read_mapping(path, "the event log stands in for it", ("greedy",))
     except UserError as damaged:
-        log.warning("%s", damaged)
+        logger.warning("%s", damaged)
         return event
 
 
 def summarise(run: RunDirectory) -> dict[str, Any]:
     """Write summary.json and lineage.json; what the run has not come to yet is null."""
-    events, identity, baseline = list(read_events(run.events)), run.read_identity(), run.read_baseline()
+    log, identity, baseline = history(run.events), run.read_identity(), run.read_baseline()
     newest = checkpoint.newest_bookkeeping(run.checkpoints)
     if newest is None:
         raise RunError(f"{run.path}: no checkpoint to summarise (checkpoint.save_last=false?)")
     path, bookkeeping = newest
     policy_steps, wall = checkpoint.manifest(path)["policy_steps"], bookkeeping["wall_s"]
-    final, model = last_event(events, "evaluation", final=True), last_event(events, "registered")
+    final, model = log.last("evaluation", final=True), log.last("registered")
     judged = _read_final(run, final) if final else {}
     results = {
         **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},
@@ -59,7 +59,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
         "dreams": [str(path.relative_to(run.path)) for path in sorted(run.media.glob("dream_*"))],
         "model": {key: model[key] for key in ("name", "version", "aliases")} if model else None,
         "fingerprint": bookkeeping["fingerprint"],
-        "status": (last_event(events, "end") or {"status": "training"})["status"],
+        "status": (log.last("end") or {"status": "training"})["status"],
     }
     write_json(run.lineage, whole_lineage(run, bookkeeping["fingerprint"]))
     write_json(run.summary, results)

@@ -13,7 +13,7 @@ from flows.runs.original import VERDICT, Departed, Original, differences_here
 from rlcore.errors import RunError
 from rlcore.store import checkpoint, compare
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.events import last_event, read_events
+from rlcore.store.history import history
 from rlcore.train.boundary import Boundary
 
 
@@ -42,7 +42,7 @@ def verify(run: RunDirectory, policy_steps: int) -> dict[str, Any] | None:
     """
     original = Original.of(run)
     kept = original.lineage["checkpoints"]
-    now = last_event(read_events(run.events), "checkpoint", policy_steps=policy_steps)
+    now = history(run.events).last("checkpoint", policy_steps=policy_steps)
     then = kept.get(str(policy_steps))
     if now is None or then is None:
         return None

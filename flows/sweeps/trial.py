@@ -20,8 +20,8 @@ from rlcore.config.values import plain
 from rlcore.errors import RunError
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import COMPLETE, last_event, read_events
-from rlcore.store.series import evaluations
+from rlcore.store.events import COMPLETE
+from rlcore.store.history import history
 from rlcore.train.fingerprint import differences
 
 # Set for every trial, unless the user has: what only costs time where nobody looks at a single run.
@@ -56,12 +56,12 @@ class TrialRun:
     @property
     def policy_steps(self) -> int:
         """Taken so far, as far as its log tells."""
-        return max((e["policy_steps"] for e in self._events if e["kind"] in ("metrics", "checkpoint")), default=0)
+        return history(self.run.events).policy_steps
 
     @property
     def evaluations(self) -> list[tuple[int, float]]:
         """Policy steps and mean greedy return of the evaluations while training, in order."""
-        return [(event["policy_steps"], event["greedy"]["mean"]) for event in evaluations(self._events)]
+        return [(event["policy_steps"], event["greedy"]["mean"]) for event in history(self.run.events).evaluations]
 
     @property
     def scores(self) -> list[float]:
@@ -71,17 +71,13 @@ class TrialRun:
     def value(self, config: SweepConfig, pace: Pace) -> float:
         """Value of a trial, by `sweep.objective`; a `RunError` where its log does not say."""
         if config.objective == "final":
-            final = last_event(self._events, "evaluation", final=True)
+            final = history(self.run.events).last("evaluation", final=True)
             scores = [final["greedy"]["mean"]] if final else []
         else:
             scores = self.scores if config.objective == "all" else pace.recent(self.evaluations, config.last)
         if not scores:
             raise RunError(f"{self.run_dir}: no evaluation, so it has no value")
         return fmean(scores)
-
-    @property
-    def _events(self) -> list[dict[str, Any]]:
-        return list(read_events(self.run.events))
 
 
 def otherwise(run: RunDirectory, config: RunConfig, judged: bool = False) -> tuple[str, Any, Any] | None:
@@ -124,7 +120,7 @@ def read_reports(runs: Sequence[TrialRun], pace: Pace) -> Iterator[tuple[int, fl
     may_end: list[list[tuple[int, float]]] = []
     for training in runs:
         found = training.evaluations
-        done = last_event(read_events(training.run.events), "end")
+        done = history(training.run.events).last("end")
         may_end.append(found[:-1] if done is not None and done["status"] in COMPLETE else found)
     return pace.read_scores(may_end)
 

@@ -33,6 +33,8 @@ import json
 import logging
 import os
 import time
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +51,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "end": {"status": str},
 }
 COMPLETE = ("finished", "stopped_early", "dry_run")  # statuses of a training that came to its end
+MOST_STEPS = 2**63 - 1
 log = logging.getLogger(__name__)
 AnyEvent = TypeVar("AnyEvent", bound=Mapping[str, Any])
 
@@ -150,6 +153,25 @@ class EventLog:
             line = line[os.write(descriptor, line) :]
 
 
+class Steps:
+    """Set of step numbers in 8 bytes each, made for steps that mostly come in ascending order."""
+
+    def __init__(self) -> None:
+        self._ascending = array("q")
+
+    def add(self, step: int) -> bool:
+        """Add a step; return True if it is new."""
+        known = self._ascending
+        if not known or step > known[-1]:
+            known.append(step)
+            return True
+        place = bisect_left(known, step)
+        if known[place] == step:
+            return False
+        known.insert(place, step)
+        return True
+
+
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """The events of a log in order, each point of training once, a torn last line dropped."""
     return EventReader(path).read()
@@ -164,29 +186,31 @@ class EventReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._offset, self._lines = 0, 0  # what is read
-        self._seen: set[tuple[Any, ...]] = set()
+        self.offset, self._lines = 0, 0  # bytes and lines that are read
+        self._seen = {"metrics": Steps(), "evaluation": Steps()}
         self._judged: tuple[Any, ...] | None = None
         self._moments: dict[Any, int] = {}  # env steps -> policy steps, of checkpoints
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """The events of the lines that are whole by now."""
+        """The events of the lines that are whole by now; they are read from the disk as they are asked for."""
         if not self.path.exists():
             return
         try:
-            with open(self.path, "rb") as file:
-                file.seek(self._offset)
-                lines = file.read().split(b"\n")[:-1]
+            file = open(self.path, "rb")  # noqa: SIM115 - closed below; an error while reading is another one
         except OSError as error:
             fix = "restore it from a copy, or move it away to begin another log"
             raise UserError(f"{self.path}: cannot be read ({error.strerror}); {fix}") from None
-        for line in lines:
-            self._offset, self._lines = self._offset + len(line) + 1, self._lines + 1
-            event = _event(line, self._moments)
-            if event is None:
-                _tell(self.path, self._lines)
-            elif not self._again(event):
-                yield event
+        with file:
+            file.seek(self.offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self.offset, self._lines = self.offset + len(line), self._lines + 1
+                event = _event(line, self._moments)
+                if event is None:
+                    _tell(self.path, self._lines)
+                elif not self._again(event):
+                    yield event
 
     def _again(self, event: dict[str, Any]) -> bool:
         """Tell whether an event says what an earlier one has said."""
@@ -194,11 +218,8 @@ class EventReader:
             # Against the last one alone: asked for 100, 1,000 and again 100 episodes, the last 100 count.
             before, self._judged = self._judged, (event["policy_steps"], event["greedy"].get("episodes"))
             return self._judged == before
-        if event["kind"] not in ("metrics", "evaluation"):
-            return False
-        point, known = (event["kind"], event["policy_steps"]), len(self._seen)
-        self._seen.add(point)
-        return len(self._seen) == known
+        seen = self._seen.get(event["kind"])
+        return seen is not None and not seen.add(event["policy_steps"])
 
 
 def _event(line: bytes, moments: dict[Any, int]) -> dict[str, Any] | None:
@@ -214,6 +235,8 @@ def _event(line: bytes, moments: dict[Any, int]) -> dict[str, Any] | None:
         if event["kind"] == "checkpoint":
             moments[taken] = event["policy_steps"]
     if not all(isinstance(event.get(name), kind) for name, kind in FIELDS.get(event["kind"], {}).items()):
+        return None
+    if "policy_steps" in event and not -MOST_STEPS <= event["policy_steps"] <= MOST_STEPS:
         return None
     return None if event["kind"] == "evaluation" and not isinstance(event["greedy"].get("mean"), int | float) else event
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,8 +33,7 @@ def read_mapping(path: Path, fix: str, keys: Sequence[str] = ()) -> dict[str, An
     """
     try:
         text = path.read_text(encoding="utf-8")
-        reader = FAST if len(text) < LONG else yaml.SafeLoader
-        content: Any = yaml.load(text, reader) if path.suffix == ".yaml" else json.loads(text)
+        content: Any = copy.deepcopy(_parse(text)) if path.suffix == ".yaml" else json.loads(text)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); {fix}") from None
     except (ValueError, yaml.YAMLError, RecursionError):
@@ -44,3 +45,9 @@ def read_mapping(path: Path, fix: str, keys: Sequence[str] = ()) -> dict[str, An
         if value is None or (not key and not isinstance(value, dict)):
             raise UserError(f"{path}: damaged, {f'{key} is missing' if key else 'not a mapping of keys'}; {fix}")
     return content
+
+
+@functools.lru_cache(maxsize=8)
+def _parse(text: str) -> Any:
+    """Return the values of a YAML file: a run's config is read several times at every boundary."""
+    return yaml.load(text, FAST if len(text) < LONG else yaml.SafeLoader)

@@ -20,9 +20,9 @@ from rlcore.store import checkpoint
 from rlcore.store.compare import tensor_digests
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import EventLog, read_events
+from rlcore.store.events import EventLog
+from rlcore.store.history import history
 from rlcore.store.patience import patiently
-from rlcore.store.series import evaluations
 from rlcore.system.training_clock import clock
 from rlcore.train.arithmetic import count
 from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop, why_over
@@ -72,7 +72,7 @@ class Session:
         self.window = MetricsWindow(config.metric)
         self.stopwatch = Stopwatch()
         self.owed: list[str] = []
-        self.scores = {e["policy_steps"]: e["greedy"]["mean"] for e in evaluations(read_events(run.events))}
+        self.scores = {e["policy_steps"]: e["greedy"]["mean"] for e in history(run.events).evaluations}
         self.interrupted = False
         self._recent: list[float] = []  # returns of the newest 100 episodes
         self._return: float | None = None  # their mean

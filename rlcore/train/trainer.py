@@ -43,7 +43,7 @@ from typing import Any
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import EnvironmentFault, RunError, UserError, first_line, machine_fault
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import ending, read_events
+from rlcore.store.history import history
 from rlcore.system.imports import large_imports, without_compiler
 from rlcore.system.printable import log_handler, print_traceback
 from rlcore.train.calls import Pace, call
@@ -211,7 +211,7 @@ class Trainer:
         path = None
         if not self.lost and self.session is not None and self.session.policy_steps and self.session.savable:
             path = self.session.save()["path"]
-        if self.session is not None and ending(read_events(self.run.events)) is None:  # what has ended stays so
+        if self.session is not None and history(self.run.events).ended is None:  # what has ended stays so
             self.session.events.append(
                 "end", policy_steps=self.session.policy_steps, status="interrupted", reason="signal"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,33 @@ def train_a_while(run: RunDirectory, first: int, last: int, every: int = 100) ->
     for step in range(first, last, every):
         values = {"Rewards/rew_avg": float(step), "Loss/policy_loss": -step / 7, "Time/sps_train": 1e4}
         log.append("metrics", policy_steps=step, values=values)
+
+
+def long_log(run: RunDirectory, events: int) -> None:
+    """Append as many events as a long PPO run leaves: metrics with clocks, and an evaluation after every 100th."""
+    values = {
+        "Rewards/rew_avg": 156.0,
+        "Game/ep_len_avg": 156.0,
+        "Loss/policy_loss": -0.0075,
+        "Loss/value_loss": 85.94,
+        "Loss/entropy_loss": -0.6005,
+        "Info/approx_kl": 0.0039,
+        "Info/clip_fraction": 0.0275,
+        "Info/grad_norm": 43.72,
+        "Info/ent_coef": 0.0,
+        "Info/clip_coef": 0.2,
+        "Info/learning_rate": 0.00046,
+        "Time/sps_env_interaction": 4802.8,
+        "Time/sps_train": 618.5,
+    }
+    with open(run.events, "a") as file:
+        for k in range(1, events + 1):
+            here = {"time": 1.8e9 + k, "policy_steps": 100 * k, "wall_s": k / 10, "cpu_s": k / 10}
+            changing = {name: value + k / 1000 for name, value in values.items()}
+            file.write(json.dumps({"kind": "metrics", **here, "values": changing}) + "\n")
+            if k % 100 == 0:
+                greedy = {"mean": k / 100, "std": 1.0, "ci95": [k / 100 - 1, k / 100 + 1], "episodes": 10}
+                file.write(json.dumps({"kind": "evaluation", **here, "final": False, "greedy": greedy}) + "\n")
 
 
 CARTPOLE = {

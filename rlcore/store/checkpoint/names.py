@@ -22,7 +22,7 @@ from rlcore.store.checkpoint.reading import (
 from rlcore.store.checkpoint.sealed_json import seal, unseal
 from rlcore.store.checkpoint.writing import move_aside, remove_leftovers
 from rlcore.store.directory import RunDirectory, write_text
-from rlcore.store.events import read_events
+from rlcore.store.history import history
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ def _names(run: RunDirectory) -> dict[str, str]:
 
 def _best_of_log(run: RunDirectory) -> dict[str, str]:
     """The last evaluation while training that was as good as any before it."""
-    events = [e for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
+    events = history(run.events).evaluations
     best = max(events, key=lambda e: (e["greedy"]["mean"], e["policy_steps"]), default=None)
     path = find(run.checkpoints, best["policy_steps"]) if best else None
     return {"best": path.name} if path else {}
