@@ -256,8 +256,16 @@ def serve(login: str, descriptor: int | None = None) -> None:
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Prefect prints is for the log; the pipe carries the port alone
     own = f"http://127.0.0.1:{port}"
+    # Prefect keeps each change of state twice, as a state and as an event, and holds every event against automations.
+    # Nobody looks at the events of a command's own API, and no automation is waiting for it.
+    unused = (
+        settings.PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED,
+        settings.PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED,
+        settings.PREFECT_SERVER_EVENTS_STREAM_OUT_ENABLED,
+    )
     with settings.temporary_settings(
-        {settings.PREFECT_SERVER_API_AUTH_STRING: login, settings.PREFECT_SERVER_CORS_ALLOWED_ORIGINS: own}
+        {settings.PREFECT_SERVER_API_AUTH_STRING: login, settings.PREFECT_SERVER_CORS_ALLOWED_ORIGINS: own},
+        set_defaults=dict.fromkeys(unused, False),
     ):
         server = uvicorn.Server(uvicorn.Config(protected_api(login), log_level="error", lifespan="on"))
         # In the main thread uvicorn would take the signals. Prefect reads the settings again in its requests.

@@ -6,10 +6,12 @@ import asyncio
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -137,6 +139,22 @@ def test_a_client_of_prefect_does_not_notice(tmp_path: Path, monkeypatch: pytest
             api.kill()
             assert client.read_flow(before).name == "watched"
             assert str(client.api_url).startswith(url)
+
+
+@pytest.mark.slow
+def test_serve_keeps_states_but_no_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.stores import furnish
+
+    furnish(tmp_path)
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    with local_api.prefect_api():
+        from prefect import flow, task
+
+        flow(lambda: task(lambda: 1, name="task")(), name="watched")()
+    with closing(sqlite3.connect(tmp_path / ".shepherd/prefect/prefect.db")) as store:
+        assert store.execute("select state_type from task_run").fetchall() == [("COMPLETED",)]
+        assert store.execute("select event from events").fetchall() == []
 
 
 def children() -> list[Any]:
