@@ -62,7 +62,7 @@ def bring(run: RunDirectory, news: News) -> str:
             client.set_tag(run_id, key, value)
     _log_params(client, found, tree)
     known = news.notes.get("mlflow") == (client.tracking_uri, run_id)  # else it lacks what was brought elsewhere
-    log_points(client, found, (news if known else news.everything()).points, whole=not known)
+    log_points(client, found, (news if known else news.everything()).points(), whole=not known)
     news.notes["mlflow"] = client.tracking_uri, run_id
     _log_artifacts(client, run, run_id)
     _log_results(client, run, found)

@@ -1,17 +1,22 @@
 """News of a run's event log: what it says that its backends have not been brought yet.
 
 A mirror is asked every half minute for days: what it costs is what is new, not the whole log again. Another process
-knows nothing of that, and begins at the first event.
+knows nothing of that, and begins at the first event. A log may be long: its points are read again from the disk by
+each backend, and never kept in memory.
 """
 
 from __future__ import annotations
 
+import collections
+import copy
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventReader, ending
-from rlcore.store.series import Event, Point, points
+from rlcore.store.series import Event, Point, Told, points
 
 
 class News:
@@ -23,32 +28,39 @@ class News:
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
-        self.moments: list[list[Point]] = []  # points that have come since the look before, a list an event
-        self.whole = False  # these are all there are
+        self.whole = False  # what is new is all there is
         self.first: Event | None = None  # of the log
         self.start: Event | None = None  # the one that says when and with what the run began
         self.ended: Event | None = None  # how training ended, as `rlcore.store.events.ending` says
         self.notes: dict[str, Any] = {}  # what a backend keeps from one time to the next
         self._reader = EventReader(run.events)
-        self._told: set[tuple[str, int, float]] = set()
+        self._told = Told()
+        self._before = copy.deepcopy((self._reader, self._told))  # as they were before the last look
         self._looks = 0
         self._files: dict[Path, tuple[int, int]] = {}
 
     def look(self) -> News:
         """Read what has come since the last look."""
-        events = list(self._reader.read())
+        self._before = copy.deepcopy((self._reader, self._told))
         self._looks += 1
         self.whole = self._looks == 1
-        self.moments = [list(points([event], self._told)) for event in events]
-        self.first = self.first or (events[0] if events else None)
-        self.start = self.start or next((event for event in events if event["kind"] == "start"), None)
-        self.ended = ending(events, self.ended)
+        for event in self._reader.read():
+            self.first = self.first or event
+            if event["kind"] == "start":
+                self.start = self.start or event
+            self.ended = ending((event,), self.ended)
+            collections.deque(points((event,), self._told), maxlen=0)  # noted in `told`
         return self
 
-    @property
-    def points(self) -> list[Point]:
-        """The points of all new moments."""
-        return [point for moment in self.moments for point in moment]
+    def moments(self) -> Iterator[list[Point]]:
+        """Yield the points that came with the last look, a list for each event; they are read from the disk again."""
+        reader, told = copy.deepcopy(self._before)
+        for event in reader.read(until=self._reader.offset):
+            yield list(points((event,), told))
+
+    def points(self) -> Iterator[Point]:
+        """Yield the points of all new moments."""
+        return itertools.chain.from_iterable(self.moments())
 
     def everything(self) -> News:
         """The log up to now as a first look shows it."""

@@ -1,16 +1,19 @@
 """TensorBoard and CSV beside the event log: made from it alone, so that every point is there exactly once.
 
-A file that this process has left as it is gets what is new. Of any other, what it should hold is computed whole and
-compared with it: one that is the beginning of it (an earlier process's, or one that a kill cut off) is continued, so
-that an open TensorBoard follows; any other is replaced.
+A file that this process has left as it is gets what is new. Of any other, what it should hold is made again, piece by
+piece, and compared with it: one that is the beginning of it (an earlier process's, or one that a kill cut off) is
+continued, so that an open TensorBoard follows; any other is replaced.
 """
 
 from __future__ import annotations
 
 import csv
+import heapq
 import io
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +21,85 @@ from flows.tracking.news import News
 from rlcore.store.directory import RunDirectory
 from rlcore.store.series import Point
 
-Cells = dict[int, dict[str, Any]]  # step -> metric -> value as text
+Cell = tuple[int, str, str]  # step, metric, value as text
+Row = dict[str, Any]  # metric -> value as text, beside policy_steps
+PIECE = 500  # rows or events that are made at once
 
 
 def bring_csv(run: RunDirectory, news: News) -> Path:
     """Bring metrics.csv up to date: a row a step, ascending, a column per metric, in a cell the last point."""
     path = run.path / "metrics.csv"
     names, tail, size = news.notes.get("csv", ((), {}, 0))  # columns, last row, bytes before it
-    last = max(tail, default=0)
-    if news.is_unchanged(path) and all(name in names and step >= last for name, _, _, step in news.points):
-        cells = _cells(news.points, tail)
+    last = tail.get("policy_steps", 0)
+    if news.is_unchanged(path) and all(name in names and step >= last for name, _, _, step in news.points()):
+        added = [(last, name, value) for name, value in tail.items() if name != "policy_steps"]
+        rows = list(_rows(itertools.chain(added, _cells(news.points())), ()))
         with open(path, "r+b") as file:
             file.seek(size)
-            file.write(_rows(names, cells))
+            file.write(_text(names, rows))
+        tail = rows[-1] if rows else {}
     else:
-        points = news.everything().points
-        names, cells, size = tuple(dict.fromkeys(name for name, *_ in points)), _cells(points, {}), 0
-        head = io.StringIO()
-        csv.writer(head, lineterminator="\n").writerow(["policy_steps", *names])
-        _bring(run, path, head.getvalue().encode() + _rows(names, cells))
-    tail = {step: cells[step] for step in [max(cells)]} if cells else {}
-    news.notes["csv"] = names, tail, path.stat().st_size - len(_rows(names, tail))
+        whole = news.everything()
+        names, late = _survey(whole.points())
+        tail = _bring_table(run, path, names, lambda: _rows(_on_time(_cells(whole.points())), late))
+    news.notes["csv"] = names, tail, path.stat().st_size - len(_text(names, [tail] if tail else []))
     news.note(path)
     return path
 
 
-def _cells(points: Sequence[Point], tail: Cells) -> Cells:
-    """The cells of points, beside those of a row that is there."""
-    cells = {step: dict(row) for step, row in tail.items()}
-    for name, value, _, step in points:
-        cells.setdefault(step, {"policy_steps": step})[name] = repr(value)
-    return cells
+def _cells(points: Iterable[Point]) -> Iterator[Cell]:
+    return ((step, name, repr(value)) for name, value, _, step in points)
 
 
-def _rows(names: Sequence[str], cells: Cells) -> bytes:
+def _survey(points: Iterable[Point]) -> tuple[tuple[str, ...], list[Cell]]:
+    """Return the metrics in the order of their first points, and the cells that come after those of a later step."""
+    names: dict[str, None] = {}
+    late: list[Cell] = []
+    highest = 0
+    for step, name, value in _cells(points):
+        names[name] = None
+        if step < highest:
+            late.append((step, name, value))
+        highest = max(step, highest)
+    return tuple(names), sorted(late, key=itemgetter(0))
+
+
+def _on_time(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Leave out the cells that `_survey` calls late."""
+    highest = 0
+    for cell in cells:
+        if cell[0] >= highest:
+            highest = cell[0]
+            yield cell
+
+
+def _rows(cells: Iterable[Cell], late: Iterable[Cell]) -> Iterator[Row]:
+    """Yield rows of cells that are in ascending order of steps; those that are late replace others."""
+    for step, of_step in itertools.groupby(heapq.merge(cells, late, key=itemgetter(0)), itemgetter(0)):
+        yield {"policy_steps": step} | {name: value for _, name, value in of_step}
+
+
+def _bring_table(run: RunDirectory, path: Path, names: Sequence[str], rows: Callable[[], Iterator[Row]]) -> Row:
+    """Bring a table with a head up to date; return its last row."""
+    head = io.StringIO()
+    csv.writer(head, lineterminator="\n").writerow(["policy_steps", *names])
+    last: Row = {}
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal last
+        yield head.getvalue().encode()
+        left = rows()
+        while piece := list(itertools.islice(left, PIECE)):
+            last = piece[-1]
+            yield _text(names, piece)
+
+    _bring(run, path, pieces)
+    return last
+
+
+def _text(names: Sequence[str], rows: Iterable[Row]) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, ["policy_steps", *names], restval="", lineterminator="\n")
-    writer.writerows(cells[step] for step in sorted(cells))
+    csv.DictWriter(text, ["policy_steps", *names], restval="", lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
 
 
@@ -66,41 +111,57 @@ def bring_tensorboard(run: RunDirectory, news: News) -> Path:
     path = run.path / "tensorboard" / f"events.out.tfevents.{int(start)}.shepherd"
     if news.is_unchanged(path):
         with open(path, "ab") as file:
-            file.write(_records(news.moments))
+            file.writelines(_records(news.moments()))
     else:
-        _bring(run, path, _records(news.everything().moments, start))
+        whole = news.everything()
+        _bring(run, path, lambda: _records(whole.moments(), start))
     news.note(path)
     return path
 
 
-def _records(moments: Sequence[Sequence[Point]], start: float | None = None) -> bytes:
-    """Points as TensorBoard's records, those of an event in one; `start` opens the file."""
+def _records(moments: Iterator[list[Point]], start: float | None = None) -> Iterator[bytes]:
+    """Yield points as TensorBoard's records, those of an event in one; `start` opens the file."""
     # protobuf makes these classes when it is imported, where pyright cannot see them
     from tensorboard.compat.proto import event_pb2
     from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     record: Any = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
-    output = io.BytesIO()
-    writer = RecordWriter(output)
-    if start is not None:
-        writer.write(record(wall_time=start, file_version="brain.Event:2").SerializeToString(deterministic=True))
-    for moment in filter(None, moments):
-        _, _, milliseconds, step = moment[0]
-        values = [Summary.Value(tag=name, simple_value=value) for name, value, *_ in moment]
-        scalars = record(wall_time=milliseconds / 1000, step=step, summary=Summary(value=values))
-        writer.write(scalars.SerializeToString(deterministic=True))
-    return output.getvalue()
+
+    def pieces() -> Iterator[Any]:
+        if start is not None:
+            yield record(wall_time=start, file_version="brain.Event:2")
+        for moment in filter(None, moments):
+            _, _, milliseconds, step = moment[0]
+            values = [Summary.Value(tag=name, simple_value=value) for name, value, *_ in moment]
+            yield record(wall_time=milliseconds / 1000, step=step, summary=Summary(value=values))
+
+    left = pieces()
+    while piece := list(itertools.islice(left, PIECE)):
+        output = io.BytesIO()
+        writer = RecordWriter(output)
+        for scalars in piece:
+            writer.write(scalars.SerializeToString(deterministic=True))
+        yield output.getvalue()
 
 
-def _bring(run: RunDirectory, path: Path, content: bytes) -> None:
-    """Make a file hold `content`: append what is missing, or replace a file that says something else."""
+def _bring(run: RunDirectory, path: Path, pieces: Callable[[], Iterator[bytes]]) -> None:
+    """Make a file hold what `pieces` yields: append what is missing, or replace a file that says something else."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    present = path.read_bytes() if path.exists() else b""
-    if content.startswith(present):
-        with open(path, "ab") as file:
-            file.write(content[len(present) :])
-    else:
-        temporary = run.path / f".mirror.{os.getpid()}"  # not beside the file: TensorBoard reads hidden event files too
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+    with open(path, "a+b") as file:
+        file.seek(0)
+        if all(_continue(file, piece) for piece in pieces()) and not file.read(1):
+            return
+    temporary = run.path / f".mirror.{os.getpid()}"  # not beside the file: TensorBoard reads hidden event files too
+    with open(temporary, "wb") as file:
+        file.writelines(pieces())
+    os.replace(temporary, path)
+
+
+def _continue(file: io.BufferedRandom, piece: bytes) -> bool:
+    """Read what a file has of a piece, and append the rest at its end; return False if it has something else."""
+    present = file.read(len(piece))
+    if not piece.startswith(present):
+        return False
+    file.write(piece[len(present) :])
+    return True

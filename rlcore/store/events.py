@@ -191,8 +191,11 @@ class EventReader:
         self._judged: tuple[Any, ...] | None = None
         self._moments: dict[Any, int] = {}  # env steps -> policy steps, of checkpoints
 
-    def read(self) -> Iterator[dict[str, Any]]:
-        """The events of the lines that are whole by now; they are read from the disk as they are asked for."""
+    def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the events of the lines that are whole by now, or that begin before the byte `until`.
+
+        Lines are read from the disk as they are asked for.
+        """
         if not self.path.exists():
             return
         try:
@@ -203,7 +206,7 @@ class EventReader:
         with file:
             file.seek(self.offset)
             for line in file:
-                if not line.endswith(b"\n"):
+                if not line.endswith(b"\n") or (until is not None and self.offset >= until):
                     return
                 self.offset, self._lines = self.offset + len(line), self._lines + 1
                 event = _event(line, self._moments)

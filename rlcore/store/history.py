@@ -1,4 +1,4 @@
-"""What the event log of a run says, read once in a process: later calls read only the lines that came since."""
+"""History of a run by its event log, read once in a process: later calls read only the lines that came since."""
 
 from __future__ import annotations
 
@@ -28,24 +28,18 @@ LOGS = 8  # that a process keeps in memory
 
 
 class History:
-    """What one log says, without the metrics that only mirrors show.
+    """Events of one log, and the points of the metrics that are asked for beside mirrors.
 
     Args:
         path: `events.jsonl`; need not exist yet.
-
-    Attributes:
-        events: all but the metrics, in the log's order.
-        ended: how training ended, as `rlcore.store.events.ending` says.
-        policy_steps: the largest of all metrics and checkpoints; 0 before the first.
-        newest: time of the newest metrics.
-        lines: points of the metrics in KEPT, as far as there are any.
     """
 
     def __init__(self, path: Path) -> None:
-        self.ended: Event | None = None
-        self.policy_steps, self.newest = 0, 0.0
-        self.lines: dict[str, Line] = {}
-        self.events: list[Event] = []
+        self.ended: Event | None = None  # how training ended, as `rlcore.store.events.ending` says
+        self.policy_steps = 0  # the largest of all metrics and checkpoints
+        self.newest = 0.0  # time of the newest metrics
+        self.lines: dict[str, Line] = {}  # metric -> points, of KEPT
+        self.events: list[Event] = []  # all but the metrics, in the log's order
         self._by_kind: dict[str, list[Event]] = {}
         self._reader, self._told = EventReader(path), Told()
         self._file: tuple[int, int] | None = None  # device and inode of what is read

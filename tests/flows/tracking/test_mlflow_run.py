@@ -9,19 +9,20 @@ import sqlite3
 import textwrap
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from flows.settings import WARM, artifact_root, own_store, tracking_uri
-from flows.tracking import mirror
+from flows.tracking import mirror, mlflow_points
 from flows.tracking.backends import bring
 from flows.tracking.mlflow_run import flat, store_of
 from flows.tracking.mlflow_store import connect, user
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
-from tests.flows.synthetic_runs import synthetic_run, train_a_while
+from tests.flows.synthetic_runs import long_log, synthetic_run, train_a_while
 from tests.processes import at_once
 from tests.soaking import file_in_turn
 
@@ -76,15 +77,14 @@ def mirrored(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     dies = """
         import os, signal
         from flows.tracking import mlflow_points
-        from mlflow import MlflowClient
-        mlflow_points.BATCH_METRICS = 7
-        log_batch, calls = MlflowClient.log_batch, []
-        def log_then_die(self, *args, **kwargs):
-            log_batch(self, *args, **kwargs)
-            calls.extend(kwargs.get("metrics", []))
-            if len(calls) == 14:
+        mlflow_points.BATCH_ROWS = 7
+        insert, calls = mlflow_points._insert, []
+        def insert_then_die(database, run_id, batch):
+            insert(database, run_id, batch)
+            calls.append(batch)
+            if len(calls) == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
-        MlflowClient.log_batch = log_then_die
+        mlflow_points._insert = insert_then_die
     """
     killed = textwrap.dedent(dies) + once["killed"]
     programs = [once["a"], once["b"], *[once["together"]] * 3, killed]
@@ -126,6 +126,39 @@ def test_points_are_there_once_after_repeated_mirrors_of_a_growing_log(home: Pat
         assert bring(run) == mlflow_run
     assert stored(home, mlflow_run) == expected(0, 3000)
     assert count_runs(home, "repeated") == 1
+
+
+def test_log_points_leaves_what_log_batch_leaves(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[list[tuple[object, ...]]] = []
+    for known in (True, False):  # rows of ours, and MLflow's own
+        run = synthetic_run(tmp_path / str(known), f"as log_batch {known}")
+        for moment in range(3):
+            steps = [300, 100, 200][moment]  # the latest is not the last
+            EventLog(run.events).append("metrics", policy_steps=steps, values={"b": steps / 7, "c": 0.0})
+        text = run.events.read_text().replace('"c": 0.0', '"c": 1e999')
+        run.events.write_text(text)
+        monkeypatch.setattr(mlflow_points, "_has_known_tables", lambda database, known=known: known)
+        mlflow_run = bring(run)
+        with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+            sql = "select key, value, step, is_nan from {} where run_uuid = ? order by key, step"
+            rows = [store.execute(sql.format(table), (mlflow_run,)) for table in ("metrics", "latest_metrics")]
+            left.append([tuple(row) for table in rows for row in table])
+    assert left[0] == left[1]
+    assert len(left[0]) == 6 + 2
+
+
+def test_a_long_log_is_mirrored_in_little_memory(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "long")
+    long_log(run, 3000)
+    bring(synthetic_run(tmp_path / "first", "first"))  # imports MLflow
+    tracemalloc.start()
+    try:
+        mlflow_run = bring(run)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(stored(home, mlflow_run)) == 3000 * 15 + 30
+    assert peak < 12_000_000  # all points in lists take 40 MB
 
 
 def test_a_run_that_mlflow_lost_meanwhile_is_brought_whole(home: Path, tmp_path: Path) -> None:
@@ -173,7 +206,7 @@ def test_an_update_asks_for_no_histories_and_brings_what_is_new(
         )
         bring(run)
     bring(run)
-    assert set(asked) == {"Test/cumulative_reward"}
+    assert asked == []
     test = {("Test/cumulative_reward", 1000): [6.0, 7.0], ("Test/cumulative_reward", 2000): [5.0]}
     assert {point: sorted(values) for point, values in stored(home, mlflow_run).items()} == expected(0, 3000) | test
 
