@@ -64,8 +64,8 @@ def _curves(made: Comparison, pictures: Sequence[Picture]) -> str:
         f"{made.measure.curve_words}: interquartile mean over seeds with its 95 % bootstrap band; thin lines are runs."
     )
     words += (
-        " Seconds are of training alone, without evaluations and checkpoints, processor time that of its own process;"
-        " a run that has ended keeps its value."
+        " Seconds are of training alone, without evaluations and checkpoints; processor time includes that of"
+        " environments in processes of their own; a run that has ended keeps its value."
     )
     for stem, what in (("curve_time", "wall time"), ("curve_cpu", "processor time")):
         if not any(p.stem.startswith(stem) for p in pictures):

@@ -33,6 +33,7 @@ class EpisodeIndex:
         self.width, self._row = width, 0  # the first that was not looked at
         self._open = np.zeros(width, np.int64)  # rows where the episodes begin that have not ended; -1: unknown
         self._found = WholeEpisodes(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._first = 0  # the first place of all that are found
 
     def next_row(self, oldest: int) -> int:
         """The first row whose ends are to be told to `find`, of those from `oldest` on."""
@@ -48,7 +49,7 @@ class EpisodeIndex:
             oldest: the first row that is remembered.
 
         Returns:
-            Those found now and before.
+            Those found now and before; the same object as at the last call if they are the same.
         """
         begins: list[int] = []
         lengths: list[int] = []
@@ -58,11 +59,15 @@ class EpisodeIndex:
                 lengths.append(row - self._open[env] + 1)
             self._open[env] = row + 1
         self._row += len(ended)
-        known = self._found
-        if begins:
-            known = WholeEpisodes(np.append(known.begins, begins), np.append(known.lengths, lengths))
-        if oldest:  # of an older one the row before is gone
-            there = known.begins >= (oldest + 1) * self.width
-            known = WholeEpisodes(known.begins[there], known.lengths[there])
-        self._found = known
-        return known
+        known, kept_from = (
+            self._found,
+            (oldest + 1) * self.width if oldest else 0,
+        )  # of older ones the row before is gone
+        if not begins and (self._first >= kept_from or not len(known.begins)):
+            return known
+        all_begins = np.append(known.begins, np.array(begins, np.int64))
+        all_lengths = np.append(known.lengths, np.array(lengths, np.int64))
+        there = all_begins >= kept_from
+        self._found = WholeEpisodes(all_begins[there], all_lengths[there])
+        self._first = int(self._found.begins.min(initial=np.iinfo(np.int64).max))
+        return self._found

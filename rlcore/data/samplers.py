@@ -154,19 +154,27 @@ class Episodes(Sampler):
 
     def __init__(self, length: int, prioritize_ends: bool = False) -> None:
         self.length, self.prioritize_ends = length, prioritize_ends
+        self._fitting: tuple[WholeEpisodes, np.ndarray] | None = None  # of the last memory.episodes(): which are long
 
     def can_draw(self, memory: Remembered) -> bool:
         """True when an episode of so many rows has ended."""
-        return bool((memory.episodes().lengths >= self.length).any())
+        return len(self._long_enough(memory.episodes())) > 0
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
         """See `Sampler`."""
-        begins, lengths = memory.episodes()
-        fits = np.flatnonzero(lengths >= self.length)
+        episodes = memory.episodes()
+        begins, lengths = episodes
+        fits = self._long_enough(episodes)
         chosen = fits[rng.integers(0, len(fits), count)]
         last = lengths[chosen] - self.length
         drawn = rng.integers(0, last + 1 + (self.length if self.prioritize_ends else 0))
         return begins[chosen] + np.minimum(drawn, last) * memory.width
+
+    def _long_enough(self, episodes: WholeEpisodes) -> np.ndarray:
+        """Return indices of the episodes that may be drawn; they change only when one ends or is overwritten."""
+        if self._fitting is None or self._fitting[0] is not episodes:
+            self._fitting = episodes, np.flatnonzero(episodes.lengths >= self.length)
+        return self._fitting[1]
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
         """See `Sampler`; those of an episode come when it has ended, and the last of them ends where it does.

@@ -14,8 +14,8 @@ Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, p
 
 RETURN, LENGTH = "Rewards/rew_avg", "Game/ep_len_avg"  # of the episodes that ended in a window while training
 BASELINE = "Evaluation/random_mean"  # sorts behind the return, which is to be the first chart in MLflow
-# Seconds of training until there, over all processes that led the run one after the other; of a processor, the main
-# process's alone.
+# Seconds of training until there, over all processes that led the run one after the other; of a processor, those of
+# environments and ranks that are processes too.
 WALL, CPU = "Time/wall_s", "Time/cpu_s"
 CLOCKS = (WALL, CPU)
 # An evaluation while training and the final one may be of the same step: other seeds, other numbers of episodes.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import resource
 import runpy
 import select
 import signal
@@ -47,9 +48,24 @@ def spawn(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options:
         raise
     finally:
         os.close(lifeline)
+    _children.add(child)
     # Not at exit: until the very end of this process somebody may still be waiting for the child.
     weakref.finalize(child, os.close, ours).atexit = False
     return child
+
+
+def children_seconds() -> float:
+    """Return processor seconds of children: of all that this process has waited for, and those of `spawn` that run."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ticks = 0
+    for child in list(_children):
+        with contextlib.suppress(OSError), open(f"/proc/{child.pid}/stat", "rb") as file:  # it has been waited for
+            # After the name in parentheses; utime, stime, and those of its own children that have ended.
+            ticks += sum(map(int, file.read().rpartition(b")")[2].split()[11:15]))
+    return ended.ru_utime + ended.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
+
+
+_children: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
 
 def import_path() -> str:

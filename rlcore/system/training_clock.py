@@ -6,10 +6,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rlcore.system.lifeline import children_seconds
+
 
 def clock() -> tuple[float, float]:
-    """Seconds of a clock and of this process's work, without those spent within `not_training`."""
-    return time.perf_counter() - _spent[0], time.process_time() - _spent[1]
+    """Return seconds of a clock, and processor seconds of this process and its children, without `not_training`'s."""
+    return wall(), time.process_time() + children_seconds() - _spent[1]
+
+
+def wall() -> float:
+    """Return seconds of a clock, without those spent within `not_training`."""
+    return time.perf_counter() - _spent[0]
 
 
 _spent = [0.0, 0.0]

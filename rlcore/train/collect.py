@@ -18,7 +18,7 @@ from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves
 from rlcore.judge.random_agent import RandomAgent
 from rlcore.protocols import Agent, VectorEnv
-from rlcore.system.training_clock import clock
+from rlcore.system.training_clock import wall
 from rlcore.types import Alone, Arrival, Ranks, State, Steps
 
 # Observations and is_first -> what the agent says, [B, A], what the environments are to do, extras.
@@ -85,7 +85,7 @@ class Collector:
             Steps [T, B] and the arrival [B] after them (as `Steps` without T and without action). They share storage
             that the next call overwrites.
         """
-        began = clock()[0]
+        began = wall()
         arrival = self.arrival if self.arrival is not None else self.envs.reset()
         if self._room is None or len(self._room) != length + 1:
             self._room = Room(length + 1, arrival, self.device)
@@ -107,7 +107,7 @@ class Collector:
             actions, width = int(self.ranks.sum(torch.tensor(actions))), width * self.ranks.size
         self.env_steps, self.policy_steps = self.env_steps + actions, self.policy_steps + length * width
         self.arrival = room.last = arrival if self._in_place is not None else copy_arrival(arrival)
-        self.seconds = clock()[0] - began
+        self.seconds = wall() - began
         return self._steps(room, said, carry)
 
     def _acts(self, room: Room, length: int) -> Act:

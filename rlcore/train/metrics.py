@@ -14,7 +14,7 @@ from torch import Tensor
 from rlcore.config.groups import REDUCTIONS, MetricConfig
 from rlcore.config.values import nearest
 from rlcore.errors import RunError, UserError
-from rlcore.system.training_clock import clock
+from rlcore.system.training_clock import clock, wall
 from rlcore.types import Episode, Metrics
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,9 @@ class MetricsWindow:
 
 
 class Stopwatch:
-    """Wall and CPU seconds spent training (inside `advance`), over all processes of a run.
+    """Wall and CPU seconds spent training (inside `advance`), over all processes that led a run one after the other.
+
+    CPU seconds include those of environments and ranks that are processes.
 
     Args:
         wall: seconds before this process.
@@ -152,7 +154,7 @@ class Stopwatch:
     @property
     def wall(self) -> float:
         """Seconds so far."""
-        return self._wall + (clock()[0] - self._since[0] if self._since else 0.0)
+        return self._wall + (wall() - self._since[0] if self._since else 0.0)
 
     @property
     def cpu(self) -> float:

@@ -23,7 +23,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog
 from rlcore.store.history import history
 from rlcore.store.patience import patiently
-from rlcore.system.training_clock import clock
+from rlcore.system.training_clock import wall
 from rlcore.train.arithmetic import count
 from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop, why_over
 from rlcore.train.fingerprint import fingerprint
@@ -164,13 +164,13 @@ class Session:
         if self.owed or reason is not None:
             due, self.owed = tuple(self.owed), []
             return Boundary(self.policy_steps, due, reason is not None, reason)
-        start, mark = self.policy_steps, clock()[0]
+        start, mark = self.policy_steps, wall()
 
         def on_iteration(metrics: list[Metrics]) -> bool:
             nonlocal mark
             episodes, stop = self._exchange()
-            self._account(metrics, episodes, clock()[0] - mark, on_progress)
-            mark = clock()[0]
+            self._account(metrics, episodes, wall() - mark, on_progress)
+            mark = wall()
             return stop if self.training.ranks.size > 1 else self._is_to_end
 
         until = next_stop(self.config, start)

@@ -148,7 +148,7 @@ def test_log_points_leaves_what_log_batch_leaves(home: Path, tmp_path: Path, mon
 
 
 def test_a_long_log_is_mirrored_in_little_memory(home: Path, tmp_path: Path) -> None:
-    run = synthetic_run(tmp_path / "run", "long")
+    run = synthetic_run(tmp_path / "run", "of 3000 events")
     long_log(run, 3000)
     bring(synthetic_run(tmp_path / "first", "first"))  # imports MLflow
     tracemalloc.start()

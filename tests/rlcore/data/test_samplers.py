@@ -71,6 +71,23 @@ def test_sequences_of_whole_episodes_are_drawn_as_often_as_they_are_to_be(rollou
                 assert not (batch.steps.terminated | batch.steps.truncated)[:-1].any()
 
 
+def test_episodes_are_looked_through_only_when_they_change() -> None:
+    sampler = Episodes(LENGTH)
+    oracle, replay = Oracle(0), memory(sampler)
+    replay.extend(*oracle.steps(20))
+    oracle.ends = 0.0
+    replay.extend(*oracle.steps(1))
+    before = replay.episodes()
+    fitting = sampler._long_enough(before)
+    assert len(fitting) > 0
+    replay.extend(*oracle.steps(10))  # no episode ends, and none is overwritten
+    assert replay.episodes() is before
+    assert sampler._long_enough(replay.episodes()) is fitting
+    replay.extend(*oracle.steps(40))
+    assert len(replay.episodes().begins) == 0
+    assert not sampler.can_draw(replay)
+
+
 def test_until_an_episode_of_so_many_rows_has_ended_gradient_steps_wait() -> None:
     oracle, replay = Oracle(0, ends=0.0), memory(Episodes(LENGTH), ratio=1.0, end=10 * WIDTH)
     for row in range(9):
