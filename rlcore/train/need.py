@@ -26,6 +26,9 @@ from rlcore.system.free import Free, size
 # Bytes that nobody else has, measured: a trainer after a short training, an environment's process (CartPole; of MuJoCo
 # twice that), an environment in the trainer (CartPole; of Box2D 96 kB, of MuJoCo 1 MB), a thread of torch.
 PROCESS, WORKER, ENVIRONMENT, THREAD = 240 << 20, 20 << 20, 6 << 10, 100 << 10
+# Bytes of the command that leads a trainer, measured while it trains: its own process with MLflow 215 MB, Prefect's API
+# 175 MB. They are there before a run is checked, so they are told but not held against what is free.
+COMMAND = 390_000_000
 STATE = 256  # bytes of an environment's state in a checkpoint
 BEYOND = 1 << 80  # bytes, where a size has more than 63 bits
 PER_CORE = 4  # ranks: each of them computes all the time
@@ -89,11 +92,12 @@ class Need:
             return f"{self.busy} processes that compute all the time, and there are {free.cores} cores here"
         return None
 
-    def sentence(self, free: Free) -> str:
-        """The sum beside what is free."""
+    def sentence(self, free: Free, command: bool = False) -> str:
+        """Return the sum beside what is free; `command`: with the memory of the command that leads the trainer."""
+        whole = replace(self, memory=self.memory | {"command, Prefect and MLflow": COMMAND}) if command else self
         told = (
             f"{size(sum(parts.values()))} of {size(there)} free {name} ({_list(parts)})"
-            for name, parts, there in self._beside(free)
+            for name, parts, there in whole._beside(free)
         )
         return f"needs about {', '.join(told)}"
 

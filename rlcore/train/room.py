@@ -22,7 +22,7 @@ LARGE = 100_000  # numbers of an observation, or choices of an action
 LAYERS = 16  # that may be as wide as the largest number of the config, before anybody counts
 
 
-def check_room(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool = False) -> None:
+def check_room(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool = False, command: bool = False) -> None:
     """Refuse a run that this machine has no room for, before anything of it is made.
 
     Args:
@@ -31,6 +31,7 @@ def check_room(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool = Fal
         folder: of the run; need not be there yet.
         begun: this is the run's first process. Torch, which counts what an algorithm keeps, is there then; else it is
             loaded only where numbers of the config are so large that the count may decide. The sum is told.
+        command: a command leads this process, so that the sum that is told includes it.
 
     Raises:
         UserError: names what there is too little of, the key that asks for so much, and the largest value that fits.
@@ -42,7 +43,7 @@ def check_room(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool = Fal
     if begun or _may_be_large(config, spec, free):
         whole = _refuse_beyond(free, config, spec, counts=True)
     if begun:
-        for sentence in (whole.sentence(free), *([whole.plan] if whole.plan else [])):
+        for sentence in (whole.sentence(free, command), *([whole.plan] if whole.plan else [])):
             log.info("%s", sentence)
 
 

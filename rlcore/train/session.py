@@ -56,7 +56,7 @@ class Session:
         if (
             config.fabric.ranks > 1 and "LOCAL_RANK" not in os.environ
         ):  # before there are others; one rank checks itself
-            check_room(config, EnvSpec.from_json(card["spec"]), run.path, begun=True)
+            check_room(config, EnvSpec.from_json(card["spec"]), run.path, begun=True, command=True)
         self.followers = Followers(run, config)
         earlier = ResumePoint.find(run, config.checkpoint.resume_from)
         compiled = decide(

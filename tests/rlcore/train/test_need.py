@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import resource
 import sys
 from pathlib import Path
@@ -121,6 +122,18 @@ def test_ranks_and_processes_of_environments_are_in_the_sum() -> None:
     two = summed(config("env.num_envs=3", "fabric.devices=2", "env.sync_env=false"), SPEC)
     assert two.memory["processes"] == 2 * one["processes"] + 6 * needs.WORKER
     assert two.memory["parameters"] == 2 * one["parameters"] and two.memory["rollout"] == 2 * one["rollout"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "peak"),
+    [([], 594), (["env.num_envs=16", "env.sync_env=false"], 950)],
+    ids=["in the trainer", "in 16 processes"],
+)
+def test_sentence_says_what_the_tree_of_a_command_was_measured_to_take(overrides: list[str], peak: int) -> None:
+    """The sum of PSS over all processes of `shepherd train exp=ppo` on CartPole at its peak, in MB, is told to 25 %."""
+    told = summed(config(*overrides), SPEC).sentence(PLENTY, command=True)
+    found = re.search(r"needs about (\d+) MB", told)
+    assert found is not None and abs(int(found[1]) - peak) < peak / 4, told
 
 
 def test_what_a_gpu_learns_with_is_held_against_its_memory() -> None:
