@@ -1,13 +1,12 @@
 """News of a run's event log: what it says that its backends have not been brought yet.
 
 A mirror is asked every half minute for days: what it costs is what is new, not the whole log again. Another process
-knows nothing of that, and begins at the first event. A log may be long: its points are read again from the disk by
-each backend, and never kept in memory.
+knows nothing of that, and begins at the first event. The points of a few events are kept for all backends; those of
+many are read again from the disk by each, and never kept in memory.
 """
 
 from __future__ import annotations
 
-import collections
 import copy
 import itertools
 from collections.abc import Iterator
@@ -17,6 +16,8 @@ from typing import Any
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventReader, ending
 from rlcore.store.series import Event, Point, Told, points
+
+FEW = 500  # events whose points are kept in memory
 
 
 class News:
@@ -35,6 +36,7 @@ class News:
         self.notes: dict[str, Any] = {}  # what a backend keeps from one time to the next
         self._reader = EventReader(run.events)
         self._told = Told()
+        self._kept: list[list[Point]] | None = []  # new moments; None: too many
         self._before = copy.deepcopy((self._reader, self._told))  # as they were before the last look
         self._looks = 0
         self._files: dict[Path, tuple[int, int]] = {}
@@ -44,16 +46,23 @@ class News:
         self._before = copy.deepcopy((self._reader, self._told))
         self._looks += 1
         self.whole = self._looks == 1
+        kept: list[list[Point]] = []
         for event in self._reader.read():
             self.first = self.first or event
             if event["kind"] == "start":
                 self.start = self.start or event
             self.ended = ending((event,), self.ended)
-            collections.deque(points((event,), self._told), maxlen=0)  # noted in `told`
+            moment = list(points((event,), self._told))
+            if len(kept) <= FEW:
+                kept.append(moment)
+        self._kept = kept if len(kept) <= FEW else None
         return self
 
     def moments(self) -> Iterator[list[Point]]:
-        """Yield the points that came with the last look, a list for each event; they are read from the disk again."""
+        """Yield the points that came with the last look, a list for each event."""
+        if self._kept is not None:
+            yield from self._kept
+            return
         reader, told = copy.deepcopy(self._before)
         for event in reader.read(until=self._reader.offset):
             yield list(points((event,), told))

@@ -163,5 +163,6 @@ def _continue(file: io.BufferedRandom, piece: bytes) -> bool:
     present = file.read(len(piece))
     if not piece.startswith(present):
         return False
-    file.write(piece[len(present) :])
+    if len(present) < len(piece):  # at the end of the file; elsewhere a write, even of nothing, would spoil the buffer
+        file.write(piece[len(present) :])
     return True

@@ -185,6 +185,21 @@ def test_what_is_new_is_brought_and_nothing_else_is_read_or_made_again(
     assert path.read_bytes() == bits
 
 
+@pytest.mark.parametrize("name", list(BACKENDS))
+def test_bring_makes_the_same_file_by_small_pieces(
+    run: RunDirectory, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(run, 4, 50)
+    EventLog(run.events).append("evaluation", policy_steps=150, final=True, greedy=RESULT)  # out of order
+    path = bring(run, name)
+    whole = path.read_bytes()
+    monkeypatch.setattr("flows.tracking.news.FEW", 3)  # the rest is read from the disk
+    monkeypatch.setattr("flows.tracking.tensorboard_csv.PIECE", 4)
+    for kept in (0, 5, len(whole) // 2, len(whole)):
+        path.write_bytes(whole[:kept])
+        assert bring(run, name).read_bytes() == whole
+
+
 def test_csv_gets_new_columns_and_earlier_rows_while_a_run_is_trained(run: RunDirectory) -> None:
     news, log = News(run), EventLog(run.events)
     BACKENDS["csv"](run, news.look())
