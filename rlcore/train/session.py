@@ -20,7 +20,7 @@ from rlcore.store import checkpoint
 from rlcore.store.compare import tensor_digests
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import EventLog
+from rlcore.store.events import EventLog, read_events
 from rlcore.store.history import history
 from rlcore.store.patience import patiently
 from rlcore.system.training_clock import wall
@@ -114,9 +114,10 @@ class Session:
 
         Training goes on behind the checkpoint, so nobody measures them again.
         """
-        here = [event for event in read_events(self.run.events) if event.get("policy_steps", 0) <= self.policy_steps]
-        judged = [event["policy_steps"] for event in evaluations(here)]
-        there = {"metrics": sum(event["kind"] == "metrics" for event in here), "evaluation": len(judged)}
+        limit = self.policy_steps
+        judged = [e["policy_steps"] for e in history(self.run.events).evaluations if e["policy_steps"] <= limit]
+        here = (e for e in read_events(self.run.events) if e["kind"] == "metrics" and e["policy_steps"] <= limit)
+        there = {"metrics": sum(1 for _ in here), "evaluation": len(judged)}
         after = judged.count(self.policy_steps)  # an evaluation follows the checkpoint that it is of
         lost = {"metrics": logged.get("metrics", 0) - there["metrics"]}
         lost["evaluation"] = logged.get("evaluation", 0) - (len(judged) - after)
