@@ -86,7 +86,7 @@ class History:
         """Return which file the log is, and the last bytes before an offset."""
         try:
             descriptor = os.open(self._reader.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except OSError:  # the reader says what is wrong with it
             return None, b""
         try:
             status, tail = os.fstat(descriptor), min(offset, 256)
