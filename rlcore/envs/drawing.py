@@ -10,10 +10,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rlcore.envs.spaces import is_plane, kind_of, obs_spaces
+from rlcore.envs.spaces import array_spec, is_plane, kind_of, obs_spaces
 from rlcore.envs.suites.suite import Suite, open_env
 from rlcore.envs.wrappers import flat_leaves, layers
 from rlcore.errors import UserError, first_line
+from rlcore.spec import IMAGES_ARE
 from rlcore.user_code import is_failure, spell_error
 
 _SHAPES: dict[str, tuple[int, ...] | None] = {}  # of pictures, by the environment that they are drawn of
@@ -34,15 +35,27 @@ def drawn_shape(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str)
         [height, width, 3], or None.
 
     Raises:
-        UserError: it has no image and cannot be drawn.
+        UserError: it has no image and cannot be drawn, or its space does not declare as an image what is asked for.
     """
     name = repr((suite.name, env_id, sorted(wrapper.items(), key=str)))
     if name not in _SHAPES:
         with closing(open_env(suite, env_id, wrapper)) as env:
             parts = flat_leaves(env.observation_space)
             has_image = any(is_plane(space) or kind_of(part, space) == "image" for part, _, space in parts)
+            if not has_image:
+                _refuse_undeclared(env_id, key, {part: space for part, path, space in parts if not path or part == key})
         _SHAPES[name] = None if has_image else _draw_once(suite, env_id, wrapper, key)
     return _SHAPES[name]
+
+
+def _refuse_undeclared(env_id: str, key: str, parts: Mapping[str, spaces.Space[Any]]) -> None:
+    """Refuse to draw where an observation of its own is meant, whose type or bounds are not those of an image."""
+    for part, space in parts.items():
+        if isinstance(space, spaces.Box) and (spec := array_spec(part, space)).looks_like_image:
+            raise UserError(
+                f"algo.cnn_keys.encoder=[{key}]: the observation {part!r} of {env_id} ({spec.describe()}) is no image: "
+                f"{IMAGES_ARE}; declare it so in the environment's space"
+            )
 
 
 def _draw_once(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) -> tuple[int, ...]:

@@ -69,6 +69,15 @@ def test_env_notices_and_check_spec_name_what_looks_like_an_image(
     assert "an image is a Box of uint8, or of real numbers with the bounds 0 and 1; declare it so" in str(refused.value)
 
 
+@pytest.mark.parametrize("key", ["rgb", "state"])
+def test_make_refuses_to_draw_beside_an_image_with_other_bounds(key: str) -> None:
+    image = spaces.Box(0, 255, (3, 64, 64), np.float32)
+    for observation, part in ((image, "state"), (spaces.Dict({key: image}), key)):
+        settings = EnvSettings("Probe/Spaces-v0", wrapper={"observation": observation}, image_key=key)
+        with pytest.raises(UserError, match=rf"'{part}' of Probe/Spaces-v0 \(float32, \[3, 64, 64\], 0 to 255\) is no"):
+            make(settings)
+
+
 def test_env_notices_leave_images_and_small_arrays_alone() -> None:
     assert told("ppo", spec(spaces.Box(-9, 9, (4, 7, 3)))) == []
     images = spaces.Dict({"rgb": spaces.Box(0, 1, (64, 64, 3)), "state": spaces.Box(-1, 1, (2,))})
