@@ -50,14 +50,15 @@ class Lanes(Protocol):
         """Let a single environment (its `unwrapped`) go on where a lane is."""
         ...
 
-    def attributes(self, envs: Sequence[gymnasium.Env]) -> Mapping[str, np.ndarray | list[Any]]:
+    def attributes(self, envs: Sequence[gymnasium.Env]) -> Mapping[str, np.ndarray | list[Any]] | None:
         """Attributes that `take` and resets change in single environments, for all lanes at once.
 
         Args:
             envs: the single environment of each lane (its `unwrapped`), which draws the starts of its episodes.
 
         Returns:
-            Name -> arrays [B, ...], or a list of B values; all other attributes are the same in each lane.
+            Name -> arrays [B, ...], or a list of B values; all other attributes are the same in each lane. None if
+            that is not known, or the suite has `engines`: then each lane is saved by itself, which takes 0.15 ms.
         """
         ...
 

@@ -17,7 +17,7 @@ from gymnasium.wrappers import TimeLimit
 
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.exact.recording import random_action
-from rlcore.envs.exact.stacked import stack_encoded, unstack
+from rlcore.envs.exact.stacked import stack, stack_encoded, unstack
 from rlcore.envs.exact.state import capture, restore
 from rlcore.envs.make import EnvSettings, make, suite_for
 from rlcore.envs.spaces import obs_bounds, spec_of
@@ -84,18 +84,30 @@ class NativeVectorEnv(EpisodicVectorEnv):
 
     def _capture(self) -> State:
         """The states of the lanes, stacked as those of single environments are."""
-        single, lengths = self._single[0], stack_encoded(self._length.tolist())
-        self._lanes.take(0, single)
-        values, parts = self._lanes.attributes([one.unwrapped for one in self._single]), dict[str, State]()
+        lengths = self._length.tolist()
+        find = getattr(self._lanes, "attributes", None)  # lanes of a suite from outside need not have it
+        values = find([one.unwrapped for one in self._single]) if find else None
+        if values is None:
+            return stack([self._capture_lane(index, length) for index, length in enumerate(lengths)])
         own = {k: {"arrays": v} if isinstance(v, np.ndarray) else stack_encoded(v) for k, v in values.items()}
-        for (index, layer), chain in zip(capture(single)["layers"].items(), layers(single), strict=True):
+        first, counts, parts = self._single[0], stack_encoded(lengths), dict[str, State]()
+        for (index, layer), chain in zip(self._capture_lane(0, 0)["env"]["layers"].items(), layers(first), strict=True):
             # What the lanes have in common is that of the first.
             common: dict[str, State] = {name: {"same": value} for name, value in layer["attributes"].items()}
             if isinstance(chain, TimeLimit):
-                common["_elapsed_steps"] = lengths
-            attributes = common | (own if chain is single.unwrapped else {})
+                common["_elapsed_steps"] = counts
+            attributes = common | (own if chain is first.unwrapped else {})
             parts[index] = {"fields": {"class": {"same": layer["class"]}, "attributes": {"fields": attributes}}}
-        return {"fields": {"env": {"fields": {"layers": {"fields": parts}}}, "length": lengths}}
+        return {"fields": {"env": {"fields": {"layers": {"fields": parts}}}, "length": counts}}
+
+    def _capture_lane(self, index: int, length: int) -> State:
+        """The state of a lane as that of a single environment."""
+        single = self._single[index]
+        self._lanes.take(index, single)
+        for layer in layers(single):
+            if isinstance(layer, TimeLimit):
+                layer._elapsed_steps = length  # pyright: ignore[reportPrivateUsage]
+        return {"env": capture(single), "length": length}
 
     def _restore(self, states: list[State]) -> None:
         for index, (single, state) in enumerate(zip(self._single, states, strict=True)):
