@@ -71,6 +71,10 @@ class Mistakes:
                 _forget_frames(mistake)
             self.note(*error.mistakes)
 
+    def any(self, holds: Callable[[str], bool]) -> bool:
+        """Return True if `holds` is true of the sentence of a mistake."""
+        return any(holds(str(error)) for error in self._found)
+
     def leave_out(self, follows: Callable[[str], bool]) -> None:
         """Forget mistakes that follow from others, by their sentences, unless none would be left."""
         self._found = [error for error in self._found if not follows(str(error))] or self._found

@@ -8,11 +8,11 @@ from pathlib import PurePath
 from typing import Any
 
 from rlcore import plugins
-from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms import ALGORITHMS, refuse_unknown
 from rlcore.compiled import when_to_compile
 from rlcore.config.build import build
 from rlcore.config.groups import REDUCTIONS, RunConfig
-from rlcore.config.values import nearest, spell
+from rlcore.config.values import spell
 from rlcore.errors import Mistakes, UserError
 
 
@@ -28,8 +28,7 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     name = algo.get("name") if isinstance(algo, Mapping) else None
     if not isinstance(algo, Mapping) or name in (None, "???"):
         raise UserError(f"no algorithm chosen: name a preset, as exp=ppo; algorithms: {', '.join(ALGORITHMS)}")
-    if name not in ALGORITHMS:
-        raise UserError(f"algo.name={name}: not an algorithm here{nearest(str(name), ALGORITHMS)}")
+    refuse_unknown(spell(name))
     module, mistakes = ALGORITHMS[name], Mistakes()
     config: Any = None
     keys: Any = None
@@ -74,6 +73,10 @@ def cross_check(config: RunConfig) -> None:
     for key, value in (("root_dir", config.root_dir), ("run_name", config.run_name)):
         if ".." in PurePath(value).parts:
             raise UserError(f"{key}={value}: leads out of its folder; log_root or run_dir chooses another one")
+    if config.evaluation.film == "every" and not config.env.capture_video:
+        raise UserError(
+            "evaluation.film=every: has no effect without env.capture_video=true; add that, or leave it out"
+        )
     unknown = [r for r in config.metric.aggregator.metrics.values() if r not in REDUCTIONS]
     if unknown:
         raise UserError(f"metric.aggregator.metrics: {unknown[0]!r} must be one of {', '.join(REDUCTIONS)}")

@@ -14,7 +14,7 @@ from rlcore.errors import Mistakes, UserError
 # Families of SheepRL's algorithms -> their keys; what stands below a key is theirs too.
 KEYS: dict[tuple[str, ...], str] = {
     ("sac", "droq", "sac_ae", "dreamer", "p2e"): """
-        algo.replay_ratio algo.learning_starts algo.per_rank_pretrain_steps algo.per_rank_gradient_steps
+        algo.replay_ratio algo.learning_starts algo.per_rank_pretrain_steps
         algo.cnn_keys.decoder algo.mlp_keys.decoder algo.actor.optimizer algo.critic.optimizer""",
     ("sac", "droq", "sac_ae"): """
         algo.tau algo.hidden_size algo.alpha algo.actor.hidden_size algo.critic.hidden_size algo.critic.n
@@ -44,6 +44,8 @@ KEYS: dict[tuple[str, ...], str] = {
 
 # Keys of theirs that no algorithm here has -> whose, and what serves here instead.
 WHOSE = {
+    "algo.per_rank_gradient_steps": "SheepRL's key of 2023; use algo.replay_ratio, the gradient steps for each policy "
+    "step (algo.per_rank_gradient_steps / algo.train_every)",
     "algo.shuffle": "rl8's key (shuffle_minibatches), not there yet: minibatches are always drawn anew",
     "algo.shuffle_minibatches": "rl8's key, not there yet: minibatches are always drawn anew",
     "algo.model": "rl8's key, not there yet: networks are set by algo.encoder, algo.actor and algo.critic",
@@ -67,7 +69,7 @@ def refuse_absent_keys(tree: dict[str, Any]) -> None:
     One `UserError` says of all whose they are.
     """
     name, mistakes = at(tree, "algo.name"), Mistakes()
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         return  # that is told when the config is built
     there = [argument.key for argument in (*arguments(RunConfig), *arguments(ALGORITHMS[name].Config, "algo."))]
     absent = {key: _whose(families, name) for families, theirs in KEYS.items() for key in theirs.split()} | WHOSE

@@ -21,10 +21,10 @@ from flows.config.absent_keys import refuse_absent_keys
 from flows.config.overrides import Typed, parse
 from flows.config.sheeprl_names import add_class_names, name_classes, names_class
 from rlcore import plugins
-from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms import ALGORITHMS, refuse_unknown
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import defaults
-from rlcore.config.values import at, nearest, plain, spell
+from rlcore.config.values import at, plain, spell
 from rlcore.errors import Mistakes, UserError
 from rlcore.run_config import build_config
 from rlcore.store.run_files import read_mapping
@@ -41,6 +41,9 @@ ELSEWHERE = {
     "environment or in .env"
 }
 FIRST = ("exp=", "algo=", "algo.name=", "env=", "env.id=", "env.wrapper._target_=")  # mistakes that outweigh all others
+# Beginnings of the mistake that names a suite which is not there, and of those which follow from it.
+ENVIRONMENT = ("env=", "env.wrapper._target_=", "env.id=")
+OF_ITS_SUITE = ("unknown key 'env.", "env.id=", "env.wrapper.")
 _LOCK = threading.Lock()  # Hydra's registries and parser are not made for several threads
 
 
@@ -174,9 +177,8 @@ def _merge(config: DictConfig, typed: Typed, mistakes: Mistakes) -> DictConfig:
             raise UserError(f"{group}={spell(node)}: this is a group of keys, not a single value")
     plugins.require(OmegaConf.select(config, "plugins") or ())
     name = OmegaConf.select(config, "algo.name", throw_on_missing=False)
-    if name is not None and name not in ALGORITHMS:
-        known = f"{nearest(str(name), ALGORITHMS)}; algorithms: {', '.join(ALGORITHMS)}, and plugins=[your_module]"
-        raise UserError(f"algo.name={spell(name)}: not an algorithm here{known}")
+    if name is not None:
+        refuse_unknown(spell(name))
     names, algo = yaml_files.default_names(), {} if name is None else defaults(ALGORITHMS[name].Config)
     built_in = defaults(RunConfig) | names | {"algo": algo}
     merged = OmegaConf.create(built_in)
@@ -222,8 +224,12 @@ def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str,
     with mistakes.catch():
         checked = build_config(tree)
     if checked is None or mistakes:
-        mistakes.leave_out(lambda sentence: _is_interpolated(config, sentence.partition("=")[0]))
         _add_mistakes_of_environment(tree, mistakes)
+        mistakes.leave_out(
+            lambda sentence: _is_interpolated(config, sentence.partition("=")[0]) and not sentence.startswith("env.id=")
+        )
+        if mistakes.any(lambda sentence: sentence.startswith(ENVIRONMENT) and "is not there yet" in sentence):
+            mistakes.leave_out(lambda sentence: sentence.startswith(OF_ITS_SUITE) and "not there yet" not in sentence)
         mistakes.tell(FIRST)
     values = plain(checked)
     _refuse_secrets(values)
@@ -247,7 +253,7 @@ def _add_mistakes_of_environment(tree: Mapping[str, Any], mistakes: Mistakes) ->
     env_id, wrapper = at(tree, "env.id"), at(tree, "env.wrapper") or {}
     if not isinstance(wrapper, Mapping):
         return  # one of the mistakes
-    named = isinstance(env_id, str) and env_id != "???" and printable_line(env_id) == env_id
+    named = isinstance(env_id, str) and env_id not in ("", "???") and printable_line(env_id) == env_id
     if named and "_target_" not in wrapper:
         devices = at(tree, "fabric.devices")
         devices = len(devices) if isinstance(devices, list) else devices  # a list of GPUs

@@ -6,30 +6,24 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rlcore.algorithms import ABSENT
 from rlcore.config.values import nearest, spell
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# SheepRL's files that have no counterpart yet, by their whole name or its first word.
-_LATER = frozenset(
-    (
-        "dreamer_v3_5",
-        "dreamer_v3_5_100k_ms_pacman",
-        "dreamer_v3_5_dmc_walker_walk",
-        "dreamer_v3_L_navigate",
-        "dreamer_v3_minedojo",
-        "dreamer_v3_super_mario_bros",
-        "p2e",
-        "ppo_decoupled",
-        "ppo_super_mario_bros",
-        "sac_decoupled",
-    )
+# SheepRL's files that have no counterpart yet, by the beginnings of their names.
+_LATER = (
+    *ABSENT,
+    "dreamer_v3_L_navigate",
+    "dreamer_v3_minedojo",
+    "dreamer_v3_super_mario_bros",
+    "ppo_super_mario_bros",
 )
-NOT_YET: dict[str, frozenset[str]] = {
+NOT_YET: dict[str, tuple[str, ...]] = {
     "exp": _LATER,
     "algo": _LATER,
-    "env": frozenset(("minecraft", "minedojo", "minerl", "super")),
+    "env": ("minecraft", "minedojo", "minerl", "super_mario_bros"),
 }
 MANY = 20  # files of a group: a sentence that lists more is not read, and a command lists them better
 LISTED = {"exp": "agents", "algo": "agents", "env": "envs"}
@@ -51,7 +45,7 @@ def not_an_option(group: str, name: str, options: Collection[str]) -> str:
 
 def is_of_sheeprl(group: str, name: str) -> bool:
     """Tell whether SheepRL has a file of that name, for which there is none here yet."""
-    return bool({name, name.partition("_")[0]} & NOT_YET.get(group, frozenset()))
+    return name.startswith(NOT_YET.get(group, ()))
 
 
 def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]) -> str:

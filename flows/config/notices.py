@@ -53,10 +53,10 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
-    """Say how many policy steps are trained where whole iterations are more than a twentieth off the budget."""
+    """Say how many policy steps are trained if the budget is not a whole number of iterations."""
     algo, width = config.algo, config.width
     trained = algo.budget(width)
-    if abs(trained - algo.total_steps) > algo.total_steps / 20 and not config.dry_run:
+    if trained != algo.total_steps and not config.dry_run:
         rows = algo.collect_length * width
         count = algo.iterations(width)
         whole = f"{count:,} iteration{'s' * (count > 1)} of {rows:,}"

@@ -152,7 +152,8 @@ def _beyond_the_grammar(
             quoted = f" (one text goes in quotes: {key}='…')" if keys.get(key) else ""
             raise UserError(f"{line!r}: two settings in one entry; write them as two, {both}{quoted}")
     if key and not equals and not deletes:
-        known = nearest(f"exp={key}", [f"exp={name}" for name in groups.get("exp", ())])
+        presets = [] if key in keys else [f"exp={name}" for name in groups.get("exp", ())]
+        known = nearest(f"exp={key}", presets)
         raise UserError(f"{line!r}: no value; write {key}=VALUE{known}")
     try:  # metric.aggregator.metrics.Loss/value_loss is no key to Hydra
         value = OverridesParser.create().parse_override(f"key={text}")
@@ -184,8 +185,7 @@ def _check_key(override: Override, groups: Mapping[str, Collection[str]], keys: 
     if override.is_delete() and not any(f"{known}.".startswith(f"{key}.") for known in keys):
         raise UserError(f"{typed}: there is no key {key!r} to take back to its default{nearest(key, keys)}")
     if not override.is_delete() and override._value == "":  # and not '', which is empty text
-        empty = f", or {key}='' for empty text" if keys.get(key) else ""
-        raise UserError(f"{typed}: no value given for {key}; write {key}=VALUE{empty}")
+        raise UserError(f"{typed}: no value given for {key}; write {key}=VALUE, or leave it out")
 
 
 def _chosen_by_file(group: str, name: str, options: Collection[str]) -> str:

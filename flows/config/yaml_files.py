@@ -66,7 +66,7 @@ def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictCon
     """
     preset = next((choice for choice in choices if choice.startswith("exp=")), None)
     if preset is None:
-        raise UserError(f"no preset chosen: name one, as exp=ppo; presets: {', '.join(presets())}")
+        raise UserError("no preset chosen: name one, as exp=ppo; `shepherd train -h` lists them")
     register_resolvers()
     try:
         composed = copy.deepcopy(_put_together(tuple(choices), tuple(config_folders()), _stamps()))

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from flows.registry.models import check_models, resolve_uri
 from rlcore.compiled.when_to_compile import check_compiler
+from rlcore.config.schema import groups
+from rlcore.config.values import at
 from rlcore.errors import EnvironmentFault, Mistakes, UserError
 from rlcore.nn.network_keys import kind_of
+from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.store.directory import RunDirectory
 from rlcore.train.device import check_device
 from rlcore.train.room import check_room
@@ -51,6 +54,11 @@ def prepare(
     if here:
         check_room(config, spec, Path(config.run_dir))
         _check_memmap_folder(config.buffer)
+    places = groups(type(config.algo), OptimizerConfig)
+    if any(at(values, f"algo.{place}.groups") for place in places):
+        from rlcore.train.counting import check_groups  # torch
+
+        check_groups(config, spec)
     if config.buffer.load_from is not None:
         _check_dataset(config.buffer.load_from, spec)
     source = None

@@ -21,7 +21,7 @@ from flows.sweeps import space
 from flows.sweeps.pace import Pace
 from flows.sweeps.space import Dimension, Params
 from rlcore.config.build import build
-from rlcore.config.schema import arg
+from rlcore.config.schema import Needs, arg
 from rlcore.config.values import nearest, plain
 from rlcore.errors import UserError
 
@@ -48,20 +48,35 @@ class SweepConfig:
     sampler: str = arg("tpe", "how values are chosen", choices=("tpe", "gp", "random", "grid"))
     startup: int = arg(10, "trials drawn at random before tpe and gp begin, and before anything is pruned", low=0)
     pruner: str = arg("median", "which trials are ended early", choices=("median", "halving", "hyperband", "none"))
-    warmup: int = arg(2, "evaluations of a trial before median may end it", low=0)
+    warmup: int = arg(
+        2,
+        "evaluations of a trial before median may end it",
+        low=0,
+        needs=Needs("pruner", lambda pruner: pruner == "median", "=median"),
+    )
     objective: str = arg(
         "last",
         "a run's value: mean return of its last evaluations, of all of them (learning speed), or of the final one",
         choices=("last", "all", "final"),
     )
-    last: int = arg(3, "how many times evaluation.every policy steps objective=last takes the mean over", low=1)
+    last: int = arg(
+        3,
+        "how many times evaluation.every policy steps objective=last takes the mean over",
+        low=1,
+        needs=Needs("objective", lambda objective: objective == "last", "=last"),
+    )
     budget: int | None = arg(None, "policy steps of each run; null = the preset's algo.total_steps", low=1)
     mode: str = arg(
         "batch",
         "batch: the same trials for the same seed; async: every trial chosen by all that is known then",
         choices=("batch", "async"),
     )
-    batch: int = arg(4, "trials of a batch: each knows what the batches before came to; sweep.workers at least", low=1)
+    batch: int = arg(
+        4,
+        "trials of a batch: each knows what the batches before came to; sweep.workers at least",
+        low=1,
+        needs=Needs("mode", lambda mode: mode == "batch", "=batch"),
+    )
     seed: int = arg(42, "of the sampler, the runs' seeds and the confirmation", low=0)
     storage: str | None = arg(
         None, "Optuna's database, as postgresql+psycopg2://…; null = SHEPHERD_SWEEP_STORAGE, else a file"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.values import nearest
 from rlcore.errors import UserError
 
 
@@ -54,6 +55,20 @@ ALGORITHMS: dict[str, Any] = {  # a plugin's is its module
     **{name: Algorithm(f"{__name__}.sac", name) for name in ("droq", "crossq", "simba")},
     **{name: Algorithm(f"{__name__}.{name}") for name in ("dreamer_v1", "dreamer_v2", "dreamer_v3", "sac_ae")},
 }
+
+
+# SheepRL's algorithms that are not there yet, by the beginnings of their names.
+ABSENT = ("dreamer_v3_5", "p2e", "ppo_decoupled", "sac_decoupled")
+
+
+def refuse_unknown(name: str) -> None:
+    """Refuse an algorithm that is not registered; a `UserError` says if it is one of SheepRL's that is to come."""
+    if name in ALGORITHMS:
+        return
+    known = f"algorithms: {', '.join(ALGORITHMS)}, and those of your own with plugins=[your_module]"
+    if name.startswith(ABSENT):
+        raise UserError(f"algo.name={name}: SheepRL's {name} is not there yet; {known}")
+    raise UserError(f"algo.name={name}: not an algorithm here{nearest(name, ALGORITHMS)}; {known}")
 
 
 def title(name: str) -> str:

@@ -108,8 +108,6 @@ class DreamerConfig(ReplayConfig):
         if run.env.frame_stack > 1:
             yield f"env.frame_stack={run.env.frame_stack}: {self.name} sees the newest frame; its state remembers"
         rows, width, buffer = self.per_rank_sequence_length, run.width, run.buffer
-        if buffer.prioritize_ends and buffer.type == "sequential":
-            yield "buffer.prioritize_ends=true: no effect with buffer.type=sequential, which knows no episodes"
         if buffer.online and self.replay_ratio * self.per_rank_batch_size * rows < 1:
             yield (
                 f"buffer.online=true: {rows} rows bring a new sequence, and algo.replay_ratio={self.replay_ratio:g} "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rlcore.config.algorithm import VECTORS, AlgorithmConfig
-from rlcore.config.schema import arg
+from rlcore.config.schema import Needs, arg
 from rlcore.config.values import spell
 from rlcore.errors import UserError
 from rlcore.nn.network_keys import SMALLEST, KeysConfig, NetworkConfig, check_keys
@@ -115,8 +115,17 @@ class AlphaConfig:
     """Temperature α, the weight of the entropy."""
 
     alpha: float = arg(1.0, "initial temperature α", above=0)
-    target_entropy: float | None = arg(None, "target entropy in nats; null = minus the number of action dimensions")
-    target_entropy_scale: float = arg(1.0, "factor of the default target entropy", above=0)
+    target_entropy: float | None = arg(
+        None,
+        "target entropy in nats; null = minus the number of action dimensions",
+        needs=Needs("fixed", lambda fixed: not fixed, "=false"),
+    )
+    target_entropy_scale: float = arg(
+        1.0,
+        "factor of the default target entropy",
+        above=0,
+        needs=Needs("target_entropy", lambda given: given is None, "=null"),
+    )
     fixed: bool = arg(False, "keep the temperature α constant")
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-4), "optimizer of log α")
 

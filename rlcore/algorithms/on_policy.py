@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from rlcore.config.algorithm import VECTORS, AlgorithmConfig
-from rlcore.config.schema import arg
+from rlcore.config.schema import Needs, arg
 from rlcore.errors import UserError
 from rlcore.functional.schedules import Points, anneal, check_points, piecewise
 from rlcore.nn.network_keys import ACTIVATIONS, ActorConfig, EncoderConfig, KeysConfig, MLPConfig, check_keys
@@ -46,8 +46,15 @@ class OnPolicyConfig(AlgorithmConfig):
     max_grad_norm: float = arg(0.0, "maximum gradient norm; 0 = no clipping", low=0)
     normalize_obs: bool = arg(False, "normalize observations by their running mean and std")
     normalize_reward: bool = arg(False, "divide rewards by the running std of the discounted return")
-    obs_clip: float = arg(10.0, "clip normalized observations to this absolute value", above=0)
-    reward_clip: float = arg(10.0, "clip normalized rewards to this absolute value", above=0)
+    obs_clip: float = arg(
+        10.0,
+        "clip normalized observations to this absolute value",
+        above=0,
+        needs=Needs("normalize_obs", bool, "=true"),
+    )
+    reward_clip: float = arg(
+        10.0, "clip normalized rewards to this absolute value", above=0, needs=Needs("normalize_reward", bool, "=true")
+    )
     dense_units: int = arg(64, "default units of hidden layers", low=1)
     mlp_layers: int = arg(2, "default number of hidden layers", low=0)
     dense_act: str = arg("tanh", "default activation", choices=tuple(ACTIVATIONS))
@@ -62,6 +69,12 @@ class OnPolicyConfig(AlgorithmConfig):
     def check(self, prefix: str) -> None:
         """Refuse invalid or contradictory schedules; `prefix` is the dotted path of this group."""
         super().check(prefix)
+        schedules = [f"{name}_schedule" for name in self.schedulable()]
+        if self.schedule_kind != "linear" and not any(getattr(self, key) for key in schedules):
+            keys = " or ".join(f"{prefix}{key}" for key in schedules)
+            raise UserError(
+                f"{prefix}schedule_kind={self.schedule_kind}: has no effect without {keys}; add one, or leave it out"
+            )
         for name in self.schedulable():
             points = getattr(self, f"{name}_schedule")
             if points is None:

@@ -10,13 +10,15 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from rlcore.config.schema import REQUIRED, Argument, arguments, default_of, type_name, types_of
 from rlcore.config.values import nearest, spell
 from rlcore.errors import Mistakes, Unset, UserError
 from rlcore.system.printable import printable, printable_line
+
+LARGEST = 2**63 - 1  # of integers: arrays, databases and file formats hold no larger ones
 
 
 def build(cls: type, values: Any, prefix: str = "") -> Any:
@@ -49,9 +51,13 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
                     raise Unset(f"{full_key} is required: {field.metadata.get('help', '')}")
                 continue
             ready[name] = convert(values[name], hints[name], full_key)
-            _within(full_key, ready[name], field.metadata, hints[name])
+            _within(full_key, ready[name], field, hints[name])
     mistakes.tell()
     config = cls(**ready)
+    for field in fields.values():
+        with mistakes.catch():
+            _refuse_without_effect(config, field, prefix)
+    mistakes.tell()
     check = getattr(config, "check", None)
     if check is not None:
         check(prefix)
@@ -121,10 +127,22 @@ def _convert_tuple(value: Any, annotation: Any, key: str) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise _Mismatch(key, value, annotation)
     if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(convert(v, args[0], f"{key}[{i}]") for i, v in enumerate(value))
+        items = tuple(convert(v, args[0], f"{key}[{i}]") for i, v in enumerate(value))
+        if args[0] is str:
+            _refuse_repeated(items, key)
+        return items
     if len(args) != len(value):
         raise _Mismatch(key, value, annotation)
     return tuple(convert(v, a, f"{key}[{i}]") for i, (v, a) in enumerate(zip(value, args, strict=True)))
+
+
+def _refuse_repeated(items: Sequence[str], key: str) -> None:
+    """Refuse a list of names that has an empty one, or one of them twice."""
+    written = f"{key}=[{','.join(items)}]"
+    if "" in items:
+        raise UserError(f"{written}: must not contain an empty name")
+    if repeated := next((item for item in items if items.count(item) > 1), None):
+        raise UserError(f"{written}: {repeated} is named twice; name it once")
 
 
 def _convert_scalar(value: Any, annotation: Any, key: str) -> Any:
@@ -185,16 +203,29 @@ def _specificity(annotation: Any) -> int:
     return order.index(annotation) if annotation in order else -1
 
 
-def _within(key: str, value: Any, meta: Mapping[str, Any], annotation: Any) -> None:
+def _refuse_without_effect(config: Any, field: dataclasses.Field[Any], prefix: str) -> None:
+    """Refuse a value, other than the default, that needs another value of another key to have an effect."""
+    needs, value = field.metadata.get("needs"), getattr(config, field.name)
+    if needs is None or value == default_of(field) or needs.holds(getattr(config, needs.key)):
+        return
+    key = f"{prefix}{field.name}"
+    condition = f"{prefix}{needs.key}{needs.words}"
+    raise UserError(f"{key}={spell(value)}: has no effect without {condition}; add that, or leave {key} out")
+
+
+def _within(key: str, value: Any, field: dataclasses.Field[Any], annotation: Any) -> None:
+    meta = field.metadata
     choices = meta.get("choices")
+    if value == "" and field.default != "":
+        raise UserError(f"{key}='': must not be empty")
     if choices is not None and value not in choices and not dataclasses.is_dataclass(value):
         allowed = ", ".join(spell(c) for c in choices)
         raise UserError(f"{key}={spell(value)}: must be one of {allowed}{nearest(spell(value), map(spell, choices))}")
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, bool) or not isinstance(number, (int, float)):
-            continue
+    for number in _numbers(value):
         if not math.isfinite(number):
             raise UserError(f"{key}={number}: must be a finite number")
+        if abs(number) > LARGEST and isinstance(number, int):
+            raise UserError(f"{key}={number}: must be at most {LARGEST}")
         low, high, above = meta.get("low"), meta.get("high"), meta.get("above")
         if (
             (low is not None and number < low)
@@ -203,3 +234,12 @@ def _within(key: str, value: Any, meta: Mapping[str, Any], annotation: Any) -> N
         ):
             allowed = Argument(key, annotation, None, "", None, low, high, above, True).allowed
             raise UserError(f"{key}={spell(value)}: must be {_a(allowed)}")
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    """Every number in a value, also of nested lists."""
+    if isinstance(value, tuple):
+        for part in cast("tuple[Any, ...]", value):
+            yield from _numbers(part)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield value

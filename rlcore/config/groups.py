@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.config.schema import REQUIRED, arg
+from rlcore.config.schema import REQUIRED, Needs, arg
 from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
 
@@ -31,7 +31,9 @@ class ActionsAsObservationConfig:
 
     num_stack: int = arg(-1, "how many past actions; -1 = off", low=-1)
     noop: Any = arg(0, "the action that fills the stack at an episode's start: number, or list for several sub-actions")
-    dilation: int = arg(1, "take every n-th of the past actions", low=1)
+    dilation: int = arg(
+        1, "take every n-th of the past actions", low=1, needs=Needs("num_stack", lambda n: n > 1, " of 2 or more")
+    )
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ class EnvConfig:
     id: str = arg(REQUIRED, "any Gymnasium id, as CartPole-v1")
     num_envs: int = arg(4, "B: environments stepped together", low=1)
     frame_stack: int = arg(1, "frames that an agent sees of image keys (of vector keys always one); -1 = one", low=-1)
-    frame_stack_dilation: int = arg(1, "take every n-th of the past frames", low=1)
+    frame_stack_dilation: int = arg(
+        1, "take every n-th of the past frames", low=1, needs=Needs("frame_stack", lambda n: n > 1, " of 2 or more")
+    )
     sync_env: bool = arg(
         True, "true: in this process (fast for cheap environments); false: one process each", learning=False
     )
@@ -95,6 +99,11 @@ class EnvConfig:
     wrapper: dict[str, Any] = arg(
         {}, "arguments of gymnasium.make, as env.wrapper.is_slippery=false; or of your class, which _target_ names"
     )
+
+    def check(self, prefix: str) -> None:
+        """Refuse a stack of no frames; `prefix` is the group's place, for messages."""
+        if self.frame_stack == 0:
+            raise UserError(f"{prefix}frame_stack=0: must be 1 or more, or -1, which is one frame")
 
 
 def _is_count(value: Any) -> bool:
@@ -172,7 +181,9 @@ class BufferConfig:
     memmap: bool = arg(
         False, "a replay memory's rows lie on the disk, for more of them than fit in memory", learning=False
     )
-    memmap_dir: str | None = arg(None, "where; null: in the run's folder", learning=False)
+    memmap_dir: str | None = arg(
+        None, "where; null: in the run's folder", learning=False, needs=Needs("memmap", bool, "=true")
+    )
     on_device: bool = arg(
         False, "a replay memory's rows lie beside the networks: on a GPU, where a batch is not copied", learning=False
     )
@@ -187,7 +198,11 @@ class BufferConfig:
         "what sequences are drawn from: all rows; episode: whole episodes that have ended, each as likely as any other",
         choices=("sequential", "episode"),
     )
-    prioritize_ends: bool = arg(False, "with type=episode: sequences that end where episodes do are drawn more often")
+    prioritize_ends: bool = arg(
+        False,
+        "with type=episode: sequences that end where episodes do are drawn more often",
+        needs=Needs("type", lambda kind: kind == "episode", "=episode"),
+    )
     online: bool = arg(
         False, "batches begin with the sequences that are new, each of them once, the oldest first; the rest is drawn"
     )
@@ -305,7 +320,12 @@ class EarlyStopConfig:
 
     target_return: float | None = arg(None, "stop when the greedy mean return reaches this")
     patience: int | None = arg(None, "stop after this many evaluations without improvement", low=1)
-    min_delta: float = arg(0.0, "smallest gain in mean return that counts as improvement", low=0)
+    min_delta: float = arg(
+        0.0,
+        "smallest gain in mean return that counts as improvement",
+        low=0,
+        needs=Needs("patience", bool, " of 1 or more"),
+    )
 
 
 @dataclass(frozen=True)

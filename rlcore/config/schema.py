@@ -10,13 +10,21 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlcore.config.values import plain, spell
 
 REQUIRED = object()
+
+
+class Needs(NamedTuple):
+    """Condition under which a key has an effect: a value of another key of the same group."""
+
+    key: str
+    holds: Callable[[Any], bool]
+    words: str  # what follows the key in a sentence, for example "=true"
 
 
 def arg(
@@ -29,6 +37,7 @@ def arg(
     above: float | None = None,
     learning: bool = True,
     unused: str = "",
+    needs: Needs | None = None,
 ) -> Any:
     """One field of a config dataclass.
 
@@ -41,12 +50,13 @@ def arg(
         above: the value must be greater than this.
         learning: whether a change of this key changes what is learned; such keys cannot change on resume.
         unused: why the key is accepted and has no effect today.
+        needs: the condition without which a value other than the default is refused, because it has no effect.
 
     Returns:
         A `dataclasses.field` that carries all of this as metadata.
     """
     meta = {"help": help, "choices": choices, "low": low, "high": high, "above": above}
-    meta |= {"learning": learning, "unused": unused}
+    meta |= {"learning": learning, "unused": unused, "needs": needs}
     if default is REQUIRED:
         return dataclasses.field(metadata=meta | {"required": True})
     if isinstance(default, (dict, list)) or dataclasses.is_dataclass(default):

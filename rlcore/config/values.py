@@ -74,4 +74,7 @@ def nearest(word: str, known: Iterable[str], deeper: Iterable[str] = ()) -> str:
     if "." not in str(word):
         same = sorted(same, key=lambda name: name.count("."))[:1]
     match = difflib.get_close_matches(str(word), same or names, n=1, cutoff=0.0 if same else 0.6)
+    group = str(word).rpartition(".")[0]
+    if match and not same and group and match[0].rpartition(".")[0] == group:  # what they share is no likeness
+        match = [name for name in match if difflib.get_close_matches(last, [name.rpartition(".")[2]])]
     return f"; did you mean {match[0]!r}?" if match else ""

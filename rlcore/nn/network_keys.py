@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlcore.config.algorithm import VECTORS
-from rlcore.config.schema import arg, other_default
+from rlcore.config.schema import Needs, arg, other_default
 from rlcore.config.values import nearest, spell
 from rlcore.errors import UserError
 from rlcore.spec import IMAGES_ARE, ActionSpec, EnvSpec
@@ -111,7 +111,12 @@ class NetworkConfig:
     layer_norm: bool = arg(False, "LayerNorm after each hidden linear layer")
     dropout: float = arg(0.0, "share that is dropped after each hidden linear layer", low=0, high=0.9)
     batch_norm: bool = arg(False, "batch normalisation of the inputs and after each activation")
-    renorm_warmup: int = arg(100_000, "batches after which it is renormalised by the running statistics", low=0)
+    renorm_warmup: int = arg(
+        100_000,
+        "batches after which it is renormalised by the running statistics",
+        low=0,
+        needs=Needs("batch_norm", bool, "=true"),
+    )
     residual: bool = arg(False, "SimBa's blocks x + MLP(LayerNorm(x)) in place of hidden layers")
 
     def check(self, prefix: str) -> None:

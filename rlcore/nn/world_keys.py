@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from rlcore.config.schema import arg
+from rlcore.config.schema import Needs, arg
 from rlcore.nn.network_keys import ACTIVATIONS
 
 MASKED = "masked_actor"
@@ -182,7 +182,12 @@ class ActorKeys(DenseKeys):
     expl_amount: float = arg(
         0.0, "training: std of noise in a continuous action of -1 to 1; chance of a random discrete one", low=0
     )
-    expl_decay: float = arg(0.0, "policy steps in which it halves; 0: it stays", low=0)
+    expl_decay: float = arg(
+        0.0,
+        "policy steps in which it halves; 0: it stays",
+        low=0,
+        needs=Needs("expl_amount", lambda amount: amount > 0, " above 0"),
+    )
     expl_min: float = arg(0.0, "below which it does not fall", low=0)
 
     def policy(self, kind: str) -> PolicyForm:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlcore.config.build import build
 from rlcore.config.schema import arg
+from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
 
 # Settings of each update rule and their defaults. A plugin adds its own with `rlcore.optim.rules.register`.
@@ -55,8 +56,11 @@ class OptimizerConfig:
             key, value = field.name, getattr(self, field.name)
             if key not in (*FOR_ALL, *SETTINGS[self.name]) and value not in (None, field.default):
                 raise UserError(f"{prefix}{key}={value}: {self.name} has no {key}; set it to null")
-        if self.betas is not None and max(self.betas) >= 1:
-            raise UserError(f"{prefix}betas={list(self.betas)}: each must be below 1")
+        for key in ("betas", "alpha", "momentum"):  # decays: with 1 or more nothing old is ever forgotten
+            value = getattr(self, key)
+            for decay in value if isinstance(value, tuple) else (value or 0.0,):
+                if decay >= 1:
+                    raise UserError(f"{prefix}{key}={spell(plain(value))}: must be below 1")
         if self.nesterov and (not self.momentum or self.dampening):
             raise UserError(f"{prefix}nesterov=true: needs {prefix}momentum above 0 and no dampening")
         for pattern, settings in self.groups.items():

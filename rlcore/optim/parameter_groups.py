@@ -15,6 +15,8 @@ from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.rules import Slots
 
+SHOWN = 10  # names of parameters in a sentence
+
 
 class Section(NamedTuple):
     """Slice of the parameter vector, the settings of its group, and the group's learning rate over the global one."""
@@ -47,9 +49,11 @@ class GroupedRule:
             starts.setdefault(group_of(config, name), start)
         for i, pattern in enumerate(config.groups, 1):
             if i not in starts:
+                names = [*parameters.places]
+                there = f"{', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}"
                 raise UserError(
                     f"optimizer.groups: {pattern!r} matches no parameter that an earlier group has not matched; "
-                    f"the parameters are {', '.join(parameters.places)}"
+                    f"the parameters are {there}"
                 )
         patterns, ends = [*config.groups], [*[*starts.values()][1:], len(parameters.vector)]
         self.sections = [

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
+from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
 from rlcore.spec import EnvSpec
 from rlcore.train.need import BEYOND, Counted
@@ -92,11 +93,18 @@ class _First(Alone):
         self.size = size
 
 
-def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
-    """Bytes of what the algorithm of a config learns with, and rows that its buffer keeps.
+def check_groups(config: RunConfig, spec: EnvSpec) -> None:
+    """Refuse groups of optimizers that fit no parameter; a `UserError` names those there are."""
+    try:
+        _build_empty(config, spec)
+    except UserError:
+        raise
+    except Exception:  # of code that reads numbers: training itself meets what is wrong
+        log.debug("the groups of %s cannot be checked", config.algo.name, exc_info=True)
 
-    None where the code of the algorithm looks at numbers while it is built, so that it cannot be built without them.
-    """
+
+def _build_empty(config: RunConfig, spec: EnvSpec) -> tuple[Any, Any]:
+    """State of a learner, and the buffer, of tensors that hold nothing."""
     precision = SimpleNamespace(precision="32-true", convert_module=lambda module: module)
     fabric: Any = SimpleNamespace(
         device=LEARNERS,
@@ -105,12 +113,20 @@ def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
         strategy=SimpleNamespace(precision=precision),
     )
     context = Context(config, spec, fabric, _First(config.fabric.ranks), config.env.num_envs)
-    # A count may be given up anywhere, also where a `no_grad` ends, whose switch is a call of torch too.
+    # Building may be given up anywhere, also where a `no_grad` ends, whose switch is a call of torch too.
     as_it_is = torch.set_grad_enabled(torch.is_grad_enabled())
+    with as_it_is, torch.random.fork_rng(devices=[]), Nowhere(), NOWHERE:
+        learner, buffer, _ = ALGORITHMS[config.algo.name].build(context)
+        return learner.state_dict(), buffer
+
+
+def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
+    """Bytes of what the algorithm of a config learns with, and rows that its buffer keeps.
+
+    None where the code of the algorithm looks at numbers while it is built, so that it cannot be built without them.
+    """
     try:
-        with as_it_is, torch.random.fork_rng(devices=[]), Nowhere(), NOWHERE:
-            learner, buffer, _ = ALGORITHMS[config.algo.name].build(context)
-            state = learner.state_dict()
+        state, buffer = _build_empty(config, spec)
     except _TooManyError:
         return Counted(countable=False)
     except Exception as error:  # of somebody's algorithm, over tensors without numbers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rlcore.algorithms.dreamer import DreamerConfig
-from rlcore.config.schema import arg, other_default
+from rlcore.config.schema import Needs, arg, other_default
 from rlcore.nn.network_keys import ACTIVATIONS
 from rlcore.nn.world_keys import ActorKeys, DenseKeys, DiscountKeys, EndsKeys, Layers, PolicyForm, RecurrentKeys
 from rlcore.optim.optimizer_keys import OptimizerConfig
@@ -49,7 +49,9 @@ class WorldModelConfig(EndsKeys):
     stochastic_size: int = other_default(EndsKeys, "stochastic_size", 30)
     kl_free_nats: float = arg(3.0, "mean KL of all rows below which it trains nothing, nats", low=0)
     min_std: float = arg(0.1, "added to the std of a latent", above=0)
-    continue_scale_factor: float = arg(10.0, "weight of the loss of episodes' ends", low=0)
+    continue_scale_factor: float = arg(
+        10.0, "weight of the loss of episodes' ends", low=0, needs=Needs("use_continues", bool, "=true")
+    )
     recurrent_model: RecurrentConfig = arg(RecurrentConfig(), "recurrent state")
     reward_model: RewardConfig = arg(RewardConfig(), "head of the reward")
     discount_model: DiscountConfig = arg(DiscountConfig(), "head of the episodes' ends")

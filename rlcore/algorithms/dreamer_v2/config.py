@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rlcore.algorithms.dreamer import DreamerConfig
-from rlcore.config.schema import arg, other_default
+from rlcore.config.schema import Needs, arg, other_default
 from rlcore.nn.world_keys import (
     WORLD_PARTS,
     ActorKeys,
@@ -85,7 +85,9 @@ class WorldModelConfig(EndsKeys):
         0.8, "α: share of the KL that trains the prior, the rest the posterior", low=0, high=1
     )
     kl_free_avg: bool = arg(True, "free nats are of the mean KL of all rows; false: of each row's")
-    discount_scale_factor: float = arg(1.0, "weight of the loss of episodes' ends", low=0)
+    discount_scale_factor: float = arg(
+        1.0, "weight of the loss of episodes' ends", low=0, needs=Needs("use_continues", bool, "=true")
+    )
     encoder: ObservationConfig = arg(ObservationConfig(), "encoder of observations")
     recurrent_model: RecurrentConfig = arg(RecurrentConfig(), "recurrent state")
     transition_model: HiddenConfig = arg(HiddenConfig(), "prior")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlcore.algorithms.ppo import config as ppo
 from rlcore.config.schema import arg, other_default
+from rlcore.errors import UserError
 from rlcore.nn.network_keys import ACTIVATIONS, ActorConfig, EncoderConfig, MLPConfig
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
@@ -79,8 +80,18 @@ class Config(ppo.Config):
     @property
     def sequence_length(self) -> int:
         """L: rows of a sequence, a rollout in equal parts as far as its length allows."""
-        longest = min(self.per_rank_sequence_length or self.rollout_steps, self.rollout_steps)
+        longest = self.per_rank_sequence_length or self.rollout_steps
         return math.ceil(self.rollout_steps / math.ceil(self.rollout_steps / longest))
+
+    def check(self, prefix: str) -> None:
+        """Refuse sequences that are longer than a rollout; `prefix` is the place of this group, for messages."""
+        super().check(prefix)
+        length = self.per_rank_sequence_length
+        if length is not None and length > self.rollout_steps:
+            raise UserError(
+                f"{prefix}per_rank_sequence_length={length}: must not be above {prefix}rollout_steps "
+                f"({self.rollout_steps}); null takes the whole rollout"
+            )
 
     def notices(self, run: RunConfig) -> Iterator[str]:
         """Say it where there are fewer sequences than minibatches."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from rlcore.algorithms.off_policy import SoftConfig, TrainedConfig
-from rlcore.config.schema import arg
+from rlcore.config.schema import Needs, arg
 from rlcore.nn.network_keys import EncodedKeysConfig, FlatEncoderConfig
 
 
@@ -24,11 +24,21 @@ class CriticConfig(TrainedConfig):
 
     n: int = arg(2, "N: critics, of which the lowest counts", low=1)
     target: str = arg("ema", "targets: slow copies of the critics, or none: they themselves", choices=("ema", "none"))
-    target_network_frequency: int = arg(1, "gradient steps between two moves of the target critics", low=1)
+    target_network_frequency: int = arg(
+        1,
+        "gradient steps between two moves of the target critics",
+        low=1,
+        needs=Needs("target", lambda target: target == "ema", "=ema"),
+    )
     loss: str = arg(
         "mse", "½ (Q - y)², or the cross-entropy of Q as a distribution over bins", choices=("mse", "categorical")
     )
-    bins: int = arg(101, "bins of a categorical critic, from symexp(-20) to symexp(20)", low=2)
+    bins: int = arg(
+        101,
+        "bins of a categorical critic, from symexp(-20) to symexp(20)",
+        low=2,
+        needs=Needs("loss", lambda loss: loss == "categorical", "=categorical"),
+    )
 
     @property
     def outputs(self) -> int:
@@ -47,7 +57,7 @@ class Config(SoftConfig):
     mlp_keys: EncodedKeysConfig = arg(EncodedKeysConfig(("state",)), "vector observation keys")
     cnn_keys: EncodedKeysConfig = arg(EncodedKeysConfig(), "image observation keys")
     normalize_obs: bool = arg(False, "observations by the running mean and std of those that are drawn")
-    obs_clip: float = arg(10.0, "largest normalised observation", above=0)
+    obs_clip: float = arg(10.0, "largest normalised observation", above=0, needs=Needs("normalize_obs", bool, "=true"))
     encoder: FlatEncoderConfig = arg(FlatEncoderConfig(), "of the actor, and of the critics: one each")
     actor: SquashedActorConfig = arg(SquashedActorConfig(), "the policy's network")
     critic: CriticConfig = arg(CriticConfig(), "the Q networks")

@@ -154,6 +154,29 @@ MISTAKES = [
     ("env.num_envs=8 seed=3", ["two settings in one entry", "'env.num_envs=8' and 'seed=3'"]),
     ("env=gym env.id=CartPole-v1", ["two settings in one entry", "'env=gym' and 'env.id=CartPole-v1'"]),
     ("seed=3\nenv=mujoco", ["two settings in one entry", "'seed=3' and 'env=mujoco'"]),
+    # Algorithms of SheepRL that are to come, and a key of its first versions.
+    ("algo.name=dreamer_v3_5", ["algo.name=dreamer_v3_5", "SheepRL's dreamer_v3_5 is not there yet"]),
+    ("algo.name=ppo_decoupled", ["algo.name=ppo_decoupled", "not there yet"]),
+    ("algo.name=p2e_dv3_finetuning", ["algo.name=p2e_dv3_finetuning", "not there yet"]),
+    ("algo.name=dreamer_v9", ["algo.name=dreamer_v9", "not an algorithm here; did you mean 'dreamer_v"]),
+    ("algo.per_rank_gradient_steps=1", ["algo.per_rank_gradient_steps=1", "use algo.replay_ratio"]),
+    # Values without a meaning, and keys without an effect beside the others.
+    ("env.frame_stack=0", ["env.frame_stack=0", "1 or more, or -1"]),
+    ("env.frame_stack_dilation=2", ["env.frame_stack_dilation=2", "without env.frame_stack of 2 or more"]),
+    ("env.actions_as_observation.dilation=3", ["dilation=3", "without env.actions_as_observation.num_stack of 2"]),
+    ("algo.mlp_keys.encoder=[state,state]", ["algo.mlp_keys.encoder=[state,state]", "state is named twice"]),
+    ("algo.mlp_keys.encoder=['']", ["algo.mlp_keys.encoder=[]", "must not contain an empty name"]),
+    ("algo.total_steps=1e23", ["algo.total_steps=", "must be at most 9223372036854775807"]),
+    ("seed=18446744073709551616", ["seed=18446744073709551616", "must be at most"]),
+    ("algo.lr_schedule=[[0,nan]]", ["algo.lr_schedule=nan", "must be a finite number"]),
+    ("algo.schedule_kind=step", ["algo.schedule_kind=step", "without algo.lr_schedule or"]),
+    ("algo.obs_clip=5", ["algo.obs_clip=5", "without algo.normalize_obs=true"]),
+    ("algo.reward_clip=5", ["algo.reward_clip=5", "without algo.normalize_reward=true"]),
+    ("buffer.prioritize_ends=true", ["buffer.prioritize_ends=true", "without buffer.type=episode"]),
+    ("buffer.memmap_dir=/tmp", ["buffer.memmap_dir=/tmp", "without buffer.memmap=true"]),
+    ("early_stop.min_delta=1", ["early_stop.min_delta=1", "without early_stop.patience of 1 or more"]),
+    ("group=''", ["group=''", "must not be empty"]),
+    ("env.id=''", ["env.id=''", "must not be empty"]),
     # Characters that would control a terminal are escaped in the sentence, and refused.
     ("env.id=Cart\x1b[31mPole", [r"env.id=Cart\x1b[31mPole", "must not contain control characters"]),
     ("run_name='a\nb'", [r"run_name=a\nb", "must not contain control characters"]),
@@ -177,7 +200,7 @@ def test_a_mistake_is_told_with_key_value_and_what_is_allowed(files_read_once, o
 @pytest.mark.parametrize(
     ("overrides", "parts"),
     [
-        ([], ["exp=ppo", "ppo_pendulum"]),
+        ([], ["exp=ppo", "`shepherd train -h` lists them"]),
         (["seed=1"], ["exp=ppo"]),
         (["ex=ppo"], ["'ex'", "'exp'"]),
         (["exp"], ["exp=ppo"]),
@@ -254,6 +277,58 @@ def test_a_target_in_a_missing_module_is_answered_with_where_to_look(tmp_path, m
     (tmp_path / "mine_is_not_there.py").write_text("raise AssertionError('imported')")
     sentence = told(["exp=ppo", target])
     assert "there is no module" not in sentence and "plugins=[mine_is_not_there]" in sentence
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ["exp=ppo_recurrent", "algo.rollout_steps=8"],
+            "algo.per_rank_sequence_length=16: must not be above algo.rollout_steps (8); null takes the whole rollout",
+        ),
+        (
+            ["exp=sac", "buffer.prioritize_ends=true"],
+            "buffer.prioritize_ends=true: has no effect without buffer.type=episode; add that, or leave "
+            "buffer.prioritize_ends out",
+        ),
+        (
+            ["exp=ppo", "env.capture_video=false", "evaluation.film=every"],
+            "evaluation.film=every: has no effect without env.capture_video=true; add that, or leave it out",
+        ),
+        (["exp=sac", "algo.critic.bins=51"], "algo.critic.bins=51: has no effect without algo.critic.loss=categorical"),
+        (
+            ["exp=sac", "algo.alpha.fixed=true", "algo.alpha.target_entropy=-3"],
+            "algo.alpha.target_entropy=-3.0: has no",
+        ),
+        (["exp=crossq", "algo.critic.target_network_frequency=2"], "algo.critic.target_network_frequency=2: has no"),
+        (["exp=dreamer_v2", "algo.actor.expl_decay=100"], "algo.actor.expl_decay=100.0: has no effect without algo"),
+        (
+            ["exp=dreamer_v1", "algo.world_model.continue_scale_factor=5"],
+            "algo.world_model.continue_scale_factor=5.0: ",
+        ),
+        (["exp=ppo", "optim=sgd", "algo.optimizer.momentum=1"], "algo.optimizer.momentum=1.0: must be below 1"),
+        (["exp=a2c", "algo.optimizer.alpha=1"], "algo.optimizer.alpha=1.0: must be below 1"),
+    ],
+)
+def test_keys_without_effect_or_meaning_are_refused(files_read_once, overrides, sentence):
+    assert told(overrides).startswith(sentence)
+
+
+def test_keys_with_the_key_that_they_need_are_accepted(files_read_once):
+    typed = ["buffer.type=episode", "buffer.prioritize_ends=true", "algo.actor.expl_amount=0.1"]
+    config = compose(["exp=dreamer_v2", *typed, "algo.actor.expl_decay=100"])[0]
+    assert (config.buffer.prioritize_ends, config.algo.actor.expl_decay) == (True, 100)
+    compose(["exp=ppo_recurrent", "algo.rollout_steps=8", "algo.per_rank_sequence_length=null"])
+
+
+def test_suite_that_is_not_there_is_the_only_mistake():
+    keys = ["env.sticky_attack=30", "env.sticky_jump=10", "env.break_speed_multiplier=100", "env.min_pitch=-60"]
+    named = ["env.id=open-ended", "env.wrapper._target_=sheeprl.envs.minedojo.MineDojoWrapper", *keys]
+    assert told(["exp=dreamer_v3", *named]).startswith("env.wrapper._target_=sheeprl.envs.minedojo.MineDojoWrapper: ")
+    assert told(["exp=dreamer_v3", "env=minerl", "env.id=custom_navigate"]).startswith("env=minerl: SheepRL's minerl ")
+    assert told(["exp=dreamer_v3", "env.id=SuperMarioBros-v0", *keys]).startswith(
+        "env.id=SuperMarioBros-v0: the Super "
+    )
 
 
 def test_a_memory_that_is_smaller_than_one_batch_is_refused():

@@ -52,7 +52,11 @@ def test_settings_of_images_that_nobody_reads_are_told(typed):
 
 @pytest.mark.parametrize(
     ("total", "trained"),
-    [(8000, "7,168 policy steps are trained, 7 iterations of 1,024"), (10, "1,024 policy steps are trained, 1 iter")],
+    [
+        (8000, "7,168 policy steps are trained, 7 iterations of 1,024"),
+        (10, "1,024 policy steps are trained, 1 iter"),
+        (40_000, "39,936 policy steps are trained, 39 iterations of 1,024"),
+    ],
 )
 def test_a_budget_that_ends_within_an_iteration_is_told(total, trained):
     typed = ["exp=ppo", "env.num_envs=8", "algo.rollout_steps=128"]
@@ -60,10 +64,10 @@ def test_a_budget_that_ends_within_an_iteration_is_told(total, trained):
     assert sentence.startswith(f"algo.total_steps={total}: {trained}")
     (dry,) = notices(compose([*typed, f"algo.total_steps={total}", "dry_run=true"])[0])
     assert dry.startswith("dry_run=true: ends with the iteration of the first gradient step")
-    assert notices(compose([*typed, "algo.total_steps=200000"])[0]) == [], "199,680: near enough"
+    assert notices(compose([*typed, "algo.total_steps=204800"])[0]) == []
 
 
-@pytest.mark.parametrize("typed", ["buffer.online=true", "buffer.type=episode", "buffer.prioritize_ends=true"])
+@pytest.mark.parametrize("typed", ["buffer.online=true", "buffer.type=episode"])
 def test_how_a_memory_is_drawn_from_has_no_effect_where_there_is_none(typed):
     (sentence,) = notices(compose(["exp=ppo", typed])[0])
     assert sentence == f"{typed}: no effect (ppo keeps no memory and learns from every rollout once)"
@@ -108,8 +112,6 @@ def test_how_a_dreamers_memory_is_drawn_from_is_told_where_it_is_not_as_its_keys
     small = ["exp=dreamer_v3_cartpole", "algo.learning_starts=500"]
     assert notices(compose([*small, "buffer.online=true"])[0]) == []
     assert notices(compose([*small, "buffer.type=episode", "buffer.prioritize_ends=true"])[0]) == []
-    (ends,) = notices(compose([*small, "buffer.prioritize_ends=true"])[0])
-    assert ends.startswith("buffer.prioritize_ends=true: no effect with buffer.type=sequential")
     (slow,) = notices(compose([*small, "buffer.online=true", "algo.replay_ratio=0.0039"])[0])  # 256 rows a step
     assert slow.startswith("buffer.online=true: 16 rows bring a new sequence, and algo.replay_ratio=0.0039 learns")
 
