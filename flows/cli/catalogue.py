@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,11 +19,12 @@ from rich.text import Text
 from flows.config.search_path import BUILT_IN
 from flows.config.yaml_files import presets
 from flows.report.command_lines import short_path
-from flows.report.terminal import console, show
+from flows.report.terminal import console, show, table
 from rlcore import plugins
-from rlcore.algorithms import ALGORITHMS, paper
+from rlcore.algorithms import ALGORITHMS, Algorithm, paper
 from rlcore.config.build import build
 from rlcore.config.schema import defaults
+from rlcore.config.values import nearest
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
@@ -48,12 +50,50 @@ def agents() -> None:
     show(agents_table(ALGORITHMS))
 
 
-def envs() -> None:
-    """`shepherd envs`: print the suites of environments, those of plugins among them, and which extra is missing."""
-    from rlcore.envs.suites.registry import list_suites  # gymnasium
+def envs(words: Sequence[str] = ()) -> None:
+    """`shepherd envs`: print the suites, one line each; with words, a suite's ids or the ids that contain the word."""
+    from rlcore.envs.suites.registry import SUITES, list_suite  # gymnasium
 
     plugins.load()
-    show(envs_table(list_suites()))
+    listed = {name: suite for name, suite in SUITES.items() if suite.is_listed()}
+    if not words:
+        show(suites_table(listed.values()))
+        return
+    word = " ".join(words)
+    if chosen := [name for name in listed if _simplify(name).startswith(_simplify(word))]:
+        show(envs_table(list_suite(listed[name]) for name in chosen))
+        return
+    found = {name: [one for one in suite.ids() if _simplify(word) in _simplify(one)] for name, suite in listed.items()}
+    if not any(found.values()):
+        known = [*listed, *(one for suite in listed.values() for one in suite.ids())]
+        raise UserError(
+            f"{word}: no suite and no environment of this name{nearest(word, known)}; suites: {', '.join(listed)}; "
+            "environments of your own are listed with plugins=[your_module]"
+        )
+    show(envs_table(list_suite(listed[name], ids) for name, ids in found.items() if ids))
+
+
+def _simplify(name: str) -> str:
+    """Return a name as it is compared: in lower case, without spaces and punctuation."""
+    return re.sub(r"[\W_]", "", name.lower())
+
+
+def suites_table(suites: Iterable[Any]) -> RenderableType:
+    """One line for each suite: name, number of ids, whether it is installed, note; and how to list the ids."""
+    from rlcore.envs.suites.suite import is_installed  # gymnasium
+
+    rows = [
+        (suite.name, f"{len(suite.ids()) or '-'}", _state(is_installed(suite), suite.extra), suite.note)
+        for suite in suites
+    ]
+    head = ("suite", "environments", "state", "about")
+    return Group(
+        table(head, rows, numbers=("environments",)), "", Text("shepherd envs atari   lists one suite or finds an id")
+    )
+
+
+def _state(installed: bool, extra: str) -> str:
+    return "installed" if installed else f"missing: pip install -e '.[{extra}]'"
 
 
 def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
@@ -88,8 +128,9 @@ def envs_table(suites: Iterable[Any]) -> RenderableType:
     """The ids of each suite, and the extra that is missing; a suite has name, extra, installed, ids, note, refused."""
     parts: list[RenderableType] = []
     for suite in suites:
-        state = "installed" if suite.installed else f"missing: pip install -e '.[{suite.extra}]'"
-        title = Text.assemble((suite.name, "bold"), f" · {state}", f" · {suite.note}" if suite.note else "")
+        title = Text.assemble(
+            (suite.name, "bold"), f" · {_state(suite.installed, suite.extra)}", f" · {suite.note}" if suite.note else ""
+        )
         parts += [*([""] if parts else []), title]
         if suite.ids or not suite.refused:
             ids = Columns(suite.ids or ("no ids",), padding=(0, 2), column_first=True)
@@ -106,7 +147,7 @@ def _narrow(parts: list[RenderableType]) -> RenderableType:
 
 
 def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> bool:
-    """Tell whether the algorithm's agent can be built for these spaces and answers an observation."""
+    """Return True if the algorithm takes these spaces: its config allows them, and a plugin's agent acts in them."""
     # Required keys are sizes, which an agent's form does not depend on, and the budget, large enough for all that
     # an algorithm wants to have begun within it.
     required = {key: 64 for key, value in defaults(module.Config).items() if value == "???"}
@@ -120,11 +161,13 @@ def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> boo
         config.check_spec(spec)
     except UserError:
         return False
-    return _answers(module, config, spec, empty=True) or _answers(module, config, spec, empty=False)
+    if isinstance(module, Algorithm):  # its check is complete, which a test finds out by trying; torch takes seconds
+        return True
+    return answers(module, config, spec, empty=True) or answers(module, config, spec, empty=False)
 
 
-def _answers(module: Any, config: Any, spec: EnvSpec, empty: bool) -> bool:
-    """Tell whether an agent answers an observation of zeros.
+def answers(module: Any, config: Any, spec: EnvSpec, empty: bool) -> bool:
+    """Return True if an agent acts on an observation of zeros.
 
     With `empty` all is made of tensors that hold nothing: to draw a Dreamer's 18 million numbers takes half a
     second, and this is asked eight times. Code that reads one of them is to be tried with numbers.

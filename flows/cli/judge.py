@@ -61,14 +61,12 @@ def collect(source: str, minari: str, episodes: int, checkpoint: str | None, act
 
 def enjoy(source: str, episodes: int) -> None:
     """Show a policy playing in a window, or record it where there is no display."""
-    from rlcore.judge.film import film, show
+    from rlcore.judge.film import record_checkpoint, show
 
     run, path = locate(source)
     _compute_as(run)
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        recorded = film(run, path, "enjoy.mp4", episodes)
-        if recorded is None:
-            raise UserError(f"{source}: this environment cannot be drawn here (see the warning above)")
+        recorded = record_checkpoint(run, path, "enjoy.mp4", episodes)
         print_safely(f"no display here: recorded {short_path(run.path / recorded)}")
         return
     for number, (ret, length) in enumerate(show(run, path, episodes), 1):
@@ -112,4 +110,4 @@ def locate(source: str, checkpoint: str | None = None) -> tuple[RunDirectory, Pa
         return run, checkpoints.choose(run) if checkpoint is None else checkpoints.resolve(run, checkpoint)
     if wrong := checkpoints.damage(path):
         raise UserError(f"checkpoint {source}: {wrong}")
-    return RunDirectory.existing(path.parents[1]), path
+    return RunDirectory.of_checkpoint(path), path

@@ -13,8 +13,6 @@ LAUNCHERS = (
     "fabric run",
     "lightning run",
     "poetry run",
-    "python3 -m",
-    "python -m",
     "python3",
     "python",
 )
@@ -28,6 +26,12 @@ def without_launcher(typed: Sequence[str]) -> Iterator[str]:
     words, settings = [*typed], list[str]()
     while launcher := next((one for one in LAUNCHERS if words[: len(one.split())] == one.split()), None):
         words = words[len(launcher.split()) :]
+        while launcher in ("python", "python3") and words and words[0].startswith("-"):
+            option = words.pop(0)  # of the interpreter, as -u
+            if option in ("-W", "-X") and words:
+                words.pop(0)
+            if option == "-m":
+                break
         while launcher.startswith(("lightning", "fabric")) and words and words[0].startswith("--"):
             option, equals, value = words.pop(0)[2:].replace("-", "_", 1).partition("=")
             if option not in FABRIC_OPTIONS:

@@ -6,8 +6,10 @@ Functions are named, not imported, so that a mistake is told in no time; a test 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from rlcore import __version__
@@ -22,6 +24,7 @@ SWEEP = "sweep=PRESET, sweep.trials=20 and the like, algo.gamma=interval(0.9,1) 
 RUN_DIR = "the run's folder"
 SOURCE = "run directory, checkpoint directory or models:/NAME@alias"
 SIDE = "group (group=NAME of the runs), sweep, folder or glob of runs, or mlflow:EXPERIMENT?FILTER"
+POSITIONALS = ("source", "run_dir", "first", "second", "sides", "folders", "name", "version", "words")
 MISSING = "the following arguments are required: "  # argparse's words
 PARAMS = (
     "bring the run to the parameters in FILE (params.yaml): made where there is none; a run that learned with other "
@@ -34,6 +37,9 @@ class Parser(argparse.ArgumentParser):
 
     commands: Mapping[str, Any] = {}
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
+
     def error(self, message: str) -> NoReturn:
         """Raise the mistake as a `UserError`; what is missing is told by its place in the line."""
         if message.startswith(MISSING):
@@ -42,6 +48,14 @@ class Parser(argparse.ArgumentParser):
             typed = f"`{' '.join([self.prog, *map(_place, usage.split())])}`; `{self.prog} --help` says more"
             raise UserError(f"{missing}: missing; type {typed}")
         raise UserError(f"{message}; `{self.prog} --help` says what may be typed")
+
+
+def _finite(text: str) -> float:
+    """Return the number in `text`; an `ArgumentTypeError`, which argparse reports, if it is no finite one."""
+    with suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise argparse.ArgumentTypeError(f"{text}: must be a finite number")
 
 
 def _place(word: str) -> str:
@@ -54,7 +68,11 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
     Overrides may stand before and behind the options, of which argparse sees the first ones only.
     """
+    if not arguments:
+        raise UserError("no command is named; `shepherd --help` lists them")
     command = arguments[0]
+    if command.startswith("-") and command not in ("-h", "--help", "--version"):
+        raise UserError(f"{command}: not known here; `shepherd --help` says what may be typed")
     if command == "train" and {"-h", "--help"} & set(arguments):
         return HELP, {"words": [a for a in arguments[1:] if a not in ("-h", "--help")]}
     if command == "sweep" and {"-h", "--help"} & set(arguments) and arguments[1] not in ("resume", "status"):
@@ -63,7 +81,8 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
         arguments = [f"sweep {arguments[1]}", *arguments[2:]]
     root = parser()
     if not command.startswith("-") and command not in root.commands:
-        raise UserError(f"{command}: no such command{nearest(command, root.commands)}; `shepherd --help` lists them")
+        shown = command.strip() or repr(command)
+        raise UserError(f"{shown}: no such command{nearest(command, root.commands)}; `shepherd --help` lists them")
     options, rest = root.parse_known_args(arguments)
     values = vars(options)
     if rest and ("overrides" not in values or any(word.startswith("-") for word in rest)):
@@ -72,6 +91,10 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
         raise UserError(f"{' '.join(rest)}: not known here{meant}; `shepherd {command} --help` says what may be typed")
     if rest:
         values["overrides"] = [*values["overrides"], *rest]
+    for name in POSITIONALS:
+        given = values.get(name)
+        if "" in arguments and (given == "" or (isinstance(given, list) and "" in given)):
+            raise UserError(f"{name.upper()}: must not be empty; `shepherd {command} --help` says what may be typed")
     for name in ("episodes", "workers"):
         if (values.get(name) or 1) < 1 or values.get(name) == 0:
             raise UserError(f"--{name} {values[name]}: must be 1 or more")
@@ -113,8 +136,12 @@ def parser() -> Parser:
     _add_reproduce(group)
     _add_reap(group)
     _add_compare(group)
-    _add(group, "agents", "flows.cli.catalogue:agents", "what can be trained")
-    _add(group, "envs", "flows.cli.catalogue:envs", "on what, and which extra is missing")
+    _add(group, "agents", "flows.cli.catalogue:agents", "list algorithms, with their papers, spaces and presets")
+    about = "list suites of environments and missing extras; with a name, the ids of a suite or those that contain it"
+    command = _add(group, "envs", "flows.cli.catalogue:envs", about)
+    command.add_argument(
+        "words", nargs="*", default=[], metavar="NAME", help="a suite, as atari, or an id or part of it"
+    )
     _add_registry(group)
     _add_servers(group)
     about = "run one stage on a run directory (make-env makes it from overrides)"
@@ -149,7 +176,7 @@ def _add_compare(group: Any) -> None:
     command.add_argument("sides", nargs="+", metavar="SIDE", help=SIDE)
     command.add_argument("--out", default="report", metavar="FOLDER", help="where the page is written (report)")
     about = "return that runs are timed to; over several environments 0 is random and 1 is solved (solved)"
-    command.add_argument("--threshold", type=float, metavar="X", help=about)
+    command.add_argument("--threshold", type=_finite, metavar="X", help=about)
     about = "where groups are looked for (SHEPHERD_RUN_ROOT, else runs)"
     command.add_argument("--runs", metavar="FOLDER", help=about)
     command.add_argument("--json", action="store_true", dest="as_json", help="print the figures as JSON")

@@ -27,6 +27,11 @@ def run_and_tell(command: Callable[[], int]) -> int:
     except BrokenPipeError:  # `shepherd config … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except PermissionError as error:
+        print_safely(
+            f"shepherd: {error.filename or 'a file'}: {error.strerror}; choose a folder of yours", file=sys.stderr
+        )
+        return 2
     except Exception as error:
         if is_locked(error):
             reason = "another process has locked a database; end it, and type the command again"

@@ -17,6 +17,7 @@ from flows.settings import DATABASE, database_url, sweeps_folder
 from flows.sweeps.pace import Pace
 from flows.sweeps.plan import NAME, SweepConfig, SweepPlan
 from flows.sweeps.space import Dimension
+from flows.sweeps.storage import open_storage
 from rlcore.config.build import build
 from rlcore.config.values import nearest
 from rlcore.errors import UserError
@@ -182,6 +183,12 @@ class SweepFolder:
         noted = self._read_note() | {"copies": count}
         for place in (self.plan_file, self.runs / "sweep.json"):
             write_json(place, noted)
+
+    @staticmethod
+    def check_storage(plan: SweepPlan) -> None:
+        """Refuse, in a `UserError`, a database of the user's own that cannot be opened; nothing of a sweep is made."""
+        if address := SweepFolder._choose_storage(plan):
+            open_storage(address)
 
     @staticmethod
     def _choose_storage(plan: SweepPlan) -> str:

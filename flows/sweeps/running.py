@@ -46,6 +46,8 @@ def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, S
     runs = Path(config.log_root).absolute() / "sweeps" / folder.name
     if folder.adopt(runs):  # runs that are there are those of the same trials, or nobody's
         _refuse_other(folder, wanted)
+    else:
+        folder.check_storage(wanted)
     default = default_of(wanted)
     folder.write(dataclasses.replace(wanted, pace=pace, default=default.values, outside=default.outside), runs)
     return config.algo.name, folder

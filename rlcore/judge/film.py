@@ -43,19 +43,25 @@ def film(run: RunDirectory, path: str | Path, name: str = "policy.mp4", episodes
         episodes: how many.
 
     Returns:
-        The video's path relative to the run, or None where the environment cannot be drawn (said in the log).
+        The video's path relative to the run, or None if there is no video (the log says why).
     """
-    config = config_of(run)
     try:
-        with limited_env(adapt_to_evaluation(config.env), "rgb_array") as env:
-            policy = load_policy(path)
-            seeds = [streams.integer(config.seed, "env_eval", FILM_ROUND, episode) for episode in range(episodes)]
-            record(lambda: greedy(policy), env, run.media / name, seeds, MAX_STEPS)
+        return record_checkpoint(run, path, name, episodes)
     except BaseException as error:  # a picture is never worth a run
         if not is_failure(error):
             raise
         log.warning("no video: %s", error if isinstance(error, UserError) else spell_error(error))
         return None
+
+
+@user_code()
+def record_checkpoint(run: RunDirectory, path: str | Path, name: str, episodes: int) -> str:
+    """Record greedy episodes as `film` does; raise an error, a `UserError` if the cause is known, if that fails."""
+    config = config_of(run)
+    with limited_env(adapt_to_evaluation(config.env), "rgb_array") as env:
+        policy = load_policy(path)
+        seeds = [streams.integer(config.seed, "env_eval", FILM_ROUND, episode) for episode in range(episodes)]
+        record(lambda: greedy(policy), env, run.media / name, seeds, MAX_STEPS)
     return str((run.media / name).relative_to(run.path))
 
 
@@ -158,7 +164,10 @@ def writing(path: Path, rate: float, shape: tuple[int, ...]) -> Iterator[Callabl
     import imageio_ffmpeg
 
     height, width, _ = shape
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _failure(path, error.strerror or str(error)) from error
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.mp4")
     options: dict[str, Any] = {"fps": rate, "codec": "libx264", "macro_block_size": 1, "ffmpeg_log_level": "error"}
     output = ["-movflags", "+faststart", "-threads", "1", "-preset", "veryfast"]

@@ -102,7 +102,7 @@ def read_source(path: str | Path) -> Source:
     path = _checkpoint_at(path)
     learning, bookkeeping = checkpoint.load(path)
     if "policy" not in bookkeeping:  # it lies in a run, which knows
-        run = RunDirectory.existing(path.resolve().parents[1])
+        run = RunDirectory.of_checkpoint(path.resolve())
         return Source(describe(run, path), learning["learner"], f"checkpoint {path}")
     moment = {key: checkpoint.manifest(path)[key] for key in ("policy_steps", "digest")}
     with _tell_errors_in(f"checkpoint {path}", "its files"):

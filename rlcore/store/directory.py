@@ -142,6 +142,17 @@ class RunDirectory:
         return run
 
     @staticmethod
+    def of_checkpoint(path: Path) -> RunDirectory:
+        """The run directory that a checkpoint lies in; `UserError` if it lies elsewhere."""
+        run = RunDirectory(path.parents[1])
+        if path.parent != run.checkpoints or not run.config.exists():
+            raise UserError(
+                f"{path}: a checkpoint outside of its run, whose config it needs; move it back to RUN/checkpoints/"
+                f"{path.name}, or give the folder of a run"
+            )
+        return run
+
+    @staticmethod
     def below(folder: Path) -> Iterator[RunDirectory]:
         """The run directories in a folder and beneath it, in order; what lies inside one is its own affair."""
         for place, folders, files in os.walk(folder):

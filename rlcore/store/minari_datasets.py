@@ -60,7 +60,8 @@ def check_name(name: str) -> None:
         _minari(name, ".dataset.minari_dataset").parse_dataset_id(name)
     except (ValueError, TypeError):  # without a version it is the latter
         raise UserError(
-            f"minari:{name}: no name of a Minari dataset; it is [FOLDER/]NAME-vNUMBER, as {name.strip('/')}-v0"
+            f"minari:{name}: no name of a Minari dataset; it is [FOLDER/]NAME-vNUMBER, as mine/cartpole-v0, of "
+            "letters, digits, - and _, with two or more of them in FOLDER"
         ) from None
     if folder(name).exists():
         raise UserError(f"minari:{name}: is there already; choose another version, or `minari delete {name}`")
@@ -195,6 +196,8 @@ def _is_leaf(space: spaces.Space[Any]) -> bool:
 
 
 def _load(name: str) -> Any:
+    if not name:
+        raise UserError("minari:: names no dataset; write minari:NAME, as minari:mine/cartpole-v0")
     package = _minari(name)
     if not (folder(name) / "data").exists():
         there = nearest(name, package.list_local_datasets())

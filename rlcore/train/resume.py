@@ -110,7 +110,11 @@ def refuse_unfit(source: Path, config: RunConfig) -> None:
         into = f"another run from it: checkpoint.resume_from={newest}" if newest else "it has no good checkpoint yet"
         raise UserError(f"{key}: this is a run, not a checkpoint; to go on with it: shepherd resume {source}; {into}")
     if not (source / "manifest.json").is_file():
-        raise UserError(f"{key}: no checkpoint there; give its folder, as runs/a/checkpoints/8192")
+        there = ", ".join(str(path) for path in checkpoint.newest_first(source.parent))
+        raise UserError(
+            f"{key}: no checkpoint there; "
+            + (f"choose one of {there}" if there else "give its folder, as runs/a/checkpoints/8192")
+        )
     if wrong := checkpoint.damage(source):
         raise UserError(f"{key}: no good checkpoint ({wrong})")
     before = ResumePoint.at(source).fingerprint

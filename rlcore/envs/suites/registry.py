@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,15 +82,10 @@ class Listed:
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def list_suites() -> list[Listed]:
-    """Every suite with its ids, made to see whether they can be (`Suite.ids_to_try`); plugins must have been loaded."""
-    rows = []
-    for suite in SUITES.values():
-        if not suite.is_listed():
-            continue
-        here, ids = is_installed(suite), tuple(suite.ids())
-        tried = suite.ids_to_try() if here else ()
-        refused = {env_id: why for env_id in tried if (why := why_not(suite, env_id)) is not None}
-        ids = tuple(env_id for env_id in ids if env_id not in refused)
-        rows.append(Listed(suite.name, suite.extra, here, ids, suite.note, refused))
-    return rows
+def list_suite(suite: Suite, wanted: Sequence[str] | None = None) -> Listed:
+    """Return the ids of a suite, or those `wanted`, after trying to make them (`Suite.ids_to_try`)."""
+    here, ids = is_installed(suite), suite.ids() if wanted is None else wanted
+    tried = [env_id for env_id in suite.ids_to_try() if env_id in ids] if here else []
+    refused = {env_id: why for env_id in tried if (why := why_not(suite, env_id)) is not None}
+    ids = tuple(env_id for env_id in ids if env_id not in refused)
+    return Listed(suite.name, suite.extra, here, ids, suite.note, refused)

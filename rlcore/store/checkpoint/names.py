@@ -113,7 +113,7 @@ def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
             raise UserError(f"{run.path}: no best checkpoint yet; use latest or one of {', '.join(there)}")
         return run.checkpoints / str(best)
     if str(name) not in there:
-        raise UserError(f"--checkpoint {name}: must be latest, best or one of {', '.join(there)}")
+        raise UserError(f"{run.path}: no checkpoint {name}; choose latest, best or one of {', '.join(there)}")
     return run.checkpoints / str(name)
 
 

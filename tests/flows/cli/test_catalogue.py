@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import pytest
 
-from flows.cli.catalogue import agents_table, envs_table
+from flows.cli import catalogue
+from flows.cli.catalogue import agents_table, envs, envs_table
 from rlcore.errors import UserError
 from tests.flows.conftest import Printed
 
@@ -75,3 +80,64 @@ def test_environments_are_listed_by_suite_with_the_missing_extra(printed: Printe
     assert "mujoco · missing: pip install -e '.[mujoco]'\n" in text
     assert sorted(re.findall(r"Robot\d+-v5", text)) == sorted(many)
     assert max(len(line) for line in text.splitlines()) <= 100
+
+
+@pytest.mark.slow
+def test_every_agent_acts_in_the_spaces_that_its_config_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`shepherd agents` asks the configs of built-in algorithms alone; here their agents are tried as plugins' are."""
+    from rlcore.algorithms import ALGORITHMS
+
+    def spaces(module: Any) -> dict[tuple[str, str], bool]:
+        kinds = itertools.product(catalogue.OBSERVATIONS.items(), catalogue.ACTIONS.items())
+        return {(obs, action): catalogue._takes(module, part, spec) for (obs, part), (action, spec) in kinds}
+
+    listed = {name: spaces(module) for name, module in ALGORITHMS.items()}
+    monkeypatch.setattr(catalogue, "Algorithm", type("NoAlgorithm", (), {}))
+    assert listed == {name: spaces(module) for name, module in ALGORITHMS.items()}
+
+
+def test_agents_imports_no_torch() -> None:
+    code = "import sys; from flows.cli.main import main; main(['agents']); sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_envs_prints_a_line_for_each_suite_and_makes_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rlcore.envs.suites.registry.why_not", lambda *_: pytest.fail("an environment was made"))
+    envs()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines[1:5]] == ["classic control", "toy text", "box2d", "mujoco"]
+    assert len(lines) < 20
+    assert any(re.search(r"atari +\d+ +(installed|missing: pip install -e '.\[atari\]')", line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown", "absent"),
+    [
+        (["toy", "text"], ["toy text · installed", "Taxi-v4"], ["CartPole-v1", "box2d"]),
+        (["classic"], ["classic control", "CartPole-v1"], ["Taxi-v4"]),
+        (["pendulum"], ["classic control", "Pendulum-v1"], ["CartPole-v1", "Taxi-v4"]),
+        (["cartpole-V1"], ["CartPole-v1"], ["CartPole-v0"]),
+    ],
+)
+def test_envs_shows_a_suite_or_finds_an_id(
+    words: list[str], shown: list[str], absent: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    envs(words)
+    text = capsys.readouterr().out
+    assert [word for word in shown if word not in text] == []
+    assert [word for word in absent if word in text] == []
+
+
+def test_envs_finds_an_environment_of_a_plugin(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Meadow-v3", gymnasium.envs.registration.EnvSpec("Meadow-v3", "meadow:Env"))
+    envs(["meadow"])
+    assert "plugins · installed · registered by your plugins\n  Meadow-v3\n" in capsys.readouterr().out
+
+
+def test_envs_names_what_is_nearest_to_an_unknown_name() -> None:
+    with pytest.raises(UserError, match=r"cartpool-v1: no suite and no environment.*did you mean 'CartPole-v1'"):
+        envs(["cartpool-v1"])

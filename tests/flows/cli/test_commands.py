@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +164,22 @@ def test_summary_has_every_promised_field(trained: Trained) -> None:
     )
     assert 5000 < summary["policy_steps"] <= 6000
     assert summary["seed"] == 3
+
+
+def test_readme_lists_every_file_of_a_run(trained: Trained) -> None:
+    text = (ROOT / "README.md").read_text().partition("## A run directory")[2].split("```")[1]
+    typed = [name for line in text.splitlines()[2:] for name in line[2:26].split("  ") if name.strip()]
+    names = [re.sub("<.*>", "*", name.strip()) for name in typed]
+    left = {str(path.relative_to(trained.run.path)) for path in trained.run.path.rglob("*") if path.is_file()}
+
+    def has(name: str, path: str) -> bool:
+        return fnmatch(path, f"{name}*" if name.endswith("/") else name)
+
+    assert not [path for path in left if not any(has(name, path) for name in names)]
+    others = {"code.diff", "checkpoints/chunks/", "metrics.csv", "original.json", "reproduction.json", "set_aside/*/"}
+    others |= {".lease", ".prune"}  # of other algorithms, loggers and commands
+    assert {name for name in names if not any(has(name, path) for path in left)} <= others
+    assert others <= set(names)
 
 
 def test_resume_of_a_finished_run_says_so(trained: Trained, here: Command) -> None:

@@ -43,6 +43,7 @@ STANDS_FOR = [
     ("fabric run --accelerator=cuda --num-nodes 1 sheeprl.py exp=ppo", None),
     ("sheeprl exp=ppo", "train exp=ppo"),
     ("python -m sheeprl exp=ppo", "train exp=ppo"),
+    ("python -u -m sheeprl exp=ppo", "train exp=ppo"),
     ("sheeprl.py exp=ppo env=gym env.id=Acrobot-v1", "train exp=ppo env=gym env.id=Acrobot-v1"),
     ("exp=ppo env.id=Acrobot-v1", "train exp=ppo env.id=Acrobot-v1"),
     ("train ppo", "train exp=ppo"),
@@ -84,6 +85,8 @@ REFUSED = [
     ("sheeprl-registration checkpoint_path=nowhere", "`shepherd stage register-model RUN`"),
     ("sheeprl-registration", "`shepherd stage register-model RUN`"),
     ("python train.py exp=mine", "`shepherd train exp=mine`"),
+    ("python -u x.py exp=mine", "x.py: a script of your own"),
+    ("python3 -B -W ignore -u x.py", "x.py: a script of your own"),
     ("fabric run --gpus 2 exp=ppo", "--gpus"),
 ]
 
@@ -111,6 +114,12 @@ def test_a_ckpt_of_a_run_made_here_is_its_checkpoint(run, name):
     assert translate(["sheeprl", f"checkpoint.resume_from={run / name}"]).words[1] == f"checkpoint.resume_from={folder}"
     assert translate(["ppo", "--checkpoint_path", f"{run / name}"]).words[2] == f"checkpoint.resume_from={folder}"
     assert translate(["sheeprl-eval", f"checkpoint_path={run / name}"]).words == ["evaluate", str(folder)]
+
+
+def test_a_ckpt_that_was_removed_is_told_with_those_there_are(run):
+    with pytest.raises(UserError, match=r"runs/a: no checkpoint 512; choose latest, best or one of 8192, 4096") as told:
+        translate(["train", "exp=ppo", f"checkpoint.resume_from={run}/checkpoints/512.ckpt"])
+    assert "--checkpoint" not in str(told.value)
 
 
 def test_a_run_made_here_is_registered(run):

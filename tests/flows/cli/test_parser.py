@@ -107,7 +107,8 @@ def test_overrides_may_stand_before_and_behind_the_options():
     [
         ("tain exp=ppo", ["tain: no such command; did you mean 'train'?", "shepherd --help"]),
         ("evaluate", ["SOURCE", "shepherd evaluate --help"]),
-        ("evaluate runs/a --episode x", ["--episodes", "'x'"]),
+        ("evaluate runs/a --episodes x", ["--episodes", "'x'"]),
+        ("evaluate runs/a --episode 3", ["--episode 3: not known here; did you mean '--episodes'?"]),
         ("evaluate runs/a --episodes 0", ["--episodes 0: must be 1 or more"]),
         ("evaluate runs/a --round -3", ["--round -3: must be 0 to 999999999"]),
         ("collect runs/a --minari a-v0 --round 9999999999", ["--round 9999999999: must be 0 to 999999999"]),

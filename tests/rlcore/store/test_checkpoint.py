@@ -138,7 +138,7 @@ def test_names_lead_to_checkpoints_and_a_wrong_one_lists_what_there_is(run: RunD
         checkpoint.resolve(run, "best")
     checkpoint.name_best(run, run.checkpoints / "64")
     assert checkpoint.resolve(run, "best").name == "64"
-    with pytest.raises(UserError, match="--checkpoint 65: must be latest, best or one of 128, 64"):
+    with pytest.raises(UserError, match="no checkpoint 65; choose latest, best or one of 128, 64"):
         checkpoint.resolve(run, 65)
 
 

@@ -88,9 +88,11 @@ def test_rounds_and_kinds_of_action_play_other_episodes_and_a_name_is_taken_once
     assert minari.load_dataset("c-v0").storage.metadata["algorithm_name"] == "random"
     with pytest.raises(UserError, match=r"^minari:a-v0: is there already; .*`minari delete a-v0`"):
         collect_episodes(run, path, "a-v0", 3)
-    for wrong in ("a", "a-v", "a b-v0"):
-        with pytest.raises(UserError, match=r"no name of a Minari dataset; it is \[FOLDER/\]NAME-vNUMBER"):
+    for wrong in ("a", "a-v", "a b-v0", "a/b-v0"):
+        with pytest.raises(UserError, match=r"no name of a Minari dataset; it is \[FOLDER/\]NAME-vNUMBER") as refused:
             minari_datasets.check_name(wrong)
+        assert "two or more of them in FOLDER" in str(refused.value)
+        assert "v0-v0" not in str(refused.value)
 
 
 def test_a_dataset_that_could_not_be_written_whole_is_not_there(

@@ -21,7 +21,7 @@ from rlcore.envs.make import EnvSettings, adapt_to_evaluation, make
 from rlcore.envs.suites import registry
 from rlcore.envs.suites.gym import GYMNASIUM, GymnasiumSuite
 from rlcore.envs.suites.ids import known_id
-from rlcore.envs.suites.registry import SUITES, list_suites, register
+from rlcore.envs.suites.registry import SUITES, list_suite, register
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.native import NativeVectorEnv
 from rlcore.errors import UserError
@@ -155,7 +155,7 @@ def played(vector: Any, steps: int, begin: bool = True, seed: int = 0) -> list[b
 
 def test_it_is_found_by_its_id_and_listed() -> None:
     assert known_id("arcade_game") == known_id("arcade_suite:arcade_game") == "arcade_game"
-    row = next(row for row in list_suites() if row.name == "arcade")
+    row = list_suite(SUITES["arcade"])
     assert (row.ids, row.installed, row.refused) == (("arcade_game",), True, {})
     target = {"_target_": "sheeprl.envs.arcade.ArcadeWrapper", "id": "arcade_game", "life_ends": False}
     with closing(make(EnvSettings("arcade_game", target))) as env:
@@ -176,7 +176,7 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     plugin(tmp_path, requires="no_such_engine", extra="arcade")
     with pytest.raises(UserError, match=r"env.id=arcade_game: the package for arcade .*pip install -e '\.\[arcade\]'"):
         make(EnvSettings("arcade_game"))
-    row = next(row for row in list_suites() if row.name == "arcade")
+    row = list_suite(SUITES["arcade"])
     assert (row.ids, row.extra, row.installed) == (("arcade_game",), "arcade", False)
 
 
