@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 # Python notices nothing while it imports torch.
 KILLED_WITH_PARENT = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL 0) & exec "$@" </dev/null 3<&-'
 WIDE, SLOW = 16, {"truediv", "sqrt", "rsqrt", "pow"}  # elements; operations of a dozen cycles and more
+ERROR = re.compile(r"[\w.]*(Error|Exception): ")  # the last line of a traceback; its text may have more lines
 BUILD_LIMIT = 900.0  # seconds; a build takes 15, on a machine with ten times the work for its cores 150
 log = logging.getLogger(__name__)
 
@@ -94,7 +96,7 @@ def _generate(work: Path, places: Sequence[Path], as_one: bool) -> None:
     if code:
         lines = said.splitlines() or [f"exit code {code}"]
         log.error("the process that compiles said:\n%s", "\n".join(lines))
-        reason = next((line for line in lines if "error:" in line), lines[-1])
+        reason = next((line for line in lines if "error:" in line or ERROR.match(line)), lines[-1])
         raise RunError(
             f"it could not be compiled ({reason.strip()[:300]}); "
             "mend the C++ compiler, or train with algo.compile=false"
@@ -144,6 +146,7 @@ def main(settings: list[Any], places: Sequence[Path]) -> int:
             setattr(config.aot_inductor, switch, False)
     cpu_vec_isa.pick_vec_isa()  # it asks the compiler what it can, once for all
     _allocate_no_second_name()
+    _keep_what_a_loop_returns()
     _spread_what_is_computed()
     return int(not _in_children(places, as_one))
 
@@ -164,6 +167,36 @@ def _allocate_no_second_name() -> None:
             plain(self, buffer)
 
     PythonWrapperCodegen.codegen_allocation = codegen_allocation
+
+
+def _keep_what_a_loop_returns() -> None:
+    """Keep Inductor from reusing the memory of a loop's initial value that the loop returns unchanged.
+
+    The result of the loop is then another name for that memory. torch 2.13 takes the initial value for dead after the
+    loop and writes other results into it. A scan's carry may come back unchanged, and the gradient of a parameter that
+    no step reads does: it is the zero that the loop began with.
+    """
+    from torch._inductor import ir  # loaded by `main`, and nowhere else
+    from torch._inductor.virtualized import V  # likewise
+
+    plain = ir.WhileLoop.create.__func__
+
+    def create(cls: Any, cond_fn: Any, body_fn: Any, carried_inputs: Any, *more: Any) -> Any:
+        outputs = plain(cls, cond_fn, body_fn, carried_inputs, *more)
+        if loop := next((part.inputs[0] for part in outputs if isinstance(part, ir.MultiOutput)), None):
+            given, ends = [*body_fn.graph.graph_inputs], body_fn.graph.graph_outputs
+            began = [*loop.carried_inputs, *loop.additional_inputs]
+            used: Any = [node.args[1] for node in V.graph.current_node.users]
+            for index in used:
+                after, seen = index, set[int]()
+                # A step may also return one carried value in the place of another: follow it to where it began.
+                while after < len(ends) and after not in seen and (name := ends[after].get_name()) in given:
+                    seen.add(after)
+                    after = given.index(name)
+                    V.graph.never_reuse_buffers |= {began[after].get_name(), outputs[index].get_name()}
+        return outputs
+
+    ir.WhileLoop.create = classmethod(create)
 
 
 def _spread_what_is_computed() -> None:

@@ -36,7 +36,7 @@ from rlcore.system.durable import make_directory, sync_directory, write_synced
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
-FORMAT = 3  # raise it when the same graph must be compiled in another way
+FORMAT = 4  # raise it when the same graph must be compiled in another way
 TRIALS = 5  # of CrossQ's step one in ten meets a kink
 Compiled = Callable[[list[Tensor]], list[Tensor]]
 log = logging.getLogger(__name__)

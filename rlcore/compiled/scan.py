@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from rlcore.compiled import fused_scan
 from rlcore.compiled.loop_step import Flat, choose, go_back, precision_now, split, spread, trace_step
@@ -45,13 +47,16 @@ def scan(step: LoopBody, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, An
 
     Args:
         step: of a carry, one row of xs and params; gives the next carry, of the same shapes and types, and y. It may
-            read no other tensors: what it computes with is handed in.
+            read no other tensors: what it computes with is handed in. It may scan itself.
         carry: nested tensors before the first step.
         xs: nested tensors [T, ...], among them what resets the carry, as `is_first`.
         params: nested tensors that every step reads, as `dict(cell.named_parameters())` for `functional_call`.
 
     Returns:
         The carry after the last step, and the y of all steps, nested as one of them, [T, ...].
+
+    Raises:
+        RuntimeError: In a compiled function, if the step reads a tensor with a gradient that was not handed in.
     """
     length = len(leaves(xs)[0])
     assert all(len(x) == length for x in leaves(xs)), "xs of several lengths"
@@ -67,6 +72,35 @@ def scan(step: LoopBody, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, An
     return carry, rebuild(y, iter([torch.stack(column) for column in zip(*found, strict=True)]))
 
 
+class _Handed(TorchFunctionMode):
+    """Refuse tensors with a gradient that a step reads without being given them: the gradient would be lost.
+
+    Args:
+        tensors: that the step is given.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._known = {id(tensor): tensor for tensor in tensors}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function, and remember what it returns."""
+        for tensor in _tensors((args, kwargs or {})):
+            if id(tensor) not in self._known and tensor.requires_grad:
+                raise RuntimeError(
+                    f"a step of a scan reads a tensor of shape {[*tensor.shape]} that has a gradient and is not handed "
+                    "to it: pass it in scan's `params`, for a module as dict(module.named_parameters()), and call the "
+                    "module by torch.func.functional_call"
+                )
+        found = func(*args, **(kwargs or {}))
+        self._known |= {id(tensor): tensor for tensor in _tensors(found)}
+        return found
+
+
+def _tensors(record: Any) -> list[Tensor]:
+    return [part for part in tree_leaves(record) if isinstance(part, Tensor)]
+
+
 # As one operation -----------------------------------------------------------------------------------------------------
 
 
@@ -76,7 +110,8 @@ def _trace(step: LoopBody, carry: Any, xs: Any, params: Any, loop: fused_scan.Fu
 
     def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
         left = iter(tensors)
-        after, y = step(*(rebuild(form, left) for form in (carry, xs, params)))
+        with _Handed(tensors):
+            after, y = step(*(rebuild(form, left) for form in (carry, xs, params)))
         forms[:] = [y]
         assert [c.shape for c in leaves(after)] == [c.shape for c in groups[0]], "a step changes its carry's shapes"
         # What comes out may be neither what went in nor twice the same.

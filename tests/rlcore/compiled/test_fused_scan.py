@@ -113,10 +113,11 @@ def products(graph: Any) -> list[Any]:
     return [node for node in graph.graph.nodes if "mm" in str(node.target)]
 
 
-def test_what_a_step_reads_beside_what_it_is_handed_is_refused() -> None:
+@pytest.mark.parametrize("learned", [True, False])
+def test_what_a_step_reads_beside_what_it_is_handed_is_refused(learned: bool) -> None:
     """A parameter would be a constant of the kernels, and never learn."""
-    other: Any = torch.nn.Parameter(torch.ones(3))
-    with fused_scan.fusing(), pytest.raises(RuntimeError, match="parameters that are not handed"):
+    other: Any = torch.nn.Parameter(torch.ones(3), learned)
+    with fused_scan.fusing(), pytest.raises(RuntimeError, match="not handed"):
         scan(lambda h, x, w: ((h * other + x * w).tanh(),) * 2, torch.ones(3), torch.ones(T, 3), torch.ones(3))
 
 

@@ -15,6 +15,7 @@ from torch.func import functional_call, grad, grad_and_value
 from rlcore.compiled import machine_code, package
 from rlcore.compiled.scan import scan
 from rlcore.functional.tree import leaves, map_leaves, rebuild
+from rlcore.nn.recurrent import GRU
 from tests.soaking import file_in_turn
 
 pytestmark = file_in_turn
@@ -220,3 +221,125 @@ def test_what_a_loop_has_written_may_be_written_over(tmp_path: Path, monkeypatch
     (code,) = package.build([package.Traced("a scan", machine_code.trace(function, example), example)])
     given = [tensor.flip(0) for tensor in example]
     torch.testing.assert_close(code(list(given))[0], function(*given)[0], rtol=1e-5, atol=1e-6)
+
+
+# Nested, and parameters that a step reads or does not -----------------------------------------------------------------
+
+K = 2  # rows of the inner loop in a row of the outer one
+
+
+class Stacked(nn.Module):
+    """A cell that scans K rows in each step of the loop around it; no step reads `unread`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs, self.gru, self.unread = nn.Linear(X + H, X), GRU(X, H, torch.Generator()), nn.Linear(H, X)
+
+    def forward(self, carry: dict[str, Tensor], x: dict[str, Tensor]) -> Any:
+        row = self.inputs(torch.cat([x["obs"], carry["z"].repeat(K, 1)], -1)).tanh()
+        rows, after = self.gru(row, x["is_first"], {"h": carry["h"]})
+        return {"h": after["h"], "z": rows[:B].tanh()}, rows.square()
+
+
+STACKED = Stacked()
+
+
+def stacked_problem(dtype: torch.dtype = torch.float64) -> tuple[Any, Any, dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=dtype) / 2
+
+    params = {name: normal(*p.shape) for name, p in STACKED.named_parameters()}
+    first = torch.rand(T, K * B, generator=generator) < 0.3
+    return {"h": normal(B, H), "z": normal(B, H)}, {"obs": normal(T, K * B, X), "is_first": first}, params
+
+
+def stacked_step(carry: Any, x: Any, params: Any) -> Any:
+    return functional_call(STACKED, params, (carry, x))
+
+
+def stacked_loss(carry: Any, xs: Any, params: Any) -> Tensor:
+    """Of all that a scan gives; the bias of `unread`, which no step reads, counts outside of it."""
+    last, y = scan(stacked_step, carry, xs, params)
+    said = y @ params["unread.weight"].t() + params["unread.bias"]
+    return y.mean() + last["h"].sum() + said.square().sum() / 9
+
+
+def stacked_unrolled(carry: Any, xs: Any, params: Any) -> Tensor:
+    found = []
+    for t in range(T):
+        carry, y = stacked_step(carry, {name: x[t] for name, x in xs.items()}, params)
+        found.append(y)
+    y = torch.stack(found)
+    said = y @ params["unread.weight"].t() + params["unread.bias"]
+    return y.mean() + carry["h"].sum() + said.square().sum() / 9
+
+
+@pytest.mark.parametrize("transform", [False, True], ids=["autograd", "torch.func"])
+@pytest.mark.parametrize("of", [(0, 1, 2), (0,), (1,), (2,)], ids=["all", "carry", "xs", "params"])
+def test_scan_nested_has_gradients_of_loop(of: tuple[int, ...], transform: bool) -> None:
+    """Around a cell that scans itself; by the carry, the rows and the parameters, together and alone."""
+    given = stacked_problem()
+
+    def found(loss: Any, *flat: Tensor) -> tuple[Tensor, ...]:
+        whole = rebuild(given, iter(flat))
+
+        def value(*some: Any) -> Tensor:
+            chosen = dict(zip(of, some, strict=True))
+            return loss(*(chosen.get(i, group) for i, group in enumerate(whole)))
+
+        return gradients(value, *(whole[i] for i in of), transform=transform)
+
+    graph = machine_code.trace(partial(found, stacked_loss), leaves(given))
+    other = map_leaves(lambda t: t.flip(0), stacked_problem())
+    wanted = found(stacked_unrolled, *leaves(other))
+    for one, want in zip(graph(*leaves(other)), wanted, strict=True):
+        torch.testing.assert_close(one, want)
+
+
+def test_scan_nested_has_gradients_of_finite_differences() -> None:
+    """(f(p + h d) - f(p - h d)) / 2 h along random directions d, of the traced function; rounding is 1e-16 / h."""
+    given, generator, step = stacked_problem(), torch.Generator().manual_seed(1), 1e-6
+    graph = machine_code.trace(lambda *flat: gradients(stacked_loss, *rebuild(given, iter(flat))), leaves(given))
+    flat = leaves(given)
+    at = [i for i, tensor in enumerate(flat) if tensor.is_floating_point()]
+    _, *found = graph(*flat)
+    for _ in range(3):
+        along = {i: torch.randn(flat[i].shape, generator=generator, dtype=torch.float64) for i in at}
+        up, down = (graph(*(t + sign * step * along[i] if i in along else t for i, t in enumerate(flat)))[0]
+                    for sign in (1, -1))  # fmt: skip
+        slope = sum((gradient * along[i]).sum() for i, gradient in zip(at, found, strict=True))
+        torch.testing.assert_close(slope, (up - down) / (2 * step), rtol=1e-6, atol=1e-6)
+
+
+def test_scan_refuses_parameters_not_handed_in() -> None:
+    """Beside one that is handed in, its gradient would be zero in the compiled function."""
+    weight, rows = torch.randn(H, H), torch.randn(T, B, H)
+
+    def function(weight: Tensor, xs: Tensor) -> tuple[Tensor, ...]:
+        closed, handed = weight.detach().requires_grad_(), weight.detach().requires_grad_()
+        _, y = scan(lambda h, x, w: ((h @ w + x @ closed).tanh(),) * 2, torch.zeros(B, H), xs, handed)
+        return torch.autograd.grad(y.sum(), [closed, handed])
+
+    assert all(gradient.abs().max() > 0 for gradient in function(weight, rows))
+    with pytest.raises(RuntimeError, match=r"a tensor of shape \[5, 5\] that has a gradient and is not handed to it"):
+        machine_code.trace(function, [weight, rows])
+
+
+@pytest.mark.slow
+def test_machine_code_has_gradients_of_parameters_that_no_step_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor took the zeros with which a loop began for dead memory; the loop returned them."""
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
+    given = stacked_problem(torch.float32)
+
+    def function(*flat: Tensor) -> tuple[Tensor, ...]:
+        return gradients(stacked_loss, *rebuild(given, iter(flat)))
+
+    example = leaves(given)
+    (code,) = package.build([package.Traced("a scan", machine_code.trace(function, example), example)])
+    other = map_leaves(lambda t: t.flip(0), stacked_problem(torch.float32))
+    for one, wanted in zip(code(leaves(other)), gradients(stacked_unrolled, *other), strict=True):
+        torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-5)
