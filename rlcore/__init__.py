@@ -1,6 +1,6 @@
-"""The algorithm core: environments, agents, learners and the one loop that trains them.
+"""Algorithm core: environments, agents, learners, and the training loop that all algorithms share.
 
-Knows nothing of Prefect, MLflow, DVC, Optuna or Hydra. Read `types.py` first: its names are used everywhere.
+rlcore does not depend on Prefect, MLflow, DVC, Optuna or Hydra. Start with `types.py`, whose names are used everywhere.
 """
 
 __version__ = "0.1.0"

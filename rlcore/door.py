@@ -1,4 +1,4 @@
-"""The door to the compiler: what one run's functions are made machine code with."""
+"""Interface between the functions of a run and the compiler."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rlcore.spec import EnvSpec
 
 @dataclass(frozen=True)
 class Compiler:
-    """Common ground of the functions of one run.
+    """Compilation settings and cache-key inputs that all functions of a run share.
 
     Attributes:
         config: the whole RunConfig.
-        spec: of the environments.
-        width: environments of this rank, ranks.
-        prepare: called before the first function is built.
-        made: the names of those that were asked for, in their order.
-        once: does what is called again and again under a name the first time only, and counts it, where nothing is
-            made; None = machine code is made.
-        records: gradient steps are recorded as CUDA graphs, and no machine code is made.
+        spec: observation keys and action of the environments.
+        width: number of environments of this rank, number of ranks.
+        prepare: called before the first function is compiled.
+        made: names of the functions for which `facts` was called, in that order.
+        once: if given, nothing is compiled (dry run): it executes the computation of each name the first time only,
+            and counts later calls. None: functions are compiled, or recorded if `records` is True.
+        records: if True, gradient steps are recorded as CUDA graphs and nothing is compiled to machine code.
     """
 
     config: Any
@@ -34,11 +34,14 @@ class Compiler:
 
     @property
     def builds(self) -> bool:
-        """True where machine code is made."""
+        """True if functions are compiled to machine code."""
         return self.once is None and not self.records
 
     def facts(self, function: Callable[..., Any] | str) -> dict[str, Any]:
-        """Facts that decide the code of one function, or of a thing of that name, beside the program's own code."""
+        """Return the cache-key inputs of a compiled function or name, other than its source code.
+
+        Each call also appends the name to `made`; its position is part of the key.
+        """
         if not isinstance(function, str):
             function = f"{function.__module__}.{getattr(function, '__qualname__', function)}"
         self.made.append(function)

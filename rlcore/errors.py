@@ -1,4 +1,4 @@
-"""The two ways things go wrong: a mistake of the user (exit 2) and a failure of the run (exit 1)."""
+"""Errors that are reported in one sentence: user errors (exit code 2) and run failures (exit code 1)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from rlcore.system.printable import printable
 from rlcore.system.secrets import redact
 
-KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # no fault of code sends these
+KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # sent from outside, not caused by faulty code
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 class Sentence(Exception):
-    """An error that is told in one sentence, without passwords of quoted addresses and control characters.
+    """Error that is reported in one sentence. Passwords in URLs and control characters are removed.
 
-    A value of more than 500 characters is cut in its middle.
+    Words of 500 or more characters are shortened in the middle.
     """
 
     def __str__(self) -> str:
@@ -28,9 +28,11 @@ class Sentence(Exception):
 
 
 class UserError(Sentence):
-    """A mistake of the user, told in one sentence that names the key, the value and the fix. Exit code 2.
+    """Mistake of the user. The message gives the key, the value and the fix. Exit code 2.
 
-    `mistakes` are those of one that tells of several, a sentence each, in lines.
+    Args:
+        *arguments: the message.
+        mistakes: the single errors, if this error combines several; the message has one line for each.
     """
 
     def __init__(self, *arguments: Any, mistakes: tuple[UserError, ...] = ()) -> None:
@@ -39,17 +41,17 @@ class UserError(Sentence):
 
 
 class Unset(UserError):
-    """A key without a value that needs one: of interest where nothing else is wrong."""
+    """Required key without a value. Reported only if there is no other error."""
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Let go of what an error, and those it came of, passed through: frames hold environments, half made ones too."""
+    """Drop the tracebacks of an error and of its causes, because their frames keep environments alive."""
     while error is not None:
         error.__traceback__, error = None, error.__cause__ or error.__context__
 
 
 class Mistakes:
-    """Mistakes that are gathered, to be told all at once."""
+    """Collection of user errors that are reported together."""
 
     def __init__(self) -> None:
         self._found: list[UserError] = []
@@ -58,12 +60,12 @@ class Mistakes:
         return bool(self._found)
 
     def note(self, *mistakes: UserError) -> None:
-        """Add some."""
+        """Add errors."""
         self._found += mistakes
 
     @contextmanager
     def catch(self) -> Iterator[None]:
-        """Inside the `with`, a `UserError` ends the block and is added."""
+        """Context manager that adds a `UserError` raised in its block, and suppresses it."""
         try:
             yield
         except UserError as error:
@@ -72,17 +74,27 @@ class Mistakes:
             self.note(*error.mistakes)
 
     def any(self, holds: Callable[[str], bool]) -> bool:
-        """Return True if `holds` is true of the sentence of a mistake."""
+        """Return True if `holds` returns True for the message of an error."""
         return any(holds(str(error)) for error in self._found)
 
     def leave_out(self, follows: Callable[[str], bool]) -> None:
-        """Forget mistakes that follow from others, by their sentences, unless none would be left."""
+        """Remove errors that are consequences of others, unless this would remove all.
+
+        Args:
+            follows: returns True for the message of an error that is a consequence.
+        """
         self._found = [error for error in self._found if not follows(str(error))] or self._found
 
     def tell(self, first: tuple[str, ...] = ()) -> None:
-        """Raise what was gathered, if anything; several are one `UserError`.
+        """Raise the collected errors, if any, as one `UserError`.
 
-        Those that begin with one of `first` come first. Keys that are only unset are left out beside others.
+        `Unset` errors are omitted if there are others.
+
+        Args:
+            first: errors whose message starts with one of these come first.
+
+        Raises:
+            UserError: at least one error was added.
         """
         found = [error for error in self._found if not isinstance(error, Unset)] or self._found
         told = {str(error): error for error in sorted(found, key=lambda error: not str(error).startswith(first))}
@@ -93,46 +105,46 @@ class Mistakes:
 
 
 class RunError(Sentence):
-    """A run that cannot go on (a faulty environment, a NaN, a full disk), told in one sentence. Exit code 1."""
+    """Failure of a run, such as a faulty environment, a NaN or a full disk. Exit code 1."""
 
 
 class MachineFault(RunError):
-    """A machine that does not give what a run needs: not the run's doing, and another time all may be well."""
+    """Failure caused by the machine, not by the run; a retry may succeed."""
 
 
 class DiskFault(MachineFault):
-    """A disk that does not take what is written to it: full, read-only, broken. It may pass by itself."""
+    """Failed write to a disk that is full, read-only or broken; a retry may succeed."""
 
 
 class OutOfMemory(MachineFault):
-    """Memory that is not there, of the processor or of a GPU."""
+    """Failed allocation of CPU or GPU memory."""
 
 
 class Killed(MachineFault):
-    """A process that somebody ended by a signal: the kernel where memory is short, a service manager, a person."""
+    """Process ended by a signal from outside: the kernel's out-of-memory killer, a service manager or a person."""
 
 
 class EnvironmentFault(RunError):
-    """An environment that raised, died, hung or returned what it must not; names env index, step and key."""
+    """Environment that raised, died, hung or returned an invalid value; names environment index, step and key."""
 
 
 class EnvironmentLost(EnvironmentFault):
-    """An environment's process died or hung: unlike other faults this may pass, so a run may try again by itself."""
+    """Environment process that died or hung. Other environment faults repeat; after this one a retry may succeed."""
 
 
 def death(code: int, sentence: str) -> RunError:
-    """The error of a process that ended with a code nobody asked for: `Killed` by a signal that others send."""
+    """Return the error of a process that ended unexpectedly: `Killed` if `code` is the negative of one of `KILLS`."""
     return (Killed if -code in KILLS else RunError)(sentence)
 
 
 def machine_fault(error: BaseException) -> MachineFault | None:
-    """The fault of the machine that an exception of Python, PyTorch or the system stands for; None where of none."""
+    """Return the machine fault that an exception indicates (full disk, out of memory), or None if it is another one."""
     if isinstance(error, MachineFault):
         return error
     if isinstance(error, OSError) and error.errno in DISK_FAULTS:
         return DiskFault(f"{error.filename or 'a file'}: {error.strerror}")
     out_of_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-    # torch's class for GPUs is a RuntimeError; its allocator of the processor's memory has none of its own.
+    # torch raises OutOfMemoryError (a RuntimeError) for GPU memory, and a plain RuntimeError for CPU memory.
     torchs = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
     if out_of_memory or (isinstance(error, RuntimeError) and torchs):
         return OutOfMemory(f"out of memory ({first_line(error) or type(error).__name__})")
@@ -140,5 +152,5 @@ def machine_fault(error: BaseException) -> MachineFault | None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, "" where it has none."""
+    """Return the first line of an error's message, or "" if the message is empty."""
     return (str(error).strip().splitlines() or [""])[0]

@@ -1,8 +1,9 @@
-"""Modules of the user's own: named by the user in SHEPHERD_PLUGINS or behind a command, never by a file.
+"""Plugins: Python modules of the user with environments, algorithms or environment classes.
 
-A plugin registers what it brings when it is imported: environments with Gymnasium, algorithms with
-`rlcore.algorithms.register`; a class that `env.wrapper._target_` names lies in it. A run notes the plugins it was made
-with; whoever goes on with it names them again.
+The user names plugins in SHEPHERD_PLUGINS or by `plugins=[…]` in a command. A module is never imported only because a
+file names it. On import, a plugin registers environments with Gymnasium and algorithms with
+`rlcore.algorithms.register`; the class in `env.wrapper._target_` must also be in a plugin. A run records its plugins,
+and the user must name them again to resume or use the run.
 """
 
 from __future__ import annotations
@@ -21,34 +22,34 @@ from rlcore.errors import UserError
 from rlcore.user_code import is_failure, spell_error, user_code
 
 VARIABLE = "SHEPHERD_PLUGINS"
-_importing: list[str] = []  # plugins whose import has begun and not ended
+_importing: list[str] = []  # plugins that are being imported now
 
 
 def list_named() -> list[str]:
-    """The modules that the user has named, in this process and for its children."""
+    """Return the plugins that the user named, for this process and its children."""
     return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
 def name(modules: Iterable[str]) -> None:
-    """Name more of them."""
+    """Add plugins to SHEPHERD_PLUGINS of this process and its children."""
     os.environ[VARIABLE] = ",".join(dict.fromkeys([*list_named(), *modules]))
 
 
 def take_from(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The plugins among what a user typed, as `plugins=[a,b]`, and the other words."""
+    """Split the words of a command into plugins, given as `plugins=[a,b]`, and the other words."""
     typed = [word for word in words if word.lstrip("+").startswith("plugins=")]
     modules = [part.strip(" '\"[]") for word in typed for part in word.partition("=")[2].split(",")]
     return [module for module in modules if module], [word for word in words if word not in typed]
 
 
 def as_typed(modules: Sequence[str] | None = None) -> list[str]:
-    """Argument that names modules behind a command; None = those that the user has named."""
+    """Return the command-line argument that names plugins; None: those that the user named."""
     modules = list_named() if modules is None else modules
     return [f"plugins=[{','.join(modules)}]"] if modules else []
 
 
 def load() -> list[str]:
-    """Import them, from the working directory too; their names. A UserError where one cannot be imported."""
+    """Import all named plugins and return their names. Raises UserError if one cannot be imported."""
     names = list_named()
     for module in names:
         import_plugin(module)
@@ -56,7 +57,18 @@ def load() -> list[str]:
 
 
 def import_plugin(module: str, key: str = "plugins") -> ModuleType:
-    """A plugin, or a module in one, from the working directory too; a UserError where `key` names what cannot be."""
+    """Import a plugin or a module in one; the working directory is searched last.
+
+    Args:
+        module: dotted name of the module.
+        key: configuration key that contains the name, for the error message.
+
+    Returns:
+        The module.
+
+    Raises:
+        UserError: the module cannot be imported, or it is a folder without `__init__.py`.
+    """
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     with user_code():
@@ -65,29 +77,42 @@ def import_plugin(module: str, key: str = "plugins") -> ModuleType:
             found = importlib.import_module(module)
         except UserError:
             raise
-        except BaseException as error:  # of its own code: any
+        except BaseException as error:  # code of the user can raise anything
             if not is_failure(error):
                 raise
             frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
             where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if len(frames) > 1 else ""
             reason = f"{spell_error(error)}{where}"
             missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
-            fix = "; type the command in the folder that has it, or name that folder in PYTHONPATH" if missing else ""
+            fix = (
+                "; run the command in the folder that contains it, or add that folder to PYTHONPATH" if missing else ""
+            )
             raise UserError(f"{key}={module}: this module cannot be imported ({reason}){fix}") from None
         finally:
             _importing.pop()
     if found.__file__ is None:
-        raise UserError(f"{key}={module}: a folder without __init__.py; name a module in it, as {module}.mine")
+        raise UserError(f"{key}={module}: a folder without __init__.py; name a module in it, such as {module}.mine")
     return found
 
 
 def importing() -> str | None:
-    """Return the plugin that is being imported now, if any: its top level runs, and it is not the main program."""
+    """Return the name of the plugin that is being imported now, or None."""
     return _importing[-1] if _importing else None
 
 
 def member(key: str, target: str) -> object:
-    """Meaning of a dotted name in a config, in a plugin; nothing else is imported, and no other plugin."""
+    """Return the object that a dotted name in a config refers to. Only the plugin that contains it is imported.
+
+    Args:
+        key: configuration key that contains the name.
+        target: the name, `package.module.Class`.
+
+    Returns:
+        The object.
+
+    Raises:
+        UserError: the name is in no plugin, cannot be imported, or does not exist.
+    """
     refuse_foreign(key, target)
     module, _, name = target.rpartition(".")
     found = getattr(import_plugin(module, key), name, None)
@@ -97,12 +122,12 @@ def member(key: str, target: str) -> object:
 
 
 def refuse_foreign(key: str, target: str, hint: str = "") -> None:
-    """Raise a UserError if a dotted name in a config lies in no plugin; it says what to type.
+    """Raise a UserError with instructions if a dotted name in a config is in no plugin.
 
     Args:
-        key: the key that has the name.
+        key: configuration key that contains the name.
         target: the name, `package.module.Class`.
-        hint: what may have been meant, to be appended.
+        hint: a suggestion that is appended to the message.
     """
     if any(target.startswith(f"{plugin}.") for plugin in list_named()):
         return
@@ -113,22 +138,22 @@ def refuse_foreign(key: str, target: str, hint: str = "") -> None:
         if _is_there(own) and not Path(f"{own}.py").exists():
             own = f"my_{own}"
         fix = (
-            f"copy your file {file} as {own}.py into the folder in which you type the command, "
-            f"set {key}={own}.{name}, and add plugins=[{own}] behind the command"
+            f"copy your file {file} as {own}.py into the folder in which you run the command, "
+            f"set {key}={own}.{name}, and add plugins=[{own}] to the command"
         )
     elif _is_there(package):
         plugin = package if _is_package(package) else module
-        fix = f"add plugins=[{plugin}] behind the command, or {VARIABLE}={plugin} before it"
+        fix = f"add plugins=[{plugin}] to the command, or set {VARIABLE}={plugin}"
     else:
         fix = (
-            f"there is no module {package} here: type the command in the folder that has it, or name that folder in "
-            f"PYTHONPATH, and add plugins=[{package}] behind the command"
+            f"module {package} was not found: run the command in the folder that contains it, or add that folder to "
+            f"PYTHONPATH, and add plugins=[{package}] to the command"
         )
-    raise UserError(f"{key}={target}: a class is imported only from a module that you name; {fix}{hint}")
+    raise UserError(f"{key}={target}: classes are imported only from modules that you name as plugins; {fix}{hint}")
 
 
 def _is_package(name: str) -> bool:
-    """Return whether a module has a file, as a folder without __init__.py has none."""
+    """Return False for a folder without __init__.py, True for other modules."""
     here = Path.cwd() / name
     if here.is_dir():
         return (here / "__init__.py").exists()
@@ -137,34 +162,37 @@ def _is_package(name: str) -> bool:
 
 
 def _is_there(package: str) -> bool:
-    """Tell whether a package could be imported, from the working directory too; found, not imported."""
+    """Return True if a package can be found, also in the working directory; it is not imported."""
     here = Path.cwd() / package
     try:
         return here.is_dir() or here.with_suffix(".py").is_file() or importlib.util.find_spec(package) is not None
-    except ValueError:  # a module without a spec, as `__main__`
+    except ValueError:  # a module without a spec, such as `__main__`
         return False
 
 
 def bringing(module: str) -> list[str]:
-    """The plugins that a module lies in; all of them where it lies in none, and none where it is one of ours."""
+    """Return the plugins that contain a module: [] for a module of rlcore, and all plugins if none contains it."""
     if module.partition(".")[0] == __name__.partition(".")[0]:
         return []
     return [plugin for plugin in list_named() if f"{module}.".startswith(f"{plugin}.")] or list_named()
 
 
 def require(modules: Iterable[str] | str) -> None:
-    """Refuse what was made with plugins that nobody has named now: no file makes this program import anything."""
+    """Raise a UserError if plugins that a run or model was created with are not named in this process.
+
+    They are not imported automatically, so that a file cannot make this program execute code.
+    """
     given = [modules] if isinstance(modules, str) else modules
     if missing := [str(module) for module in given if module not in list_named()]:
         names = ",".join(missing)
         raise UserError(
-            f"plugins=[{names}]: this was made with it, and nothing is imported because a file names it; "
-            f"write plugins=[{names}] behind the command or {VARIABLE}={names} before it"
+            f"plugins=[{names}]: required, because it was used before, but not named now (plugins are never imported "
+            f"only because a file names them); add plugins=[{names}] to the command, or set {VARIABLE}={names}"
         )
 
 
 def hashes() -> dict[str, str]:
-    """SHA-256 of the Python sources of each: of its package, or of its one file."""
+    """Import all plugins and return plugin -> SHA-256 of the Python sources of its package or of its single file."""
     found: dict[str, str] = {}
     for module in load():
         path = source(module)
@@ -178,6 +206,6 @@ def hashes() -> dict[str, str]:
 
 
 def source(module: str) -> Path:
-    """The folder of a package that has been imported, or the file of a module."""
+    """Return the folder of an imported package, or the file of an imported module."""
     found = sys.modules[module]
     return Path(found.__path__[0] if hasattr(found, "__path__") else found.__file__ or "").resolve()

@@ -1,4 +1,4 @@
-"""Roles of rlcore's parts: environments, an agent, a learner and its parts, a buffer; what each is asked for."""
+"""Interfaces of environments, agents, learners, their components, and buffers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from rlcore.spec import EnvSpec
 from rlcore.types import Arrival, Batch, Carry, Episode, Metrics, State, Steps
 
-if TYPE_CHECKING:  # environment workers import this file and must stay light
+if TYPE_CHECKING:  # environment workers import this file, and importing torch there costs time and memory
     import numpy as np
     from torch import Tensor
 
@@ -16,58 +16,61 @@ if TYPE_CHECKING:  # environment workers import this file and must stay light
 
 
 class VectorEnv(Protocol):
-    """B environments stepped together, resetting themselves on the step after an episode's end.
+    """B environments that are stepped together. Each resets itself on the step after its episode ended.
 
-    Those that compute in batches on a device, their attribute `device`, give arrivals of tensors that lie there and
-    take actions that do.
+    Environments that compute on a device have an attribute `device`. They return tensors on that device and take
+    actions on it.
     """
 
     num_envs: int
     spec: EnvSpec
 
     def reset(self) -> Arrival:
-        """Open an episode everywhere."""
+        """Start a new episode in every environment."""
         ...
 
     def step(self, action: Any) -> Arrival:
-        """Take actions in the environments' own form, [B, ...]; ignored where the episode has just ended.
+        """Take actions [B, ...] in the environment's form; the action of an environment that resets is ignored.
 
-        NumPy where `reset` gave NumPy, else a tensor on the device of its tensors.
+        Actions are a NumPy array if `reset` returned NumPy arrays, otherwise a tensor on the device of its tensors.
         """
         ...
 
     def pop_episodes(self) -> list[Episode]:
-        """The episodes that ended since the last call, in order of time, then env index."""
+        """Return the episodes that ended since the last call, ordered by time, then by environment index."""
         ...
 
     def boundary(self) -> Arrival | None:
-        """Before a scheduled checkpoint: end what cannot be saved. The last arrival as it now is; None before reset."""
+        """End episodes whose state cannot be saved; called before each scheduled checkpoint.
+
+        Returns the last time step, updated for these episodes, or None if `reset` was not called yet.
+        """
         ...
 
     def state_dict(self) -> State:
-        """Everything the next step depends on, so that `load_state_dict` continues bit for bit."""
+        """Return the complete state; after `load_state_dict`, the next steps are identical bit for bit."""
         ...
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`."""
+        """Restore the state returned by `state_dict`."""
         ...
 
     def close(self) -> None:
-        """Release environments and their processes."""
+        """Close the environments and stop their processes."""
         ...
 
 
 class Agent(Protocol):
-    """Parameters, observation normaliser and how they act: everything inference needs. An `nn.Module`.
+    """`nn.Module` with everything that inference needs: parameters, observation normalizer and `act`.
 
-    Evaluation and serving make it as training does: of its config, spec, distribution and a torch.Generator.
+    Training, evaluation and serving construct it from its config, spec, distribution and a torch.Generator.
 
-    An attribute `keys` names the observation keys that it reads; without it, whoever asks it must bring all of them.
-    An attribute `history` says of which keys it is to be shown past rows too (`rlcore.data.history`).
+    The optional attribute `keys` lists the observation keys that the agent reads; without it, all keys are passed.
+    The optional attribute `history` declares keys whose past rows the agent also sees (`rlcore.data.history`).
     """
 
     def initial(self, batch_size: int) -> Carry:
-        """The carry at an episode's start; () when feed-forward."""
+        """Return the carry at the start of an episode; () if the agent is feed-forward."""
         ...
 
     def act(
@@ -75,43 +78,43 @@ class Agent(Protocol):
     ) -> tuple[Carry, Tensor, dict[str, Tensor]]:
         """Choose actions. obs: key -> [B, ...]; is_first [B]. Returns (carry, action [B, A], extras key -> [B, ...]).
 
-        `rng` supplies all noise; a greedy call needs none.
+        All noise comes from `rng`, which may be None if `greedy` is True.
         """
         ...
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Actions [B, A] in the environment's own form, [B, *shape] of its dtype, clipped or squashed into its bounds.
+        """Convert actions [B, A] to the environment's form [B, *shape]: its dtype, clipped or squashed to its bounds.
 
-        Stays on the action's device. It and `from_env` are the one convention between an agent's actions, which
-        records hold, and the environment's, which nothing but the environment sees.
+        The result stays on the device of `action`. Buffers and losses store actions in the agent's form; only the
+        environment receives its own form. `to_env` and `from_env` are the only conversions between the two.
         """
         ...
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Actions [B, *shape] of the environment as the agent would have said them, [B, A]: `to_env` undone."""
+        """Convert actions [B, *shape] of the environment to the agent's form [B, A]; the inverse of `to_env`."""
         ...
 
 
 @runtime_checkable
 class Part(Protocol):
-    """A piece of a learner with a state of its own: a module, an optimizer, a target, a stream of noise, a step."""
+    """Component of a learner that has state: a module, an optimizer, a target network, a noise stream or a step."""
 
     def state_dict(self) -> State:
-        """Everything of it that the next update depends on."""
+        """Return all state that the next update depends on."""
         ...
 
     def load_state_dict(self, state: State) -> Any:
-        """Continue from a `state_dict`."""
+        """Restore the state returned by `state_dict`."""
         ...
 
 
 class Learner:
-    """One algorithm's way of improving its agent from one batch; a base class. Holds no env, logger, path or loop.
+    """Base class of learners: the update rule of an algorithm, without environments, loggers, paths or a loop.
 
     Attributes:
-        agent: is judged, registered and served (`Agent`); one of the parts.
-        updates: gradient steps taken.
-        passed_on: names of the parts that another run may start from, and that are registered with the agent.
+        agent: the `Agent` that is evaluated, registered and served; one of the parts.
+        updates: number of gradient steps taken.
+        passed_on: names of the parts that are registered with the agent and that `init_from` may load in another run.
     """
 
     agent: Any
@@ -119,74 +122,80 @@ class Learner:
     passed_on: tuple[str, ...] = ("agent",)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Improve the agent; returns averages over the update, in SheepRL's metric names where it has one."""
+        """Train the agent on a batch and return metrics averaged over the update.
+
+        Metrics have the names that SheepRL uses, if it has the metric.
+        """
         raise NotImplementedError
 
     def parts(self) -> Mapping[str, Part]:
-        """Everything with a state that the next update depends on, by name; the agent is called `agent`.
+        """Return all components with state that the next update depends on, by name; the agent is named `agent`.
 
-        By them a learner is saved, loaded, counted and checked for being finite.
+        They are saved in checkpoints, loaded, counted (number of parameters) and checked for non-finite values.
         """
-        raise NotImplementedError("a learner names its parts: docs/your_own_algorithm.md")
+        raise NotImplementedError("implement parts(): see docs/your_own_algorithm.md")
 
     @property
     def player(self) -> Any:
-        """The one who explores (`Agent`), if that is not the agent; what it has for itself is in a part."""
+        """Behavior policy (an `Agent`) that collects data, if it differs from `agent`; its own state is in a part."""
         return self.agent
 
     def publish(self, player: Any) -> None:
-        """Bring a player up to date after an update: nothing where it is this learner's own, which shares tensors."""
+        """Copy the current weights to a behavior policy; a no-op for `self.player`, which shares the tensors."""
         if player is not self.player:
             player.load_state_dict(self.player.state_dict())
 
     def state_dict(self) -> State:
-        """State of every part, by its name, and `updates`."""
+        """Return the state of every part by name, and `updates`."""
         return {name: part.state_dict() for name, part in self.parts().items()} | {"updates": self.updates}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`; a KeyError where a part is not in it."""
+        """Restore a state returned by `state_dict`. Raises KeyError if a part is missing."""
         for name, part in self.parts().items():
             part.load_state_dict(state[name])
         self.updates = state["updates"]
 
 
 class Buffer:
-    """Steps that wait for the learner; a base class. Rollout hands each out once; Replay owes a ratio of batches."""
+    """Base class of buffers, which store collected data for the learner.
+
+    `Rollout` yields each rollout once. `Replay` yields a fixed number of batches per policy step.
+    """
 
     @property
     def capacity(self) -> int:
-        """Rows of every environment that it remembers."""
+        """Number of rows per environment that the buffer stores."""
         return 0
 
     @property
     def batch_rows(self) -> int:
-        """Rows of one batch that is drawn from what it remembers."""
+        """Number of rows of one sampled batch."""
         return 0
 
     def count_batches(self, policy_steps: int) -> int | None:
-        """Batches that it has handed out after so many policy steps of a whole run; None where it does not know."""
+        """Return the total number of batches after `policy_steps` of a run, or None if it is unknown."""
         return None
 
     def extend(self, steps: Steps, last: Steps) -> None:
-        """Take T new rows and the arrival after them."""
+        """Add T new rows and the time step after them."""
         raise NotImplementedError
 
     def batches(self, policy_steps: int) -> Iterator[Batch]:
-        """The batches due now; the rows before the newest were `policy_steps`."""
+        """Yield the batches that are due; `policy_steps` counts the steps before the newest rows."""
         raise NotImplementedError
 
     def due(self, policy_steps: int) -> int:
-        """Number of batches `batches` will give, by which a long update says how far it is; 0 = nobody knows before."""
+        """Return the number of batches that `batches` will yield, for progress reports; 0 if it is unknown."""
         return 0
 
     def metrics(self) -> Metrics:
-        """Numbers about itself for the log, asked for after the updates of an iteration."""
+        """Return metrics of the buffer, logged after the updates of an iteration."""
         return {}
 
     def state_dict(self) -> State:
-        """Everything the next batch depends on."""
+        """Return all state that the next batch depends on."""
         raise NotImplementedError
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`."""
+        """Restore the state returned by `state_dict`."""
         raise NotImplementedError

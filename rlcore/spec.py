@@ -1,4 +1,4 @@
-"""Facts that an agent must know of an environment: its observation keys and its action."""
+"""Description of an environment for agents: its observation keys and its action."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-IMAGE_SIDE = 8  # pixels; what is smaller does not look like an image
+IMAGE_SIDE = 8  # pixels; a smaller array is not taken for an image
 IMAGES_ARE = "an image is a Box of uint8, or of real numbers with the bounds 0 and 1"
-ACTION = "past_action"  # key of an agent's own actions before, in its history
+ACTION = "past_action"  # key of the agent's own past actions in its history
 
 
 @dataclass(frozen=True)
 class Window:
-    """The last `frames` rows of a key that an agent sees at once, every `dilation`-th, the newest always."""
+    """Frame stack of a key: the newest row and every `dilation`-th row before it, `frames` rows in total."""
 
     frames: int
     dilation: int = 1
 
     @property
     def reach(self) -> int:
-        """Rows before the newest one that it looks at."""
+        """Distance from the newest row to the oldest, in rows."""
         return (self.frames - 1) * self.dilation
 
 
 @dataclass(frozen=True)
 class Binding:
-    """A mask of actions, and what it is about.
+    """Sub-action to which an action mask applies.
 
     Attributes:
-        part: the sub-action whose choices it has an entry for.
-        by: a sub-action before it; the mask counts only where this one takes one of `when`. None: always.
-        when: choices of that sub-action, counted from 0.
+        part: index of the sub-action; the mask has one entry per choice of it.
+        by: index of an earlier sub-action; the mask applies only if that one takes a choice in `when`. None: always.
+        when: choices of the earlier sub-action, counted from 0.
     """
 
     part: int
@@ -44,18 +44,19 @@ class Binding:
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One observation key.
+    """Shape, type and kind of an observation key.
 
     Attributes:
-        shape: without batch dimension; () for a Discrete observation.
-        dtype: NumPy name as the environment gives it.
+        shape: without the batch dimension; () for a Discrete observation.
+        dtype: NumPy name of the environment's dtype.
         n: number of values of a Discrete observation (encoded one-hot), None for a Box.
         start: smallest value of a Discrete observation.
-        kind: "vector", "image", "mask" (of actions) or "goal"; algorithms say which of them they read.
-        window: what of its past belongs to it, as `env.frame_stack` asks for images; None = nothing. A frame has
-            `shape`, and an agent is shown [frames, *shape].
-        binds: of a mask, what it is about, where the environment says so; None = masks lie one behind the other.
-        bounds: smallest and largest value that a Box declares, for messages; None = unknown, or no such bound.
+        kind: "vector", "image", "mask" (of actions) or "goal"; an algorithm declares which kinds it reads.
+        window: past rows that the agent sees together with the newest (for images, set by `env.frame_stack`); None:
+            only the newest. `shape` is the shape of one row; the agent receives [frames, *shape].
+        binds: the sub-action to which a mask applies, if the environment declares it. None: the masks concatenated
+            have one entry for every choice of every sub-action.
+        bounds: smallest and largest value that a Box declares, for messages; None: unknown or unbounded.
     """
 
     shape: tuple[int, ...]
@@ -69,11 +70,11 @@ class ArraySpec:
 
     @property
     def looks_like_image(self) -> bool:
-        """True for a vector of an image's shape, which is no image since its type or its bounds are others."""
+        """True for a vector with the shape of an image, which is no image because of its dtype or its bounds."""
         return self.kind == "vector" and self.n is None and len(self.shape) in (3, 4) and min(self.pixels) >= IMAGE_SIDE
 
     def describe(self) -> str:
-        """Return type, shape and declared bounds in words."""
+        """Return dtype, shape and declared bounds as text."""
         if self.bounds is None:
             return f"{self.dtype}, {list(self.shape)}"
         low, high = (
@@ -83,14 +84,17 @@ class ArraySpec:
 
     @property
     def size(self) -> int:
-        """Numbers that one frame contributes to the flat observation vector."""
+        """Number of elements that one row adds to the flat observation vector."""
         if self.n is not None:
             return self.n
         return math.prod(self.shape)
 
     @property
     def channels_first(self) -> bool:
-        """Of an image: [channels, height, width], as it has fewer channels than pixels; else they are last."""
+        """True if the dimensions of an image are [channels, height, width], False if the channels are last.
+
+        The smaller of the two candidate dimensions is taken as the channels.
+        """
         return self.shape[-3] < self.shape[-1]
 
     @property
@@ -101,27 +105,27 @@ class ArraySpec:
 
     @property
     def channels(self) -> int:
-        """Channels of an image, those of all its frames: of the environment's own and of its window."""
+        """Number of channels of an image, times the frames that the environment stacks and those of `window`."""
         frames = math.prod(self.shape[:-3]) * (self.window.frames if self.window else 1)
         return frames * (self.shape[-3] if self.channels_first else self.shape[-1])
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """Action that the environment takes.
+    """Action of an environment.
 
-    Agents see continuous actions as float32 [B, A] and discrete ones as int64 [B, A] counted from 0 (one column a
-    sub-action); `start` and `shape` restore the environment's own form. Elements of a Box whose two bounds are
-    equal are no columns: the environment is always sent their one value.
+    Agents use float32 [B, A] for continuous actions, and int64 [B, A] counted from 0 for discrete ones, one column per
+    sub-action. `start` and `shape` restore the environment's form. Elements of a Box with equal bounds are not among
+    the columns; the environment always receives their only value.
 
     Attributes:
         space: "Box", "Discrete", "MultiDiscrete" or "MultiBinary".
-        shape: the environment's shape without batch; () for Discrete.
-        dtype: NumPy name as the environment wants it.
-        nvec: choices of each sub-action; () for Box.
+        shape: shape in the environment, without the batch dimension; () for Discrete.
+        dtype: NumPy name of the environment's dtype.
+        nvec: number of choices of each sub-action; () for Box.
         start: smallest value of each sub-action; () for Box.
-        low: lower bound of each element of a Box, flat; -inf where unbounded.
-        high: upper bound, likewise.
+        low: lower bound of each element of a Box, flattened; -inf if unbounded.
+        high: upper bound of each element of a Box, flattened; inf if unbounded.
     """
 
     space: str
@@ -139,23 +143,23 @@ class ActionSpec:
 
     @property
     def open(self) -> tuple[int, ...]:
-        """Flat indices of the elements of a Box that have more than one value; () for other spaces."""
+        """Flat indices of the elements of a Box whose bounds differ; () for other spaces."""
         return tuple(i for i, (low, high) in enumerate(zip(self.low, self.high, strict=True)) if low < high)
 
     @property
     def size(self) -> int:
-        """A: number of columns of an action as the agent sees it."""
+        """A, the number of columns of an action in the agent's form."""
         return len(self.open) if self.continuous else len(self.nvec)
 
     @property
     def flat_size(self) -> int:
-        """Numbers of an action laid flat: A of a Box; of the others all choices, one-hot a sub-action."""
+        """Size of an action as a vector: A for a Box, otherwise the sum of `nvec` (sub-actions encoded one-hot)."""
         return self.size if self.continuous else sum(self.nvec)
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Facts that an agent must know of an environment: its id, observation keys and action."""
+    """Description of an environment for agents: its id, observation keys and action."""
 
     id: str
     obs: dict[str, ArraySpec]
@@ -163,11 +167,10 @@ class EnvSpec:
 
     @property
     def mask_keys(self) -> tuple[str, ...]:
-        """Keys of the masks that say which choices are allowed, in their order.
+        """Keys of the action masks that restrict which choices are allowed.
 
-        Those that the environment binds to sub-actions; else all masks where, one behind the other, they have an entry
-        for every choice of every sub-action. () where there are none, or masks of another form: those mean what the
-        environment says, and bind nobody here.
+        These are the masks with `binds`, if there are any. Otherwise they are all masks, if these have one entry for
+        every choice of every sub-action in total. Masks of another size are not applied, and the result is ().
         """
         keys = tuple(key for key, part in self.obs.items() if part.kind == "mask")
         if bound := tuple(key for key in keys if self.obs[key].binds is not None):
@@ -175,18 +178,19 @@ class EnvSpec:
         return keys if keys and sum(self.obs[key].size for key in keys) == sum(self.action.nvec) else ()
 
     def allowed(self, obs: Mapping[str, Any], part: int, chosen: Sequence[Any], join: Callable[[Any, int], Any]) -> Any:
-        """Choices of a sub-action that may be taken, [B, choices] bool; None where no mask is about it.
+        """Compute which choices of a sub-action are allowed.
 
-        Where masks leave none, as in an observation that ends an episode, all may.
+        If the masks of an environment allow no choice (for example in the last observation of an episode), all choices
+        are allowed.
 
         Args:
-            obs: key -> [B, ...] of `mask_keys`, all arrays or all tensors; not 0 where a choice is allowed.
-            part: the sub-action.
-            chosen: [B] each, what the sub-actions before it took, counted from 0.
-            join: concatenates some of these along an axis.
+            obs: key -> [B, ...] of `mask_keys`, all arrays or all tensors; nonzero if a choice is allowed.
+            part: index of the sub-action.
+            chosen: choices of the earlier sub-actions, [B] each, counted from 0.
+            join: concatenates arrays, or tensors, along an axis.
 
         Returns:
-            True where it may.
+            [B, choices] bool, True if a choice is allowed; None if no mask applies to the sub-action.
         """
         masks = [(self.obs[key].binds, obs[key].reshape(len(obs[key]), -1) != 0) for key in self.mask_keys]
         if masks and masks[0][0] is None:
@@ -204,11 +208,11 @@ class EnvSpec:
         return together | ~together.any(1)[:, None]
 
     def windows(self, keys: Iterable[str]) -> dict[str, Window]:
-        """The windows of those of these keys that have one."""
+        """Return key -> window for the keys that have a window."""
         return {key: window for key in keys if (window := self.obs[key].window) is not None}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; `from_json` reads them back. Infinite bounds become None."""
+        """Return the spec as JSON values, which `from_json` reads. Infinite bounds become None."""
         data = asdict(self)
         for bound in ("low", "high"):
             data["action"][bound] = [v if abs(v) != float("inf") else None for v in data["action"][bound]]
@@ -216,7 +220,7 @@ class EnvSpec:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> EnvSpec:
-        """Inverse of `to_json`; also of what was written before keys had kinds."""
+        """Return the spec that `to_json` wrote; also reads specs of older versions, without kinds."""
         obs = {key: _array(value) for key, value in data["obs"].items()}
         a = data["action"]
         low = tuple(-float("inf") if v is None else float(v) for v in a["low"])
@@ -226,7 +230,7 @@ class EnvSpec:
 
 
 def _takes(chosen: Any, choices: Sequence[int]) -> Any:
-    """Tell whether what was chosen [B] is one of some choices, [B] bool."""
+    """Return [B] bool, True if `chosen` [B] is one of `choices`."""
     return functools.reduce(operator.or_, [chosen == choice for choice in choices])
 
 

@@ -1,16 +1,19 @@
-"""Records: the names every part of rlcore is written in; the roles of its parts are in `rlcore.protocols`.
+"""Data types shared by all of rlcore: time steps, trajectories, batches, and the inputs of algorithms.
 
-Time convention (one for everything). `reward[t]`, `terminated[t]`, `truncated[t]` arrived *with* `obs[t]`;
-`action[t]` answers `obs[t]`. Environments reset themselves on the step after an episode's last observation:
+The interfaces of environments, agents, learners and buffers are in `rlcore.protocols`.
+
+Time convention, used everywhere. The environment returned `reward[t]`, `terminated[t]` and `truncated[t]` *together
+with* `obs[t]`. The agent chose `action[t]` after it saw `obs[t]`. An environment resets itself on the step after the
+last observation of an episode (next-step autoreset in Gymnasium):
 
     t            0      1      2*     3      4        * obs 2 ended the episode
-    obs          o0     o1     o2     o0'    o1'      obs 3 opens the next one
+    obs          o0     o1     o2     o0'    o1'      obs 3 is the first of the next episode
     reward       0      r1     r2     0      r1'
     action       a0     a1     -      a0'    a1'      ignored at 2
     is_first     1      0      0      1      0
     transitions  0->1   1->2  [2->3]  3->4            [2->3] is the reset: weight 0 in every mean
 
-Letters: T time, B environments, A action size. Time first: [T, B, ...].
+Letters: T time, B environments, A action size. Time is the first dimension: [T, B, ...].
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlcore import streams
 from rlcore.spec import EnvSpec
 
-if TYPE_CHECKING:  # environment workers import this file and must stay light
+if TYPE_CHECKING:  # environment workers import this file, and importing torch there costs time and memory
     import numpy as np
     from lightning_fabric import Fabric
     from torch import Tensor
@@ -30,28 +33,29 @@ if TYPE_CHECKING:  # environment workers import this file and must stay light
     from rlcore.door import Compiler
 
 
-Metrics = dict[str, Any]  # name -> number or tensor [], read when a point of the log is due
+Metrics = dict[str, Any]  # name -> number or tensor []; tensors are read only when metrics are logged
 
 
-Carry = Any  # an agent's recurrent state, opaque to everyone else; () when feed-forward
+Carry = Any  # recurrent state of an agent, opaque to all other code; () if the agent is feed-forward
 
 
-State = dict[str, Any]  # nested dicts of tensors, arrays, chunks and JSON values: what a checkpoint stores
+State = dict[str, Any]  # content of a checkpoint: nested dicts of tensors, arrays, chunks and JSON values
 
 
-Rows = Any  # np.ndarray, or a Tensor where the environments make them on a device
+Rows = Any  # np.ndarray, or a Tensor if the environments compute on a device
 
 
 @dataclass
 class Chunk:
-    """A part of a state that never changes again, such as a thousand rows of a replay memory.
+    """Part of a checkpoint that no longer changes, such as a thousand rows of a replay buffer.
 
-    A checkpoint writes it once, beside the checkpoints, and every later one refers to what is there.
+    The first checkpoint that contains a chunk writes it to a file next to the checkpoints. Later checkpoints refer to
+    that file.
 
     Attributes:
-        columns: name -> tensor, read when it is first written or compared.
-        stored: the folder it lies in -> its file's name, size and SHA-256; filled in by whoever writes it.
-        light: between ranks travels only where it is stored, since it is wanted for no other folder.
+        columns: returns name -> tensor; called when the chunk is first written or compared.
+        stored: folder -> name, size and SHA-256 of the chunk's file in that folder; set by the code that writes it.
+        light: if True, only `stored` is sent to other ranks, not the tensors.
     """
 
     columns: Callable[[], dict[str, Tensor]]
@@ -59,7 +63,7 @@ class Chunk:
     light: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Form in which a chunk travels between ranks."""
+        """Return the pickled form, which ranks send to each other."""
         return _chunk, ({} if self.light else self.columns(), self.stored)
 
 
@@ -69,14 +73,16 @@ def _chunk(held: dict[str, Tensor], stored: dict[str, dict[str, Any]]) -> Chunk:
 
 @dataclass
 class Arrival:
-    """Observations and rewards that B environments returned at one moment: all NumPy, or all tensors of one device.
+    """Time step of B environments: what one `reset` or `step` returned.
+
+    All fields are NumPy arrays, or all are tensors on one device.
 
     Attributes:
-        obs: key -> [B, ...], the environment's dtype.
-        reward: [B] float32; 0 where the episode was just reset.
+        obs: key -> [B, ...], in the dtype of the environment.
+        reward: [B] float32; 0 if the environment was just reset.
         terminated: [B] bool; the episode ended in an absorbing state.
         truncated: [B] bool; the episode was cut short here.
-        is_first: [B] bool; obs opens an episode.
+        is_first: [B] bool; obs is the first observation of an episode.
     """
 
     obs: dict[str, Rows]
@@ -88,7 +94,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode: env index, undiscounted return in the env's unit, length in actions."""
+    """Finished episode: index of the environment, undiscounted return in its unit, and length in actions."""
 
     env_index: int
     ret: float
@@ -97,19 +103,21 @@ class Episode:
 
 @dataclass
 class Steps:
-    """T steps of B environments in the alignment above.
+    """Trajectory of T time steps of B environments, aligned as in the table above.
 
     Attributes:
         obs: key -> [T, B, ...].
-        action: [T, B, A] as the agent sees it (before clipping, squashing or `start`); ignored where done.
-        reward: [T, B] float32, arrived with obs.
+        action: [T, B, A] in the agent's form (before clipping, squashing or adding `start`); ignored if obs is the
+            last of its episode.
+        reward: [T, B] float32, returned together with obs.
         terminated: [T, B] bool.
         truncated: [T, B] bool.
         is_first: [T, B] bool.
-        extras: key -> [T, B, ...], what the agent said beside its action (`logprob`, `value`); {} of random actions.
-        carry: the agent's carry before row 0 (of an arrival: after the row before it), nested, on the device.
-        past: the rows before row 0 that the agent's `history` reaches back to, the newest last: obs/<key>, action and
-            is_first, [rows, B, ...]; {} without a history.
+        extras: key -> [T, B, ...], further outputs of `Agent.act` (`logprob`, `value`); {} if actions are random.
+        carry: the agent's carry before row 0, nested, on the device. For a single time step, the carry after the
+            previous row.
+        past: obs/<key>, action and is_first of the rows before row 0 that the agent's `history` needs,
+            [rows, B, ...], oldest first; {} without a history.
     """
 
     obs: dict[str, Tensor]
@@ -125,15 +133,16 @@ class Steps:
 
 @dataclass
 class Batch:
-    """Rows that a buffer hands to `Learner.update`.
+    """Input of `Learner.update`, returned by a buffer.
 
     Attributes:
         steps: [T, B, ...] on the learner's device.
-        last: the arrival after row T-1 as tensors: obs key -> [B, ...] and reward, terminated, truncated, is_first [B].
-        policy_steps: rows taken before these, all environments and ranks together: by them every schedule counts.
-        places: [T, B] int64, where the rows lie in the replay memory that they were drawn from; None: in none.
-        write_back: of extras, name -> [T, B, ...]: puts them in the place of what these rows have there, but for those
-            that were overwritten since; does nothing where the rows lie in no memory.
+        last: the time step after row T-1: obs key -> [B, ...] and reward, terminated, truncated, is_first [B].
+        policy_steps: number of policy steps taken before these rows, over all environments and ranks. All schedules
+            use this count.
+        places: [T, B] int64, positions of the rows in the replay buffer; None if they do not come from one.
+        write_back: replaces the extras of these rows in the replay buffer by name -> [T, B, ...], except rows that
+            were overwritten since; does nothing if the rows do not come from a replay buffer.
     """
 
     steps: Steps
@@ -144,45 +153,45 @@ class Batch:
 
 
 class Ranks(Protocol):
-    """The processes that train one agent together, each with environments of its own."""
+    """Group of processes that train one agent together, each with its own environments."""
 
-    rank: int  # of this one, from 0
-    size: int
+    rank: int  # index of this process, from 0
+    size: int  # number of processes
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum over all ranks of a tensor that each has in the same shape; with one rank the tensor itself."""
+        """Return the sum of a tensor over all ranks; all have the same shape. With one rank, return the tensor."""
         ...
 
     def gather(self, value: Any) -> list[Any]:
-        """Values that each rank has, in their order."""
+        """Return the values of all ranks, in rank order."""
         ...
 
 
 class Alone:
-    """The one rank of a training in a single process."""
+    """`Ranks` of training in a single process."""
 
     rank, size = 0, 1
 
     def sum(self, value: Tensor) -> Tensor:
-        """The tensor itself."""
+        """Return the tensor itself."""
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """The value alone."""
+        """Return a list with the value."""
         return [value]
 
 
 @dataclass(frozen=True)
 class Context:
-    """Surroundings that an algorithm is built from.
+    """Inputs from which an algorithm is built.
 
     Attributes:
-        config: the whole RunConfig; `config.algo` is the algorithm's own.
-        spec: of the environments.
+        config: the whole RunConfig; `config.algo` is the algorithm's own part.
+        spec: observation keys and action of the environments.
         fabric: device and precision.
-        ranks: who trains with this process.
-        num_envs: B, environments of this rank.
-        compiler: makes machine code of what optimizers, steps and the collector compute; None = it runs as written.
+        ranks: the processes that train together.
+        num_envs: B, number of environments of this rank.
+        compiler: compiles the computations of optimizers, steps and the collector; None: they run uncompiled.
     """
 
     config: Any
@@ -193,18 +202,18 @@ class Context:
     compiler: Compiler | None = None
 
     def generator(self, purpose: str) -> np.random.Generator:
-        """A stream of this rank's own, for a buffer that draws (`replay`) or a loss (`augment`)."""
+        """Return a random generator of this rank, such as `replay` for a replay buffer or `augment` for a loss."""
         return streams.generator(self.config.seed, purpose, self.ranks.rank)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All the loop must know of an algorithm.
+    """Training schedule: the properties of an algorithm that the training loop needs.
 
     Attributes:
-        total_steps: the budget in policy steps, as its user wrote it.
-        collect_length: T, rows per environment between updates.
-        random_steps: policy steps, from the first on, in which every action is drawn uniformly instead of by the agent.
+        total_steps: number of policy steps of the run, as configured.
+        collect_length: T, rows collected per environment between updates.
+        random_steps: number of policy steps at the start of the run whose actions are drawn uniformly at random.
     """
 
     total_steps: int
@@ -212,5 +221,5 @@ class Plan:
     random_steps: int = 0
 
     def metrics(self, policy_steps: int) -> Metrics:
-        """Numbers for the log on the iteration from `policy_steps` on: whether its actions were drawn uniformly."""
+        """Return metrics of the iteration that starts at `policy_steps`: 1 if its actions were random, else 0."""
         return {"Params/random_actions": float(policy_steps < self.random_steps)} if self.random_steps else {}

@@ -105,7 +105,7 @@ def test_the_command_trained_it_to_a_registered_champion(folder: Path, user: Run
 )
 def test_no_file_makes_a_command_import_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
-    assert "write plugins=[my_package] behind the command" in capsys.readouterr().err
+    assert "add plugins=[my_package] to the command" in capsys.readouterr().err
     assert "my_package" not in sys.modules
 
 
@@ -197,8 +197,8 @@ def test_its_model_is_served_with_its_own_code_where_the_plugin_is_named(user: R
     variables = os.environ | {"PYTHONPATH": "", plugins.VARIABLE: ""}  # the plugin is not there
     done = run_command(command, cwd=tmp_path, env=variables, text=True)
     assert done.returncode == 0, done.stderr
-    assert "plugins=[my_package]: this was made with it" in done.stdout
-    assert "SHEPHERD_PLUGINS=my_package before it" in done.stdout
+    assert "plugins=[my_package]: required, because it was used before" in done.stdout
+    assert "set SHEPHERD_PLUGINS=my_package" in done.stdout
     assert np.load(tmp_path / "actions.npy").tolist() == load_policy(user.path).predict(obs).tolist()
 
 

@@ -61,12 +61,12 @@ def test_what_is_told_to_be_typed_names_the_same_again() -> None:
         (
             "nowhere",
             r"plugins=nowhere: .* cannot be imported \(ModuleNotFoundError: No module named 'nowhere'.*\); "
-            "type the command in the folder that has it",
+            "run the command in the folder that contains it",
         ),
         ("torn", r"cannot be imported \(SyntaxError"),
         (".x", "cannot be imported"),
         ("failing", r"cannot be imported \(ZeroDivisionError: division by zero in .*failing.py, line 2\)"),
-        ("bare", r"a folder without __init__.py; name a module in it, as bare.mine"),
+        ("bare", r"a folder without __init__.py; name a module in it, such as bare.mine"),
     ],
 )
 def test_a_module_that_cannot_be_a_plugin_is_a_sentence(folder: Path, module: str, says: str) -> None:
@@ -105,7 +105,7 @@ def test_a_dotted_name_of_a_config_leads_into_plugins_only(folder: Path) -> None
     for target in ("mine_too.Env", "mine.Env.x", "minerva.Env", "os.system", "mine"):
         with pytest.raises(UserError, match=rf"key={target}|key=mine.Env: this module"):
             plugins.member("key", target)
-    with pytest.raises(UserError, match=r"plugins=\[mine_too\] or SHEPHERD_PLUGINS=mine_too"):
+    with pytest.raises(UserError, match=r"add plugins=\[mine_too\] to the command, or set SHEPHERD_PLUGINS=mine_too"):
         plugins.member("key", "mine_too.Env")
     with pytest.raises(UserError, match=r"key=mine.envs.Evn: mine.envs has no Evn"):
         plugins.member("key", "mine.envs.Evn")

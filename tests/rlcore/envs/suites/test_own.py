@@ -282,17 +282,17 @@ def test_what_is_no_environment_is_a_sentence_and_never_called(
 @pytest.mark.parametrize(
     ("target", "advice"),
     [
-        ("own_envs.Counting", r"add plugins=\[own_envs\] behind the command, or SHEPHERD_PLUGINS=own_envs before it"),
-        ("folder.tasks.Arm", r"add plugins=\[folder\.tasks\] behind the command"),  # folder has no __init__.py
+        ("own_envs.Counting", r"add plugins=\[own_envs\] to the command, or set SHEPHERD_PLUGINS=own_envs"),
+        ("folder.tasks.Arm", r"add plugins=\[folder\.tasks\] to the command"),  # folder has no __init__.py
         (
             "absent.envs.Arm",
-            "there is no module absent here: type the command in the folder that has it, or name that folder in "
-            r"PYTHONPATH, and add plugins=\[absent\] behind the command",
+            "module absent was not found: run the command in the folder that contains it, or add that folder to "
+            r"PYTHONPATH, and add plugins=\[absent\] to the command",
         ),
         (
             "sheeprl.envs.mine.MyEnv",
-            "copy your file sheeprl/envs/mine.py as mine.py into the folder in which you type the command, "
-            r"set env.wrapper._target_=mine.MyEnv, and add plugins=\[mine\] behind the command",
+            "copy your file sheeprl/envs/mine.py as mine.py into the folder in which you run the command, "
+            r"set env.wrapper._target_=mine.MyEnv, and add plugins=\[mine\] to the command",
         ),
         ("sheeprl.envs.json.MyEnv", r"sheeprl/envs/json.py as my_json.py .* set env.wrapper._target_=my_json.MyEnv, "),
     ],
@@ -305,7 +305,9 @@ def test_a_class_of_no_plugin_is_refused_with_what_to_type(
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("raise AssertionError('imported')\n")
     monkeypatch.chdir(tmp_path)
-    advice = rf"^env.wrapper._target_={target}: a class is imported only from a module that you name; .*{advice}"
+    advice = (
+        rf"^env.wrapper._target_={target}: classes are imported only from modules that you name as plugins; .*{advice}"
+    )
     with pytest.raises(UserError, match=advice):
         compose(["exp=ppo", "env.id=Mine", f"env.wrapper._target_={target}"])
     with pytest.raises(UserError, match=advice):  # of a run that says so
