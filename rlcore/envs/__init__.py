@@ -1,1 +1,1 @@
-"""Environments: made from the config, described, stepped together, saved and restored exactly. No torch in here."""
+"""Environments: creation from the config, vectorization, and exact saving and restoring. Does not import torch."""

@@ -1,4 +1,4 @@
-"""The environment card: what one environment is, which versions made it, and how exactly a run on it can resume."""
+"""Environment card: spaces, package versions and the way of exact resume of one environment, measured by playing it."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 TRIED_STEPS = 100
-SEED = 0  # of the probing: what an environment is, it is for every run, and is measured once for all of them
+SEED = 0  # of the probe episodes; fixed, because one card is shared by all runs on the environment
 
 
 @user_code()
 def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
-    """Make the environment, read its spaces and play it with random actions.
+    """Build the environment, read its spaces and play it with random actions.
 
-    They are recorded for three processor seconds at most, and played again for each comparison: some six times as long
-    in all where steps are slow, as those of images are.
+    Episodes are recorded for at most three seconds of processor time, and replayed for each comparison. If steps are
+    slow, for example with images, the whole takes about six times as long.
 
     Args:
-        config: the env group.
+        config: the env group of the configuration.
 
     Returns:
-        JSON values; `spec` is `EnvSpec.to_json`, `tier` and `fresh_instance` are what `make_vector_env` takes.
+        JSON values; `spec` is from `EnvSpec.to_json`, `tier` and `fresh_instance` are arguments of `make_vector_env`.
 
     Raises:
-        UserError: it cannot be made or cannot be trained on.
-        EnvironmentFault: it fails under random actions, or returns what it must not.
+        UserError: The environment cannot be made, or no agent can be trained on it.
+        EnvironmentFault: The environment fails under random actions, or returns an invalid value.
     """
     settings = EnvSettings.of(config)
     began = time.perf_counter()
@@ -92,13 +92,13 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
             "seconds": round(time.perf_counter() - began, 2),
         },
     }
-    return json.loads(json.dumps(card, allow_nan=False))  # tuples become lists now, not when it is read back
+    return json.loads(json.dumps(card, allow_nan=False))  # lists instead of tuples, as in a card read from a file
 
 
 def _tier(suite: Suite, build: Build, attempts: int) -> TierReport:
-    """The tier of a suite's environment: measured, where the suite does not know it.
+    """Measure the tier of an environment, unless its suite declares "boundary".
 
-    The last one where it fails meanwhile, and training answers so many failures.
+    If the environment fails during the measurement and `attempts` restarts are allowed, the tier is "boundary".
     """
     try:
         return try_boundary(build, SEED, suite.tier_reason) if suite.tier == "boundary" else measure_tier(build, SEED)
@@ -109,7 +109,7 @@ def _tier(suite: Suite, build: Build, attempts: int) -> TierReport:
 
 
 def _read_claims(config: EnvConfig | EnvSettings) -> dict[str, Any]:
-    """Claims of the environment about itself, before any step."""
+    """Return what the environment declares about itself, without stepping it."""
     with limited_env(config) as limited:
         env = limited.env
         spec = spec_of(env)
@@ -127,7 +127,7 @@ def _read_claims(config: EnvConfig | EnvSettings) -> dict[str, Any]:
 
 
 def _play_checked(config: EnvConfig | EnvSettings) -> dict[str, int]:
-    """A few random actions with every check of training on; returns how many values were out of bounds, by key."""
+    """Play random actions with all checks of training; return the number of values out of bounds, by key."""
     rng = streams.generator(SEED, "probe", 2)
     envs = make_vector_env(config, num_envs=1, seed=SEED, purpose="probe", tier="replay")
     try:
@@ -141,14 +141,16 @@ def _play_checked(config: EnvConfig | EnvSettings) -> dict[str, int]:
 
 
 def warn_of_boundary(card: Mapping[str, Any]) -> None:
-    """Warn, where a card's tier is "boundary", that scheduled checkpoints cut the episodes of this environment."""
+    """Warn that scheduled checkpoints truncate the episodes of this environment, if its tier is "boundary"."""
     if card["tier"] != "boundary":
         return
-    exact = "a resumed run still ends in the bits of one that nobody stopped, at that price"
+    exact = "with these truncations a resumed run is identical, bit for bit, to an uninterrupted one"
     if not card["deterministic"]:
-        exact = "no seed decides what it does: two runs of one config differ, and so does a resumed one"
+        exact = (
+            "it ignores the seed: two runs of one config differ, and a resumed run differs from an uninterrupted one"
+        )
     log.warning(
-        "%s can neither be saved nor replayed (%s): every scheduled checkpoint cuts its open episodes; %s",
+        "%s can neither be saved nor replayed (%s): every scheduled checkpoint truncates its open episodes; %s",
         card["settings"]["id"],
         card["tier_reason"],
         exact,
@@ -156,9 +158,9 @@ def warn_of_boundary(card: Mapping[str, Any]) -> None:
 
 
 def card_key(config: EnvConfig | EnvSettings) -> str | None:
-    """SHA-256 of what a card depends on: settings, versions, the code of the environment and of this package.
+    """Return the SHA-256 of a card's inputs: settings, versions, the code of the environment and of this package.
 
-    None where the files of the environment's code cannot be found: then no card may stand for another.
+    Return None if the source files of the environment cannot be found: such a card is not reused.
     """
     settings = EnvSettings.of(config)
     sources = source_files(settings)
@@ -172,9 +174,10 @@ def card_key(config: EnvConfig | EnvSettings) -> str | None:
 
 
 def source_files(settings: EnvSettings) -> list[Path] | None:
-    """The Python files, sorted, of every package that an environment's class, or a class it inherits from, is in.
+    """Return the sorted Python files of the packages that define an environment's class and its base classes.
 
-    Of a module without a package: the modules beside it, unless it was installed. None where one of them has no file.
+    A module outside a package adds all modules of its folder; an installed module adds itself only. Return None if
+    one of the modules has no file.
     """
     suite, env_id = suite_for(settings)
     makers = suite.sources(env_id)
@@ -193,7 +196,7 @@ def source_files(settings: EnvSettings) -> list[Path] | None:
 
 
 def package_versions(env_id: str) -> dict[str, str]:
-    """Versions of Gymnasium, NumPy and the engine behind an id."""
+    """Return the versions of Gymnasium, NumPy and the engine of an environment id."""
     versions = {"gymnasium": gymnasium.__version__, "numpy": importlib.metadata.version("numpy")}
     suite = suite_with(env_id)
     for name in suite.packages if suite is not None else ():
@@ -206,11 +209,11 @@ def package_versions(env_id: str) -> dict[str, str]:
 
 
 def readable_space(space: spaces.Space[Any]) -> str:
-    """A space in one line: long bounds as the smallest and largest of them."""
+    """Describe a space in one line; the bounds of a Box are given as the smallest and the largest one."""
     if not isinstance(space, spaces.Box):
         return str(space)
     shape = "×".join(map(str, space.shape)) or "one number"
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # of bool nothing can be subtracted
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # bool has no number format
     text = f"Box {shape} {space.dtype}, {low.min():.5g} to {high.max():.5g}"
     uniform = (low == low.flat[0]).all() and (high == high.flat[0]).all()
     return text if uniform else f"{text} (bounds differ by element)"
@@ -218,11 +221,11 @@ def readable_space(space: spaces.Space[Any]) -> str:
 
 def _limit_checked(limit: int | None, report: TierReport) -> str:
     if limit is None:
-        return "there is none"
+        return "no time limit"
     if report.longest > limit:
-        return f"exceeded: an episode of {report.longest} actions was seen"
+        return f"exceeded: one episode had {report.longest} actions"
     if limit in report.truncated_at:
-        return "an episode was truncated there"
+        return "confirmed: an episode was truncated there"
     return "not reached by random actions"
 
 
@@ -234,7 +237,7 @@ def _declared_reward(env: gymnasium.Env) -> list[float | None] | None:
 
 
 def readable_card(card: dict[str, Any]) -> str:
-    """The card as a short page of Markdown: a heading and two lists."""
+    """Return the card as a short page of Markdown: a heading and two lists."""
     tested = card["tested"]
     low, high = card["reward_seen"]
     lines = [

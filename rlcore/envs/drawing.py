@@ -1,4 +1,4 @@
-"""Pictures that environments draw of themselves (`render`), as an observation key."""
+"""Rendered images as an observation key, for environments without image observations."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from rlcore.errors import UserError, first_line
 from rlcore.spec import IMAGES_ARE
 from rlcore.user_code import is_failure, spell_error
 
-_SHAPES: dict[str, tuple[int, ...] | None] = {}  # of pictures, by the environment that they are drawn of
+_SHAPES: dict[str, tuple[int, ...] | None] = {}  # shapes of rendered images, by environment and arguments
 
 
 def drawn_shape(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) -> tuple[int, ...] | None:
-    """Height, width and colours of the picture of an environment; None where it has an image among its observations.
+    """Return the shape of the rendered image of an environment, or None if it has an image observation already.
 
-    Found out once a process, in an instance of its own: drawing before the first `reset` would take another one.
+    The shape is measured once per process, in a separate instance, because rendering requires a `reset`.
 
     Args:
-        suite: whose environment.
-        env_id: its id there.
-        wrapper: its arguments.
-        key: that the picture is to have, for messages.
+        suite: the suite of the environment.
+        env_id: the id in that suite.
+        wrapper: arguments of the environment.
+        key: observation key of the image, for messages.
 
     Returns:
         [height, width, 3], or None.
 
     Raises:
-        UserError: it has no image and cannot be drawn, or its space does not declare as an image what is asked for.
+        UserError: The environment has no image observation and cannot be rendered, or the observation `key` exists but
+            its space is not that of an image.
     """
     name = repr((suite.name, env_id, sorted(wrapper.items(), key=str)))
     if name not in _SHAPES:
@@ -49,17 +50,17 @@ def drawn_shape(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str)
 
 
 def _refuse_undeclared(env_id: str, key: str, parts: Mapping[str, spaces.Space[Any]]) -> None:
-    """Refuse to draw where an observation of its own is meant, whose type or bounds are not those of an image."""
+    """Raise UserError if an existing observation is meant, but its type or bounds are not those of an image."""
     for part, space in parts.items():
         if isinstance(space, spaces.Box) and (spec := array_spec(part, space)).looks_like_image:
             raise UserError(
-                f"algo.cnn_keys.encoder=[{key}]: the observation {part!r} of {env_id} ({spec.describe()}) is no image: "
-                f"{IMAGES_ARE}; declare it so in the environment's space"
+                f"algo.cnn_keys.encoder=[{key}]: the observation {part!r} of {env_id} ({spec.describe()}) is not an "
+                f"image: {IMAGES_ARE}; declare it so in the environment's space"
             )
 
 
 def _draw_once(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    told = f"algo.cnn_keys.encoder=[{key}]: {env_id} has no image of its own, and cannot be drawn here"
+    told = f"algo.cnn_keys.encoder=[{key}]: {env_id} has no image observation, and cannot be rendered here"
     try:
         with closing(open_env(suite, env_id, wrapper, "rgb_array")) as env:
             env.reset(seed=0)
@@ -75,17 +76,18 @@ def _draw_once(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) 
 
 
 class DrawnImage(gymnasium.ObservationWrapper):
-    """The picture that an environment draws of itself, as one more key of a flat dict.
+    """Wrapper that adds the rendered image of an environment as a key of its flat dict.
 
-    Gymnasium's AddRenderObservation draws as it is made, after a reset that no seed decides; this does not.
+    Gymnasium's AddRenderObservation resets the environment without a seed when it is constructed; this wrapper does
+    not.
 
     Args:
-        env: the environment, its observations flat dicts.
-        key: of the picture.
-        shape: of the picture, from `drawn_shape`.
+        env: environment with flat dict observations.
+        key: observation key of the image.
+        shape: shape of the image, from `drawn_shape`.
 
     Attributes:
-        draws: whether the picture is wanted now; where an episode is only played again, black will do.
+        draws: if False, the image is black; used when an episode is replayed and its images are not needed.
     """
 
     draws: bool
@@ -96,22 +98,22 @@ class DrawnImage(gymnasium.ObservationWrapper):
         self.observation_space = spaces.Dict({**obs_spaces(env), key: spaces.Box(0, 255, shape, np.uint8)})
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """The dict with the picture of now."""
+        """Add the current image to the dict."""
         observation[self.key] = self.env.render() if self.draws else np.zeros(self.shape, np.uint8)
         return observation
 
 
 def stop_drawing(env: gymnasium.Env, stopped: bool) -> None:
-    """Have an environment draw no pictures for its observations, or draw them again."""
+    """Switch the rendering of image observations off (`stopped=True`) or on."""
     for layer in layers(env):
         if isinstance(getattr(layer, "draws", None), bool):
             layer.draws = not stopped
 
 
 class SparselyDrawn(gymnasium.Wrapper):
-    """An environment that draws the observation of every episode's start and of each `EVERY`-th step; others are black.
+    """Wrapper that renders the image observation of each reset and each `EVERY`-th step only; other images are black.
 
-    For those who compare episodes and need not see every picture.
+    It saves time when episodes are compared, which does not need every image.
     """
 
     EVERY = 32

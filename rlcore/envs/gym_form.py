@@ -1,4 +1,4 @@
-"""The form in which an environment's reset and step answer: Gymnasium's, or another one that is told in a sentence."""
+"""Detection of environments that do not follow the Gymnasium API, for example those of the old Gym API."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ EXPECTED = {
     "step": "(observation, reward, terminated, truncated, info)",
 }
 COMPATIBLE = (
-    "return that, or put a class of the old gym package into shimmy.GymV21CompatibilityV0 "
+    "return these values, or wrap a class of the old gym package in shimmy.GymV21CompatibilityV0 "
     "(pip install 'shimmy[gym-v21]')"
 )
 
 
 def explain_form(env: gymnasium.Env, call: str, error: BaseException, action: Any = None) -> str:
-    """Return what reset or step returned, if it has another form than Gymnasium's; "" otherwise.
+    """Explain a failed call if the environment does not return Gymnasium's tuple; return "" otherwise.
 
-    The bare environment is called again for it, since wrappers around it hide what it returned.
+    The unwrapped environment is called again, because wrappers hide its return value. It is called only if `error` can
+    be the result of a wrong tuple.
 
     Args:
-        env: the environment, whose call has failed.
+        env: the environment.
         call: "reset" or "step".
-        error: what it has failed with; nothing is called unless a form could be the reason.
-        action: of the step.
+        error: exception of the failed call.
+        action: action of the step.
 
     Returns:
-        A sentence for the user.
+        An explanation for the user, or "".
     """
     if not isinstance(error, (TypeError, ValueError, LookupError)) or (call == "step" and "unpack" not in str(error)):
         return ""
@@ -36,7 +37,7 @@ def explain_form(env: gymnasium.Env, call: str, error: BaseException, action: An
 
 
 def describe_form(env: gymnasium.Env, call: str, action: Any = None) -> str:
-    """Return `explain_form` whatever the call has failed with."""
+    """Call reset or step of the unwrapped environment again, and describe a return value of the wrong form, else ""."""
     try:
         given: Any = env.unwrapped.reset() if call == "reset" else env.unwrapped.step(action)
     except Exception:
@@ -45,21 +46,21 @@ def describe_form(env: gymnasium.Env, call: str, action: Any = None) -> str:
         fits = len(given) == (2 if call == "reset" else 5) and (call == "step" or isinstance(given[1], dict))
         what = f"{len(given)} values"
     else:
-        fits, what = False, "None" if given is None else f"one {type(given).__name__} alone"
+        fits, what = False, "None" if given is None else f"only one {type(given).__name__}"
     if fits and call == "reset":
         return _explain_arguments(env)
     if fits:
         return ""
-    old = " (the old Gym API)" if what.endswith("alone") or what == "4 values" else ""
+    old = " (the old Gym API)" if what.startswith("only") or what == "4 values" else ""
     return f"{call} returned {what}{old}, but Gymnasium's {call} returns {EXPECTED[call]}; {COMPATIBLE}"
 
 
 def _explain_arguments(env: gymnasium.Env) -> str:
-    """Return that reset takes no seed, if that is so."""
+    """Explain that reset does not accept a seed, if that is the case; return "" otherwise."""
     try:
         env.unwrapped.reset(seed=0)
     except TypeError as error:
-        return f"reset takes no seed ({error}); Gymnasium's is reset(self, *, seed=None, options=None)"
+        return f"reset does not accept a seed ({error}); declare it as reset(self, *, seed=None, options=None)"
     except Exception:
         return ""
     return ""

@@ -1,4 +1,4 @@
-"""Wrappers of image observations: their size, their colours, and how many frames of them an agent sees."""
+"""Wrappers of image observations: channel axis, size, color and frame stacking."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rlcore.envs.spaces import is_plane, kind_of, obs_spaces, refuse_large
 from rlcore.errors import UserError
 from rlcore.spec import ArraySpec, Window
 
-LUMA = np.array([299, 587, 114])  # thousandths of red, green and blue (ITU-R BT.601)
+LUMA = np.array([299, 587, 114])  # weights of red, green and blue in thousandths (ITU-R BT.601)
 
 
 def image_keys(env: gymnasium.Env) -> dict[str, ArraySpec]:
-    """The image keys of an environment whose observations are a flat dict."""
+    """Return the image keys, with shape and dtype, of an environment with flat dict observations."""
     found = {key: space for key, space in obs_spaces(env).items() if kind_of(key, space) == "image"}
     return {key: ArraySpec(tuple(space.shape), str(space.dtype)) for key, space in found.items()}
 
 
 class GrayChannel(gymnasium.ObservationWrapper):
-    """Gray images [height, width] as [height, width, 1]; all else of the flat dict as it is."""
+    """Wrapper that reshapes gray images [height, width] to [height, width, 1]; other keys are unchanged."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
@@ -33,45 +33,47 @@ class GrayChannel(gymnasium.ObservationWrapper):
         self.observation_space = spaces.Dict(parts)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """The dict with a dimension for the channel."""
+        """Add the channel axis to the gray images."""
         return observation | {key: observation[key][..., None] for key in self.planes}
 
 
 class ScreenSize(gymnasium.ObservationWrapper):
-    """Images of `side` × `side` pixels, each the mean of the area that it covers; None = as they come.
+    """Wrapper that resizes images to `side` × `side` pixels by area averaging, and optionally converts them to gray.
 
     Args:
-        env: the environment, its observations flat dicts.
-        side: in pixels.
-        grayscale: one channel, the luminance, instead of red, green and blue.
+        env: environment with flat dict observations.
+        side: in pixels; None keeps the size.
+        grayscale: convert red, green and blue to one channel, the luminance.
 
     Raises:
-        UserError: grayscale of an image that has neither one nor three channels.
+        UserError: `grayscale` is set, and an image has neither one nor three channels.
     """
 
     def __init__(self, env: gymnasium.Env, side: int | None, grayscale: bool) -> None:
         super().__init__(env)
         self.side, self.grayscale = side, grayscale
-        self.images: dict[str, bool] = {}  # key of those that change -> whether its channels come first
+        self.images: dict[str, bool] = {}  # key of an image that changes -> True if it is channels-first
         parts = obs_spaces(env)
         for key, spec in image_keys(env).items():
             channels = spec.shape[-3] if spec.channels_first else spec.shape[-1]
             if grayscale and channels not in (1, 3):
-                raise UserError(f"env.grayscale=true: image {key!r} has {channels} channels, neither 3 nor 1")
+                raise UserError(
+                    f"env.grayscale=true: image {key!r} has {channels} channels, but needs 3 or 1; set it to false"
+                )
             space, shape = parts[key], self.shape_of(spec)
             refuse_large(
                 f"env.screen_size={side}",
                 f"image {key!r} of shape {list(shape)}",
                 math.prod(shape) * space.dtype.itemsize,
             )
-            if shape == spec.shape:  # a suite may have made them so itself
+            if shape == spec.shape:  # for example because the suite has resized it
                 continue
             self.images[key] = spec.channels_first
             parts[key] = spaces.Box(space.low.min(), space.high.max(), shape, space.dtype.type)
         self.observation_space = spaces.Dict(parts)
 
     def shape_of(self, spec: ArraySpec) -> tuple[int, ...]:
-        """Return the shape that `change` gives an image."""
+        """Return the shape of the result of `change`."""
         height, width = spec.pixels if self.side is None else (self.side, self.side)
         channels = spec.shape[-3] if spec.channels_first else spec.shape[-1]
         channels = 1 if self.grayscale and channels == 3 else channels
@@ -79,13 +81,13 @@ class ScreenSize(gymnasium.ObservationWrapper):
         return (*spec.shape[:-3], *pixels)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """The dict with its images as they are to be."""
+        """Resize and convert the images of the dict."""
         for key, channels_first in self.images.items():
             observation[key] = self.change(observation[key], channels_first)
         return observation
 
     def change(self, image: np.ndarray, channels_first: bool) -> np.ndarray:
-        """One image, or frames of one, as an agent is to see it; channels stay where they are."""
+        """Resize and convert one image, or a stack of frames; the channel axis keeps its position."""
         planes = image if channels_first else np.moveaxis(image, -1, -3)
         if self.side is not None and planes.shape[-2:] != (self.side, self.side):
             planes = resize(planes, self.side)
@@ -95,30 +97,30 @@ class ScreenSize(gymnasium.ObservationWrapper):
 
 
 def resize(planes: np.ndarray, side: int) -> np.ndarray:
-    """Planes [..., height, width] as [..., side, side]; each pixel is the mean of the area it covers."""
-    from PIL import Image  # of every worker's start it would be a tenth
+    """Resize planes [..., height, width] to [..., side, side]; each pixel is the mean of the area that it covers."""
+    from PIL import Image  # imported here, because it takes a tenth of a worker's start
 
     flat = np.ascontiguousarray(planes).reshape(-1, *planes.shape[-2:])
-    kept = np.uint8 if planes.dtype == np.uint8 else np.float32  # what Pillow knows
+    kept = np.uint8 if planes.dtype == np.uint8 else np.float32  # types that Pillow supports
     drawn = [Image.fromarray(plane.astype(kept)).resize((side, side), Image.Resampling.BOX) for plane in flat]
     return np.stack([np.asarray(plane) for plane in drawn]).astype(planes.dtype).reshape(*planes.shape[:-2], side, side)
 
 
 def luminance(planes: np.ndarray) -> np.ndarray:
-    """Red, green and blue [..., 3, height, width] as their luminance [..., 1, height, width], of the same dtype."""
+    """Convert RGB planes [..., 3, height, width] to luminance [..., 1, height, width] of the same dtype."""
     sums = np.tensordot(LUMA, np.moveaxis(planes, -3, 0), 1)[..., None, :, :]
     return (((sums + 500) // 1000) if planes.dtype == np.uint8 else sums / 1000).astype(planes.dtype)
 
 
 class FrameStack(gymnasium.Wrapper):
-    """Says that of every image so many frames are to be seen at once; the frames come one at a time, as they were.
+    """Wrapper that declares how many frames of each image an agent sees; the observations stay single frames.
 
-    Whoever reads them stacks them (`rlcore.data.history`), so that each is kept once.
+    `rlcore.data.history` stacks the frames when they are read, so that each frame is stored once.
 
     Args:
-        env: the environment, its observations flat dicts.
-        frames: how many.
-        dilation: the distance between two of them, in observations.
+        env: environment with flat dict observations.
+        frames: number of stacked frames.
+        dilation: distance between two stacked frames, in observations.
     """
 
     def __init__(self, env: gymnasium.Env, frames: int, dilation: int) -> None:
@@ -128,9 +130,9 @@ class FrameStack(gymnasium.Wrapper):
         asked = f"env.frame_stack={frames}" + f" with env.frame_stack_dilation={dilation}" * (dilation > 1)
         for key, spec in image_keys(env).items():
             one = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
-            refuse_large(asked, f"the last {rows:,} images {key!r}", rows * one)
+            refuse_large(asked, f"a stack of the last {rows:,} images {key!r}", rows * one)
 
     @property
     def frame_windows(self) -> dict[str, Window]:
-        """Window of every image key."""
+        """Return the window of each image key."""
         return dict.fromkeys(image_keys(self.env), Window(self.frames, self.dilation))

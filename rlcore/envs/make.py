@@ -1,4 +1,4 @@
-"""One environment from the config: made by its suite, wrapped as the config asks."""
+"""Creation of one environment from the config: its suite makes it, then the configured wrappers are added."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from rlcore.errors import UserError
 
 @dataclass(frozen=True)
 class EnvSettings:
-    """The part of the env group that makes one environment, as plain values that a worker process can be sent.
+    """Settings of one environment from the env group, as plain values that can be sent to a worker process.
 
-    Every field is the key of that name in `EnvConfig`; `num_stack`, `noop` and `dilation` are those of its group
-    `actions_as_observation`, `restart` is its group `restart_on_exception`.
+    Every field has the name of its key in `EnvConfig`, with two exceptions: `num_stack`, `noop` and `dilation` are from
+    the group `actions_as_observation`, and `restart` is the group `restart_on_exception`.
     """
 
     id: str
@@ -56,7 +56,7 @@ class EnvSettings:
 
     @staticmethod
     def of(config: EnvConfig | EnvSettings) -> EnvSettings:
-        """The settings in the user's env group (or settings as they are)."""
+        """Return the settings from the env group; settings are returned unchanged."""
         if isinstance(config, EnvSettings):
             return config
         stack = config.actions_as_observation
@@ -82,22 +82,22 @@ class EnvSettings:
 
 
 def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> gymnasium.Env:
-    """One environment whose observations are a flat dict, wrapped as the config asks.
+    """Make one environment with the configured wrappers; its observations are a flat dict.
 
-    Order (SheepRL's): normalised actions, action repeat, flat dict, a channel of gray images where images are read,
-    masked velocities, drawn image, size and colours of images, their frames, `action_stack`, `reward`, time limit. The
-    id's own time limit counts environment steps; `max_episode_steps` counts actions. A restart after a failure is the
-    vector's (`SingleEnv`), around all of these.
+    The wrappers are in SheepRL's order: normalized actions, action repeat, flat dict, channel of gray images (only if
+    the agent reads images), masked velocities, rendered image, size and color of images, frame stack, `action_stack`,
+    `reward`, time limit. The time limit of the id counts environment steps; `max_episode_steps` counts actions.
+    Restarts after a failure are not a wrapper: `SingleEnv` does them.
 
     Args:
-        config: the env group, or settings taken from it.
-        render_mode: Gymnasium's; None to step without pictures.
+        config: the env group, or settings from it.
+        render_mode: as in Gymnasium; None if nothing is rendered.
 
     Returns:
         The environment, not yet reset.
 
     Raises:
-        UserError: unknown or removed id, missing package, or an option this environment cannot have.
+        UserError: The id is unknown, a package is missing, or an option does not fit this environment.
     """
     settings = EnvSettings.of(config)
     suite, env_id = suite_for(settings)
@@ -135,7 +135,7 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
 
 
 def _with_images(env: gymnasium.Env, settings: EnvSettings) -> gymnasium.Env:
-    """The environment with the settings of its images; as it is where it has none."""
+    """Add the wrappers of images, if the environment has an image."""
     if not any(kind_of(key, space) == "image" for key, space in obs_spaces(env).items()):
         return env
     env = ScreenSize(env, settings.screen_size, settings.grayscale)
@@ -143,9 +143,9 @@ def _with_images(env: gymnasium.Env, settings: EnvSettings) -> gymnasium.Env:
 
 
 def suite_for(settings: EnvConfig | EnvSettings) -> tuple[Suite, str]:
-    """The suite that makes the environment of these settings, and the id by which it knows it.
+    """Return the suite that makes the environment of these settings, and the id in that suite.
 
-    A UserError where there is none.
+    Raise UserError if no suite has the id.
     """
     own = own_class(settings.wrapper)
     if own is not None and not own.wraps:
@@ -157,6 +157,6 @@ def suite_for(settings: EnvConfig | EnvSettings) -> tuple[Suite, str]:
 
 
 def adapt_to_evaluation(config: EnvConfig) -> EnvConfig:
-    """The env group of evaluation episodes, from that of training, as its suite has it."""
+    """Return the env group of evaluation episodes: that of training, with the changes that the suite makes."""
     suite, env_id = suite_for(config)
     return dataclasses.replace(config, wrapper=dict(suite.evaluation(env_id, config.wrapper)))

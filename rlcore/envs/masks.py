@@ -1,4 +1,4 @@
-"""Masks of discrete actions, observation keys of kind "mask": one of the choices that they allow, at random."""
+"""Random actions that respect action masks (observation keys of kind "mask")."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from rlcore.spec import EnvSpec
 
 
 def draw_allowed(spec: EnvSpec, obs: Mapping[str, Any], rng: np.random.Generator) -> np.ndarray:
-    """Uniformly random actions [B, A], counted from 0, among the choices that masks allow.
+    """Draw uniformly random actions among the choices that the masks allow.
+
+    Sub-actions are drawn in order, because the choices of a sub-action can depend on earlier ones.
 
     Args:
-        spec: of the environment, which has `mask_keys`.
-        obs: these keys' arrays [B, ...].
-        rng: draws.
+        spec: spec of the environment, with `mask_keys`.
+        obs: arrays [B, ...] of these keys.
+        rng: random generator.
 
     Returns:
-        [B, A] int64, one sub-action after the other: an allowed choice may depend on those before it.
+        Choices [B, A] int64, counted from 0.
     """
     masks, nvec = {key: np.asarray(obs[key]) for key in spec.mask_keys}, spec.action.nvec
     uniform = rng.random((len(masks[spec.mask_keys[0]]), len(nvec)))
@@ -28,6 +30,6 @@ def draw_allowed(spec: EnvSpec, obs: Mapping[str, Any], rng: np.random.Generator
         allowed = spec.allowed(masks, column, actions, np.concatenate)
         if allowed is None:
             allowed = np.ones((len(uniform), count), bool)
-        rank = (uniform[:, column] * allowed.sum(1)).astype(np.int64)  # which of the allowed ones
+        rank = (uniform[:, column] * allowed.sum(1)).astype(np.int64)  # index among the allowed choices
         actions.append((allowed.cumsum(1) > rank[:, None]).argmax(1))
     return np.stack(actions, 1)

@@ -1,4 +1,4 @@
-"""Plain values (numbers, text, arrays, generators, containers of them) in the form that a checkpoint can hold."""
+"""Encoding of plain values (numbers, text, arrays, random generators, containers of them) for checkpoints."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 
 CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 MANY_DIGESTS = 64
-_DIGESTS: dict[str, str] = {}  # of tables, by how they are written
+_DIGESTS: dict[str, str] = {}  # digests of tables, by their `repr`
 BIT_GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
 
 
 class OpaqueValueError(Exception):
-    """A value whose state cannot be read."""
+    """Error of a value that cannot be encoded."""
 
 
 def encode(value: Any) -> Any:
-    """A value as JSON scalars, arrays and dicts with a `kind`; OpaqueValueError where its state cannot be read."""
+    """Encode a value as JSON scalars, arrays and dicts with a `kind`; raise OpaqueValueError if that is impossible."""
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -58,7 +58,7 @@ def _encode_container(value: Any) -> Any:
 
 
 def encode_inner(value: Any) -> Any:
-    """`encode` of a value inside a container; an OpaqueValueError for a table, which cannot be rebuilt."""
+    """Encode a value inside a container; raise OpaqueValueError for a table, which cannot be rebuilt."""
     encoded = encode(value)
     if isinstance(encoded, dict) and encoded["kind"] == "table":
         raise OpaqueValueError
@@ -66,7 +66,7 @@ def encode_inner(value: Any) -> Any:
 
 
 def decode(encoded: Any) -> Any:
-    """The value that `encode` was given, as a new object."""
+    """Decode a value from `encode` as a new object."""
     if isinstance(encoded, np.ndarray):
         return encoded.copy()
     if not isinstance(encoded, dict):
@@ -95,7 +95,10 @@ def decode(encoded: Any) -> Any:
 
 
 def restore_in_place(value: Any, encoded: Any) -> bool:
-    """Give a generator the encoded one's state, for others may hold it too; whether it was one of that kind."""
+    """Set the state of a random generator in place, because other objects can share it.
+
+    Return False, and change nothing, if `value` and `encoded` are not generators of one type.
+    """
     if not isinstance(encoded, dict) or encoded["kind"] not in ("generator", "random state"):
         return False
     if encoded["kind"] == "random state" and type(value) is np.random.RandomState:
@@ -108,8 +111,8 @@ def restore_in_place(value: Any, encoded: Any) -> bool:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of a table of plain values; of many environments with equal ones it is computed once."""
-    text = repr(value)  # tells numbers of all kinds apart to the last bit, but not arrays
+    """Return the SHA-256 of a table of plain values; cached, because many environments have equal tables."""
+    text = repr(value)  # unique for numbers to the last bit, but not for arrays
     if "array(" in text:
         return _compute_digest(value)
     if text not in _DIGESTS:
@@ -126,7 +129,7 @@ def _compute_digest(value: Any) -> str:
 
 
 def _hash_into(digest: Any, value: Any) -> None:
-    """Hash a table of plain values; OpaqueValueError where something in it is not plain."""
+    """Hash a table of plain values; raise OpaqueValueError if an element is not plain."""
     kind = type(value)
     digest.update(kind.__name__.encode())
     if value is None or kind in (bool, int, float, str, bytes) or isinstance(value, np.generic):

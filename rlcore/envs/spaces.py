@@ -1,4 +1,4 @@
-"""Facts that an agent must know of an environment, read from its spaces."""
+"""Conversion of Gymnasium spaces to `EnvSpec`, and the checks of spaces that agents cannot be trained on."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec, Window
 from rlcore.system.free import memory, size
 
-GOALS = ("achieved_goal", "desired_goal")  # of a GoalEnv, beside its `observation`
-WINDOWS = "frame_windows"  # attribute of the wrapper that says what of the past of its images is seen
-REAL = ("float16", "float32", "float64")  # types that torch has too; of actions these alone
+GOALS = ("achieved_goal", "desired_goal")  # keys of a GoalEnv, in addition to `observation`
+WINDOWS = "frame_windows"  # attribute of the wrapper that declares the frame stack of each image
+REAL = ("float16", "float32", "float64")  # dtypes that torch also has; the only ones allowed for Box actions
 WHOLE = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
-LARGEST = float(np.finfo(np.float32).max)  # of what agents compute with; beyond, a finite number becomes infinite
-UNCHECKED = 32 << 20  # bytes that every machine has
-MOST_ELEMENTS = 100_000  # of an action: each is an output of the policy
+LARGEST = float(np.finfo(np.float32).max)  # agents compute in float32: a larger finite number becomes infinite
+UNCHECKED = 32 << 20  # bytes; smaller requests are never refused
+MOST_ELEMENTS = 100_000  # limit for the elements of an action; each needs an output of the policy
 Bounds = dict[str, tuple[np.ndarray, np.ndarray]]
-BINDINGS = "mask_bindings"  # attribute of an environment: key -> (part,) or (part, by, when), as `Binding` has them
+BINDINGS = "mask_bindings"  # attribute of an environment: key -> (part,) or (part, by, when), the fields of `Binding`
 
 
 def spec_of(env: gymnasium.Env) -> EnvSpec:
-    """Id, observation keys and action of an environment from `make`, whose observations are a flat dict.
+    """Return id, observation keys and action of an environment from `make`.
 
-    A UserError names the key and the space where no agent here can take it.
+    Raise UserError with key and space if no agent of this project supports a space.
     """
     found = obs_spaces(env)
     obs = {key: array_spec(key, space) for key, space in found.items()}
@@ -45,18 +45,18 @@ def spec_of(env: gymnasium.Env) -> EnvSpec:
 
 
 def bind(obs: dict[str, ArraySpec], action: ActionSpec, told: Mapping[str, Any]) -> dict[str, Binding]:
-    """Bindings of masks to actions, as an environment tells them, by key.
+    """Convert and check the bindings of masks to sub-actions that an environment declares.
 
     Args:
-        obs: its keys.
-        action: its action.
-        told: its attribute `mask_bindings`.
+        obs: observation keys of the environment.
+        action: action of the environment.
+        told: attribute `mask_bindings` of the environment.
 
     Returns:
-        The same as records.
+        Mask key -> `Binding`.
 
     Raises:
-        UserError: a key is no mask, or does not fit what it is said to be about.
+        UserError: A key is not a mask, or its size or its binding does not fit the sub-actions.
     """
     found: dict[str, Binding] = {}
     for key, value in told.items():
@@ -69,15 +69,16 @@ def bind(obs: dict[str, ArraySpec], action: ActionSpec, told: Mapping[str, Any])
             fits = fits and all(0 <= choice < choices[about.by] for choice in about.when)
         if not fits:
             raise UserError(
-                f"{BINDINGS}: {key}: {tuple(value)} of the environment is not (part, by, when) of a mask with an entry "
-                f"for each choice of sub-action `part`, where `by` comes before it (choices: {list(choices)})"
+                f"{BINDINGS}: {key}: {tuple(value)} of the environment is not (part,) or (part, by, when) of a mask: "
+                f"the mask needs an entry for each choice of sub-action `part`, `by` must be an earlier sub-action, "
+                f"and `when` must list choices of `by` (choices: {list(choices)})"
             )
         found[key] = about
     return found
 
 
 def obs_spaces(env: gymnasium.Env) -> dict[str, Any]:
-    """Observation key -> space of an environment from `make`."""
+    """Return the space of each observation key of an environment from `make`."""
     space = env.observation_space
     if not isinstance(space, spaces.Dict):
         raise TypeError(f"expected an environment from rlcore.envs.make, got observations {space}")
@@ -85,16 +86,16 @@ def obs_spaces(env: gymnasium.Env) -> dict[str, Any]:
 
 
 def action_spec(space: spaces.Space[Any]) -> ActionSpec:
-    """The action that a space describes; sub-actions are counted in C order of the space's shape.
+    """Convert an action space to an `ActionSpec`; sub-actions are in C order of the space's shape.
 
-    A UserError unless it is a Box of real numbers, Discrete, MultiDiscrete or MultiBinary, of which an agent has
-    something to choose.
+    Raise UserError unless the space is a Box of real numbers, Discrete, MultiDiscrete or MultiBinary. Also raise it if
+    the space has too many elements, or if no element of a Box has more than one value.
     """
     if not isinstance(space, spaces.Discrete) and (count := math.prod(space.shape or ())) > MOST_ELEMENTS:
         kind = type(space).__name__
         raise UserError(
-            f"action space {kind} of shape {list(space.shape or ())}: it has {count:,} elements, and at most "
-            f"{MOST_ELEMENTS:,} can be trained; make it smaller"
+            f"action space {kind} of shape {list(space.shape or ())}: it has {count:,} elements, but at most "
+            f"{MOST_ELEMENTS:,} are supported; make it smaller"
         )
     if isinstance(space, spaces.Box) and str(space.dtype) in REAL:
         low, high = (tuple(float(v) for v in bound.reshape(-1)) for bound in _usable_bounds(space))
@@ -114,30 +115,31 @@ def action_spec(space: spaces.Space[Any]) -> ActionSpec:
         size = int(np.prod(space.shape))
         return ActionSpec("MultiBinary", tuple(space.shape), str(space.dtype), (2,) * size, (0,) * size)
     raise UserError(
-        f"action space {space}: only Box of {', '.join(REAL)}, Discrete, MultiDiscrete and MultiBinary can be trained"
+        f"action space {space}: only Box of {', '.join(REAL)}, Discrete, MultiDiscrete and MultiBinary are supported; "
+        "change it in the environment, or convert it in a wrapper"
     )
 
 
 def refuse_large(asked: str, what: str, count: int) -> None:
-    """Refuse, before it is made, what would take a large part of the free memory in one environment alone.
+    """Check the memory of a large array of one environment before it is allocated.
 
     Args:
-        asked: key and value, or the environment, that ask for it.
-        what: would take so much.
-        count: bytes.
+        asked: key and value of the option, or of the environment, that needs the array.
+        what: description of the array.
+        count: its size in bytes.
 
     Raises:
-        UserError: it takes more than a sixteenth of what is free.
+        UserError: The array needs more than a sixteenth of the free memory (and more than 32 MiB).
     """
     if count > UNCHECKED and count * 16 > (free := memory()):
         raise UserError(
-            f"{asked}: {what} would take {size(count)} in each environment, and {size(free)} of memory are free here; "
+            f"{asked}: {what} would take {size(count)} in each environment, but {size(free)} of memory are free; "
             "make it smaller"
         )
 
 
 def refuse_large_observations(env: gymnasium.Env, name: str) -> None:
-    """Refuse an environment with an observation that does not fit into memory; a UserError."""
+    """Raise UserError if an observation of an environment does not fit into memory."""
     for leaf in _leaves(env.observation_space):
         if leaf.shape is not None and leaf.dtype is not None:
             shown = f"an observation of shape {list(leaf.shape)} and type {leaf.dtype}"
@@ -154,16 +156,16 @@ def _leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
 
 
 def _usable_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds of a Box of actions; infinite if their distance is no finite number, since nothing can be scaled to it.
+    """Return the bounds of an action Box; both are infinite if high - low overflows, because it cannot be a scale.
 
-    A UserError if both bounds are the same infinity.
+    Raise UserError if both bounds of an element are the same infinity.
     """
     low, high = np.array(space.low, np.float64), np.array(space.high, np.float64)
     if (wrong := np.isinf(low) & (low == high)).any():
         place = [int(i) for i in np.argwhere(wrong)[0]]
         raise UserError(
             f"action space of shape {list(space.shape)}: element {place} has the bounds {low[tuple(place)]} and "
-            f"{high[tuple(place)]}; give it numbers, or -inf and inf"
+            f"{high[tuple(place)]}; use finite numbers, or -inf and inf"
         )
     with np.errstate(over="ignore"):
         endless = np.isinf(high - low) & np.isfinite(low) & np.isfinite(high)
@@ -171,10 +173,10 @@ def _usable_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
 
 
 def kind_of(key: str, space: spaces.Space[Any]) -> str:
-    """Kind of an observation key: an image, a mask of actions or a vector.
+    """Return the kind of an observation key: "image", "mask" (of actions) or "vector".
 
-    An image has three dimensions, or four with frames before them, and whole numbers of 8 bits, or real ones from 0
-    to 1. A mask is named so, and has nothing but 0 and 1.
+    An image is a Box with three dimensions (four with a leading frame dimension), of uint8 or of floats in [0, 1]. A
+    mask has a key that starts with `action_mask` or `mask`, and only the values 0 and 1.
     """
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     binary = isinstance(space, spaces.MultiBinary) or space.dtype == bool
@@ -186,14 +188,14 @@ def kind_of(key: str, space: spaces.Space[Any]) -> str:
 
 
 def is_plane(space: spaces.Space[Any]) -> bool:
-    """Tell whether observations may be gray images [height, width], of pixels from 0 to 255."""
+    """Return True if a space can be a gray image: [height, width], uint8, from 0 to 255."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 2 or space.dtype != np.uint8:
         return False
     return bool(np.all(space.low == 0) and np.all(space.high == 255))
 
 
 def obs_bounds(env: gymnasium.Env) -> Bounds:
-    """Lower and upper bounds [*shape] of the observation keys that have any finite one, Discrete keys included."""
+    """Return lower and upper bounds [*shape] of the observation keys with a finite bound, including discrete keys."""
     bounds: Bounds = {}
     for key, space in obs_spaces(env).items():
         if isinstance(space, spaces.Discrete):
@@ -208,7 +210,7 @@ def obs_bounds(env: gymnasium.Env) -> Bounds:
 
 
 def array_spec(key: str, space: spaces.Space[Any]) -> ArraySpec:
-    """The observation that a space describes, as a vector without a past; a UserError where no agent can take it."""
+    """Convert an observation space to an `ArraySpec` of kind "vector"; raise UserError if it is not supported."""
     if isinstance(space, spaces.Discrete):
         return ArraySpec((), "int64", int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
@@ -219,9 +221,9 @@ def array_spec(key: str, space: spaces.Space[Any]) -> ArraySpec:
     fix = "leave it out of the environment's space"
     if isinstance(space, spaces.Box):
         fix = f"declare one of {', '.join((*REAL, *WHOLE))}"
-        raise UserError(f"observation {key!r} is a Box of {space.dtype}, which torch does not have; {fix}")
+        raise UserError(f"observation {key!r} is a Box of {space.dtype}, which torch does not support; {fix}")
     raise UserError(
-        f"observation {key!r} is {space}: only Box, Discrete, MultiDiscrete and MultiBinary can be observed; {fix}"
+        f"observation {key!r} is {space}: only Box, Discrete, MultiDiscrete and MultiBinary are supported; {fix}"
     )
 
 

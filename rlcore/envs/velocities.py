@@ -1,4 +1,4 @@
-"""Places of the velocities in the observation vector of an environment, by its id."""
+"""Indices of the velocities in observation vectors, by environment id (for `env.mask_velocities`)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class Layout(NamedTuple):
-    """An observation vector.
+    """Layout of an observation vector.
 
     Attributes:
-        size: numbers in it.
-        velocities: which of them are velocities.
+        size: length of the vector.
+        velocities: indices of the velocities.
     """
 
     size: int
@@ -20,9 +20,9 @@ class Layout(NamedTuple):
 
 # LunarLander: position, velocity, angle, angular velocity, two contacts.
 LANDER = Layout(8, (2, 3, 5))
-# Hull: angle, its velocity, both velocities; for each leg two joints' angle and speed, and a contact; ten lidar rays.
+# Hull: angle, angular velocity, two velocities. Each leg: angle and speed of two joints, contact. Then ten lidar rays.
 WALKER = Layout(24, (1, 2, 3, 5, 7, 10, 12))
-# Of MuJoCo, positions and then qvel; Humanoid's centres of mass move too (cvel of its bodies, behind their inertia).
+# MuJoCo: positions, then qvel. Humanoid also observes cvel (velocities of its bodies' centers of mass), after cinert.
 MUJOCO = {
     "HalfCheetah-v4": Layout(17, range(8, 17)),
     "HalfCheetah-v5": Layout(17, range(8, 17)),

@@ -207,13 +207,13 @@ def test_a_boundary_run_dropped_anywhere_ends_in_the_bits_of_one_that_was_not(tm
     whole, cut = (prepare(tmp_path / name, "Shared-v0", **config) for name in ("whole", "cut"))
     card = json.loads(whole.card.read_text())
     assert (card["tier"], card["deterministic"]) == ("boundary", True)
-    assert "resumed run still ends in the bits" in caplog.text
+    assert "a resumed run is identical, bit for bit" in caplog.text
     assert train_and_abandon(cut, random.Random(seed)) == train_and_abandon(whole, None)
 
 
 def test_an_environment_that_no_seed_decides_is_told_of(tmp_path, caplog):
     run = prepare(tmp_path / "run", "Shared-v0", env__wrapper={"lottery": True})
-    assert caplog.text.count("no seed decides what it does: two runs of one config differ") == 1
+    assert caplog.text.count("it ignores the seed: two runs of one config differ") == 1
     make_env(run)
     card = json.loads(run.card.read_text())
     assert (card["tier"], card["deterministic"]) == ("boundary", False)

@@ -116,7 +116,7 @@ def test_the_card_says_what_a_run_needs():
         False,
         True,
     )
-    assert (card["max_episode_steps"], card["time_limit_checked"]) == (200, "an episode was truncated there")
+    assert (card["max_episode_steps"], card["time_limit_checked"]) == (200, "confirmed: an episode was truncated there")
     assert EnvSpec.from_json(card["spec"]).obs["state"].shape == (3,)
     assert card["packages"]["gymnasium"] == gymnasium.__version__
     low, high = card["reward_seen"]

@@ -278,10 +278,13 @@ def test_normalised_actions_are_minus_one_to_one_where_both_bounds_are_finite(dt
             {"screen_size": 100_000},
             r"env.screen_size=100000: image 'camera' of shape \[100000, 100000, 3\] would take 30",
         ),
-        ({"frame_stack": 1_000_000}, "env.frame_stack=1000000: the last 1,000,000 images 'camera' would take 12 GB"),
+        (
+            {"frame_stack": 1_000_000},
+            "env.frame_stack=1000000: a stack of the last 1,000,000 images 'camera' would take 12 GB",
+        ),
         (
             {"frame_stack": 2, "frame_stack_dilation": 10**9},
-            "env.frame_stack=2 with env.frame_stack_dilation=1000000000: the last 1,000,000,001 images",
+            "env.frame_stack=2 with env.frame_stack_dilation=1000000000: a stack of the last 1,000,000,001 images",
         ),
         (
             {"num_stack": 10**9},
@@ -297,7 +300,7 @@ def test_make_refuses_what_does_not_fit_before_it_is_made(settings, says, monkey
     monkeypatch.setattr("rlcore.envs.spaces.memory", lambda: 40 * 10**9)
     with pytest.raises(UserError, match=says) as refused:
         made("Probe/Camera-v0", **settings)
-    assert "\n" not in str(refused.value) and "40 GB of memory are free here" in str(refused.value)
+    assert "\n" not in str(refused.value) and "but 40 GB of memory are free" in str(refused.value)
 
 
 def test_make_refuses_an_observation_that_does_not_fit(monkeypatch):
@@ -317,13 +320,13 @@ def test_parts_without_a_number_are_left_out():
 
 @pytest.mark.parametrize("observation", [spaces.Box(0, 1, (0,)), spaces.Dict(), spaces.Tuple(())])
 def test_an_observation_space_without_a_number_is_refused(observation):
-    with pytest.raises(UserError, match="there is nothing in it to observe"):
+    with pytest.raises(UserError, match="it has no element to observe; give it at least one number"):
         spaces_env(observation=observation)
 
 
 @pytest.mark.parametrize("dtype", [np.longdouble])
 def test_numbers_that_torch_does_not_have_are_refused(dtype):
-    with pytest.raises(UserError, match="'state' is a Box of float128, which torch does not have; declare one of"):
+    with pytest.raises(UserError, match="'state' is a Box of float128, which torch does not support; declare one of"):
         spec_of(spaces_env(observation=spaces.Box(-1, 1, (2,), dtype)))
 
 
@@ -369,7 +372,7 @@ def test_action_spec_refuses_more_elements_than_can_be_trained():
 
 @pytest.mark.parametrize("action", [spaces.Discrete(2), spaces.Box(0, 9, (2,), np.int64)])
 def test_actions_that_are_not_numbers_cannot_be_normalised(action):
-    with pytest.raises(UserError, match=r"env.normalize_actions=true: actions are .*; set it to false"):
+    with pytest.raises(UserError, match=r"env.normalize_actions=true: the action space is .*; set it to false"):
         made("Probe/Spaces-v0", wrapper={"action": action}, normalize_actions=True)
 
 

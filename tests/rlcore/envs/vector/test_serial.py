@@ -220,7 +220,7 @@ def test_a_fault_names_environment_step_and_key(fault, says):
 @pytest.mark.parametrize(
     ("old", "size", "says"),
     [
-        ("reset", 3, r"step 0 of its episode: reset returned one ndarray alone \(the old Gym API\), but Gymnasium's"),
+        ("reset", 3, r"step 0 of its episode: reset returned only one ndarray \(the old Gym API\), but Gymnasium's"),
         ("reset", 2, "step 0 of its episode: reset returned one ndarray alone"),  # comes apart into two values
         ("reset without seed", 3, "step 0 of its episode: reset returned one ndarray alone"),
         ("step", 3, r"step 1 of its episode: step returned 4 values \(the old Gym API\), but Gymnasium's step returns"),
