@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 
-import pytest
 import yaml
 
 from tests.project.test_documents import ROOT, blocks
@@ -49,6 +48,7 @@ def diagram(order: Order) -> str:
     return "".join(f"{line}\n" for line in ["flowchart LR", *[f"    {line}" for line in lines]])
 
 
+PAGE = (ROOT / "docs/pipelines.md").read_text()
 FLOW = flow_function((ROOT / "flows/train.py").read_text())
 ORDER = order_of(FLOW.body)
 
@@ -60,13 +60,12 @@ def test_stage_train_does_what_is_due_as_the_flow_does() -> None:
     assert ast.unparse(loops[0]) == ast.unparse(loops[1])
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/pipelines.md"])
-def test_the_documents_draw_the_stages_as_the_flow_calls_them(document: str) -> None:
-    assert blocks((ROOT / document).read_text(), "mermaid") == [diagram(ORDER)]
+def test_pipelines_page_draws_the_stages_as_the_flow_calls_them() -> None:
+    assert blocks(PAGE, "mermaid") == [diagram(ORDER)]
 
 
-def test_the_readme_shows_the_flow_as_it_is() -> None:
-    [shown] = [flow_function(block) for block in blocks((ROOT / "README.md").read_text(), "python") if "@flow" in block]
+def test_pipelines_page_shows_the_flow_as_it_is() -> None:
+    [shown] = [flow_function(block) for block in blocks(PAGE, "python") if "@flow" in block]
     assert ast.unparse(shown) == ast.unparse(FLOW)
 
 

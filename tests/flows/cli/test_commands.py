@@ -166,8 +166,8 @@ def test_summary_has_every_promised_field(trained: Trained) -> None:
     assert summary["seed"] == 3
 
 
-def test_readme_lists_every_file_of_a_run(trained: Trained) -> None:
-    text = (ROOT / "README.md").read_text().partition("## A run directory")[2].split("```")[1]
+def test_run_directory_page_lists_every_file_of_a_run(trained: Trained) -> None:
+    text = (ROOT / "docs/run_directory.md").read_text().split("```")[1]
     typed = [name for line in text.splitlines()[2:] for name in line[2:26].split("  ") if name.strip()]
     names = [re.sub("<.*>", "*", name.strip()) for name in typed]
     left = {str(path.relative_to(trained.run.path)) for path in trained.run.path.rglob("*") if path.is_file()}
