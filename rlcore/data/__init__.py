@@ -1,1 +1,1 @@
-"""Steps along time, the rollout and its minibatches, reward scaling."""
+"""Rollouts, replay buffers, sampling, observation history, and reward scaling."""

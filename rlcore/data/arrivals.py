@@ -1,4 +1,7 @@
-"""Between environments and agents: what NumPy environments give becomes tensors, what others give stays where it is."""
+"""Transfer of time steps between environments and agents, and the staging buffer of a rollout.
+
+Data of NumPy environments is converted to tensors; tensors of other environments stay on their device if possible.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ FLAGS = ("reward", "terminated", "truncated", "is_first")
 
 
 def tensor(rows: Rows, device: torch.device | str) -> Tensor:
-    """Rows of an arrival on a device; they share memory wherever they can."""
+    """Return rows of a time step as a tensor on a device, without a copy if possible."""
     return (torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows).to(device)
 
 
 def answer(action: Tensor, arrival: Arrival) -> Rows:
-    """An action in the environment's form as whoever sent the arrival takes it: NumPy, or on its device."""
+    """Return an action as the environment takes it: a NumPy array, or a tensor on the device of its `arrival`."""
     kept = arrival.reward
     if isinstance(kept, np.ndarray):
         return (action if action.is_cpu else action.cpu()).numpy()
@@ -28,17 +31,17 @@ def answer(action: Tensor, arrival: Arrival) -> Rows:
 
 
 def columns(arrival: Arrival | Steps) -> dict[str, Rows]:
-    """obs/<key> and the flags, each [B, ...], or [T, B, ...] of steps."""
+    """Return name -> column: obs/<key>, reward, terminated, truncated and is_first, each [B, ...] or [T, B, ...]."""
     return {f"obs/{key}": value for key, value in arrival.obs.items()} | {f: getattr(arrival, f) for f in FLAGS}
 
 
 def from_columns(stored: Mapping[str, Rows]) -> Arrival:
-    """The arrival of `columns`."""
+    """Return the time step with these columns; the inverse of `columns`."""
     return Arrival(_obs(stored), *(stored[flag] for flag in FLAGS))
 
 
 def as_steps(stored: Mapping[str, Tensor], action: Tensor) -> Steps:
-    """The steps of `columns`, with their actions; of an arrival, likewise."""
+    """Return a trajectory [T, B] or a time step [B] with these columns and actions."""
     reward, terminated, truncated, is_first = (stored[flag] for flag in FLAGS)
     return Steps(_obs(stored), action, reward, terminated, truncated, is_first)
 
@@ -48,22 +51,23 @@ def _obs(stored: Mapping[str, Rows]) -> dict[str, Rows]:
 
 
 def copy_arrival(arrival: Arrival) -> Arrival:
-    """A copy of an arrival, which shares no memory with it."""
+    """Return a deep copy of a time step."""
     return from_columns({k: v.copy() if isinstance(v, np.ndarray) else v.clone() for k, v in columns(arrival).items()})
 
 
 class Room:
-    """Storage for the arrivals of a rollout, where its environments' arrivals lie.
+    """Staging buffer for the time steps of a rollout, on the side of the environments.
 
     Args:
         length: T+1.
-        arrival: the first one; shapes and types count.
-        device: where agents see them.
-        packed: rows are copied to the device one by one, as wholes; None = where NumPy environments meet a GPU.
+        arrival: the first time step, for shapes and dtypes.
+        device: device of the agent.
+        packed: copy all columns of a row to the device in one transfer. None: if the environments return NumPy arrays
+            and the device is not the CPU.
     """
 
-    # rows: as `columns`, [T+1, B, ...]; arrivals: views of them, [B, ...] each, for environments that write in place;
-    # last: the arrival that row T holds, which is to come again as row 0
+    # rows: `columns` [T+1, B, ...]; arrivals: views of each row [B, ...], for environments that write in place;
+    # last: the time step in row T, which becomes row 0 of the next rollout
 
     def __init__(self, length: int, arrival: Arrival, device: torch.device, packed: bool | None = None) -> None:
         first = columns(arrival)
@@ -81,16 +85,16 @@ class Room:
         self.arrivals = [from_columns({key: rows[t] for key, rows in self.rows.items()}) for t in range(length)]
         self.device = device
         self.last: Arrival | None = None
-        self._sent = 0  # rows of this rollout that the device has
+        self._sent = 0  # number of rows of this rollout that were copied to the device
         self._shared = numpy and device.type == "cpu" and not packed
-        self._shown: dict[int, tuple[dict[str, Tensor], Tensor]] = {}  # where memory is shared: made once
+        self._shown: dict[int, tuple[dict[str, Tensor], Tensor]] = {}  # views, created once; only if memory is shared
         self._parts: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
 
     def __len__(self) -> int:
         return len(self.arrivals)
 
     def begin(self, arrival: Arrival) -> None:
-        """Take the arrival of row 0, which the device need not be sent again where it was row T of the last rollout."""
+        """Store the time step of row 0. If it is row T of the last rollout, it is not copied to the device again."""
         self.put(0, arrival)
         self._sent = 0
         if self._packed and arrival is self.last:
@@ -98,13 +102,13 @@ class Room:
             self._sent = 1
 
     def put(self, t: int, arrival: Arrival) -> None:
-        """Copy an arrival into row t, unless it was written there."""
+        """Copy a time step into row t, unless the environment has written it there in place."""
         if arrival is not self.arrivals[t]:
             for key, value in columns(arrival).items():
                 self.rows[key][t] = value
 
     def show(self, t: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Observations key -> [B, ...] and is_first [B] of row t on the device; rows are asked for in their order."""
+        """Return observations key -> [B, ...] and is_first [B] of row t on the device; call in the order of rows."""
         if t in self._shown:
             return self._shown[t]
         if self._packed:
@@ -118,7 +122,7 @@ class Room:
         return shown
 
     def _send_to(self, t: int) -> dict[str, Tensor]:
-        """All columns on the device, up to row t as they are now."""
+        """Copy the rows up to t that are not on the device yet, and return all columns on the device."""
         if self._packed is None:
             return {key: tensor(rows, self.device) for key, rows in self.rows.items()}
         for row in range(self._sent, t + 1):
@@ -127,13 +131,13 @@ class Room:
         return self._packed.there
 
     def count_ended(self) -> int:
-        """Number of rows, the last one left out, that ended an episode."""
+        """Return the number of rows 0..T-1 in which an episode ended."""
         terminated, truncated = self.rows["terminated"][:-1], self.rows["truncated"][:-1]
         ended: Rows = terminated | truncated
         return int(ended.sum())
 
     def split(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Rows 0..T-1 and row T, as `columns`, on the device."""
+        """Return the columns of rows 0..T-1 and of row T, on the device."""
         if self._parts is None or not self._shared:
             rows = self._send_to(len(self) - 1)
             self._parts = {k: v[:-1] for k, v in rows.items()}, {k: v[-1] for k, v in rows.items()}

@@ -1,4 +1,4 @@
-"""Rings in checkpoints: rows become chunks, each written once and again only where something in it has changed."""
+"""Checkpoints of ring buffers in chunks of rows; a chunk is written again only if a row of it has changed."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ Span = tuple[int, int]  # rows
 
 
 class ChunkedRing:
-    """A ring, and which of its rows lie in which chunk.
+    """Ring buffer whose rows are grouped into chunks for checkpoints.
 
     Args:
-        ring: of rows.
-        part: rows of a chunk.
+        ring: the ring buffer.
+        part: number of rows of a chunk.
     """
 
     def __init__(self, ring: Ring, part: int) -> None:
         self.ring, self.part = ring, part
         self._chunks: dict[Span, Chunk] = {}
-        self._changed = np.zeros(ring.slots, bool)  # since the last state
+        self._changed = np.zeros(ring.slots, bool)  # slots overwritten by `change` since the last call of `state`
 
     def change(self, places: np.ndarray, columns: dict[str, Tensor]) -> None:
-        """Overwrite rows at places [N], all different, that may lie in chunks."""
+        """Overwrite rows at distinct places [N], also rows of chunks that a checkpoint already contains."""
         self.ring.put(places, columns)
         self._changed[places // self.ring.width % self.ring.slots] = True
 
     def state(self, oldest: int, end: int) -> State:
-        """Rows from `oldest` (and those before it in its chunk) to `end`, which is among them: `chunks`, `tail`.
+        """Return the rows from the chunk that contains `oldest` to `end` inclusive, as `chunks` and `tail`.
 
-        The last part of the tail is a copy of the newest rows; all others stay what they are from state to state.
+        `tail` has the rows after the last full chunk, in smaller pieces. Its last piece is a copy of the newest rows
+        and is written with every checkpoint. All other chunks are reused until their rows change.
         """
         full = end // self.part
         spans = [(n * self.part, (n + 1) * self.part) for n in range(oldest // self.part, full)]
@@ -58,7 +59,7 @@ class ChunkedRing:
         return Chunk(functools.partial(self.ring.between, *span))
 
     def load(self, state: State, end: int) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Write the rows of a `state` that ended at `end`; gives the first row and the columns of each part."""
+        """Load a `state` whose newest row was `end`; yield the first row and the columns of each chunk."""
         full = end // self.part
         begin = (full - len(state["chunks"])) * self.part
         self._chunks = {}

@@ -1,8 +1,8 @@
-"""Steps as a TensorDict: how datasets and replay memories are looked at, cut, stacked and handed to other libraries.
+"""Trajectories as TensorDicts, the form in which datasets and replay buffers are exchanged with other code.
 
     obs/<key> [T, B, ...]   action [T, B, ...]   reward, terminated, truncated, is_first [T, B]   (and extras/<key>)
 
-Rows are aligned as in rlcore/types.py. The hot loop does without: a TensorDict costs microseconds a call.
+Rows are aligned as in rlcore/types.py. The training loop does not use TensorDicts: each call costs microseconds.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def as_tensordict(steps: Steps) -> TensorDict:
-    """Steps [T, B] as a TensorDict of that batch size, without a copy; carries stay behind."""
-    from tensordict import TensorDict  # half a second
+    """Convert a trajectory [T, B] to a TensorDict with that batch size, without a copy; `carry` is dropped."""
+    from tensordict import TensorDict  # the import takes half a second
 
     parts = {"obs": steps.obs, "action": steps.action} | {flag: getattr(steps, flag) for flag in FLAGS}
     return TensorDict(parts | ({"extras": steps.extras} if steps.extras else {}), batch_size=steps.reward.shape)
@@ -37,21 +37,22 @@ def as_tensordict(steps: Steps) -> TensorDict:
 
 @torch.no_grad()
 def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Steps, Steps]:
-    """Rows of a dataset as this rank's collector would have handed them out, for a memory to begin with.
+    """Convert a dataset to the rows that this rank would have collected, to fill a replay buffer.
 
-    The recordings of the dataset's environments are laid one behind the other, cut into pieces of equal length, and
-    each environment of each rank gets one. A recording and a piece begin with `is_first`, so nothing is learned across.
+    The recordings of the dataset's environments are concatenated and cut into pieces of equal length, one for each
+    environment of each rank. `is_first` is set at the start of each recording and each piece, so that no transition
+    crosses a boundary.
 
     Args:
-        rows: [T, K] of any number of environments, `action` in the environment's form.
-        agent: whose form the actions are to have.
-        context: of the training: what its environments are, how many, on how many ranks.
+        rows: [T, K] with any number K of environments, `action` in the environment's form.
+        agent: converts the actions to its form.
+        context: specs and number of the training environments, and number of ranks.
 
     Returns:
-        Steps [T', B] on the CPU and the arrival [B] after them, as `Buffer.extend` takes them.
+        Trajectory [T', B] on the CPU and the time step [B] after it, the arguments of `Buffer.extend`.
 
     Raises:
-        UserError: the rows are of another environment, or too few.
+        UserError: keys or shapes do not match the environment, or there are too few rows.
     """
     spec, flat = context.spec, rows.transpose(0, 1).reshape(-1)
     columns = {f"obs/{key}": _column(flat, ("obs", key), f"observation {key!r}", spec.obs[key]) for key in spec.obs}
@@ -72,22 +73,27 @@ def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Step
 
 
 def _column(rows: TensorDict, key: Any, what: str, spec: ArraySpec | ActionSpec) -> torch.Tensor:
-    """Rows [N, ...] of a key in the environment's dtype; a UserError where they are not of its shape, or not there."""
+    """Return a column [N, ...] in the environment's dtype. Raises UserError if it is missing or has another shape."""
     column = rows.get(key, None)
     if column is None:
-        raise UserError(f"the dataset has no {what}; it has {', '.join(map(str, rows.get('obs').keys()))}")
+        raise UserError(f"the dataset has no {what}, only {', '.join(map(str, rows.get('obs').keys()))}")
     if column.shape[1:] != spec.shape:
-        shapes = f"{list(column.shape[1:])}, the environment's are {list(spec.shape)}"
+        shapes = f"{list(column.shape[1:])}, but the environment has {list(spec.shape)}"
         raise UserError(f"the dataset has {what} of shape {shapes}")
     return column.to(getattr(torch, spec.dtype))
 
 
 def load_dataset(folder: Path | str) -> TensorDict:
-    """The dataset that `collect` wrote, as `runs/mine/dataset`: [T, B]; `action` is in the environment's form.
+    """Load a dataset that `collect` wrote.
 
-    `as_collected` makes of it what a memory can begin with.
+    Args:
+        folder: the dataset, such as `runs/mine/dataset`.
 
-    A UserError, naming the file, where there is none or a byte has changed.
+    Returns:
+        [T, B]; `action` is in the environment's form. `as_collected` converts it for a replay buffer.
+
+    Raises:
+        UserError: there is no dataset, or a file was changed; the message names it.
     """
     from safetensors.torch import load
 
@@ -98,10 +104,10 @@ def load_dataset(folder: Path | str) -> TensorDict:
         for name, entry in manifest["files"].items():
             content = (folder / name).read_bytes()
             if hashlib.sha256(content).hexdigest() != entry["sha256"]:
-                raise UserError(f"{folder / name}: not what was written; collect it again")
+                raise UserError(f"{folder / name}: the content does not match its SHA-256; collect the dataset again")
             for key, rows in load(content).items():
                 columns.setdefault(key, []).append(rows)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder}: no dataset can be read there ({error}); a run has one after `collect`") from None
+        raise UserError(f"{folder}: cannot read a dataset ({error}); `collect` writes one into a run") from None
     whole = {key: torch.cat(parts) for key, parts in columns.items()}
     return as_tensordict(as_steps(whole, whole["action"]))

@@ -1,4 +1,4 @@
-"""Episodes of a memory: where the whole ones lie that it remembers."""
+"""Index of the complete episodes in a replay buffer."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 
 class WholeEpisodes(NamedTuple):
-    """Whole episodes in the order of their last rows, and within a row of their environments.
+    """Complete episodes, ordered by their last row, then by environment.
 
     Attributes:
         begins: [E] int64, places of their first rows, row · B + environment.
-        lengths: [E] int64, rows of each, the one that ended it among them.
+        lengths: [E] int64, number of rows of each, including the row that ended it.
     """
 
     begins: np.ndarray
@@ -20,36 +20,36 @@ class WholeEpisodes(NamedTuple):
 
 
 class EpisodeIndex:
-    """Whole episodes, found by the rows that ended them.
+    """Incremental search for complete episodes, by the rows that ended them.
 
-    An episode counts from the row after the one that ended the episode before; so both must be remembered, unless it
-    is the first of all time. What is found depends on the remembered rows alone, not on when somebody asked.
+    An episode starts after the row that ended the previous one. It is found only if that row is stored too, unless it
+    is the first episode of the run. The result depends only on the stored rows, not on when `find` was called.
 
     Args:
-        width: B, environments.
+        width: B, number of environments.
     """
 
     def __init__(self, width: int) -> None:
-        self.width, self._row = width, 0  # the first that was not looked at
-        self._open = np.zeros(width, np.int64)  # rows where the episodes begin that have not ended; -1: unknown
+        self.width, self._row = width, 0  # the first row that was not searched yet
+        self._open = np.zeros(width, np.int64)  # first row of each unfinished episode; -1: unknown
         self._found = WholeEpisodes(np.zeros(0, np.int64), np.zeros(0, np.int64))
-        self._first = 0  # the first place of all that are found
+        self._first = 0  # smallest place of a found episode
 
     def next_row(self, oldest: int) -> int:
-        """The first row whose ends are to be told to `find`, of those from `oldest` on."""
+        """Return the first row, from `oldest`, that was not passed to `find` yet."""
         if oldest > self._row:
             self._row, self._open[:] = oldest, -1
         return self._row
 
     def find(self, ended: np.ndarray, oldest: int) -> WholeEpisodes:
-        """Whole episodes among rows from `oldest` on.
+        """Find the complete episodes among the rows from `oldest`.
 
         Args:
-            ended: [rows, B] bool, whether an episode ended, of the rows from `next_row` to the newest.
-            oldest: the first row that is remembered.
+            ended: [rows, B] bool, True if an episode ended; the rows from `next_row` to the newest.
+            oldest: the first row that is stored.
 
         Returns:
-            Those found now and before; the same object as at the last call if they are the same.
+            All complete episodes, including those found by earlier calls; the same object if nothing changed.
         """
         begins: list[int] = []
         lengths: list[int] = []
@@ -59,10 +59,8 @@ class EpisodeIndex:
                 lengths.append(row - self._open[env] + 1)
             self._open[env] = row + 1
         self._row += len(ended)
-        known, kept_from = (
-            self._found,
-            (oldest + 1) * self.width if oldest else 0,
-        )  # of older ones the row before is gone
+        # An older episode is dropped, because the row before its first row is no longer stored.
+        known, kept_from = self._found, (oldest + 1) * self.width if oldest else 0
         if not begins and (self._first >= kept_from or not len(known.begins)):
             return known
         all_begins = np.append(known.begins, np.array(begins, np.int64))

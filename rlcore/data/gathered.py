@@ -1,4 +1,4 @@
-"""Batches out of the rings of a memory, K at once."""
+"""Gathering of K batches at once from the ring buffers of a replay buffer."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ ManyColumns = dict[str, tuple[Tensor, ...]]  # column -> K tensors
 def gather_batches(
     rings: Mapping[str, Ring], begins: np.ndarray, first: int, offsets: np.ndarray, before: int, target: torch.device
 ) -> Iterator[tuple[Any, ...]]:
-    """Gather K batches of N sequences from rings `given`, `said` and `carry`, the last two where they are there.
+    """Gather K batches of N sequences.
 
     Args:
-        rings: of the memory.
-        begins: places [K, N] where sequences begin.
-        first: the first place that any of their rows may have.
-        offsets: [H + L + 1, 1], from there to each of their rows and to the arrival.
-        before: H, rows in front of each sequence.
-        target: the device that they are handed out on.
+        rings: `given` (environment data and actions), and optionally `said` (extras) and `carry`.
+        begins: [K, N], places of the first rows of the sequences.
+        first: smallest place of any row that is gathered.
+        offsets: [H + L + 1, 1], from the first row of a sequence to each of its rows and the time step after it.
+        before: H, number of rows before each sequence.
+        target: device of the batches.
 
     Yields:
-        Steps [L, N], their carry by its tensors' names, with the H rows before in `past`; those before the first of all
-        time are zeros. The arrival [N]. The places of the steps [L, N].
+        Trajectory [L, N], the time step after it [N], and the places of the rows [L, N]. `carry` is a dict by tensor
+        name; `past` has the H rows before, which are zeros before the first row of the run.
     """
     rows = begins[:, None] + offsets
     cuts = slice(before, -1), -1, *([slice(before)] if before else [])
@@ -54,7 +54,7 @@ def _is_shown(name: str) -> bool:
 
 
 def _gather(ring: Ring, places: np.ndarray, first: int, target: torch.device, *cuts: slice | int) -> list[ManyColumns]:
-    single = len(places) == 1  # to take apart costs as much as to find
+    single = len(places) == 1  # `unbind` costs as much as gathering
     found = ring.gather(places[0] if single else places, first, *cuts)
     if target.type != "cpu" or not isinstance(ring, HostRing):
         found = [{n: to_device(value, target) for n, value in part.items()} for part in found]
@@ -62,7 +62,7 @@ def _gather(ring: Ring, places: np.ndarray, first: int, target: torch.device, *c
 
 
 def _steps(columns: ManyColumns, keys: list[tuple[str, str]], k: int) -> Steps:
-    """Steps, or an arrival, of the k-th of columns that are K tensors each, and of the names of their observations."""
+    """Return the k-th trajectory or time step; `keys` has the observation keys and their column names."""
     obs = {key: columns[name][k] for key, name in keys}
     reward, terminated, truncated, is_first = [columns[flag][k] for flag in FLAGS]
     return Steps(obs, columns["action"][k], reward, terminated, truncated, is_first)

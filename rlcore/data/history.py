@@ -1,16 +1,16 @@
-"""The past that an agent sees beside the newest observation: kept, gathered and carried on in one place.
+"""Observation history: past observations and actions that an agent sees in addition to the newest observation.
 
-An agent declares `history`, a `Window` for each key whose past it is shown: one of its observation keys, or ACTION, its
-own actions before, as it said them. `act` and the losses then find [frames, *shape] there, [frames, A] of actions. Of
-row t, frame j (of n, the newest last) is
+An agent declares `history`, a `Window` for each key whose past rows it sees. A key is one of its observation keys, or
+ACTION for its own past actions. `act` and the losses then receive [frames, *shape] for this key, or [frames, A] of
+actions. In row t, frame j of n (the newest is the last) is
 
-    row  t - min((n-1-j) · dilation, age[t])        age: rows since the one that opened the episode
+    row  t - min((n-1-j) · dilation, age[t])        age: rows since the first row of the episode
 
-so nothing crosses an episode's start, and before it there is its first row again; of actions, zeros.
+Frames never cross the start of an episode: its first row is repeated instead. Actions before the start are zeros.
 
-A row is kept once: in a rollout or a memory as it came, and the few before it in `Steps.past`. Who acts carries these
-along: `Recalling` makes of an agent with a history one whose carry holds them, for the collector, evaluations, films
-and served policies alike.
+Rollouts and replay buffers store each row once, and the rows before a batch are in `Steps.past`. For acting,
+`Recalling` wraps an agent and keeps the past rows in the carry. The collector, evaluations, videos and served policies
+use it.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ Columns = dict[str, Tensor]  # obs/<key>, action and is_first, [rows, B, ...]
 
 
 def rows_before(history: History) -> int:
-    """Rows before another one that are needed to show its past."""
+    """Return the number of rows before a row that its history needs."""
     return max((window.reach + (key == ACTION) for key, window in history.items()), default=0)
 
 
 def gather(rows: Tensor, is_first: Tensor, window: Window, count: int) -> Tensor:
-    """The frames of the last `count` of some rows.
+    """Gather the frames of the last `count` rows.
 
     Args:
         rows: [L, B, ...].
-        is_first: [L, B] bool, which of them open an episode; an episode that none of them opens began before.
-        window: which rows belong to each.
+        is_first: [L, B] bool, True if a row is the first of an episode.
+        window: number and distance of the frames.
         count: T, at most L.
 
     Returns:
-        [T, B, frames, ...], the newest frame last.
+        [T, B, frames, ...], the newest frame last. No frame is older than row 0.
     """
     return _take(rows.flatten(0, 1), _places(is_first, window, count))
 
 
 def _places(is_first: Tensor, window: Window, count: int) -> Tensor:
-    """Places of the frames of the last `count` rows among all L·B rows, [count, B, frames] int64."""
+    """Return the indices [count, B, frames] int64, into all L·B rows, of the frames of the last `count` rows."""
     length, width = is_first.shape
     index = torch.arange(length, device=is_first.device).unsqueeze(-1)
     opened = torch.where(is_first, index, 0)
-    # When acting one row is asked for: of all rows one number then, which every compiler knows.
+    # Acting needs one row only; `amax` is then enough, and every compiler backend supports it.
     start = opened.cummax(0).values[length - count :] if count > 1 else opened.amax(0, keepdim=True)
     newest = index[length - count :]
     back = torch.arange(window.frames - 1, -1, -1, device=is_first.device) * window.dilation
@@ -69,27 +69,27 @@ def _last(rows: Tensor, count: int) -> Tensor:
 
 
 def _column(key: str, window: Window, past: Columns, new: Columns) -> tuple[Tensor, Tensor]:
-    """Rows of a key from as far back as its window reaches, [reach + T, B, ...], and which of them open an episode."""
+    """Return the rows [reach + T, B, ...] that the window of a key needs, and their `is_first`."""
     opens = torch.cat([_last(past["is_first"], window.reach), new["is_first"]])
     if key != ACTION:
         return torch.cat([_last(past[f"obs/{key}"], window.reach), new[f"obs/{key}"]]), opens
-    rows = torch.cat([_last(past["action"], window.reach + 1), new["action"]])  # before each row, not at it
+    rows = torch.cat([_last(past["action"], window.reach + 1), new["action"]])  # the action before each row
     return rows.masked_fill(opens.unsqueeze(-1), 0), opens
 
 
 class Recalled(NamedTuple):
-    """N rows without order, of which any may be looked at with its past.
+    """N independent samples with their history, stored without copying frames.
 
     Attributes:
-        rows: key -> [S, ...], as the environment gave them: the N rows; of a key with a window, those around them too.
-        places: key -> [N, frames] int64, where in `rows` the frames of a key with a window lie.
+        rows: key -> [S, ...] as returned by the environment: the N rows, and for a key with a window also past rows.
+        places: key -> [N, frames] int64, indices into `rows` of the frames of a key with a window.
     """
 
     rows: dict[str, Tensor]
     places: dict[str, Tensor]
 
     def at(self, index: Tensor) -> dict[str, Tensor]:
-        """Observations key -> [*M, ...], or [*M, frames, ...] of one with a window, of the rows `index` [*M] int64."""
+        """Return observations of samples `index` [*M] int64: key -> [*M, ...], or [*M, frames, ...] with a window."""
         rows, places = self
         return {key: _take(row, _take(places[key], index) if key in places else index) for key, row in rows.items()}
 
@@ -99,17 +99,18 @@ def _take(rows: Tensor, places: Tensor) -> Tensor:
 
 
 def recall(batch: Batch, history: History, keys: Iterable[str]) -> tuple[Recalled, dict[str, Tensor]]:
-    """The rows of a batch as samples, N = T·B, and what an agent sees of the arrival after them, key -> [B, ...].
+    """Return the rows of a batch as N = T·B samples with history.
 
-    Nothing but the keys with a window is copied, and these not frame by frame.
+    Only keys with a window are copied, once per row instead of once per frame.
 
     Args:
-        batch: [T, B], as the environment gave it, and the rows before.
-        history: the agent's.
+        batch: [T, B], observations as returned by the environment, with `past`.
+        history: history of the agent.
         keys: observation keys that the agent reads.
 
     Returns:
-        The samples of these keys, and of ACTION where the history has it; and the arrival.
+        The samples, with these keys and with ACTION if the history has it, and the observations of the time step after
+        the batch as the agent sees them, key -> [B, ...] or [B, frames, ...].
     """
     rows, places = {key: batch.steps.obs[key].flatten(0, 1) for key in keys}, dict[str, Tensor]()
     last, new = dict(batch.last.obs), _newest(batch, history) if history else {}
@@ -122,9 +123,9 @@ def recall(batch: Batch, history: History, keys: Iterable[str]) -> tuple[Recalle
 
 
 def show_past(batch: Batch, history: History) -> Batch:
-    """The batch with observations as an agent sees them: [T, B, frames, ...] of a key with a window.
+    """Return the batch with observations as the agent sees them: [T, B, frames, ...] for keys with a window.
 
-    Frames are copied here: for batches drawn from a memory, and rollouts that are learned from once.
+    This copies every frame. Use it for batches of a replay buffer and for rollouts that are used once.
     """
     if not history:
         return batch
@@ -143,11 +144,11 @@ def _newest(batch: Batch, history: History) -> Columns:
 
 
 class Recalling(nn.Module):
-    """An agent that is shown its history, which is part of the carry: {"agent": its own, "past": rows [B, rows, ...]}.
+    """Wrapper that gives an agent its history. Its carry is {"agent": carry of the agent, "past": rows [B, rows, ...]}.
 
     Args:
-        agent: with a `history`.
-        spec: of the environment.
+        agent: agent with a `history`.
+        spec: spec of the environment.
     """
 
     def __init__(self, agent: Any, spec: EnvSpec) -> None:
@@ -155,7 +156,7 @@ class Recalling(nn.Module):
         self.agent, self.spec, self.history = agent, spec, dict(agent.history)
 
     def initial(self, batch_size: int) -> Carry:
-        """The carry at an episode's start."""
+        """Return the carry at the start of an episode."""
         past, spec = dict[str, Tensor](), self.spec
         for key, window in self.history.items():
             if key == ACTION:
@@ -172,7 +173,7 @@ class Recalling(nn.Module):
     def act(
         self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool
     ) -> tuple[Carry, Tensor, dict[str, Tensor]]:
-        """Act as the agent does, which is shown its history; obs key -> [B, ...], as the environment gave it."""
+        """Call the agent's `act` with its history; obs: key -> [B, ...] as returned by the environment."""
         past, new = past_of(carry), self._new(obs, is_first)
         seen = dict(obs)
         for key, window in self.history.items():
@@ -181,7 +182,7 @@ class Recalling(nn.Module):
         return {"agent": own, "past": _move_on(past, new | {"action": action.unsqueeze(0)})}, action, extras
 
     def watch(self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, action: Tensor) -> Carry:
-        """The carry after a row that somebody else answered."""
+        """Return the carry after a row for which the action was not chosen by this agent."""
         new = self._new(obs, is_first) | {"action": action.unsqueeze(0)}
         return {"agent": carry["agent"], "past": _move_on(past_of(carry), new)}
 
@@ -192,21 +193,21 @@ class Recalling(nn.Module):
         return rows | {"action": nothing.to(dtype), "is_first": is_first.unsqueeze(0)}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """As the agent."""
+        """See `Agent`."""
         return self.agent.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """As the agent."""
+        """See `Agent`."""
         return self.agent.from_env(action)
 
 
 def past_of(carry: Carry) -> Columns:
-    """The rows before, [rows, B, ...], that a carry of `Recalling` holds."""
+    """Return the past rows [rows, B, ...] in a carry of `Recalling`."""
     return {name: rows.transpose(0, 1) for name, rows in carry["past"].items()}
 
 
 def _move_on(past: Columns, new: Columns) -> Columns:
-    """The rows before the next one, batch first; of what an episode's start has left behind, nothing."""
+    """Return the past rows for the next row, [B, rows, ...]; rows before an episode's start are set to zero."""
     opens = new["is_first"]
     return {
         name: torch.cat([rows.masked_fill(opens.view(1, -1, *[1] * (rows.ndim - 2)), 0), new[name].to(rows.dtype)])[
@@ -217,5 +218,5 @@ def _move_on(past: Columns, new: Columns) -> Columns:
 
 
 def recalling(agent: Any, spec: EnvSpec) -> Agent:
-    """The agent, or where it has a history one that carries it along."""
+    """Return the agent, wrapped in `Recalling` if it has a history."""
     return Recalling(agent, spec) if getattr(agent, "history", None) else agent

@@ -1,4 +1,4 @@
-"""Rows of all columns of a rollout side by side, so that one copy brings a row from the host to a device."""
+"""Row-wise storage of all columns of a rollout, so that one copy transfers a row from the host to a device."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ALIGNED = 16  # bytes: where columns begin, for whatever type
+ALIGNED = 16  # bytes; alignment of columns, sufficient for every dtype
 
 
 class Packed:
-    """A block of rows on the host and one where agents are, which gets them a row at a time.
+    """Block of rows on the host and its copy on the agent's device, transferred row by row.
 
-    From pinned memory where that is a GPU, so that nobody waits for a copy.
+    If the device is a GPU, the host memory is pinned, so that copies are asynchronous.
 
     Args:
-        length: rows.
-        columns: name -> [B, ...], of one row; shapes and types count.
-        device: of the other block.
+        length: number of rows.
+        columns: name -> [B, ...], one row, for shapes and dtypes.
+        device: device of the copy.
     """
 
-    # on_host, there: name -> [length, B, ...], views of the blocks
+    # on_host, there: name -> [length, B, ...], views of the two blocks
 
     def __init__(self, length: int, columns: Mapping[str, np.ndarray], device: torch.device) -> None:
         places, size = dict[str, int](), 0
@@ -34,7 +34,7 @@ class Packed:
         self.there: dict[str, Tensor] = {}
         for name, rows in columns.items():
             place, shape = places[name], (length, *rows.shape)
-            strides = np.empty(rows.shape, rows.dtype).strides  # those of a row without gaps
+            strides = np.empty(rows.shape, rows.dtype).strides  # strides of a contiguous row
             self.on_host[name] = np.ndarray(shape, rows.dtype, self._host.numpy(), place, (size, *strides))
             kind = torch.from_numpy(np.empty(0, rows.dtype)).dtype
             part = self._there[:, place : place + rows.nbytes]
@@ -45,5 +45,5 @@ class Packed:
         self._there[t].copy_(self._host[t], non_blocking=True)
 
     def repeat(self, source: int, t: int) -> None:
-        """Make row t of the device what its row `source` is."""
+        """Copy row `source` to row t on the device."""
         self._there[t].copy_(self._there[source])

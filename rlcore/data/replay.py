@@ -1,4 +1,4 @@
-"""The off-policy buffer: the newest rows of every environment, and batches drawn from them as often as owed."""
+"""Replay buffer, which also decides how many batches are sampled per policy step."""
 
 from __future__ import annotations
 
@@ -32,38 +32,44 @@ if TYPE_CHECKING:
 
 ENDS = ("terminated", "truncated", "is_first")
 NONE = np.zeros((0, 1), bool)
-AT_ONCE = 1 << 20  # bytes of the batches that are drawn together
+AT_ONCE = 1 << 20  # maximum bytes of the batches that are gathered together
 
 
 class Replay(Buffer):
-    """A ring of rows, of which every one is written once and the newest `size` may be drawn.
+    """Ring buffer of rows. The newest `size` rows of each environment can be sampled.
 
-    Batches are chosen on the host, which knows which rows only reset: it never waits for a device that keeps the rows.
-    Those that are due are drawn together, up to a megabyte. The arrival that has not been answered yet is written into
-    the row after the newest once something is drawn or saved, so that the newest step is among it.
+    Row positions are sampled on the host, which knows which rows are only resets; this needs no synchronization with
+    the device that stores the rows. The batches that are due are gathered together, up to 1 MiB. The last time step,
+    which has no action yet, is written after the newest row before anything is sampled or saved. The newest transition
+    can therefore be sampled too.
 
-    Of what the agent said, and of its carry, rows have what is named here: it is that of an older agent. What was said
-    may be written back. Both must be of known form: random actions come without.
+    Rows also store the agent's outputs named in `extras`, and its carry if `carry` is given. They are those of the
+    agent at collection time; `write_back` can update extras. Their shapes must be given in advance, because rows with
+    random actions have neither.
 
-    With `buffer.memmap`, rows lie in files that are gone when the process ends; chunks of checkpoints stay the truth.
+    With `buffer.memmap`, rows are in temporary files that are removed when the process ends. Checkpoints store the rows
+    as chunks.
 
     Args:
-        context: whose ranks share what is owed, whose environments' rows these are; its `replay` stream draws.
-        sampler: where sequences begin, and of how many steps (L) they are.
-        size: rows of every environment that are remembered.
+        context: ranks and number of environments; its `replay` stream draws the samples.
+        sampler: chooses where sequences start, and their number of steps (L).
+        size: number of rows per environment that can be sampled.
         batch_size: N, sequences in a batch.
-        ratio: gradient steps owed for every policy step, those of all ranks together counted once; taken exactly.
-        starts: policy steps before the first batch; none is owed for them.
-        pretrain: gradient steps owed besides, with the first.
-        every: policy steps between two trainings, in which all batches owed by then are handed out; their number is the
-            same with any.
-        end: policy steps of the whole run, after which nothing stays owed.
-        online: batches begin with the sequences that are new, each of them once, the oldest first; the rest is drawn.
-        before: rows that come along in front of each sequence, `Steps.past`; as far back as a history reaches.
-        extras: name -> form of one row of what the agent says beside its action, where rows are to have it.
-        carry: `agent.initial(1)`, where every sequence is to come with the carry before it; rollouts are then of one
-            row. Rows that the agent has not seen, as of a dataset, have this one.
-        device: where the rows are kept; batches go to the learner's.
+        ratio: gradient steps per policy step: after S policy steps, ⌊ratio · S⌋ are due. Policy steps of all ranks
+            count; a gradient step that all ranks take together counts once.
+        starts: number of policy steps before the first batch, for which no gradient steps are due.
+        pretrain: additional gradient steps at the first update.
+        every: policy steps between two updates, each of which takes all gradient steps due by then. It does not change
+            their total number.
+        end: policy steps of the whole run; at the end all remaining gradient steps are taken.
+        online: each batch starts with sequences that are new, each used exactly once in this way, oldest first. The
+            rest of the batch is sampled.
+        before: number of rows before each sequence that are returned as `Steps.past`; at least `rows_before` of the
+            agent's history.
+        extras: name -> shape and dtype of one row of the agent's outputs to store.
+        carry: `agent.initial(1)`, if each sequence needs the carry before it; rollouts then have one row. Rows that the
+            agent did not process, such as those of a dataset, get this carry.
+        device: device that stores the rows; batches are returned on the learner's device.
     """
 
     def __init__(
@@ -85,84 +91,90 @@ class Replay(Buffer):
         device: torch.device | str = "cpu",
     ) -> None:
         if size <= (length := sampler.length):
-            raise ValueError(f"a memory of {size} rows holds no sequence of {length} steps and the arrival after it")
+            raise ValueError(f"size={size}: too small for a sequence of {length} steps; must be at least {length + 1}")
         self.sampler, self.size, self.batch_size, self.before = sampler, size, batch_size, before
         self.ratio, self.starts, self.pretrain = Fraction(str(ratio)), starts, pretrain
         self.every, self.end, self.online = every, end, online
         self.device, self.target, self.ranks = torch.device(device), context.fabric.device, context.ranks
         self.rng, self.width = context.generator("replay"), context.num_envs
-        # Rows of every environment in the whole run; None where nobody knows, as with those of a dataset before them.
+        # Rows per environment in the whole run; None if unknown, because a dataset is loaded first.
         whole = end if context.config.buffer.load_from is None else None
         self._rows = None if whole is None else whole // (self.width * self.ranks.size)
         self._files = context.config if context.config.buffer.memmap and self.device.type == "cpu" else None
         self._carry, fresh = carry, tree.name_leaves(carry)
         self._fresh = {name: value[0].cpu() for name, value in fresh.items()}
         said = {name: (part.shape, getattr(torch, part.dtype)) for name, part in (extras or {}).items()}
-        self._forms: dict[str, Form] = {"said": said, "carry": form_of(fresh, 1)}  # beside that of the given
+        self._forms: dict[str, Form] = {"said": said, "carry": form_of(fresh, 1)}  # environment data is added later
         self.row_bytes = row_bytes(context.spec) + sum(map(form_bytes, self._forms.values()))
         self.chunk_rows = chunk_rows(size, self.width * self.row_bytes)
         self._at_once = max(1, AT_ONCE // (self.batch_rows * self.row_bytes))  # batches
         self._rings: dict[str, ChunkedRing] = {}
-        self._resets = np.zeros(0, bool)  # [slots, B]: the step from the row only resets
-        self._flags: list[np.ndarray] = []  # [slots, B] of rows on the host, by which that is known
-        self._offsets = np.arange(-before, length + 1)[:, None] * self.width  # of a sequence's places
-        self.written = 0  # rows of every environment, of all time
-        self.taken = 0  # batches handed out
-        self._last: Steps | None = None  # the arrival after the newest rows, until it is written
-        self._newest = 0  # policy steps of the last `extend`, of all ranks
-        self._steps_seen = 0  # policy steps, of all ranks
-        self._queue: Position = ()  # of what is new
+        self._resets = np.zeros(0, bool)  # [slots, B]: the step from this row is only a reset
+        self._flags: list[np.ndarray] = []  # views [slots, B] of ENDS, if the rows are in host memory
+        self._offsets = np.arange(-before, length + 1)[:, None] * self.width  # places of a sequence, from its start
+        self.written = 0  # rows per environment since the start of the run
+        self.taken = 0  # number of batches returned
+        self._last: Steps | None = None  # the time step after the newest rows, until it is written
+        self._newest = 0  # policy steps of the last `extend`, over all ranks
+        self._steps_seen = 0  # policy steps over all ranks
+        self._queue: Position = ()  # position in the queue of new sequences
         self._episodes = EpisodeIndex(self.width)
 
     @property
     def capacity(self) -> int:
-        """Rows of every environment that there is room for, no more than a run brings; memory is taken as they come."""
+        """Number of rows per environment that can be stored, at most the rows of the run.
+
+        The system allocates host memory only when rows are written.
+        """
         return self._slots
 
     @property
     def _slots(self) -> int:
-        # A chunk whose first rows are no longer drawn is whole until it is let go.
+        # The oldest chunk is stored completely even if its first rows can no longer be sampled.
         most = self.size + self.before + self.chunk_rows + 1
         return most if self._rows is None else min(most, self._rows + self.before + 2)
 
     @property
     def batch_rows(self) -> int:
-        """Rows of one batch, its arrivals and what comes before it among them."""
+        """Rows of one batch, including the time steps after the sequences and the rows before them."""
         return self.batch_size * (self.before + self.sampler.length + 1)
 
     @property
     def learned_rows(self) -> int:
-        """Rows of one batch that are learned from."""
+        """Rows of one batch that the learner trains on."""
         return self.batch_size * self.sampler.length
 
     @property
     def in_files(self) -> bool:
-        """Rows lie on the disk."""
+        """True if rows are stored in files."""
         return self._files is not None
 
     @property
     def oldest(self) -> int:
-        """The first row that may be drawn, counted from the first of all time."""
+        """Index of the oldest row that can be sampled, counted from the start of the run."""
         return max(0, self.written - self.size)
 
     @property
     def collected(self) -> int:
-        """The first row that was collected in this run: those before it are of a dataset."""
+        """Index of the first row that this run collected; the rows before it are from a dataset."""
         return self.written - self._steps_seen // (self.width * self.ranks.size)
 
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def extend(self, steps: Steps, last: Steps) -> None:
-        """Remember T rows [T, B, ...] and the arrival [B, ...] after them; the oldest ones make room.
+        """Add T rows [T, B, ...] and the time step [B, ...] after them, overwriting the oldest rows.
 
-        The arrival is not copied: it is to stay what it is until the next call.
+        Args:
+            steps: trajectory, [T, B, ...].
+            last: time step after it. It is not copied and must not be changed before the next call.
 
-        A ValueError where carries are kept and T is not 1: a rollout brings the one before its first row.
+        Raises:
+            ValueError: the buffer stores carries and T is not 1, because a rollout has only the carry of its first row.
         """
         count, given = len(steps.reward), self._columns(steps)
         self._newest = count * self.width * self.ranks.size
         if given["carry"] and count != 1:
-            raise ValueError("a memory that keeps carries takes rollouts of one row")
+            raise ValueError(f"a replay buffer that stores carries takes rollouts of one row, got {count}")
         if count <= self.size:
             self._write(self.written, count, given)
         else:
@@ -170,10 +182,10 @@ class Replay(Buffer):
                 part = {k: {n: v[begin : begin + self.size] for n, v in c.items()} for k, c in given.items()}
                 self._write(self.written + begin, min(self.size, count - begin), part)
         self.written += count
-        self._last = last  # most often it comes again, with its action, before anything is drawn
+        self._last = last  # not written yet, because usually the next call contains it, with its action
 
     def _write_last(self) -> None:
-        """Write the arrival after the newest rows, without which nothing is drawn."""
+        """Write the time step after the newest rows, which sampling needs."""
         if self._last is not None:
             self._write(self.written, 1, self._columns(self._last))
             self._last = None
@@ -192,8 +204,8 @@ class Replay(Buffer):
 
     def _note_resets(self, row: int, count: int, given: Mapping[str, Tensor]) -> None:
         begin = row % len(self._resets)
-        # Of rows from elsewhere, a dataset's say, the last before an episode opens need not have ended one.
-        if count == 1 and self._flags:  # which were just written there
+        # In rows of a dataset, an episode can start although the row before it did not end one.
+        if count == 1 and self._flags:  # the row was just written, so its flags can be read there
             terminated, truncated, opens = self._flags
             np.logical_or(terminated[begin], truncated[begin], out=self._resets[begin])
             self._resets[begin - 1] |= opens[begin]
@@ -219,16 +231,19 @@ class Replay(Buffer):
         self._flags = [ring.column(name) for name in ENDS] if isinstance(ring, HostRing) else []
 
     def write_back(self, places: np.ndarray, extras: Mapping[str, Tensor]) -> None:
-        """Replace what the agent said in rows of a batch, unless they have been overwritten since.
+        """Replace the extras of the rows of a batch, except rows that were overwritten since.
 
         Args:
-            places: `Batch.places` [L, N]; of a row that is there twice, the last counts.
-            extras: name -> [L, N, ...]; a ValueError where the memory's `extras` lack one.
+            places: `Batch.places` [L, N]; if a row occurs twice, the last occurrence is used.
+            extras: name -> [L, N, ...].
+
+        Raises:
+            ValueError: a name is not among the `extras` of the buffer.
         """
         known = self._forms["said"].keys()
         if unknown := extras.keys() - known:
             raise ValueError(
-                f"{', '.join(sorted(unknown))}: rows have no such extras, only {', '.join(known) or 'none'}"
+                f"{', '.join(sorted(unknown))}: no such extras in this buffer, only {', '.join(known) or 'none'}"
             )
         flat = places.ravel()
         rows, newest = np.unique(flat[::-1], return_index=True)
@@ -241,16 +256,25 @@ class Replay(Buffer):
     # Batches ----------------------------------------------------------------------------------------------------------
 
     def batches(self, policy_steps: int) -> Iterator[Batch]:
-        """The batches owed after the newest rows, with `policy_steps` before these: [L, N] and the arrival [N].
+        """Yield the batches that are due: sequences [L, N] and the time step [N] after each.
 
-        Some are drawn ahead of the one that is handed out, and show what was written back before that.
+        Several batches are gathered at once; they contain extras written back before the gathering, not after it.
+
+        Args:
+            policy_steps: number of policy steps before the newest rows.
+
+        Yields:
+            One batch per gradient step.
+
+        Raises:
+            RunError: the run ends and gradient steps are due, but no sequence can be sampled.
         """
         self._steps_seen = policy_steps + self._newest
         owed = self.count_batches(self._steps_seen) - self.taken
         if self._steps_seen == self.end and owed > 0 and not self.sampler.can_draw(self):
             raise RunError(
-                f"{owed} gradient steps are owed at the end of the run, and the memory has no sequence of "
-                f"{self.sampler.length} rows; let the run be longer, the memory larger, or sequences shorter"
+                f"{owed} gradient steps are due at the end of the run, but the replay buffer has no sequence of "
+                f"{self.sampler.length} rows; increase algo.total_steps or buffer.size, or use shorter sequences"
             )
         while (due := self.due(policy_steps)) > 0:
             for batch in self._draw(min(due, self._at_once), policy_steps):
@@ -258,7 +282,7 @@ class Replay(Buffer):
                 yield batch
 
     def due(self, policy_steps: int) -> int:
-        """Batches that are to be taken after the newest rows, with `policy_steps` before these."""
+        """Return the number of batches that are due; `policy_steps` counts the steps before the newest rows."""
         now = policy_steps + self._newest
         trains = now // self.every > policy_steps // self.every or now == self.end
         owed = self.count_batches(now) - self.taken
@@ -268,23 +292,23 @@ class Replay(Buffer):
         return owed if self.sampler.can_draw(self) else 0
 
     def count_batches(self, policy_steps: int) -> int:
-        """Batches owed for so many policy steps of a whole run."""
+        """Return the total number of batches due after `policy_steps` of a run."""
         learned = policy_steps - self.starts
-        # Whole numbers: a product of fractions looks for common divisors, a tenth of a draw's time.
+        # Integers, because a product of Fractions computes a greatest common divisor: a tenth of the sampling time.
         return self.ratio.numerator * learned // self.ratio.denominator + self.pretrain if learned > 0 else 0
 
     def episodes(self) -> WholeEpisodes:
-        """Whole episodes among the rows that may be drawn."""
+        """Return the complete episodes among the rows that can be sampled."""
         begin = self._episodes.next_row(self.oldest)
         ended = self._resets[np.arange(begin, self.written) % len(self._resets)] if begin < self.written else NONE
         return self._episodes.find(ended, self.oldest)
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
-        """Places [N] -> [N] bool: the step from there opens the next episode, so that nobody took it."""
+        """Return [N] bool for places [N]: True if the step from a row is only a reset, without an action."""
         return self._resets.ravel()[places % self._resets.size]
 
     def _draw(self, count: int, policy_steps: int) -> Iterator[Batch]:
-        # One after the other: what is drawn does not depend on how many are drawn together.
+        # Positions are sampled batch by batch, so that they do not depend on how many batches are gathered together.
         begins = np.empty((count, self.batch_size), np.int64)
         for row in begins:
             new = 0
@@ -305,12 +329,12 @@ class Replay(Buffer):
             yield Batch(steps, last, policy_steps, places, back)
 
     def metrics(self) -> Metrics:
-        """Gradient steps of all ranks for each policy step so far."""
+        """Return the replay ratio so far: gradient steps, summed over ranks, per policy step."""
         taken = self.taken * self.ranks.size
         return {"Params/replay_ratio": taken / self._steps_seen} if self._steps_seen else {}
 
     def copy_rows(self) -> TensorDict:
-        """The rows that may be drawn, in order of time: `rlcore.data.dataset` [rows, B], a copy."""
+        """Return a copy of the rows that can be sampled as a TensorDict [rows, B], in time order."""
         rows = {name: ring.ring.between(self.oldest, self.written) for name, ring in self._rings.items()}
         steps = as_steps(rows["given"], rows["given"]["action"])
         steps.extras = rows.get("said", {})
@@ -319,7 +343,7 @@ class Replay(Buffer):
     # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """Counts, stream, and the rows that are still drawn from, in chunks."""
+        """Return counters, the random stream, and the rows that can be sampled, in chunks."""
         self._write_last()
         first = max(0, self.oldest - self.before)
         rows = {name: ring.state(first, self.written) for name, ring in self._rings.items()}
@@ -329,7 +353,7 @@ class Replay(Buffer):
         return counts | {"rng": rng} | queue | given | rows
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`, in chunks as long as its own: those of a shorter run may be of fewer rows."""
+        """Restore the state returned by `state_dict`, with its chunk size, which may be smaller after a shorter run."""
         self.chunk_rows = state.get("part", self.chunk_rows)
         streams.load_generator_state(self.rng, state["rng"])
         self.written, self.taken, self._rings, self._last = state["written"], state["taken"], {}, None

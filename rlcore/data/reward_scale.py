@@ -1,4 +1,4 @@
-"""Reward normalisation: rewards over the running std of the discounted return."""
+"""Reward normalization by the running standard deviation of the discounted return."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from rlcore.types import Alone, Batch, Ranks, State
 
 
 class RewardScaler:
-    """Divides rewards by the std of each episode's discounted return so far (Engstrom et al. 2020, arXiv:2005.12729).
+    """Scaling of rewards by the standard deviation of discounted returns (Engstrom et al. 2020, arXiv:2005.12729).
 
-    No mean is subtracted: that would change which policy is best. Used in training alone; evaluation sees raw rewards.
+    The return of a step is the discounted sum of its episode's rewards so far. No mean is subtracted, because that
+    would change the optimal policy. Only training uses scaled rewards; evaluation reports raw rewards.
 
     Args:
         gamma: discount of one step.
-        clip: largest absolute scaled reward.
-        ranks: whose rewards share the statistics.
+        clip: largest absolute value of a scaled reward.
+        ranks: ranks that share the statistics.
     """
 
     def __init__(self, gamma: float, clip: float, ranks: Ranks | None = None) -> None:
@@ -30,7 +31,7 @@ class RewardScaler:
         self.running = torch.zeros(0, dtype=torch.float64)  # [B], of the open episodes
 
     def __call__(self, step: Outcomes) -> Tensor:
-        """Scaled rewards [T, B] float32 of the transitions [T, B], after merging their returns into the statistics."""
+        """Update the statistics with transitions [T, B], and return their scaled rewards [T, B] float32."""
         reward = step.reward.double().cpu()
         done, counts = step.done.cpu(), step.weight.cpu() > 0
         running = self.running if len(self.running) else torch.zeros_like(reward[0])
@@ -38,7 +39,7 @@ class RewardScaler:
         for reward_t, done_t, counts_t in zip(reward, done, counts, strict=True):
             running = torch.where(counts_t, self.gamma * running + reward_t, running)
             returns.append(running)
-            # A row that only resets starts anew too: an episode cut at a checkpoint ends without a done step.
+            # A reset row also restarts the sum, because an episode cut at a checkpoint ends without a done step.
             running = torch.where(done_t | ~counts_t, torch.zeros_like(running), running)
         self.running = running
         self.moments.update(torch.stack(returns)[counts].unsqueeze(-1), self.ranks.sum)
@@ -46,16 +47,16 @@ class RewardScaler:
         return scaled.float().to(step.reward.device)
 
     def scale(self, batch: Batch) -> Batch:
-        """The batch with scaled rewards, which still arrive one row after the step."""
+        """Return the batch with scaled rewards, in the time alignment of `Steps`."""
         scaled = self(transitions(batch))
         rows = torch.cat([batch.steps.reward[:1], scaled[:-1]])
         return replace(batch, steps=replace(batch.steps, reward=rows), last=replace(batch.last, reward=scaled[-1]))
 
     def state_dict(self) -> State:
-        """Statistics, and the open returns of this rank's environments."""
+        """Return the statistics and the discounted returns of unfinished episodes on this rank."""
         return {"moments": self.moments.state_dict(), "running": self.running}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`."""
+        """Restore the state returned by `state_dict`."""
         self.moments.load_state_dict(state["moments"])
         self.running = state["running"].clone()

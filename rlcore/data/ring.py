@@ -1,7 +1,7 @@
-"""Rings: the columns of a memory, [slots, B, ...] each, on the host side by side or each by itself on a device.
+"""Ring buffers of named columns [slots, B, ...], in host memory, in files, or on a device.
 
-A row is what one environment gave at one moment. Where it lies, its *place*, is one number, row · B + environment, with
-rows counted from the first of all time; a ring finds its slot by going round.
+The *place* of a row is row · B + environment, where rows are counted from the start of the run. A ring buffer stores
+it in slot row modulo slots.
 """
 
 from __future__ import annotations
@@ -16,62 +16,62 @@ from torch import Tensor
 
 from rlcore.data.table import Form, Table, row_size
 
-WIDE = 1024  # bytes of a row from which a column lies by itself; narrower ones are fetched by one look into memory
+WIDE = 1024  # bytes; wider columns get their own table, narrower ones share one, so that one access fetches them all
 
 
 class Ring(Protocol):
-    """Slots [slots, B] of named columns."""
+    """Protocol of a ring buffer: named columns [slots, B, ...]."""
 
     form: Form
     slots: int
     width: int
 
     def write(self, row: int, count: int, columns: Mapping[str, Tensor], absent: Mapping[str, Any]) -> None:
-        """Overwrite the slots of `count` rows from `row` on with [count, B, ...], or [B, ...] where it is one.
+        """Overwrite `count` rows from `row` with columns [count, B, ...], or [B, ...] if `count` is 1.
 
-        A column that is not given is filled with the value of that name in `absent`, else with zero.
+        A missing column is filled with the value of its name in `absent`, or with zero.
         """
         ...
 
     def gather(self, places: np.ndarray, first: int, *cuts: slice | int) -> list[dict[str, Tensor]]:
-        """Rows at places [..., T, N], for each cut of T column -> [..., *cut, N, *row], which nobody else holds.
+        """Return copies of the rows at places [..., T, N]: for each cut of T, column -> [..., *cut, N, *row].
 
-        No place lies before `first`, or more than all slots behind it.
+        All places are in [first, first + slots · B).
         """
         ...
 
     def put(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
-        """Overwrite rows at places [N], all different, with column -> [N, ...]."""
+        """Overwrite the rows at distinct places [N] with column -> [N, ...]."""
         ...
 
     def between(self, begin: int, end: int) -> dict[str, Tensor]:
-        """Copies of rows `begin` to `end` as column -> [rows, B, ...]."""
+        """Return copies of the rows from `begin` up to but not including `end`, column -> [rows, B, ...]."""
         ...
 
 
 def form_of(columns: Mapping[str, Tensor], lead: int) -> Form:
-    """The form of columns whose first `lead` dimensions tell rows apart."""
+    """Return the shapes and dtypes of one row of columns with `lead` batch dimensions."""
     return {name: (tuple(value.shape[lead:]), value.dtype) for name, value in columns.items()}
 
 
 def form_bytes(form: Form) -> int:
-    """Bytes of one row of one environment."""
+    """Return the bytes of one row of one environment."""
     return sum(row_size(shape, dtype) for shape, dtype in form.values())
 
 
 def make_ring(form: Form, slots: int, width: int, device: torch.device, folder: Path | None) -> Ring:
-    """A ring of zeros on a device; on the host in a file of a folder where one is given."""
+    """Create a ring buffer of zeros on a device; on the CPU, in a temporary file if a folder is given."""
     return HostRing(form, slots, width, folder) if device.type == "cpu" else DeviceRing(form, slots, width, device)
 
 
 class HostRing:
-    """In memory, or in files that are gone when the process ends, however it ends.
+    """Ring buffer in host memory, or in temporary files that are removed even if the process is killed.
 
     Args:
-        form: of the columns.
+        form: shapes and dtypes of the columns.
         slots: rows of each environment.
         width: B.
-        folder: of the files; None = in memory, which is taken as rows come.
+        folder: folder of the files; None: in memory, which the system allocates when rows are written.
     """
 
     def __init__(self, form: Form, slots: int, width: int, folder: Path | None = None) -> None:
@@ -80,11 +80,11 @@ class HostRing:
         narrow = [name for name in sorted(form) if row_size(*form[name]) < WIDE]
         groups = [narrow, *([name] for name in sorted(form) if name not in narrow)]
         self._tables = [Table({name: form[name] for name in group}, slots, width, folder) for group in groups if group]
-        self._halves = [name for name, (_, dtype) in form.items() if dtype is torch.bfloat16]  # which NumPy has not
+        self._halves = [name for name, (_, dtype) in form.items() if dtype is torch.bfloat16]  # stored as int16
         self._columns = [(name, rows, form[name][1]) for table in self._tables for name, rows in table.columns.items()]
 
     def column(self, name: str) -> np.ndarray:
-        """All slots [slots, B, ...] of a column, as they lie."""
+        """Return a view of all slots [slots, B, ...] of a column."""
         return next(rows for known, rows, _ in self._columns if known == name)
 
     def write(self, row: int, count: int, columns: Mapping[str, Tensor], absent: Mapping[str, Any]) -> None:
@@ -104,7 +104,8 @@ class HostRing:
 
     def gather(self, places: np.ndarray, first: int, *cuts: slice | int) -> list[dict[str, Tensor]]:
         """See `Ring`."""
-        # `take` goes round by subtraction, an eighth of the time of a division; so it is to go round once at most.
+        # `take(mode="wrap")` wraps by repeated subtraction, which takes an eighth of the time of a division if a place
+        # wraps at most once.
         places = places - first // (self.slots * self.width) * (self.slots * self.width)
         found: list[dict[str, Tensor]] = [{} for _ in cuts]
         for table in self._tables:
@@ -130,13 +131,13 @@ class HostRing:
 
 
 class DeviceRing:
-    """Each column a tensor of a device, which is never waited for.
+    """Ring buffer with each column as a tensor on a device. No method synchronizes with the device.
 
     Args:
-        form: of the columns.
+        form: shapes and dtypes of the columns.
         slots: rows of each environment.
         width: B.
-        device: where they lie.
+        device: device of the tensors.
     """
 
     def __init__(self, form: Form, slots: int, width: int, device: torch.device) -> None:
@@ -184,19 +185,19 @@ class DeviceRing:
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device, without waiting for it; by pinned memory, which torch keeps until it has arrived."""
+    """Copy a tensor to a device asynchronously; to a GPU through pinned memory, which torch keeps during the copy."""
     if value.device.type == "cpu" and device.type == "cuda":
         value = value.pin_memory()
     return value.to(device, non_blocking=True)
 
 
 def _array(value: Tensor, dtype: torch.dtype) -> np.ndarray:
-    """Values for a column; what is of another type than it may be cast as it is written."""
+    """Return values as an array to write into a column; NumPy may still cast its dtype on assignment."""
     if dtype is torch.bfloat16:
         return value.to("cpu", dtype).view(torch.int16).numpy()
     try:
         return value.numpy()
-    except TypeError:  # of a device, or bfloat16
+    except TypeError:  # on a device, or bfloat16
         return value.to("cpu", dtype).numpy()
 
 

@@ -1,4 +1,4 @@
-"""The on-policy buffer: a rollout, its steps as samples without order, and the minibatches drawn from them."""
+"""On-policy buffer, and the division of a rollout into minibatches and sequences."""
 
 from __future__ import annotations
 
@@ -19,46 +19,47 @@ Record = TypeVar("Record")
 
 
 class Rollout(Buffer):
-    """On-policy storage: hands every rollout out once, whole, in the order of time."""
+    """On-policy buffer: yields each rollout once, complete and in time order."""
 
     def __init__(self) -> None:
         self.pending: tuple[Steps, Steps] | None = None
 
     def extend(self, steps: Steps, last: Steps) -> None:
-        """Take a rollout [T, B, ...] and the arrival [B, ...] after it."""
+        """Store a rollout [T, B, ...] and the time step [B, ...] after it."""
         self.pending = (steps, last)
 
     def batches(self, policy_steps: int) -> Iterator[Batch]:
-        """The pending rollout, collected from `policy_steps` on."""
+        """Yield the stored rollout, if any; `policy_steps` counts the steps before it."""
         if self.pending is not None:
             steps, last = self.pending
             self.pending = None
             yield Batch(steps, last, policy_steps)
 
     def state_dict(self) -> State:
-        """Nothing: between iterations no rollout waits."""
+        """Return {}: between iterations no rollout is stored."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Forget a waiting rollout."""
+        """Discard the stored rollout."""
         self.pending = None
 
 
 def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """The minibatches of each epoch, K = ceil(N / size) of fixed shape; an epoch has every counted sample once.
+    """Draw K = ceil(N / size) minibatches of fixed shape per epoch. Each valid sample occurs once in an epoch.
 
-    Their number follows from N alone, whatever was reset: a run makes the gradient steps that its config names, and
-    every rank as many. The last is filled up by repeats of weight 0; where so many rows reset that it would hold
-    nothing else, all are made smaller instead.
+    The number of minibatches depends only on N, not on how many rows are resets. Every run and every rank therefore
+    takes the configured number of gradient steps. The last minibatch is padded with repeated samples of weight 0. If
+    it had only padding, the valid samples are distributed evenly over all minibatches instead.
 
     Args:
-        weight: [N]; samples of weight 0 are left out.
-        size: M, of every minibatch.
-        epochs: E, how often every sample is visited, each time in a fresh order.
-        rng: decides the order.
+        weight: [N]; samples of weight 0 are not used.
+        size: M, size of a minibatch.
+        epochs: E, number of epochs, each in a new random order.
+        rng: draws the order.
 
     Returns:
-        rows [E, K, M] int64 and weight [K, M] of the dtype of `weight`, the same in every epoch; both on its device.
+        Sample indices [E, K, M] int64, and weights [K, M] in the dtype of `weight`, which are the same in all epochs;
+        both on the device of `weight`.
     """
     counted = weight.cpu().numpy().nonzero()[0]
     size, left = min(size, len(weight)), len(counted)
@@ -74,16 +75,16 @@ def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator
 
 
 def cut_sequences(length: int, width: int, longest: int) -> tuple[Tensor, Tensor]:
-    """A rollout cut into sequences of rows that follow each other, in equal parts as far as its length allows.
+    """Cut a rollout into sequences of consecutive rows, with lengths that differ by at most one row.
 
     Args:
-        length: T, rows of each environment.
-        width: B, environments.
-        longest: rows of a sequence, at most.
+        length: T, number of rows of each environment.
+        width: B, number of environments.
+        longest: maximum number of rows of a sequence.
 
     Returns:
-        rows [S, L] int64 of the S = ceil(T / longest) · B sequences, numbered t·B + b, and own [S, L] bool: False where
-        a sequence that is a row shorter than the others has its last one again.
+        Row indices t·B + b, [S, L] int64, of S = ceil(T / longest) · B sequences, and a mask [S, L] bool. The mask is
+        False if a shorter sequence is padded by repeating its last row.
     """
     count = math.ceil(length / longest)
     first = torch.arange(count + 1) * length // count
@@ -94,16 +95,16 @@ def cut_sequences(length: int, width: int, longest: int) -> tuple[Tensor, Tensor
 
 
 def fill_groups(rows: Tensor, weight: Tensor, size: int, total: Sum) -> tuple[Tensor, Tensor]:
-    """The minibatches in which a sample counts, on any rank, as many as whole groups of them need.
+    """Keep the minibatches that have a valid sample on any rank, padded to a multiple of `size` minibatches.
 
     Args:
-        rows: [E, K, M], of `minibatches`.
-        weight: [K, M], likewise.
-        size: G, minibatches of a group.
-        total: sums over ranks.
+        rows: [E, K, M], from `minibatches`.
+        weight: [K, M], from `minibatches`.
+        size: G, number of minibatches in a group.
+        total: sums a tensor over ranks.
 
     Returns:
-        rows [E, K', M] and weight [K', M], where K' is a multiple of G; the last group is filled up by repeats of
+        Sample indices [E, K', M] and weights [K', M], with K' a multiple of G. The padding repeats minibatches with
         weight 0.
     """
     counted = total(weight.sum(-1)).nonzero().squeeze(-1)
@@ -115,7 +116,7 @@ def fill_groups(rows: Tensor, weight: Tensor, size: int, total: Sum) -> tuple[Te
 
 
 def split(record: Record, size: int) -> Iterator[list[Record]]:
-    """Of a record of K minibatches, tensors [K, ...], the K records [...], in groups of `size`."""
+    """Split a nested record of tensors [K, ...] into K records of tensors [...], and yield them in groups of `size`."""
     columns = [column.unbind(0) for column in leaves(record)]
     each = [rebuild(record, iter(parts)) for parts in zip(*columns, strict=True)]
     return (each[first : first + size] for first in range(0, len(each), size))

@@ -1,7 +1,7 @@
-"""Samplers: which rows of a replay memory a gradient step learns from.
+"""Samplers, which choose the sequences of a replay buffer that a gradient step trains on.
 
-A sampler is how many steps a drawn sequence has, and where sequences begin. Others, by priority say, are classes like
-these.
+A sampler defines the length of the sequences and where they start. To sample in another way, for example by priority,
+write a subclass of `Sampler`.
 """
 
 from __future__ import annotations
@@ -14,75 +14,78 @@ import numpy as np
 from rlcore.data.episodes import WholeEpisodes
 from rlcore.errors import RunError
 
-MANY = 64  # rounds of drawing again, after which it is asked whether there is a step at all
-Position = tuple[int, ...]  # of a queue: what was handed out of it; () = nothing
+MANY = 64  # rounds of resampling, after which `draw` checks if there is any valid step
+Position = tuple[int, ...]  # position in a queue of new sequences; () at its start
 
 
 class Remembered(Protocol):
-    """A memory as samplers see it: rows `oldest` to `written`, of `width` environments."""
+    """Interface of a replay buffer for samplers: rows `oldest` to `written` of `width` environments."""
 
     @property
     def oldest(self) -> int:
-        """The first row that may be drawn, counted from the first of all time."""
+        """Index of the oldest row that can be sampled, counted from the start of the run."""
         ...
 
     @property
     def written(self) -> int:
-        """The row after the newest: the arrival that waits for its action."""
+        """Index of the row after the newest: the last time step, which has no action yet."""
         ...
 
     @property
     def collected(self) -> int:
-        """The first row that was collected in this run: those before it are of a dataset."""
+        """Index of the first row that this run collected; the rows before it are from a dataset."""
         ...
 
     @property
     def width(self) -> int:
-        """B, environments."""
+        """B, number of environments."""
         ...
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
-        """Places [N] -> [N] bool: the step from there opens the next episode, so that nobody took it."""
+        """Return [N] bool for places [N]: True if the step from a row is only a reset, without an action."""
         ...
 
     def episodes(self) -> WholeEpisodes:
-        """Whole episodes among the rows that may be drawn."""
+        """Return the complete episodes among the rows that can be sampled."""
         ...
 
 
 class Sampler:
-    """Choice of the places at which drawn sequences begin; a base class.
+    """Base class of samplers, which choose the places at which sequences start.
 
     Attributes:
-        length: L, steps of each of them; the row after the last step comes along.
+        length: L, number of steps of a sequence; the row after its last step is also returned.
     """
 
     length: int
 
     def can_draw(self, memory: Remembered) -> bool:
-        """True when there is a sequence."""
+        """Return True if at least one sequence can be sampled."""
         return memory.written >= self.length
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw places [count] int64, row · B + environment, where sequences begin: row + L ≤ `memory.written`."""
+        """Sample places [count] int64, row · B + environment, of first rows, with row + L ≤ `memory.written`."""
         raise NotImplementedError
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
-        """Sequences that were not handed out before, the oldest first: each new row is in one of them, once.
+        """Return the next new sequences, oldest first. Together, they contain each new row at most once.
 
         Args:
-            memory: whose.
-            position: of the queue; what was overwritten since is passed over.
-            count: how many are wanted.
+            memory: the replay buffer.
+            position: position in the queue; sequences that were overwritten since are skipped.
+            count: maximum number of sequences.
 
         Returns:
-            Their places, [count] or fewer, and the position after them.
+            Places of their first rows, [count] or fewer, and the position after them.
+
+        Raises:
+            NotImplementedError: the sampler does not support it.
         """
         raise NotImplementedError(f"{type(self).__name__} has no queue of new sequences")
 
 
 class Transitions(Sampler):
-    """Steps that were taken, each as likely as any other, and the up to n - 1 after it.
+    """Uniform sampling of transitions, each with the up to n - 1 transitions after it.
 
     Args:
         n_step: n.
@@ -92,7 +95,7 @@ class Transitions(Sampler):
         self.length = n_step
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """See `Sampler`; what only resets is drawn again. A RunError where all rows do."""
+        """See `Sampler`. Rows that are only resets are resampled. Raises RunError if all rows are."""
         low, high = _bounds(memory, self.length)
         places = rng.integers(low, high, count)
         for rounds in itertools.count(1):
@@ -101,14 +104,14 @@ class Transitions(Sampler):
                 break
             if rounds % MANY == 0 and memory.only_resets(np.arange(low, high)).all():
                 raise RunError(
-                    f"no step to learn from: each of the {high - low} rows that may be drawn only resets; let the "
-                    "memory remember more, or learning start later"
+                    f"no transition can be sampled: each of the {high - low} rows in the replay buffer is only a "
+                    "reset; increase buffer.size or algo.learning_starts"
                 )
             places[resets] = rng.integers(low, high, again)
         return places
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
-        """See `Sampler`; what only resets is passed over."""
+        """See `Sampler`. Rows that are only resets are skipped."""
         low, high = _bounds(memory, self.length)
         low = max(low, memory.collected * memory.width, *(position or (0,)))
         end = max(low, min(high, low + 2 * count))
@@ -118,7 +121,7 @@ class Transitions(Sampler):
 
 
 class Sequences(Sampler):
-    """Rows of one environment that followed each other, each beginning as likely as any other; they may cross ends.
+    """Uniform sampling of sequences of consecutive rows of an environment, which may cross episode ends.
 
     Args:
         length: L.
@@ -132,9 +135,9 @@ class Sequences(Sampler):
         return rng.integers(*_bounds(memory, self.length), count)
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
-        """See `Sampler`; those of an environment follow each other without a gap, from the first row that is new."""
+        """See `Sampler`. The sequences of an environment are adjacent, from the first row that this run collected."""
         width, length, first = memory.width, self.length, memory.collected
-        lost = max(0, -(-(memory.oldest - first) // length))  # sequences of each environment
+        lost = max(0, -(-(memory.oldest - first) // length))  # overwritten sequences of each environment
         low, high = max(lost * width, *(position or (0,))), (memory.written - first) // length * width
         number = np.arange(low, max(low, min(high, low + count)))
         places = (first + number // width * length) * width + number % width
@@ -142,22 +145,23 @@ class Sequences(Sampler):
 
 
 class Episodes(Sampler):
-    """Sequences within one episode that has ended, every episode with so many rows as likely as any other.
+    """Sampling of sequences within complete episodes, uniform over the episodes with at least L rows.
 
-    Where they begin in it is uniform. With prioritised ends (arXiv:2010.02193, its authors' code), it is drawn from all
-    of its rows, and one that would reach beyond the end is the last one: L + 1 times as likely as another.
+    The start within the episode is uniform too. With `prioritize_ends` (arXiv:2010.02193, code of the authors), starts
+    up to L rows beyond the last possible one are also drawn and moved back to it. The last possible start is then
+    L + 1 times as likely as any other.
 
     Args:
-        length: L; shorter episodes are never drawn.
-        prioritize_ends: as said.
+        length: L; shorter episodes are never sampled.
+        prioritize_ends: sample the last sequence of an episode more often.
     """
 
     def __init__(self, length: int, prioritize_ends: bool = False) -> None:
         self.length, self.prioritize_ends = length, prioritize_ends
-        self._fitting: tuple[WholeEpisodes, np.ndarray] | None = None  # of the last memory.episodes(): which are long
+        self._fitting: tuple[WholeEpisodes, np.ndarray] | None = None  # cache of `_long_enough`
 
     def can_draw(self, memory: Remembered) -> bool:
-        """True when an episode of so many rows has ended."""
+        """Return True if an episode of at least L rows is complete."""
         return len(self._long_enough(memory.episodes())) > 0
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -171,16 +175,16 @@ class Episodes(Sampler):
         return begins[chosen] + np.minimum(drawn, last) * memory.width
 
     def _long_enough(self, episodes: WholeEpisodes) -> np.ndarray:
-        """Return indices of the episodes that may be drawn; they change only when one ends or is overwritten."""
+        """Return the indices of the episodes with at least L rows; cached until an episode ends or is overwritten."""
         if self._fitting is None or self._fitting[0] is not episodes:
             self._fitting = episodes, np.flatnonzero(episodes.lengths >= self.length)
         return self._fitting[1]
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
-        """See `Sampler`; those of an episode come when it has ended, and the last of them ends where it does.
+        """See `Sampler`. The sequences of an episode are returned after it has ended; the last one ends with it.
 
-        Its first rows, fewer than a sequence, are left out. The position is the place that ended the newest episode of
-        which something was handed out, and how much was.
+        The first `length % L` rows of an episode are skipped. The position has the last place of the newest episode
+        that was used, and the number of its sequences that were returned.
         """
         width, (begins, lengths) = memory.width, memory.episodes()
         ends = begins + (lengths - 1) * width

@@ -1,4 +1,4 @@
-"""Sizes of a replay memory, known from the environment's spec before there is a row; free of torch."""
+"""Sizes of a replay buffer, computed from the environment's spec without importing torch."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import math
 
 from rlcore.spec import ArraySpec, EnvSpec
 
-LARGEST, SMALLEST = 32 << 20, 8 << 20  # bytes of a chunk of a memory that is large enough
-PARTS = 32  # chunks of a memory between the two
-FEWEST = 8  # of a small one
-PIECES = 16  # of the chunk that is not full yet: a checkpoint writes less than one of them twice
+LARGEST, SMALLEST = 32 << 20, 8 << 20  # bytes; range of chunk sizes, unless the buffer is small
+PARTS = 32  # number of chunks between these limits
+FEWEST = 8  # minimum number of chunks of a small buffer
+PIECES = 16  # pieces of the unfinished chunk; a checkpoint rewrites less than one piece
 
 
 def row_bytes(spec: EnvSpec) -> int:
-    """Bytes of one row of one environment: observations, action as an agent says it, reward and three flags."""
+    """Return the bytes of a row of one environment: observations, action in the agent's form, reward, three flags."""
     return sum(map(frame_bytes, spec.obs.values())) + spec.action.size * (4 if spec.action.continuous else 8) + 7
 
 
 def frame_bytes(part: ArraySpec) -> int:
-    """Bytes of one observation of a key, without its past."""
+    """Return the bytes of one observation of a key, without its window."""
     from numpy import dtype
 
     return math.prod(part.shape) * dtype(part.dtype).itemsize
 
 
 def chunk_rows(size: int, slot: int) -> int:
-    """Rows of a chunk, by the rows of the whole memory and the bytes that one of all environments takes."""
+    """Return the rows of a chunk. `size`: rows of the buffer; `slot`: bytes of a row of all environments."""
     whole = size * slot
     wanted = min(LARGEST, max(whole // PARTS, min(SMALLEST, whole // FEWEST)))
     return max(1, wanted // max(1, slot))

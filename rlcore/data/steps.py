@@ -1,4 +1,4 @@
-"""The only place that knows the time alignment of `Steps` (drawn in rlcore/types.py), and how rewards enter them."""
+"""Transitions of a batch: the only code that depends on the time alignment of `Steps` (table in rlcore/types.py)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rlcore.types import Batch
 
 
 def transitions(batch: Batch) -> Outcomes:
-    """Outcomes: what the step from each row to the next brought; what arrived with row t+1 belongs to step t."""
+    """Return the outcome of each step t → t+1: reward, terminated and truncated of row t+1."""
     steps, last = batch.steps, batch.last
-    # Where rows of one recording follow those of another, no end stands before the row that opens an episode.
+    # In concatenated recordings, the row before `is_first` has not always ended an episode.
     reset = steps.terminated | steps.truncated | shift(steps.is_first, last.is_first)
     done = shift(reset, last.terminated | last.truncated) & ~reset
     terminated = shift(steps.terminated, last.terminated)
@@ -23,15 +23,15 @@ def transitions(batch: Batch) -> Outcomes:
 
 
 class Transition(NamedTuple):
-    """N transitions of up to n steps each, without order.
+    """N independent transitions of up to n steps each.
 
     Attributes:
-        obs: key -> [N, ...], where they begin.
-        action: [N, A], of the first step.
-        reward: [N] float32, Σ γᵏ rₖ until the episode ended, n steps at most.
-        discount: [N], γᵏ after those k steps; 0 where they terminated.
-        next_obs: key -> [N, ...], where they end.
-        weight: [N] float32; 0 where the first step only resets, else 1.
+        obs: key -> [N, ...], first observation.
+        action: [N, A], action of the first step.
+        reward: [N] float32, Σ γᵏ rₖ over n steps, or fewer if the episode ends before.
+        discount: [N], γᵏ after these k steps; 0 if the episode terminated.
+        next_obs: key -> [N, ...], observation after the last of these steps.
+        weight: [N] float32; 0 if the first step is only a reset, otherwise 1.
     """
 
     obs: dict[str, Tensor]
@@ -43,9 +43,10 @@ class Transition(NamedTuple):
 
 
 def n_step(batch: Batch, gamma: float) -> Transition:
-    """The transitions from row 0 of a batch [n, N] to the arrival after it, or to where the episode ended before.
+    """Compute n-step transitions from row 0 of a batch [n, N] to the time step after it.
 
-    One that was cut short by a time limit ends at its last observation, from which the rest may be estimated.
+    If the episode ends before, the transition has fewer steps and ends at the last observation of the episode. After a
+    truncation, the caller can bootstrap from this observation.
     """
     steps, last, step = batch.steps, batch.last, transitions(batch)
     goes_on = (~step.done).to(step.reward)
@@ -70,11 +71,11 @@ def n_step(batch: Batch, gamma: float) -> Transition:
 
 
 def shift(rows: Tensor, last: Tensor) -> Tensor:
-    """Rows 1..T of [T, B, ...] followed by the arrival [B, ...] after them: [T, B, ...]."""
+    """Return rows 1..T-1 of [T, B, ...] followed by the time step after them [B, ...]: [T, B, ...]."""
     return torch.cat([rows[1:], last.unsqueeze(0)])
 
 
 def learned_reward(config: EnvConfig, reward: Tensor) -> Tensor:
-    """Rewards [...] as the learner sees them: times `reward_scale`, and the tanh of that with `clip_rewards`."""
+    """Return the rewards [...] for the learner: times `reward_scale`, then tanh if `clip_rewards` is set."""
     scaled = reward if config.reward_scale == 1 else reward * config.reward_scale
     return scaled.tanh() if config.clip_rewards else scaled

@@ -1,4 +1,4 @@
-"""Tables: columns side by side in memory, or in a file that is gone when the process ends."""
+"""Tables of records in memory, or in a temporary file that is removed when the process ends."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ import torch
 from rlcore.errors import DiskFault
 
 Form = Mapping[str, tuple[tuple[int, ...], torch.dtype]]  # column -> shape of one row, and type
-RESERVED = 32 << 20  # bytes of a file that are asked of the disk at once
+RESERVED = 32 << 20  # bytes of disk space that are allocated at once
 
 
 class Table:
-    """Columns side by side, [slots · B] records.
+    """Structured array of [slots · B] records with one field per column.
 
     Args:
-        form: of the columns.
+        form: shapes and dtypes of the columns.
         slots: rows of each environment.
         width: B.
-        folder: of the file; None = in memory, which is taken as rows come.
+        folder: folder of the file; None: in memory, which the system allocates when rows are written.
     """
 
     def __init__(self, form: Form, slots: int, width: int, folder: Path | None) -> None:
-        names = sorted(form, key=lambda name: (-form[name][1].itemsize, name))  # so each stands where its type may
+        names = sorted(form, key=lambda name: (-form[name][1].itemsize, name))  # keeps every field aligned
         record = np.dtype([(name, numpy_type(form[name][1]), form[name][0]) for name in names])
         align = form[names[0]][1].itemsize
         pad = -record.itemsize % align
@@ -41,7 +41,7 @@ class Table:
         self.columns = {name: self.rows.reshape(slots, width)[name] for name in names}
 
     def _map(self, folder: Path) -> mmap.mmap:
-        """The bytes of a file that has no name, so that nothing is left of it whichever way the process ends."""
+        """Return the memory map of an unlinked file, which the system removes even if the process is killed."""
         with tempfile.TemporaryFile(dir=folder) as file:
             file.truncate(self._whole)
             self._file = os.dup(file.fileno())
@@ -49,18 +49,23 @@ class Table:
         return mmap.mmap(self._file, self._whole)
 
     def reserve(self, slots: int) -> None:
-        """Have room on the disk for the first `slots`; a DiskFault where it has none: a write into the void kills."""
+        """Allocate disk space for the first `slots` slots. Raises DiskFault if the disk is full.
+
+        Without this, a write to the memory map of a full disk would kill the process (SIGBUS).
+        """
         if self._file is None or self._reserved >= slots * self._slot:
             return
         end = min(max(slots * self._slot, self._reserved + RESERVED), self._whole)
         try:
             os.posix_fallocate(self._file, self._reserved, end - self._reserved)
         except OSError as error:
-            raise DiskFault(f"buffer.memmap: no room for the memory's rows ({error.strerror or error})") from error
+            raise DiskFault(
+                f"buffer.memmap: cannot allocate disk space for the replay buffer ({error.strerror or error})"
+            ) from error
         self._reserved = end
 
     def take(self, places: np.ndarray, cuts: Sequence[slice | int]) -> Iterator[list[tuple[str, np.ndarray]]]:
-        """Columns of the rows at places [..., T, N], which may go round once, for each cut of T."""
+        """Yield, for each cut of T, the columns of the rows at places [..., T, N]; places may wrap around once."""
         if len(self.columns) == 1:
             ((name, column),) = self.columns.items()
             flat = column.reshape(-1, *column.shape[2:])
@@ -75,17 +80,17 @@ class Table:
 
 
 def numpy_type(dtype: torch.dtype) -> np.dtype:
-    """The type in NumPy; bfloat16, which it has not, as its bits."""
+    """Return the NumPy dtype; int16 for bfloat16, which NumPy lacks."""
     return np.dtype("i2") if dtype is torch.bfloat16 else torch.empty(0, dtype=dtype).numpy().dtype
 
 
 def row_size(shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Bytes of one row of a column."""
+    """Return the bytes of one row of a column."""
     return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
 
 
 def scratch_folder(config: Any) -> Path:
-    """The folder of files without names: `buffer.memmap_dir`, else the run's own, else that of temporary ones."""
+    """Return the folder for temporary files: `buffer.memmap_dir`, else the run, else the system's temporary folder."""
     if config.buffer.memmap_dir is not None:
         folder = Path(config.buffer.memmap_dir)
         folder.mkdir(parents=True, exist_ok=True)

@@ -231,8 +231,8 @@ def test_a_dataset_of_another_environment_is_refused_by_what_differs() -> None:
     spec = context.spec
     array = ArraySpec((4,), "float32")
     for change, sentence in (
-        ({"obs": {"rgb": array}}, "no observation 'rgb'; it has state"),
-        ({"obs": {"state": array}}, r"observation 'state' of shape \[3\], the environment's are \[4\]"),
+        ({"obs": {"rgb": array}}, "no observation 'rgb', only state"),
+        ({"obs": {"state": array}}, r"observation 'state' of shape \[3\], but the environment has \[4\]"),
         ({"action": dataclasses.replace(spec.action, shape=(2,))}, r"actions of shape \[\], .* \[2\]"),
     ):
         with pytest.raises(UserError, match=f"^the dataset has {sentence}"):
@@ -286,7 +286,7 @@ def test_batches_are_drawn_without_reading_anything_back_from_the_device_of_the_
 
 
 def test_a_memory_too_small_for_a_sequence_is_refused() -> None:
-    with pytest.raises(ValueError, match="holds no sequence of 6 steps"):
+    with pytest.raises(ValueError, match="too small for a sequence of 6 steps"):
         memory(Sequences(6), size=6)
 
 

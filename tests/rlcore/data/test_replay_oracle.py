@@ -278,7 +278,9 @@ def test_rows_in_files_take_no_name_and_go_with_the_memory(tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == [tmp_path / "scratch"] and not list((tmp_path / "scratch").iterdir())
     monkeypatch.setattr("os.posix_fallocate", lambda *a: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     full = memory(Transitions(), files=tmp_path, size=4_000)
-    with pytest.raises(DiskFault, match="^buffer.memmap: no room for the memory's rows .No space left"):
+    with pytest.raises(
+        DiskFault, match="^buffer.memmap: cannot allocate disk space for the replay buffer .No space left"
+    ):
         full.extend(*oracle.steps(2))
 
 
@@ -307,7 +309,7 @@ def test_what_rows_do_not_have_is_not_written_back(extras: Any, only: str) -> No
     oracle, replay = Oracle(0), memory(Sequences(2), extras=extras)
     replay.extend(*oracle.steps(5))
     (batch,) = drawn(replay, 1)
-    with pytest.raises(ValueError, match=f"^z: rows have no such extras, only {only}$"):
+    with pytest.raises(ValueError, match=f"^z: no such extras in this buffer, only {only}$"):
         batch.write_back({"z": torch.zeros(batch.places.shape)})
 
 
@@ -318,5 +320,5 @@ def test_a_memory_of_which_every_row_only_resets_is_refused() -> None:
         def only_resets(self, places: np.ndarray) -> np.ndarray:
             return np.ones(len(places), bool)
 
-    with pytest.raises(RunError, match="no step to learn from: each of the 6 rows"):
+    with pytest.raises(RunError, match="no transition can be sampled: each of the 6 rows"):
         Transitions().draw(Resets(), 4, np.random.default_rng(0))

@@ -105,7 +105,7 @@ def test_a_run_in_which_no_episode_was_long_enough_says_so_at_its_end() -> None:
         replay.extend(*oracle.steps(1))
         if row == 0:
             assert not [*replay.batches(0)]
-    with pytest.raises(RunError, match="6 gradient steps are owed .* no sequence of 3 rows"):
+    with pytest.raises(RunError, match="6 gradient steps are due .* no sequence of 3 rows"):
         [*replay.batches(WIDTH)]
 
 
