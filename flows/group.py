@@ -1,4 +1,4 @@
-"""The flow of a group: the same training for each of several values, on workers of this machine."""
+"""Prefect flow of a group: one run for each of several values, on worker processes of this machine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from flows.workers.local_api import prefect_api
 @flow(name="train-group", version=VERSION, persist_result=False)
 @ending_in_a_sentence
 def train_group(overrides: list[str], workers: int | None = None) -> Any:
-    """Train one run for each value, those that are done already left out.
+    """Train one run for each value; finished runs are skipped.
 
     Args:
-        overrides: what one would type after `shepherd train`, one entry each: `seed=0,1,2`, `group=ppo-default`.
-        workers: how many at once; by default as many as there are processor cores for.
+        overrides: arguments of `shepherd train`, one entry each: `seed=0,1,2`, `group=ppo-default`.
+        workers: number of runs at a time; default: the number of processor cores divided by `num_threads`.
 
     Returns:
-        group, the folders of its runs, and the result in a sentence.
+        Name of the group, the folders of its runs, and the result in a sentence.
     """
     group = group_of(overrides, workers)
     with still_terminable(), here(group.workers, group.accelerator, log_of(group)) as hands:
@@ -37,11 +37,11 @@ def train_group(overrides: list[str], workers: int | None = None) -> Any:
 
 
 def log_of(group: Group) -> Any:
-    """Log that the workers of a group print to."""
+    """Return the path of the log file that the workers of a group print to."""
     return state_folder() / "groups" / f"{group.name}.log"
 
 
 def run_group(overrides: list[str], workers: int | None = None) -> dict[str, Any]:
-    """Run the flow as `shepherd train` does."""
+    """Run the flow of a group, as `shepherd train` does."""
     with terminable_flow(), prefect_api():
         return train_group(overrides, workers)

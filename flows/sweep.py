@@ -1,6 +1,6 @@
-"""The sweep flows, one for each algorithm: the only place that tells what a sweep does, and in which order.
+"""Prefect flows of sweeps, one for each algorithm. They define the steps of a sweep and their order.
 
-A Prefect deployment names `sweep_<algo>`; the command line calls `run_sweep`.
+Prefect deployments refer to a flow as `sweep_<algo>`; the command line calls `run_sweep`.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from flows.workers.pools import find_flow
 
 @functools.cache
 def sweep_flow(algo: str) -> Flow[..., Any]:
-    """The flow `sweep-<algo>`, from a space to a configuration that is confirmed."""
+    """Return the flow `sweep-<algo>`, which searches a space and confirms the best configuration."""
 
     @flow(name=f"sweep-{algo}", version=VERSION, persist_result=False)
     @ending_in_a_sentence
     def sweep(overrides: list[str] = [], name: str = "", accelerator: str = "") -> Any:  # noqa: B006
-        """From a space to a configuration that is confirmed.
+        """Search a space of configurations and confirm the best one on new seeds.
 
         Args:
-            overrides: what one would type after `shepherd sweep`, one entry each: `sweep.trials=20`,
-                `env.id=Acrobot-v1`, `algo.gamma=interval(0.9,1)`. Without `sweep=` or `exp=` the preset is
-                the algorithm's own.
-            name: of a sweep that is there already and is to be continued; usually empty.
-            accelerator: `fabric.accelerator` where the overrides do not set it; the pool's own, usually left as it is.
+            overrides: arguments of `shepherd sweep`, one entry each: `sweep.trials=20`, `env.id=Acrobot-v1`,
+                `algo.gamma=interval(0.9,1)`. Without `sweep=` or `exp=`, the algorithm's own preset is used.
+            name: name of an existing sweep to resume; empty for a new sweep.
+            accelerator: value of `fabric.accelerator` if the overrides do not set it. The deployment sets it to the
+                accelerator of its work pool; usually it does not need to be changed.
 
         Returns:
-            name, trials, best, confirmed, and the result in a sentence.
+            Name, best trial and confirmation of the sweep, and the result in a sentence.
         """
         with leading(algo, overrides, name, accelerator) as sweep:  # plan, lock, study, signals, workers
-            for trial in trials(sweep):  # as soon as a worker is free, and in batch mode the batch before has ended
+            for trial in trials(sweep):  # waits for a free worker, and in batch mode for the end of the previous batch
                 start(sweep, trial)
             best_preset(sweep)
-            for run in confirm(sweep):  # the winner and the default configuration, both on fresh seeds
+            for run in confirm(sweep):  # the winner and the default configuration, both on new seeds
                 start(sweep, run)
-            verdict(sweep)  # and only a winner that is better is offered as challenger
+            verdict(sweep)  # registers the winner as challenger if it is better
             return report(sweep)
 
     return sweep
 
 
 def __getattr__(name: str) -> Flow[..., Any]:
-    """`sweep_<algo>`, which a deployment's entrypoint names; of a plugin's algorithms too."""
+    """Return the flow `sweep_<algo>` for the entrypoint of a deployment; algorithms of plugins included."""
     return find_flow(name, "sweep", sweep_flow)
 
 
 def run_sweep(algo: str, folder: SweepFolder) -> dict[str, Any]:
-    """Run the sweep flow on a sweep, new or half-done, and give what it came to."""
+    """Run the flow of a new or unfinished sweep and return its result."""
     with terminable_flow(), prefect_api():
         return sweep_flow(algo)(name=folder.name)

@@ -1,4 +1,4 @@
-"""State of a sweep, as a table for `flows.report.terminal.show`."""
+"""Tables of sweeps and groups for the terminal (`flows.report.terminal.show`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flows.report.terminal import table
 from rlcore.config.values import spell
 from rlcore.store.directory import RunDirectory
 
-BEST = 10  # trials in the table
+BEST = 10  # number of trials in the table
 
 
 def status_table(status: Mapping[str, Any]) -> Group:
-    """The best trials with their values, how many there are of each state, what pruning saved, the confirmation."""
+    """Return the best trials as a table, followed by the facts of the sweep."""
     trials = status["trials"]
     complete = sorted((t for t in trials if t["state"] == "complete"), key=lambda t: (-t["value"], t["number"]))
     keys = list(dict.fromkeys(key for trial in trials for key in trial["params"]))
@@ -33,7 +33,7 @@ def status_table(status: Mapping[str, Any]) -> Group:
 
 
 def group_table(name: str, runs: Sequence[RunDirectory], middle: Callable[[list[float]], float]) -> Group:
-    """The runs of a group with what each came to, and the middle (IQM) of their returns."""
+    """Return the runs of a group with their results as a table, and the interquartile mean (`middle`) of returns."""
     head, rows, means = ("run", "status", "policy steps", "greedy mean", "model"), [], []
     for run in runs:
         summary = run.read_summary()
@@ -44,12 +44,12 @@ def group_table(name: str, runs: Sequence[RunDirectory], middle: Callable[[list[
         mean = number(greedy["mean"]) if greedy else "-"
         rows.append((run.path.name, summary.get("status", "-"), steps, mean, version))
     made = Padding.indent(table(head, rows, numbers=("policy steps", "greedy mean"), rule=True), 2)
-    said = f"  IQM {number(middle(means))} over {len(means)} runs" if means else "  no run was evaluated"
+    said = f"  interquartile mean of {len(means)} runs: {number(middle(means))}" if means else "  no run was evaluated"
     return Group("", Text(f"group {name}", "bold"), "", made, "", said, f"  in {short_path(runs[0].path.parent)}")
 
 
 def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Figures of a sweep with their names."""
+    """Return facts about a sweep as (name, text): settings, trials, pruning, failures, confirmation, how to resume."""
     trials = status["trials"]
     counts = {state: sum(t["state"] == state for t in trials) for state in ("complete", "pruned", "fail", "running")}
     said = ", ".join(f"{count} {state_words(state, status)}" for state, count in counts.items() if count)
@@ -61,7 +61,7 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
         found.append(("trial 0", status["trial_0"]))
     if saved := status["saved"]:
         share = saved / (saved + sum(trial["policy_steps"] for trial in trials))
-        found.append(("pruning saved", f"{saved:,} policy steps, {share:.0%} of what all trials would have taken"))
+        found.append(("pruning saved", f"{saved:,} policy steps, {share:.0%} of the total without pruning"))
     if failed := next((t for t in trials if t["state"] == "fail"), None):
         found.append(("first failure", f"trial {failed['number']}: {failed.get('sentence', '')}"))
     if status["lost"]:
@@ -69,17 +69,17 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     if status["confirmed"]:
         found.append(("confirmation", status["confirmed"]["words"]))
     if status.get("go_on"):
-        found.append(("not driven", f"go on with {status['go_on']}"))
+        found.append(("interrupted", f"resume with {status['go_on']}"))
     return found
 
 
 def state_words(state: str, status: Mapping[str, Any]) -> str:
-    """The state of a trial for people: nothing runs of a sweep that nobody drives."""
+    """Return the state of a trial for people; "running" becomes "stopped" if no process runs the sweep."""
     return {"fail": "failed", "running": "stopped" if status.get("go_on") else "running"}.get(state, state)
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Each key by as few of its last words as tell it from the others."""
+    """Return key -> the shortest end of the dotted key that is unique among the keys."""
     found: dict[str, str] = {}
     for key in keys:
         words = key.split(".")
@@ -95,5 +95,5 @@ def _row(trial: Mapping[str, Any], keys: list[str]) -> tuple[str, ...]:
 
 
 def short_value(value: Any) -> str:
-    """A value of a key for people: floats to four digits."""
+    """Format a value of a key for people, floats with four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else spell(value)

@@ -1,3 +1,3 @@
-"""Many trainings of one question: a sweep's trials, the confirmation of its winner, a group of seeds."""
+"""Sweeps and groups: the trials of a sweep, the confirmation of its winner, and runs for several values of a key."""
 
-WORKER = "flows.sweeps.sweep_worker"  # the module of the processes that train for a sweep or a group
+WORKER = "flows.sweeps.sweep_worker"  # module of the worker processes that train for a sweep or a group

@@ -1,4 +1,4 @@
-"""Amount of work that a sweep is, told before it begins."""
+"""Estimate of the work of a sweep, printed before it begins."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flows.sweeps.plan import SweepPlan
 from rlcore.config.groups import RunConfig
 from rlcore.store.directory import RunDirectory
 
-SEEN = 20  # runs whose speed is looked at
+SEEN = 20  # maximal number of runs from which the speed is estimated
 
 
 def amount(plan: SweepPlan, pace: Pace, ended: int = 0, speed: float | None = None) -> str:
-    """The work of a sweep in a sentence: trials × budget, the runs of the confirmation, and about how long they take.
+    """Describe the work of a sweep in a sentence: trials, confirmation runs, policy steps and estimated time.
 
     Args:
-        plan: of the sweep.
-        pace: its budget is that of each run; of several the largest.
-        ended: trials that are over already.
-        speed: policy steps a second of one run; None where it is not known.
+        plan: plan of the sweep.
+        pace: its `budget` is the number of policy steps of a run; the largest if runs differ.
+        ended: number of trials that have already ended.
+        speed: policy steps per second of one run; None if unknown.
 
     Returns:
         The sentence, without a full stop.
@@ -32,22 +32,26 @@ def amount(plan: SweepPlan, pace: Pace, ended: int = 0, speed: float | None = No
     trials, fresh = max(0, plan.size - ended), 2 * settings.confirm_seeds
     runs = trials * settings.seeds + fresh
     each = f" on {settings.seeds} seeds each" if settings.seeds > 1 else ""
-    parts = [f"{trials} {'trial' if trials == 1 else 'trials'}{each}", *([f"{fresh} to confirm"] if fresh else [])]
+    parts = [f"{trials} {'trial' if trials == 1 else 'trials'}{each}"]
+    parts += [f"{fresh} confirmation runs"] if fresh else []
     which = f"{runs} {'run' if runs == 1 else 'runs'} of {pace.budget:,} policy steps"
-    said = f"{' + '.join(parts)}: {which}, at most {runs * pace.budget:,} in all"
+    said = f"{' + '.join(parts)}: {which}, at most {runs * pace.budget:,} policy steps in total"
     if not speed:
         return said
     seconds = runs * pace.budget / speed / settings.workers
     unit = "h:min:s" if round(seconds) >= 3600 else "min:s"
     at_once = f"{settings.workers} {'run' if settings.workers == 1 else 'runs'} at a time"
     return (
-        f"{said}; training alone takes about {duration(seconds)} ({unit}) by the clock, with {at_once} of "
-        f"{speed:,.0f} policy steps/s each (median of earlier runs); evaluations and starts come on top"
+        f"{said}; estimated training time {duration(seconds)} ({unit}) with {at_once} at {speed:,.0f} policy steps/s "
+        "each (median of earlier runs), not including evaluations and startup"
     )
 
 
 def speed_of(config: RunConfig, trials: Path) -> float | None:
-    """Policy steps a second, in the middle, of runs of this algorithm on this environment; None without any."""
+    """Return the median speed of earlier runs in policy steps per second, or None if there is none.
+
+    Trials of this sweep are used if there are any, otherwise runs of this algorithm on this environment.
+    """
     own = RunDirectory.below(trials)
     others = RunDirectory.below(Path(config.log_root) / config.algo.name / config.env.id)
     return _middle(list(islice(own, SEEN)) or islice(others, SEEN))

@@ -1,4 +1,4 @@
-"""Confirm the winner: it is trained again on fresh seeds, beside the default configuration on the same seeds."""
+"""Confirmation of a sweep: the winner and the default configuration are trained on the same new seeds and compared."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ from flows.tasks import register_model
 from rlcore.errors import RunError
 from rlcore.store.directory import write_json
 
-QUIET = ("env.capture_video=false",)  # unless the user wants it
+QUIET = ("env.capture_video=false",)  # default of the confirmation's runs
 
 
 def confirm(sweep: Sweep) -> Iterator[Job]:
-    """The runs of the confirmation to be started, each as soon as there is a hand free, until all have ended."""
+    """Yield the runs of the confirmation, each when a worker is free, and return when all have ended.
+
+    Raises the error of the first run that failed, after the other runs have ended.
+    """
     failures: list[RunError] = []
     wanted = sides(sweep)
     if wanted:
@@ -39,11 +42,14 @@ def confirm(sweep: Sweep) -> Iterator[Job]:
     while sweep.hands.busy:
         _wait(sweep, failures)
     if failures:
-        raise type(failures[0])(f"the winner of sweep {sweep.folder.name} is not confirmed: {failures[0]}")
+        raise type(failures[0])(f"sweep {sweep.folder.name}: the confirmation of the winner failed: {failures[0]}")
 
 
 def sides(sweep: Sweep) -> dict[str, list[TrialRun]]:
-    """The runs of the winner and of the default configuration, seed by seed; none where nothing is to be confirmed."""
+    """Return the runs of the winner and of the default configuration, in the order of the seeds.
+
+    The result is empty if no trial was completed or `sweep.confirm_seeds` is 0.
+    """
     best = sweep.study.best()
     if best is None or not sweep.config.confirm_seeds:
         return {}
@@ -57,7 +63,7 @@ def sides(sweep: Sweep) -> dict[str, list[TrialRun]]:
 
 
 def verdict(sweep: Sweep) -> None:
-    """Write down whether the winner is better than the default beyond the noise; register its best run where it is."""
+    """Compare the winner with the default configuration and store the result; register its best run if it is better."""
     best, runs = sweep.study.best(), sides(sweep)
     if best is None or not runs:
         return
@@ -76,29 +82,30 @@ def verdict(sweep: Sweep) -> None:
 
 
 def judge(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
-    """The difference of the two sides' IQM over paired seeds, its 95 % bootstrap interval, and what that says.
+    """Compare the IQMs of the two sides, with a 95 % bootstrap interval of the difference over paired seeds.
 
-    `better` is None where there are too few seeds to say.
+    Returns the keys better, winner, default, difference, low, high and words (the result in a sentence). `better`,
+    `low` and `high` are None if there are fewer than `FEWEST` seeds.
     """
     means = {"winner": iqm(winner), "default": iqm(default)}
     difference = means["winner"] - means["default"]
-    measure = f"IQM of what trials are judged by, over {len(winner)} fresh seeds"
+    measure = f"interquartile mean of the runs' values over {len(winner)} new seeds"
     said = f"winner {number(means['winner'])}, default {number(means['default'])} ({measure})"
     if len(winner) < FEWEST:
-        words = f"not decided: {said}; fewer than {FEWEST} seeds say too little"
+        words = f"undecided: {said}; a comparison needs at least {FEWEST} seeds (sweep.confirm_seeds)"
         return {"better": None, **means, "difference": difference, "low": None, "high": None, "words": words}
     low, high = interval(winner, default)
     verb = "better than" if low > 0 else "worse than" if high < 0 else "not better than"
-    noise = "within" if low <= 0 <= high else "beyond"
+    noise = "contains" if low <= 0 <= high else "does not contain"
     words = (
-        f"the winner is {verb} the default configuration: {said}, difference {sign(difference)}, 95 % interval "
-        f"{between(low, high)}, {noise} the noise"
+        f"the winner is {verb} the default configuration: {said}, difference {sign(difference)}; its 95 % interval "
+        f"{between(low, high)} {noise} 0"
     )
     return {"better": low > 0, **means, "difference": difference, "low": low, "high": high, "words": words}
 
 
 def interval(winner: Sequence[float], default: Sequence[float]) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of the difference of two IQMs, seeds drawn in pairs."""
+    """Return the 95 % percentile bootstrap interval of the difference of two IQMs; seeds are resampled in pairs."""
     sides, rng = ([np.array(winner)], [np.array(default)]), np.random.default_rng(0)
     found = statistics.difference(*sides, statistics.iqm, rng, paired=True)
     return float(found.low), float(found.high)

@@ -1,4 +1,4 @@
-"""Trainings on this machine, several at once: worker processes that stay warm (`flows.sweeps.sweep_worker`)."""
+"""Pool of worker processes on this machine that train several runs at a time (`flows.sweeps.sweep_worker`)."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from flows.sweeps.jobs import DEATHS, End, end_by
 from flows.sweeps.trial import TrialRun
 from rlcore.errors import death
 
-GRACE = 22.0  # seconds that a worker gets to have its trainer write a checkpoint
-OnEvaluation = Callable[[], bool]  # whether to go on
+GRACE = 22.0  # seconds for the trainer of an interrupted worker to write a checkpoint
+OnEvaluation = Callable[[], bool]  # returns True if training continues
 OnProgress = Callable[[dict[str, Any]], None]
 
 
 class Crew:
-    """Worker processes, each started when it is first wanted, and again when it has died.
+    """Pool of worker processes. A worker is started when it is first needed, and restarted if it has died.
 
     Args:
-        places: the environment variables that each of them has besides: `{}` for every one that needs none.
-        log: file of what they print.
+        places: for each worker, the additional environment variables; `{}` if it needs none.
+        log: file that collects the output of all workers.
     """
 
     def __init__(self, places: Sequence[Mapping[str, str]], log: Path) -> None:
         self._log = log
-        self._idle: queue.LifoQueue[_Worker | Mapping[str, str]] = queue.LifoQueue()  # the warm one comes first
+        self._idle: queue.LifoQueue[_Worker | Mapping[str, str]] = queue.LifoQueue()  # running workers are used first
         for place in places:
             self._idle.put(place)
         self._alive: set[_Worker] = set()
         self._ending = threading.Event()
 
     def train(self, training: TrialRun, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End:
-        """Train a run to its end on a worker that is free, from its last checkpoint where a worker was killed.
+        """Train a run to its end on a free worker; if the worker is killed, resume from the last checkpoint.
 
-        May be called from as many threads as there are workers. `on_evaluation` is asked whether to go on.
+        May be called from as many threads as there are workers. After each evaluation, training ends if
+        `on_evaluation` returns False.
         """
         worker = self._idle.get()
         try:
@@ -57,14 +58,14 @@ class Crew:
                     return end
                 self._alive.discard(worker)
                 if deaths < DEATHS and not self._ending.is_set():
-                    on_progress({"doing": f"{worker.death}; going on from the last checkpoint"})
+                    on_progress({"doing": f"{worker.death}; resuming from the last checkpoint"})
             assert isinstance(worker, _Worker)
             return End("interrupted") if self._ending.is_set() else worker.end_of_job
         finally:
             self._idle.put(worker)
 
     def end(self, interrupt: bool = False) -> None:
-        """End the workers; `interrupt` lets those at work write a checkpoint first."""
+        """End the workers; with `interrupt`, workers that are training write a checkpoint first."""
         self._ending.set()
         for worker in tuple(self._alive):
             worker.end(interrupt)
@@ -82,7 +83,7 @@ class _Worker:
         self.place, self._told = place, log
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as output:
-            self.process = start_warm(WORKER, log=output, env=place)  # Ctrl-C reaches it through its driver
+            self.process = start_warm(WORKER, log=output, env=place)  # the driver forwards Ctrl-C
 
     @property
     def lives(self) -> bool:
@@ -90,18 +91,18 @@ class _Worker:
 
     @property
     def end_of_job(self) -> End:
-        """End of the job over which it died."""
+        """End of the job during which the worker died."""
         return end_by(death(self.process.wait(), self.death))
 
     @property
     def death(self) -> str:
-        """Words on how it died, for a sentence."""
+        """Description of how the worker died, as part of a sentence."""
         code = self.process.wait()
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        return f"worker {self.process.pid} {how} (its output is in {self._told})"
+        how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        return f"worker {self.process.pid} {how} (see its output in {self._told})"
 
     def train(self, training: TrialRun, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End | None:
-        """Have it train a run; None where it died over that."""
+        """Train a run on this worker and return how it ended; None if the worker died."""
         asked = {"run_dir": str(training.run_dir), "overrides": list(training.overrides)}
         if not self._say({"train": asked | {"judged": on_evaluation is not None}}):
             return None

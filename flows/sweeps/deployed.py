@@ -1,6 +1,6 @@
-"""The jobs of a sweep done by the workers of a pool: each run of a trial is a flow run of the training deployment.
+"""Execution of a sweep's jobs on a Prefect work pool: each run of a trial is a flow run of the training deployment.
 
-The sweep's flow looks at their states and at their event logs, which lie on storage that all machines share.
+The sweep's flow polls the states of the flow runs and reads their event logs from storage that all machines share.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from prefect.client.schemas.objects import FlowRun, StateType  # noqa: E402
 from prefect.deployments import run_deployment  # noqa: E402
 from prefect.states import Cancelled, Cancelling, Scheduled  # noqa: E402
 
-LOOK_EVERY = 2.0  # seconds
-PARTING, PARTING_LOOK = 20.0, 0.5  # seconds that a cancelled sweep waits for its trials, and between two looks at them
+LOOK_EVERY = 2.0  # seconds between two polls
+PARTING, PARTING_LOOK = 20.0, 0.5  # seconds that a cancelled sweep waits for its trials, and between two polls
 
 
 class DeployedHands:
-    """Jobs as flow runs of `train-<algorithm>/<deployment>`, as many at once as the sweep has workers.
+    """Executor of jobs as flow runs of `train-<algorithm>/<deployment>`, at most `sweep.workers` at a time.
 
     Args:
-        sweep: whose.
-        deployment: "default" or "gpu".
+        sweep: the sweep that the jobs belong to.
+        deployment: name of the training deployment, "default" or "gpu".
     """
 
     def __init__(self, sweep: Sweep, deployment: str) -> None:
@@ -49,16 +49,16 @@ class DeployedHands:
 
     @property
     def free(self) -> bool:
-        """True where one more may run."""
+        """True if another job can be started."""
         return len(self._running) + len(self._ended) < self._sweep.config.workers
 
     @property
     def busy(self) -> bool:
-        """True where there is a run to wait for."""
+        """True if `wait` has a job to wait for."""
         return bool(self._running or self._ended)
 
     def start(self, job: Job) -> None:
-        """Begin the first run of a job that is not over, or take up its flow run where a driver before began it."""
+        """Start the first unfinished run of a job; a flow run that an earlier driver started is continued."""
         pruned = self._sweep.review(job)
         training = next((training for training in job.trainings if training.state != "over"), None)
         if pruned or training is None or training.state == "pruned":
@@ -67,7 +67,7 @@ class DeployedHands:
             self._running[job] = self._submit(job, training)
 
     def wait(self) -> tuple[Job, End]:
-        """The next job that ends, and how; looks every two seconds."""
+        """Wait for the next job that ends and return it and how it ended; polls every two seconds."""
         while not self._ended:
             time.sleep(LOOK_EVERY)
             with survive_outages(), get_client(sync_client=True) as client:
@@ -79,12 +79,12 @@ class DeployedHands:
         return job, end
 
     def cancel(self) -> None:
-        """Cancel what runs, and wait until it has written its checkpoints, as long as an interrupted process may."""
+        """Cancel all flow runs and wait at most 20 s until they have written their checkpoints."""
         waiting = set(self._running.values())
         deadline = time.monotonic() + time_left(PARTING)
         with get_client(sync_client=True) as client:
             for flow_run in waiting:
-                # One that waits for a worker has no process that Prefect would have to end first.
+                # A scheduled flow run has no process yet, so it can be cancelled at once.
                 waits = (state := client.read_flow_run(flow_run).state) is not None and state.is_scheduled()
                 client.set_flow_run_state(flow_run, Cancelled() if waits else Cancelling(), force=waits)
             while waiting and time.monotonic() < deadline:
@@ -93,7 +93,7 @@ class DeployedHands:
                 waiting = {flow_run for flow_run, state in states.items() if state is None or not state.is_final()}
 
     def _look(self, job: Job, flow_run: FlowRun) -> None:
-        """Tell a run to end where the pruner wants it; go on to the job's next run; see how it ended."""
+        """Act on the state of a flow run: prune it, start the job's next run, retry it, or record how the job ended."""
         training = next((training for training in job.trainings if training.state != "over"), job.trainings[-1])
         state = flow_run.state
         if state is None or not state.is_final():
@@ -105,7 +105,7 @@ class DeployedHands:
         elif state.type == StateType.CRASHED and self._crashes.get(job, 0) < DEATHS:
             self._crashes[job] = self._crashes.get(job, 0) + 1
             tell(
-                "job", {"label": job.label, "number": job.number, "doing": "crashed; going on from the last checkpoint"}
+                "job", {"label": job.label, "number": job.number, "doing": "crashed; resuming from the last checkpoint"}
             )
             self._retry(flow_run.id)
         else:
@@ -115,7 +115,7 @@ class DeployedHands:
             self._end(job, end)
 
     def _submit(self, job: Job, training: TrialRun) -> UUID:
-        """The flow run that trains a run: asked for again, it is the same one."""
+        """Submit the flow run of a training and return its id; a second call returns the same flow run."""
         algo = compose(training.overrides)[0].algo.name
         seed = f", {training.run_dir.name.replace('_', ' ')}" if len(job.trainings) > 1 else ""
         flow_run = run_deployment(
@@ -129,12 +129,12 @@ class DeployedHands:
         )
         assert isinstance(flow_run, FlowRun)
         if flow_run.state and flow_run.state.is_final() and training.state != "over":
-            self._retry(flow_run.id)  # a driver before has seen it end, and was told to go on
+            self._retry(flow_run.id)  # it ended under an earlier driver, and the sweep was resumed
         return flow_run.id
 
     @staticmethod
     def _retry(flow_run: UUID) -> None:
-        """As `prefect flow-run retry`: the same flow run goes on from its run's last checkpoint."""
+        """Retry a flow run, as `prefect flow-run retry` does; it resumes from the last checkpoint of its run."""
         with get_client(sync_client=True) as client:
             client.set_flow_run_state(flow_run, Scheduled(message="retried by its sweep"), force=True)
 
@@ -144,7 +144,7 @@ class DeployedHands:
 
 @contextmanager
 def cancel_with(flow_run: UUID, hands: DeployedHands) -> Iterator[None]:
-    """Inside the `with`, cancel what hands have begun where the flow run of their sweep is cancelled."""
+    """Inside this context, cancel the jobs of `hands` if the flow run of their sweep is cancelled."""
     try:
         yield
     except BaseException:

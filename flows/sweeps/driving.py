@@ -1,4 +1,4 @@
-"""A sweep at work: what its flow calls, in the order in which it calls it."""
+"""Sweep that is run by this process, and the loop over its trials."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rlcore.errors import RunError
 
 
 class Sweep:
-    """One sweep, driven by this process.
+    """Sweep that is run by this process, its driver.
 
     Args:
-        folder: where it lies.
-        plan: of it.
+        folder: folders of the sweep.
+        plan: plan of the sweep.
     """
 
     def __init__(self, folder: SweepFolder, plan: SweepPlan) -> None:
@@ -33,12 +33,12 @@ class Sweep:
         self.runs = folder.runs
         self.study = Study(self.plan, folder.storage(plan), folder.study_name(plan))
         self.hands: Hands
-        self.page = threading.Lock()  # held by the thread that writes the page
-        self.is_reported = False  # the page is written for the last time
-        self._one = threading.Lock()  # at the study: jobs report from threads
+        self.page = threading.Lock()  # locked while a thread writes the page
+        self.is_reported = False  # True after the page was written for the last time
+        self._one = threading.Lock()  # guards the study, because jobs report from threads
 
     def job(self, number: int) -> Job:
-        """The job of a trial."""
+        """Return the job of a trial."""
         params = self.study.params(number)
         base = lean(merge(self.plan.base, to_overrides(params)), self.config)
         runs = trainings(
@@ -49,7 +49,7 @@ class Sweep:
         return Job(f"trial {number}: {values}", runs, number)
 
     def review(self, job: Job) -> bool:
-        """Report what the evaluations of a trial so far have come to; whether it is to end."""
+        """Report the evaluations of a trial to the pruner; return True if the trial should end."""
         if job.number is None:
             return False
         with self._one:
@@ -58,7 +58,7 @@ class Sweep:
             )
 
     def tell(self, job: Job, end: End) -> None:
-        """Note what a trial came to; one that a fault of the machine has ended comes to nothing yet."""
+        """Store the result of a trial; a trial that was ended by a machine fault stays unfinished."""
         assert job.number is not None
         if end.state == "unfinished":
             tell("job", {"label": job.label, "number": job.number, "doing": f"unfinished: {end.sentence}"})
@@ -87,11 +87,11 @@ class Sweep:
 
 
 def trials(sweep: Sweep) -> Iterator[Job]:
-    """The trials to be started, each as soon as there is a hand free for it, until all have ended.
+    """Yield the trials to start, each when a worker is free, and return when all have ended.
 
-    Those come first that an earlier driver had begun. In batch mode the others wait for the batch before. A trial whose
-    processes were killed, or whose memory was not there, is tried once more by itself when all others have ended. What
-    faults of the machine leave unfinished all the same, a `MachineFault` tells at the end.
+    Unfinished trials of an earlier driver come first. In batch mode a new batch waits for the previous batch. If a
+    trial's processes were killed or it ran out of memory, the trial is retried alone after all others have ended.
+    Raises a `MachineFault` at the end if machine faults left trials unfinished.
     """
     study, begun = sweep.study, sweep.study.list_unfinished()
     faults = Faults(study, sweep.folder.resume_command)

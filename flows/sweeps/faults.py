@@ -1,4 +1,4 @@
-"""Trials that a fault of the machine has ended: which are tried again, which are left unfinished, which have failed."""
+"""Handling of trials that were ended by a machine fault: retried, left unfinished, or counted as failed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from flows.sweeps.jobs import FAULTS, End
 from flows.sweeps.study import Study
 from rlcore.errors import DiskFault
 
-ATTEMPTS = 3  # of one trial over all drivers: what is short of memory or killed each time is so by its own doing
+ATTEMPTS = 3  # attempts of one trial over all drivers; after these the trial itself is assumed to be the cause
 
 
 class Faults:
-    """The trials of one driver that came to no end.
+    """Machine faults that ended trials of one driver.
 
     Args:
-        study: of the sweep.
-        go_on: the command that takes up failed trials.
+        study: study of the sweep.
+        go_on: command that resumes the sweep; with `--failed` it retries failed trials.
     """
 
     def __init__(self, study: Study, go_on: str) -> None:
@@ -25,11 +25,11 @@ class Faults:
 
     @property
     def full(self) -> bool:
-        """True where a trial ended by a full disk, by which every other one would end as well."""
+        """True if a trial was ended by a full disk, which would end every other trial as well."""
         return any(end.fault == DiskFault.__name__ for end in self._left.values())
 
     def again(self) -> int | None:
-        """A trial to be tried once more by itself: two that are trained at once may have wanted too much memory."""
+        """Return a trial to retry alone, or None. Two trials at a time may have needed too much memory."""
         if self.full or not self._again:
             return None
         number = self._again.pop(0)
@@ -37,7 +37,7 @@ class Faults:
         return number
 
     def judge(self, number: int, end: End) -> End:
-        """Judge how a trial has ended: as its job did, but for one that never gets through, which has failed."""
+        """Return how a trial has ended: as its job did, or "failed" after `ATTEMPTS` attempts that ended in a fault."""
         if end.state != "unfinished":
             return end
         if end.fault == DiskFault.__name__:
@@ -45,7 +45,7 @@ class Faults:
             return end
         attempts = self._study.count_fault(number)
         if attempts >= ATTEMPTS:
-            return End("failed", f"{end.sentence}; {attempts} attempts: {self._go_on} --failed tries it again")
+            return End("failed", f"{end.sentence}; gave up after {attempts} attempts; retry: {self._go_on} --failed")
         if number in self._tried:
             self._left[number] = end
         else:
@@ -53,6 +53,6 @@ class Faults:
         return end
 
     def tell(self) -> None:
-        """Raise what has left trials unfinished, if anything has."""
+        """Raise the machine fault of the first unfinished trial, if there is one."""
         for number, end in sorted(self._left.items()):
             raise FAULTS[end.fault](f"trial {number} is unfinished: {end.sentence}")

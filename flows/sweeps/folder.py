@@ -1,4 +1,4 @@
-"""Folders of a sweep: its plan and its study in `sweeps_folder`, its runs and what people read under `log_root`."""
+"""Folders of a sweep: plan and study in `sweeps_folder`, runs and reports under `log_root`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ STORAGE = "SHEPHERD_SWEEP_STORAGE"
 
 
 class SweepFolder:
-    """Names of the files of one sweep.
+    """Paths of the files of one sweep.
 
         <sweeps folder>/<name>/         sweep.json (the plan), study.db, lock, workers.log, confirmed.json
         <log_root>/sweeps/<name>/       sweep.json, report.html, pictures/, conf/exp/, trial_0000/seed_<seed>/,
                                         winner_0000/, default/, confirmation/
 
     Args:
-        name: of the sweep.
+        name: name of the sweep.
     """
 
     def __init__(self, name: str) -> None:
@@ -50,22 +50,22 @@ class SweepFolder:
 
     @staticmethod
     def existing(name: str) -> SweepFolder:
-        """The sweep of a name, or whose folder of runs that is; `UserError` where there is none."""
+        """Return the existing sweep with this name or with this folder of runs; raise UserError if there is none."""
         if (Path(name) / "sweep.json").is_file():
             name = Path(name).resolve().name
         folder = SweepFolder(name)
         if not NAME.fullmatch(name) or not folder.plan_file.exists():
             known = sorted(path.parent.name for path in sweeps_folder().glob("*/sweep.json"))
-            there = nearest(name, known) or f"; sweeps: {', '.join(known) or 'none yet'}"
+            there = nearest(name, known) or f"; existing sweeps: {', '.join(known) or 'none'}"
             raise UserError(f"{name}: no such sweep in {sweeps_folder()}{there}")
         return folder
 
     def write(self, plan: SweepPlan, runs: Path) -> None:
-        """Note the plan and the folder of the runs, where another machine finds it as well."""
+        """Store the plan and the folder of the runs; a copy beside the runs lets other machines find the sweep."""
         for folder in (self.path, runs):
             make_private(folder)
         identity = self.id if self.plan_file.exists() else secrets.token_hex(8)
-        self.storage(plan)  # refuses another one than before
+        self.storage(plan)  # raises if the storage has changed
         noted: dict[str, Any] = {"copies": self.copies} if self.copies else {}
         noted |= {"id": identity, "runs": str(runs), "storage": redact(self._choose_storage(plan))}
         noted |= dataclasses.asdict(plan)
@@ -73,17 +73,17 @@ class SweepFolder:
             write_json(place, noted)
 
     def adopt(self, runs: Path) -> bool:
-        """Take up the sweep of this name that is noted, here or beside its runs by another machine; False: none."""
+        """Return True if a sweep of this name exists; a plan that only another machine stored is copied from `runs`."""
         if not self.plan_file.exists() and (runs / "sweep.json").exists():
             make_private(self.path)
             write_text(self.plan_file, (runs / "sweep.json").read_text())
         return self.plan_file.exists()
 
     def read(self) -> SweepPlan:
-        """The plan that was noted."""
+        """Return the stored plan."""
         noted = self._read_note()
         config = build(SweepConfig, noted["config"], "sweep.")
-        pace = Pace(**noted["pace"]) if noted.get("pace") else None  # earlier versions have not noted it
+        pace = Pace(**noted["pace"]) if noted.get("pace") else None  # earlier versions did not store it
         return SweepPlan(
             config,
             noted["base"],
@@ -95,91 +95,96 @@ class SweepFolder:
 
     @property
     def id(self) -> str:
-        """Mark that tells a sweep from one of the same name that was there before."""
+        """Random identifier that distinguishes the sweep from an earlier, deleted sweep of the same name."""
         return self._read_note()["id"]
 
     @property
     def runs(self) -> Path:
-        """The folder of its runs."""
+        """Folder of the runs."""
         return Path(self._read_note()["runs"])
 
     def trial(self, number: int) -> Path:
-        """The folder of a trial's runs."""
+        """Return the folder of a trial's runs."""
         return self.runs / f"trial_{number:04d}"
 
     @property
     def trials(self) -> list[Path]:
-        """The folders of trials that there are."""
+        """Folders of the existing trials."""
         return sorted(self.runs.glob("trial_*"))
 
     @property
     def report(self) -> Path:
-        """The page on what came of it."""
+        """HTML page with the results."""
         return self.runs / "report.html"
 
     @property
     def figures(self) -> Path:
-        """State of a sweep for a program."""
+        """State and results as JSON, for programs."""
         return self.runs / "report.json"
 
     @property
     def pictures(self) -> Path:
-        """The folder of its pictures."""
+        """Folder of the pictures."""
         return self.runs / "pictures"
 
     @property
     def comparison(self) -> Path:
-        """The folder of the comparison of the winner with the default configuration."""
+        """Folder of the comparison between the winner and the default configuration."""
         return self.runs / "confirmation"
 
     @property
     def files(self) -> list[Path]:
-        """Files that people and programs read of it, as far as it is there."""
+        """Existing result files, for people and programs."""
         every = (self.report, self.figures, self.preset, *sorted(self.pictures.glob("*.*")))
         return [path for path in every if path.exists()]
 
     @property
     def conf(self) -> Path:
-        """A folder of config files with the best configuration as a preset."""
+        """Config folder that contains the best configuration as a preset."""
         return self.runs / "conf"
 
     @property
     def preset(self) -> Path:
-        """The best configuration."""
+        """Preset file of the best configuration."""
         return self.conf / "exp" / f"{self.name}_best.yaml"
 
     @property
     def resume_command(self) -> str:
-        """The command line that goes on with it."""
+        """Command line that resumes the sweep."""
         return sweep_resume_command(self.name)
 
     def storage(self, plan: SweepPlan) -> str:
-        """The address of the study's database: `sweep.storage`, the environment's, else a file here.
+        """Return the URL of the study's database.
 
-        A `UserError` where the sweep has been begun in another one, whose trials would be missed.
+        The URL is `sweep.storage`, that of the environment, or a SQLite file in the sweep's folder, in this order.
+        Raises UserError if the sweep was started with another database, because its trials would be missing.
         """
         address = self._choose_storage(plan)
         noted = self._read_note().get("storage", "") if self.plan_file.exists() else redact(address)
         if noted != redact(address):
+            own = f"its own file {self.path / 'study.db'}"
             raise UserError(
-                f"sweep {self.name}: its trials are in {noted or 'the file of its own'}, and {STORAGE}, {DATABASE} and "
-                f"sweep.storage mean {redact(address) or 'that file'} now; load .env, or set {STORAGE}"
+                f"sweep {self.name}: its trials are stored in {noted or own}, but {STORAGE}, {DATABASE} and "
+                f"sweep.storage now select {redact(address) or own}; load .env, or set {STORAGE} to the first one"
             )
         return address or f"sqlite:///{self.path / 'study.db'}"
 
     def study_name(self, plan: SweepPlan, copies: int | None = None) -> str:
-        """Name of the study, or of its n-th copy: by more than the name in a database of several checkouts."""
+        """Return the name of the study or of its n-th copy.
+
+        In a database that several checkouts may share, the name includes the sweep's id.
+        """
         name = f"{self.name} {self.id}" if self._choose_storage(plan) else self.name
         copies = self.copies if copies is None else copies
         return f"{name} ({copies + 1})" if copies else name
 
     @property
     def copies(self) -> int:
-        """Number of times that its study was copied, to do failed trials again."""
+        """Number of times that the study was copied to retry failed trials."""
         return self._read_note().get("copies", 0) if self.plan_file.exists() else 0
 
     def note_copies(self, count: int) -> None:
-        """Have the study be its n-th copy from now on."""
+        """Store that the n-th copy of the study is used from now on."""
         noted = self._read_note() | {"copies": count}
         for place in (self.plan_file, self.runs / "sweep.json"):
             write_json(place, noted)
@@ -196,13 +201,13 @@ class SweepFolder:
 
     @contextmanager
     def driving(self) -> Iterator[None]:
-        """Be the one process that drives the sweep inside; `UserError` where another one is."""
-        with hold(self.path / "lock", refusal=f"is driving sweep {self.name}; wait for it"):
+        """Lock the sweep inside this context; raise UserError if another process is running it."""
+        with hold(self.path / "lock", refusal=f"is running sweep {self.name}; wait until it ends"):
             yield
 
     @property
     def is_driven(self) -> bool:
-        """True where some process drives it just now, or did last on another machine, as far as can be seen here."""
+        """True if a process of this machine runs the sweep, or if a lease of another machine was not returned."""
         return is_taken(self.path / "lock") or is_held_elsewhere(self.lease)
 
     def _read_note(self) -> dict[str, Any]:
@@ -211,12 +216,12 @@ class SweepFolder:
 
 
 def refuse_password(plan: SweepPlan) -> None:
-    """Refuse an address with a password among the settings: they are stored."""
+    """Raise UserError if `sweep.storage` contains a password, because the settings are stored in files."""
     storage = plan.config.storage or ""
     if redact(storage) != storage:
         raise UserError(
-            f"sweep.storage={storage}: settings are stored with the sweep, so no password may stand in them; put the "
-            f"whole address into {STORAGE}, in the environment or in .env"
+            f"sweep.storage={storage}: must not contain a password, because settings are stored with the sweep; set "
+            f"{STORAGE} to the whole URL in the environment or in .env instead"
         )
 
 

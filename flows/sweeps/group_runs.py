@@ -1,4 +1,4 @@
-"""A group: the same training for each of several values, as ten seeds, under one name that compares it with others."""
+"""Groups: one run for each of several values, such as ten seeds, under one name that `shepherd compare` takes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PLACES = ("run_dir", "run_name")
 
 
 class Group(NamedTuple):
-    """Runs under one name.
+    """Runs with one group name.
 
     Attributes:
-        name: the key `group` of all of them.
-        trainings: one for each value, or for each of all combinations.
-        workers: how many are trained at once.
-        accelerator: where their networks live.
+        name: value of the key `group` in all runs.
+        trainings: one run for each value, or for each combination of the values of several keys.
+        workers: number of runs at a time.
+        accelerator: `fabric.accelerator` of the runs.
     """
 
     name: str
@@ -41,15 +41,15 @@ class Group(NamedTuple):
 
 
 def has_several(overrides: Sequence[str]) -> bool:
-    """Tell whether a key has several values."""
-    return bool(parse(overrides, groups(), Mistakes()).sweeps)  # what is wrong is told with the rest of the config
+    """Return True if a key has several values."""
+    return bool(parse(overrides, groups(), Mistakes()).sweeps)  # mistakes are reported when the config is composed
 
 
 def group_of(overrides: Sequence[str], workers: int | None = None) -> Group:
-    """The group that was typed, as `exp=ppo seed=0,1,2 group=NAME`, each of its configs checked; nothing is written.
+    """Return the group that overrides such as `exp=ppo seed=0,1,2 group=NAME` define, after checking its configs.
 
-    By default as many runs at once as there are processor cores for. A `UserError` also where a run of this name is
-    there that learns something else.
+    Nothing is written. The default of `workers` is the number of processor cores divided by `num_threads`. Raises
+    UserError for an invalid config, or if a run of this name exists that was trained with other settings.
     """
     overrides = without_plugins(overrides)
     taken_apart = parse(overrides, groups())
@@ -58,10 +58,13 @@ def group_of(overrides: Sequence[str], workers: int | None = None) -> Group:
     name = given.get("group")
     if not name:
         line = taken_apart.sweeps[0].input_line or ""
-        as_list = "" if "(" in line else f"; a list is written {keys[0]}=[{line.partition('=')[2]}]"
-        raise UserError(f"{line}: several values; add group=NAME to train one run for each{as_list}")
+        as_list = "" if "(" in line else f", or write {keys[0]}=[{line.partition('=')[2]}] if one list is meant"
+        raise UserError(f"{line}: several values; add group=NAME to train one run for each value{as_list}")
     if place := next((key for key in PLACES if key in given), None):
-        raise UserError(f"{place}={spell(given[place])}: the runs of a group have folders of their own, by its name")
+        raise UserError(
+            f"{place}={spell(given[place])}: cannot be set for a group, because its name determines the folders of "
+            f"its runs; remove {place}"
+        )
     base = [override for override in overrides if override.partition("=")[0].lstrip("+") not in keys]
     trainings, config, tried = [], None, []
     for point in _points(overrides):
@@ -77,16 +80,17 @@ def group_of(overrides: Sequence[str], workers: int | None = None) -> Group:
     assert config is not None
     if len({training.run_dir for training in trainings}) < len(trainings):
         raise UserError(
-            f"group={name}: two of its runs would have one folder; {', '.join(keys)} differ in the last word"
+            f"group={name}: two of its runs would share a folder; a folder is named by the last word of each varied "
+            f"key and its value, so these must differ (keys: {', '.join(keys)})"
         )
     at_once = workers or max(1, (os.cpu_count() or 1) // config.num_threads)
     return Group(str(name), trainings, min(at_once, len(trainings)), config.fabric.accelerator)
 
 
 def hand_out(group: Group, hands: Hands) -> Iterator[Job]:
-    """The runs to be started, each as soon as there is a hand free, until all have ended.
+    """Yield the unfinished runs, each when a worker is free, and return when all have ended.
 
-    A run that fails does not end the others; at the end a `RunError` says which have.
+    A failed run does not end the others. Raises RunError at the end if runs failed; it names the first one.
     """
     failures: list[str] = []
 
@@ -108,13 +112,13 @@ def hand_out(group: Group, hands: Hands) -> Iterator[Job]:
 
 
 def _points(overrides: Sequence[str]) -> Iterator[Params]:
-    """Every combination of the values, the first key's slowest."""
+    """Yield every combination of the values; the last key varies fastest."""
     dimensions = of_overrides(parse(overrides, groups()).sweeps)
     for dimension in dimensions:
         if dimension.grid is None:
             raise UserError(
-                f"{dimension.key}={dimension.written}: a group wants values that can be counted; `shepherd sweep` "
-                "searches an interval"
+                f"{dimension.key}={dimension.written}: a group needs a finite list of values; list them, or use "
+                "`shepherd sweep` to search an interval"
             )
     values = [[dimension.to_config(value) for value in dimension.grid or ()] for dimension in dimensions]
     for chosen in itertools.product(*values):
@@ -125,6 +129,6 @@ def _refuse_other(training: TrialRun, config: RunConfig, name: str) -> None:
     if training.run.config.exists() and (other := otherwise(training.run, config)):
         key, old, new = other
         raise UserError(
-            f"{key}={spell(new)}: {short_path(training.run_dir)} of group {name} learned with {spell(old)}; choose "
-            "another group"
+            f"{key}={spell(new)}: run {short_path(training.run_dir)} of group {name} was trained with "
+            f"{key}={spell(old)}; choose another group name"
         )

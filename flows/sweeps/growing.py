@@ -1,4 +1,4 @@
-"""The page of a sweep that is at work: written from its beginning, whenever a trial ends, and every few seconds."""
+"""Updates of a running sweep's page: at the start, when a trial ends, and every few seconds."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from flows.sweeps.driving import Sweep
 from flows.sweeps.sweep_report import draw_pictures, write_page
 from rlcore.errors import first_line
 
-SHARE = 20  # drawing pictures takes one of so many parts of the time: trials need the processor
-SHARE_OF_TEXT = 5  # the same of writing the page with the pictures that there are
-FRESH = 10.0  # seconds after which the page is written though no trial has ended: those at work have gone on
-PARTING = 8.0  # seconds in which a sweep that is broken off draws its page once more
+SHARE = 20  # after drawing pictures for 1 s, wait at least 20 s: trials need the processor
+SHARE_OF_TEXT = 5  # after writing the page for 1 s, wait at least 5 s
+FRESH = 10.0  # seconds between two updates if no trial ends
+PARTING = 8.0  # seconds that an interrupted sweep waits for the page thread before the last update
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def growing(sweep: Sweep) -> Iterator[None]:
-    """Keep a sweep's page as it stands inside the `with`; where it is broken off, the page is drawn a last time."""
+    """Update the page of a sweep inside this context, and once more if the sweep is interrupted."""
     ended, over = threading.Event(), threading.Event()
 
     def keep() -> None:
         drawn: Sequence[Picture] = ()
-        stale, due = True, 0.0  # trials have ended since the pictures were drawn; when they may be drawn again
+        stale, due = True, 0.0  # True if a trial ended since the pictures were drawn; earliest time of the next drawing
         while not over.is_set():
             began = time.monotonic()
             if stale and began >= due:
@@ -62,10 +62,10 @@ def growing(sweep: Sweep) -> Iterator[None]:
 
 
 def _draw(sweep: Sweep) -> Sequence[Picture]:
-    """Draw the pictures of the trials as they are now; none if that fails."""
+    """Draw the pictures of the trials; return no pictures if that fails."""
     try:
         return draw_pictures(sweep.folder, sweep.plan, sweep.study)
-    except Exception as error:  # a page is no reason to end a sweep
+    except Exception as error:  # a failure to draw the page must not end the sweep
         _note(sweep, error)
         return ()
 
@@ -79,4 +79,4 @@ def _write(sweep: Sweep, broken: bool = False, drawn: Sequence[Picture] | None =
 
 def _note(sweep: Sweep, error: Exception) -> None:
     name = sweep.folder.name
-    log.warning("the page of sweep %s is not drawn: %s: %s", name, type(error).__name__, first_line(error))
+    log.warning("the page of sweep %s could not be updated: %s: %s", name, type(error).__name__, first_line(error))

@@ -1,4 +1,4 @@
-"""Jobs, how they end, and who does them."""
+"""Jobs of sweeps and groups, how they end, and the protocol of their executors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from flows.sweeps.trial import TrialRun
 from rlcore.errors import DiskFault, Killed, MachineFault, OutOfMemory, machine_fault
 
 FAULTS: dict[str, type[MachineFault]] = {kind.__name__: kind for kind in (DiskFault, OutOfMemory, Killed)}
-DEATHS = 3  # of workers that one job survives: what kills every one of them is the job
+DEATHS = 3  # a job whose workers die this often is not tried again: the job itself is assumed to be the cause
 
 
 class End(NamedTuple):
-    """End of a job: "over", "pruned", "failed", "interrupted", or "unfinished" by a fault of the machine.
+    """End of a job.
 
-    Of one that failed or is unfinished there is a sentence, and of the latter the fault, a name of `FAULTS`.
+    Attributes:
+        state: "over", "pruned", "failed", "interrupted", or "unfinished" (ended by a machine fault).
+        sentence: the reason, if the job failed or is unfinished.
+        fault: name of the machine fault, a key of `FAULTS`, if the job is unfinished.
     """
 
     state: str
@@ -24,19 +27,19 @@ class End(NamedTuple):
 
 
 def end_by(error: Exception) -> End:
-    """End of a job that an exception has ended."""
+    """Return the end of a job that an exception has ended."""
     fault = machine_fault(error)
     sentence = str(fault or error) or type(error).__name__
     return End("unfinished", sentence, type(fault).__name__) if fault else End("failed", sentence)
 
 
 class Job:
-    """Trainings that one worker does one after another, as a sweep's flow hands them out.
+    """Runs that one worker trains one after another.
 
     Args:
-        label: for people: "trial 7: algo.gamma=0.9".
-        trainings: its runs.
-        number: of the trial; None of a run that is no trial.
+        label: name in messages, such as "trial 7: algo.gamma=0.9".
+        trainings: the runs.
+        number: number of the trial; None if the job is not a trial.
     """
 
     def __init__(self, label: str, trainings: Sequence[TrialRun], number: int | None = None) -> None:
@@ -44,22 +47,22 @@ class Job:
 
 
 class Hands(Protocol):
-    """Workers who do the jobs: processes of this machine, or the workers of a pool."""
+    """Executor of jobs: worker processes of this machine, or the workers of a Prefect work pool."""
 
     @property
     def free(self) -> bool:
-        """True where one more can be started."""
+        """True if another job can be started."""
         ...
 
     @property
     def busy(self) -> bool:
-        """True where there is a job to wait for."""
+        """True if `wait` has a job to wait for."""
         ...
 
     def start(self, job: Job) -> None:
-        """Begin a job, or go on with it."""
+        """Start or resume a job."""
         ...
 
     def wait(self) -> tuple[Job, End]:
-        """The next job that ends, and how."""
+        """Wait for the next job that ends and return it and how it ended."""
         ...

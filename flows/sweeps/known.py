@@ -1,4 +1,4 @@
-"""A trial as sampler and pruner know it when another one is asked or judged."""
+"""Copies of a trial with only the information that sampler and pruner should have about it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, TrialState
 
-RUNG = "completed_rung_"  # Optuna's names of what its pruners note on a trial; ours of the note that has when
-RUNGS = "rungs"
-DEFAULT = "default"  # the note on the trial that is the default configuration
+RUNG = "completed_rung_"  # prefix of the attributes that Optuna's pruners set on a trial
+RUNGS = "rungs"  # our attribute with these attributes and the policy step of each
+DEFAULT = "default"  # attribute of the trial that has the default configuration
 
 
 def as_known(trial: FrozenTrial) -> FrozenTrial:
-    """A trial as others see it: one that failed as one that was ended before its first evaluation, the worst there is.
+    """Return a trial as other trials see it; a failed trial becomes one that was pruned before its first evaluation.
 
-    Optuna leaves failed trials out, and `tpe` would try what fails again and again.
+    Optuna ignores failed trials, so `tpe` would sample similar values repeatedly. A trial that was pruned without an
+    evaluation is ranked worst.
     """
     from optuna.trial import TrialState
 
@@ -26,31 +27,31 @@ def as_known(trial: FrozenTrial) -> FrozenTrial:
 
 
 def as_asked(trial: FrozenTrial) -> FrozenTrial:
-    """A trial as it was when it was asked."""
+    """Return a trial as it was when it was sampled, without results."""
     return _copy(trial, 0)
 
 
 def ask_anew(trial: FrozenTrial) -> FrozenTrial:
-    """A trial that failed as one that has only been asked; the default configuration stays noted as such."""
+    """Return a failed trial as it was when it was sampled; the mark of the default configuration is kept."""
     made = as_asked(trial)
     made.user_attrs = {key: note for key, note in trial.user_attrs.items() if key == DEFAULT}
     return made
 
 
 def with_value(trial: FrozenTrial, step: int, value: float | None) -> FrozenTrial:
-    """A trial with one intermediate value, or none."""
+    """Return a copy of a trial with one intermediate value, or with none."""
     made = copy.copy(trial)
     made.intermediate_values = {} if value is None else {step: value}
     return made
 
 
 def until(trial: FrozenTrial, step: int) -> FrozenTrial:
-    """A trial that runs, as it was after so many evaluations."""
+    """Return a running trial as it was at `step`."""
     return _copy(trial, step)
 
 
 def _copy(trial: FrozenTrial, step: int | None, state: TrialState | None = None) -> FrozenTrial:
-    """A trial with what it had before the pruner was asked at an evaluation, or with all."""
+    """Copy a trial with what was known when the pruner decided at `step`; with everything if `step` is None."""
     from optuna.trial import TrialState, create_trial
 
     rungs = trial.system_attrs.get(RUNGS, {})

@@ -1,4 +1,4 @@
-"""Jobs done by processes of this machine, each of them a task of the flow that runs."""
+"""Execution of jobs by worker processes of this machine; each job is a Prefect task."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from prefect.states import Failed  # isort: skip
 
 
 class LocalHands:
-    """Jobs as Prefect tasks of the flow that runs, each of which drives a worker process of this machine.
+    """Executor of jobs as Prefect tasks of the running flow; each task controls a worker process of this machine.
 
     Args:
-        crew: the workers.
-        places: how many there are.
-        review: whether the job is to end now, by what its logs say; called from threads.
+        crew: pool of worker processes.
+        places: number of workers.
+        review: returns True if the job should end now, according to its event logs; called from threads.
     """
 
     def __init__(self, crew: Crew, places: int, review: Callable[[Job], bool]) -> None:
@@ -44,31 +44,31 @@ class LocalHands:
 
     @property
     def free(self) -> bool:
-        """True where a worker has nothing to do."""
+        """True if a worker is idle."""
         return self._busy < self._places
 
     @property
     def busy(self) -> bool:
-        """True where a worker trains."""
+        """True if a worker is training."""
         return self._busy > 0
 
     def start(self, job: Job) -> None:
-        """Begin a job on a worker that is free."""
+        """Start a job on a free worker."""
         self._busy += 1
         _train.submit(self, job).add_done_callback(lambda _: self._ended.put(job))
 
     def wait(self) -> tuple[Job, End]:
-        """The next job that ends, and how."""
+        """Wait for the next job that ends and return it and how it ended."""
         job = self._ended.get()
         self._busy -= 1
-        lost = End("unfinished", "Prefect could not run its task; the log says why", Killed.__name__)
+        lost = End("unfinished", "Prefect could not run its task; see the log for the reason", Killed.__name__)
         end = self._ends.pop(job, lost)
         if end.state != "unfinished":
             tell("ended", {"label": job.label, "number": job.number, "state": end.state, "sentence": end.sentence})
         return job, end
 
     def train(self, job: Job) -> End:
-        """Do a job: what its log says already is not done again."""
+        """Train the runs of a job and return how it ended; finished runs are skipped."""
         try:
             end = self._end_of(job)
         except Exception as error:
@@ -102,7 +102,7 @@ class LocalHands:
 def here(
     workers: int, accelerator: str, log: Path, review: Callable[[Job], bool] = lambda job: False
 ) -> Iterator[LocalHands]:
-    """Hands of this machine: so many workers; where networks live on GPUs, one for each of these at most."""
+    """Start a pool of workers on this machine; on GPUs at most one worker for each visible GPU."""
     gpus = visible_gpus() if accelerator in ("cuda", "gpu") else []
     places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]] or [{}] * workers
     with warm_trainers(WORKER):
@@ -125,13 +125,12 @@ options: dict[str, Any] = {"task_run_name": _name, "cache_policy": NO_CACHE, "pe
 
 @task(name="train", version=VERSION, **options)
 def _train(hands: LocalHands, job: Job) -> Any:
-    """One job."""
     end = hands.train(job)
     return Failed(message=end.sentence) if end.state in ("failed", "unfinished") else end.state
 
 
 def _note_pruned(training: TrialRun) -> None:
-    """Have a run that was to end when its driver was killed say so."""
+    """Record that a run was pruned, if its driver was killed before it could."""
     if training.state == "begun":
         note_end(training.run, Boundary(training.policy_steps, (), False, "pruned"))
         summarise(training.run)

@@ -1,4 +1,4 @@
-"""A sweep's own run in MLflow, there from its beginning: figures and pictures, and below it the runs of its trials."""
+"""Parent run of a sweep in MLflow, with its metrics and pictures; the runs of its trials are its children."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 NOTE = "mlflow.note.content"
-PARTING = 5.0  # seconds in which a sweep that is broken off says so
+PARTING = 5.0  # seconds that an interrupted sweep waits until the parent run exists, to set its status
 log = logging.getLogger(__name__)
 _making = threading.Lock()
 
 
 @contextmanager
 def show(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None]:
-    """Have MLflow show a sweep as running inside the `with`; killed or failed where it is broken off.
+    """Show a sweep as running in MLflow inside this context; if it is interrupted, as killed or failed.
 
-    The run is made in a thread, since MLflow takes seconds to import: nothing waits for it. A store that is away is
-    told at the sweep's end, when its figures are to be brought.
+    The parent run is created in a thread, because MLflow takes seconds to import. An unreachable store is not reported
+    here but at the end of the sweep, by `bring`.
 
     Args:
-        folder: the sweep's.
-        tree: config of one of its trials, which says where its runs are.
+        folder: folders of the sweep.
+        tree: config of one of its trials, which contains the address of the store.
     """
     making = threading.Thread(target=_try, args=(lambda: _run_of(folder, tree),), name="mlflow", daemon=True)
     making.start()
@@ -52,14 +52,14 @@ def show(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None]:
 def bring(
     folder: SweepFolder, tree: Mapping[str, Any], status: Mapping[str, Any], settings: Mapping[str, Any], note: str
 ) -> str:
-    """Bring MLflow up to date with a sweep that is over; gives the id of its run.
+    """Write the results of a finished sweep to MLflow and return the id of the parent run.
 
-    What MLflow has already is not written again. The files of `folder.files` become artifacts.
+    Parameters and metrics that MLflow already has are skipped. The files of `folder.files` become artifacts.
     """
     client, found = _run_of(folder, tree)
     parent = found.info.run_id
     for child in find_tagged(client, OF_SWEEP, folder.id):
-        if PARENT not in child.data.tags:  # it was quicker
+        if PARENT not in child.data.tags:  # the child was created before the parent run
             client.set_tag(child.info.run_id, PARENT, parent)
     for key, value in settings.items():
         if key not in found.data.params:
@@ -73,13 +73,13 @@ def bring(
 
 
 def note_killed(folder: SweepFolder, tree: Mapping[str, Any]) -> None:
-    """Have a sweep that runs, as MLflow says, and that nobody drives, count as killed there."""
+    """Set the status of a sweep in MLflow to killed if it is shown as running but no process runs it."""
     if not folder.is_driven:
         _try(lambda: _end(folder, tree, "KILLED"))
 
 
 def _run_of(folder: SweepFolder, tree: Mapping[str, Any]) -> tuple[MlflowClient, Run]:
-    """A client of the store, and the sweep's run there, made where it is not, and running."""
+    """Return a client of the store and the sweep's parent run; the run is created if needed and set to running."""
     client = reachable_store(store_uri(tree))
     with _making:
         found = run_of_sweep(client, folder.id)
@@ -102,12 +102,12 @@ def _end(folder: SweepFolder, tree: Mapping[str, Any], status: str) -> None:
 def _try(action: Callable[[], object]) -> None:
     try:
         action()
-    except Exception as error:  # whatever a store that is away makes of it: no sweep ends over that
-        log.debug("the sweep is not in MLflow: %s: %s", type(error).__name__, first_line(error))
+    except Exception as error:  # errors of an unreachable store have many types, and must not end the sweep
+        log.debug("MLflow could not be updated with the sweep: %s: %s", type(error).__name__, first_line(error))
 
 
 def _log_values(client: MlflowClient, parent: str, status: Mapping[str, Any]) -> None:
-    """The value of each trial, and the best so far, by the trial's number."""
+    """Log the metrics `value` and `best` (best value so far); their step is the trial's number."""
     from mlflow.entities import Metric
 
     there = {metric.step for metric in client.get_metric_history(parent, "value")}
@@ -119,5 +119,5 @@ def _log_values(client: MlflowClient, parent: str, status: Mapping[str, Any]) ->
         if trial["number"] not in there:
             values = {"value": trial["value"], "best": best}
             missing += [Metric(name, value, now, trial["number"]) for name, value in values.items()]
-    for start in range(0, len(missing), 1000):  # the most that MLflow takes in one call
+    for start in range(0, len(missing), 1000):  # MLflow's limit for one call
         client.log_batch(parent, metrics=missing[start : start + 1000])

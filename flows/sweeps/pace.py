@@ -1,4 +1,4 @@
-"""Distance, in policy steps, at which a sweep's trials are judged, and what one was worth after so many of them."""
+"""Intervals, in policy steps, at which the trials of a sweep are compared, and the score of a trial at a given step."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rlcore.config.groups import RunConfig
 
 @dataclass(frozen=True)
 class Pace:
-    """Distances in policy steps.
+    """Intervals of a sweep's trials in policy steps; the largest value if trials differ.
 
     Attributes:
-        every: between two evaluations; of several distances the largest.
-        longest: of an iteration of any trial: no trial is evaluated more often than once in one.
-        budget: of one training; of several budgets the largest.
+        every: interval between two evaluations (`evaluation.every`).
+        longest: length of the longest iteration of any trial; a run is evaluated at most once in an iteration.
+        budget: length of one run (`algo.total_steps`).
     """
 
     every: int
@@ -28,9 +28,13 @@ class Pace:
 
     @staticmethod
     def of(tried: Sequence[tuple[Params, RunConfig]]) -> Pace:
-        """The pace of a sweep from points of its space, where each key is varied by itself, the first one's at none."""
+        """Return the pace of a sweep, computed from checked points of its space.
+
+        Each point differs from the first one in one key. The lengthening effects of all keys on an iteration are
+        multiplied to get `longest`.
+        """
         first, lengths = tried[0][0], [_iteration(config) for _, config in tried]
-        longest: dict[str, float] = {}  # key -> how many times as long it makes an iteration
+        longest: dict[str, float] = {}  # key -> factor by which it can lengthen an iteration
         for (point, _), length in zip(tried, lengths, strict=True):
             varied = next((key for key in point if point[key] != first.get(key)), "")
             longest[varied] = max(longest.get(varied, 1.0), length / lengths[0])
@@ -42,40 +46,47 @@ class Pace:
 
     @property
     def unit(self) -> int:
-        """The distance in which every trial is evaluated once."""
+        """Interval in which every trial is evaluated at least once."""
         return max(self.every, self.longest)
 
     @property
     def notice(self) -> str | None:
-        """The sentence to be said before the sweep: that some trials are evaluated less often than others."""
+        """Notice that some trials are evaluated less often than others; None if all are evaluated equally often."""
         if self.longest <= self.every:
             return None
         return (
-            f"evaluation.every={self.every}: an iteration of some trials is up to {self.longest} policy steps, so they "
-            "are evaluated less often than others; all are judged by policy steps, and evaluated alike with "
-            f"evaluation.every={self.longest}"
+            f"evaluation.every={self.every}: some trials have iterations of up to {self.longest} policy steps, so they "
+            "are evaluated less often than others; the pruner compares trials at equal policy steps. To "
+            f"evaluate all trials equally often, set evaluation.every={self.longest}"
         )
 
     def recent(self, evaluations: Sequence[tuple[int, float]], count: int) -> list[float]:
-        """The scores of the evaluations (policy steps, score) in the last `count` distances, the last one at least."""
+        """Return the scores of the evaluations in the last `count` intervals of `every` policy steps.
+
+        The score of the last evaluation is always included. `evaluations` are pairs (policy steps, score).
+        """
         if not evaluations:
             return []
         last = evaluations[-1][0] // self.every
         return [score for steps, score in evaluations if steps // self.every > last - count]
 
     def read_scores(self, trainings: Sequence[Sequence[tuple[int, float]]]) -> Iterator[tuple[int, float]]:
-        """Policy steps over all trainings of a trial, each with a budget of its own, and score of their evaluations."""
+        """Yield (policy steps, score) of the evaluations of all runs of a trial.
+
+        Policy steps are counted over the whole trial: run number i starts at i * budget.
+        """
         for number, evaluations in enumerate(trainings):
             for steps, score in evaluations:
                 yield number * self.budget + steps, score
 
     def score_at(self, scores: Mapping[int, float], steps: int) -> float | None:
-        """The worth of a trial after so many policy steps, by its scores as `read_scores` has them.
+        """Return the score of a trial after `steps` policy steps, counted as in `read_scores`.
 
-        On the line between two evaluations of one training, and after the last what that was; None before the first.
+        Scores are interpolated linearly between two evaluations of one run. After its last evaluation, the last score
+        is returned; before its first evaluation, None.
         """
         begin = (steps - 1) // self.budget * self.budget
-        # None comes before `every`: sweeps of earlier versions counted evaluations, as 1, 2, 3.
+        # No evaluation happens before `every`: smaller numbers are from earlier versions, which counted 1, 2, 3.
         known = [at for at in sorted(scores) if begin + self.every <= at <= begin + self.budget]
         if not known or steps < known[0]:
             return None
@@ -83,5 +94,5 @@ class Pace:
 
 
 def _iteration(config: RunConfig) -> int:
-    """Policy steps of an iteration."""
+    """Return the policy steps of an iteration."""
     return config.algo.collect_length * config.width

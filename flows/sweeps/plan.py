@@ -1,4 +1,4 @@
-"""Plan of a sweep: from a preset of conf/sweep and what is typed behind `shepherd sweep` to a checked plan."""
+"""Plan of a sweep, read from a preset in conf/sweep and the arguments of `shepherd sweep`."""
 
 from __future__ import annotations
 
@@ -26,89 +26,93 @@ from rlcore.config.values import nearest, plain
 from rlcore.errors import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-# Keys of a run that its sweep decides.
+# Keys of a run that cannot be set in a sweep, and why.
 OURS = {
-    "seed": "the seeds of a sweep's runs follow from sweep.seed",
-    "run_dir": "the folders of a sweep's runs follow from sweep.name",
-    "run_name": "the folders of a sweep's runs follow from sweep.name",
-    "root_dir": "the folders of a sweep's runs follow from sweep.name; log_root chooses the folder above",
-    "group": "the runs of a sweep are its group: sweep.name",
-    "checkpoint.resume_from": "a trial learns from the beginning",
+    "seed": "cannot be set in a sweep, because seeds are derived from sweep.seed; set sweep.seed",
+    "run_dir": "cannot be set in a sweep, because sweep.name determines the folders of its runs; set sweep.name",
+    "run_name": "cannot be set in a sweep, because sweep.name determines the folders of its runs; set sweep.name",
+    "root_dir": "cannot be set in a sweep, because its runs are in <log_root>/sweeps/<sweep.name>; set log_root",
+    "group": "cannot be set in a sweep, because the group of its runs is sweep.name; set sweep.name",
+    "checkpoint.resume_from": "cannot be set in a sweep, because trials are always trained from the beginning",
 }
 
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """The keys `sweep.*`."""
+    """Configuration of a sweep, the keys `sweep.*`."""
 
-    name: str = arg("", "of the sweep, its folder and its study; default <preset>_<time>")
-    trials: int = arg(20, "how many", low=1)
-    workers: int = arg(2, "trials at once", low=1)
-    seeds: int = arg(1, "training seeds of each trial, the same for all; a trial's value is the IQM over them", low=1)
-    sampler: str = arg("tpe", "how values are chosen", choices=("tpe", "gp", "random", "grid"))
-    startup: int = arg(10, "trials drawn at random before tpe and gp begin, and before anything is pruned", low=0)
-    pruner: str = arg("median", "which trials are ended early", choices=("median", "halving", "hyperband", "none"))
+    name: str = arg("", "name of the sweep, its folder and its study; default <preset>_<time>")
+    trials: int = arg(20, "number of trials", low=1)
+    workers: int = arg(2, "number of trials that run at a time", low=1)
+    seeds: int = arg(
+        1, "number of training seeds of each trial; its value is the interquartile mean over the seeds", low=1
+    )
+    sampler: str = arg("tpe", "method that chooses the values of a trial", choices=("tpe", "gp", "random", "grid"))
+    startup: int = arg(10, "number of random trials before tpe, gp and the median pruner start", low=0)
+    pruner: str = arg("median", "method that ends bad trials early", choices=("median", "halving", "hyperband", "none"))
     warmup: int = arg(
         2,
-        "evaluations of a trial before median may end it",
+        "number of evaluations of a trial before the median pruner may end it",
         low=0,
         needs=Needs("pruner", lambda pruner: pruner == "median", "=median"),
     )
     objective: str = arg(
         "last",
-        "a run's value: mean return of its last evaluations, of all of them (learning speed), or of the final one",
+        "value of a run: mean return of its last evaluations, of all evaluations (learning speed), or of the final one",
         choices=("last", "all", "final"),
     )
     last: int = arg(
         3,
-        "how many times evaluation.every policy steps objective=last takes the mean over",
+        "for objective=last: average the evaluations of the last `last` × evaluation.every policy steps",
         low=1,
         needs=Needs("objective", lambda objective: objective == "last", "=last"),
     )
-    budget: int | None = arg(None, "policy steps of each run; null = the preset's algo.total_steps", low=1)
+    budget: int | None = arg(None, "policy steps of each run; null: algo.total_steps of the preset", low=1)
     mode: str = arg(
         "batch",
-        "batch: the same trials for the same seed; async: every trial chosen by all that is known then",
+        "batch: reproducible from sweep.seed; async: choose each trial from all results available at that time",
         choices=("batch", "async"),
     )
     batch: int = arg(
         4,
-        "trials of a batch: each knows what the batches before came to; sweep.workers at least",
+        "trials in a batch, at least sweep.workers; a trial is chosen from the results of earlier batches",
         low=1,
         needs=Needs("mode", lambda mode: mode == "batch", "=batch"),
     )
-    seed: int = arg(42, "of the sampler, the runs' seeds and the confirmation", low=0)
+    seed: int = arg(42, "seed from which the seeds of the sampler and of all runs are derived", low=0)
     storage: str | None = arg(
-        None, "Optuna's database, as postgresql+psycopg2://…; null = SHEPHERD_SWEEP_STORAGE, else a file"
+        None, "URL of Optuna's database, e.g. postgresql+psycopg2://…; null: SHEPHERD_SWEEP_STORAGE or a SQLite file"
     )
-    confirm_seeds: int = arg(10, "fresh seeds on which the winner meets the default configuration; 0 = off", low=0)
-    overrides: tuple[str, ...] = arg((), "of every run, as one would type them behind `shepherd train`")
-    space: dict[str, Any] = arg({}, "key -> what it is varied between (docs/sweeps.md)")
+    confirm_seeds: int = arg(
+        10, "number of new seeds on which the winner is compared with the default configuration; 0: off", low=0
+    )
+    overrides: tuple[str, ...] = arg((), "overrides of every run, written as for `shepherd train`")
+    space: dict[str, Any] = arg({}, "search space: key -> range or choices of its values (docs/sweeps.md)")
 
     def check(self, prefix: str) -> None:
-        """Refuse workers that would never have anything to do."""
+        """Raise UserError if a batch has fewer trials than there are workers."""
         if self.mode == "batch" and self.workers > self.batch:
             raise UserError(
-                f"{prefix}workers={self.workers}: a batch has {self.batch} trials, so some would always wait; set "
-                f"{prefix}batch={self.workers}, or {prefix}mode=async"
+                f"{prefix}workers={self.workers}: must not exceed the {self.batch} trials of a batch, because some "
+                f"workers would always be idle; set {prefix}batch={self.workers}, or {prefix}mode=async"
             )
 
 
-# What may be set anew for a sweep that is there: none of it changes which trials there are.
+# Keys that may change when a sweep is resumed: none of them changes the values of its trials.
 LATER = ("trials", "workers", "confirm_seeds")
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A sweep that is checked as far as its keys go.
+    """Plan of a sweep with checked keys.
 
     Attributes:
-        config: the keys `sweep.*`, `name` given.
-        base: overrides of every run, `exp=` among them.
-        space: the dimensions, those of the preset first.
-        pace: how often trials are judged; None until `check_plan` has found it.
+        config: the keys `sweep.*`; `name` is never empty.
+        base: overrides of every run, including `exp=`.
+        space: the dimensions; those of the preset come first.
+        pace: intervals at which trials are evaluated; None until `check_plan` has computed it.
         default: the values of the default configuration, which trial 0 has; None if the space does not contain them.
-        outside: the values of the default configuration that the space does not contain, as one would type them.
+        outside: default values that the space does not contain, by key, as text.
     """
 
     config: SweepConfig
@@ -120,14 +124,17 @@ class SweepPlan:
 
     @property
     def size(self) -> int:
-        """Number of trials that there are to be; of a grid no more than it has points."""
+        """Number of planned trials; at most the number of points if the sampler is a grid."""
         if self.config.sampler != "grid":
             return self.config.trials
         return min(self.config.trials, math.prod(len(dimension.grid or ()) for dimension in self.space))
 
 
 def plan(overrides: Sequence[str]) -> SweepPlan:
-    """The sweep that was typed: `sweep=PRESET`, `sweep.KEY=VALUE`, overrides of the runs, and what is varied."""
+    """Return the plan that the arguments of `shepherd sweep` define.
+
+    The arguments are `sweep=PRESET`, `sweep.KEY=VALUE`, overrides of the runs, and the keys to vary.
+    """
     preset = [override.partition("=")[2] for override in overrides if override.startswith("sweep=")]
     if len(preset) > 1:
         raise UserError(f"sweep is given twice, as sweep={preset[0]} and sweep={preset[1]}; keep one")
@@ -139,42 +146,48 @@ def plan(overrides: Sequence[str]) -> SweepPlan:
     stem = preset[0] if preset else next((line[4:] for line in base if line.startswith("exp=")), "sweep")
     name = config.name or f"{stem.replace('/', '_')}_{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
     if not NAME.fullmatch(name):
-        raise UserError(f"sweep.name={name}: letters, digits, dots, dashes and underscores, no others")
+        raise UserError(
+            f"sweep.name={name}: must start with a letter or digit and may contain only letters, digits, dots, dashes "
+            "and underscores"
+        )
     return SweepPlan(dataclasses.replace(config, name=name), base, dimensions)
 
 
 def change(config: SweepConfig, overrides: Sequence[str]) -> SweepConfig:
-    """The settings of a sweep that is there, some set anew."""
+    """Return the settings of an existing sweep with some of them changed by overrides."""
     for override in overrides:
         key = override.partition("=")[0]
         if key.removeprefix("sweep.") not in LATER or not key.startswith("sweep."):
             may = ", ".join(f"sweep.{name}" for name in LATER)
-            raise UserError(f"{override}: of a sweep that has begun only {may} may change; a new one needs a new name")
+            raise UserError(
+                f"{override}: cannot be changed when a sweep is resumed; only {may} can. Start a new sweep under "
+                "another sweep.name"
+            )
     values = plain(config) | _settings([override.removeprefix("sweep.") for override in overrides])
     return build(SweepConfig, values, "sweep.")
 
 
 def presets() -> list[str]:
-    """Return the names that one may write behind `sweep=`; the search path's folders are included."""
+    """Return the names of the presets for `sweep=`, including those in the folders of the search path."""
     return list(groups().get("sweep", ()))
 
 
 def read_preset(name: str) -> dict[str, Any]:
-    """The content of a preset; the first of the config folders that has it."""
+    """Return the content of a preset, from the first config folder that has it."""
     file = next((f for folder in config_folders() if (f := folder / "sweep" / f"{name}.yaml").is_file()), None)
     if file is None:
-        hint = nearest(name, presets()) or f"; presets: {', '.join(presets())}"
+        hint = nearest(name, presets()) or f"; available presets: {', '.join(presets())}"
         raise UserError(f"sweep={name}: no such preset{hint}")
     return _yaml(file.read_text(), str(file))
 
 
 def _settings(own: Sequence[str]) -> dict[str, Any]:
-    """`trials=20` and the like, as values."""
+    """Parse settings such as `trials=20` into values."""
     found: dict[str, Any] = {}
     for override in own:
         key, equals, text = override.partition("=")
         if not equals or not text:
-            raise UserError(f"sweep.{override}: no value; write sweep.{key}=VALUE")
+            raise UserError(f"sweep.{override}: the value is missing; write sweep.{key}=VALUE")
         if key in found:
             raise UserError(f"sweep.{key} is given twice; keep one")
         found[key] = text if key in ("name", "storage") and text != "null" else _value(text)
@@ -192,29 +205,30 @@ def _yaml(text: str, place: str) -> dict[str, Any]:
     try:
         values = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise UserError(f"{place}: this is not YAML ({one_line(error)})") from None
+        raise UserError(f"{place}: not valid YAML ({one_line(error)})") from None
     if not isinstance(values, Mapping):
-        raise UserError(f"{place}: must be a mapping of the keys of SweepConfig")
+        raise UserError(f"{place}: must be a mapping with keys of SweepConfig, such as overrides, trials and space")
     return dict(values)
 
 
 def merge(base: Sequence[str], more: Sequence[str]) -> list[str]:
-    """Overrides with others that replace what they say for the same key."""
+    """Merge two lists of overrides; `more` replaces overrides of the same keys in `base`."""
     keys = {_key(override) for override in more}
     return [*(override for override in base if _key(override) not in keys), *more]
 
 
 def _runs(config: SweepConfig, typed: Sequence[str]) -> tuple[list[str], list[Dimension]]:
-    """The overrides of every run and the dimensions; what is typed replaces what the preset has for a key."""
+    """Return the overrides of every run and the dimensions; arguments replace what the preset sets for a key."""
     budget = [f"algo.total_steps={config.budget}"] if config.budget else []
     lines = without_plugins(merge(merge(config.overrides, budget), typed))
     taken_apart = parse(lines, groups())
-    fixed = {_key(line) for line in typed}  # what the preset itself gives for a key is the default configuration's
+    fixed = {_key(line) for line in typed}  # the preset's own overrides define the default configuration instead
     dimensions = space.of_mapping({key: written for key, written in config.space.items() if key not in fixed})
     dimensions += space.of_overrides(taken_apart.sweeps)
     if not dimensions:
         raise UserError(
-            "nothing is varied: choose a preset, as sweep=ppo, or write algo.optimizer.lr=tag(log,interval(1e-4,1e-2))"
+            "no key is varied: choose a preset, e.g. sweep=ppo, or vary a key, e.g. "
+            "algo.optimizer.lr=tag(log,interval(1e-4,1e-2))"
         )
     for key in (*map(_key, lines), *(dimension.key for dimension in dimensions)):
         if key in OURS:

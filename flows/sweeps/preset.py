@@ -1,4 +1,4 @@
-"""The best configuration of a sweep as a preset, a file that `exp=` takes through the search path."""
+"""Preset file with the best configuration of a sweep; `exp=` finds it through the search path."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from rlcore.store.directory import write_text
 
 
 def best_preset(sweep: Sweep) -> None:
-    """Write the best trial's configuration; nothing where no trial was completed."""
+    """Write the configuration of the best trial as a preset, if a trial was completed."""
     best = sweep.study.best()
     if best is None:
         return
     comment = (
         f"The best of {len(sweep.study.trials)} trials of sweep {sweep.folder.name}: trial {best.number}, "
-        f"value {best.value:.6g}. {'Not confirmed: see the report.' if sweep.config.confirm_seeds == 0 else ''}".strip()
+        f"value {best.value:.6g}. {'It was not confirmed on new seeds.' if not sweep.config.confirm_seeds else ''}"
     )
     overrides = merge(sweep.plan.base, to_overrides(sweep.study.params(best.number)))
-    write_text(sweep.folder.preset, preset(overrides, comment))
+    write_text(sweep.folder.preset, preset(overrides, comment.strip()))
 
 
 def preset(overrides: Sequence[str], comment: str) -> str:
-    """The text of a preset that composes to what the overrides do; `exp=` is among them."""
+    """Return the text of a preset that composes to the same config as the overrides, which include `exp=`."""
     taken_apart, (_, values) = parse(overrides, groups()), compose(overrides)
     chosen = dict(choice.lstrip("+").split("=", 1) for choice in taken_apart.choices)
     defaults = [chosen.pop("exp"), *({f"override /{group}": name} for group, name in chosen.items()), "_self_"]
@@ -50,6 +50,6 @@ def preset(overrides: Sequence[str], comment: str) -> str:
 
 
 def train_command(folder: SweepFolder) -> str:
-    """Command to train with the best configuration."""
+    """Return the command that trains with the best configuration."""
     where = f"SHEPHERD_SEARCH_PATH={short_path(folder.conf)}"
     return f"{where} {bin_folder()}shepherd train exp={folder.preset.stem}"

@@ -1,4 +1,4 @@
-"""Refusals before the first trial: a space whose ends and choices are no config, or do not run here."""
+"""Checks before the first trial: the ends and choices of a space must be valid configs that can run here."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ from rlcore.config.groups import RunConfig
 from rlcore.config.values import at, spell
 from rlcore.errors import UserError
 
-_GROUP = object()  # a group of config files is varied, which has no value in the config
+_GROUP = object()  # stands for the value of a varied group of config files, which has none in the config
 
 
 class Checked(NamedTuple):
-    """A checked plan's figures: the config where every key is at its first end, and the plan's pace."""
+    """Result of checking a plan: the config with the first value of every varied key, and the pace."""
 
     first: RunConfig
     pace: Pace
 
 
 def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
-    """Compose and check both ends, or every choice, of each key, the others at their first; nothing is written.
+    """Compose and check the configs of a sweep: both ends, or every choice, of each key, one key at a time.
 
-    `elsewhere`: neither device nor room is looked for here.
+    The other keys have their first value. Nothing is written. With `elsewhere`, the devices and the free memory and
+    disk space of this machine are not checked.
     """
     config = plan.config
     if config.sampler == "grid" and (without := next((d for d in plan.space if d.grid is None), None)):
         raise UserError(
-            f"{without.key}={without.written}: a grid wants values that can be counted; write choice(…) or range(…)"
+            f"{without.key}={without.written}: sweep.sampler=grid needs a finite list of values; write choice(…) or "
+            "range(…)"
         )
     if config.sampler == "grid" and any(dimension.when for dimension in plan.space):
-        raise UserError("sweep.sampler=grid: the space has keys with `when`, which a grid cannot; use tpe")
+        raise UserError("sweep.sampler=grid: does not support keys with `when` in the space; use sweep.sampler=tpe")
     tried: list[tuple[Params, RunConfig]] = []
     tasks: dict[str, list[str]] = {}
     for point in points(plan.space):
@@ -51,23 +53,23 @@ def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
     late = next((made for _, made in tried if made.evaluation_every > made.algo.total_steps), None)
     if late and config.objective != "final":
         raise UserError(
-            f"evaluation.every={late.evaluation_every}: beyond algo.total_steps={late.algo.total_steps}, so no trial "
-            "would have a value; sweep.objective=final takes the last evaluation"
+            f"evaluation.every={late.evaluation_every}: exceeds algo.total_steps={late.algo.total_steps}, so trials "
+            "would have no evaluation and no value; reduce it, or set sweep.objective=final to use the final evaluation"
         )
     return Checked(tried[0][1], Pace.of(tried))
 
 
 def pace_of(plan: SweepPlan) -> Pace:
-    """The pace of a plan that was checked by an earlier version, which has not noted it."""
+    """Return the pace of a plan that was stored by an earlier version, without its pace."""
     return Pace.of([(point, _compose(plan, point)[0]) for point in points(plan.space)])
 
 
 class Default(NamedTuple):
-    """The default configuration in a space.
+    """Default configuration in relation to a space.
 
     Attributes:
-        values: of the keys that are varied, for trial 0; None if it cannot be a trial of the sweep.
-        outside: those that the space does not contain, as one would type them; "" for a group of config files.
+        values: default values of the varied keys, for trial 0; None if they cannot be a trial of the sweep.
+        outside: default values that the space does not contain, by key, as text; "" for a group of config files.
     """
 
     values: Params | None
@@ -75,15 +77,15 @@ class Default(NamedTuple):
 
 
 def default_of(plan: SweepPlan) -> Default:
-    """Return the default configuration, which is the preset's without what is varied.
+    """Return the default configuration, which is the config without the varied keys.
 
-    A grid has only the points that were typed, so the default configuration is not added to them.
+    A grid has only its own points, so the default configuration is not added to them.
     """
     found: Params = {}
     outside: dict[str, str] = {}
     try:
         _, values = compose(plan.base)
-    except UserError:  # there is no default configuration
+    except UserError:  # the config is not valid without the varied keys
         return Default(None, {})
     for dimension in plan.space:
         if not dimension.present(found):
@@ -97,22 +99,25 @@ def default_of(plan: SweepPlan) -> Default:
 
 
 def describe_outside(plan: SweepPlan) -> str:
-    """Return what trial 0 is if the space does not contain the default configuration; "" if it does."""
+    """Return why trial 0 is not the default configuration; "" if the space contains the default configuration."""
     written = {dimension.key: dimension.written for dimension in plan.space}
     reasons = ", ".join(
-        f"{key}={value} is not in {written[key]}" if value else f"{key} is a group of files, whose default is unknown"
+        f"{key}={value} is not in {written[key]}" if value else f"the default of {key}, a group of files, is unknown"
         for key, value in plan.outside.items()
     )
     return f"not the default configuration: {reasons}" if reasons else ""
 
 
 def first_config(plan: SweepPlan) -> RunConfig:
-    """The config of the point where every key is at its first end."""
+    """Return the config with the first value of every varied key."""
     return _compose(plan, next(points(plan.space)))[0]
 
 
 def points(space: list[Dimension]) -> Iterator[Params]:
-    """The points that are tried: all keys at their first value, then each at its others; those that are there."""
+    """Yield the points to check: all keys at their first value, then each key at its other values.
+
+    A point contains only keys whose `when` condition is met.
+    """
     for varied in (None, *space):
         for value in varied.extremes[1:] if varied else (None,):
             point: Params = {}
@@ -124,7 +129,7 @@ def points(space: list[Dimension]) -> Iterator[Params]:
 
 
 def _first(dimension: Dimension, varied: Dimension | None) -> object:
-    """First value of a dimension, or the one with which the varied one is there."""
+    """Return the first value of a dimension, or the value that the `when` of the varied dimension requires."""
     return varied.when[dimension.key][0] if varied and dimension.key in varied.when else dimension.extremes[0]
 
 
@@ -136,41 +141,44 @@ def _compose(plan: SweepPlan, point: Params) -> tuple[RunConfig, dict[str, objec
             raise UserError(f"{error} ({named.key} is varied: {named.written})") from None
         if any(_is_about(error, line.partition("=")[0].lstrip("+~")) for line in plan.base):
             raise
-        raise UserError(f"{error} (tried with {' '.join(to_overrides(point))})") from None
+        raise UserError(f"{error} (checked with {' '.join(to_overrides(point))})") from None
 
 
 def _is_about(error: UserError, key: str) -> bool:
-    """Tell whether a sentence names a key as the mistaken one."""
+    """Return True if the message of an error is about a key."""
     return str(error).startswith((f"{key}=", f"unknown key '{key}'"))
 
 
 def _task_of_default(plan: SweepPlan, elsewhere: bool) -> str:
-    """Check the configuration that the winner is to be compared with: the same without what is varied."""
+    """Check the default configuration, which the winner is compared with, and return its task."""
     try:
         config, values = compose(plan.base)
         prepare(config, values, here=not elsewhere)
     except UserError as error:
         raise UserError(
-            f"the default configuration, beside which the winner is confirmed, is none: {error}; give the key a value "
-            "in the preset, or sweep.confirm_seeds=0"
+            f"the default configuration, which the winner is compared with, is not valid: {error}; set a default value "
+            "of the key in the preset, or turn the confirmation off with sweep.confirm_seeds=0"
         ) from None
     return task_of(flat(values))
 
 
 def _refuse_unlike(tasks: Mapping[str, Sequence[str]], plan: SweepPlan) -> None:
-    """Refuse trials, or a default configuration, of several tasks (task -> the first point that has it)."""
+    """Raise UserError if trials or the default configuration have different tasks.
+
+    `tasks` maps each task to the first point that has it.
+    """
     if len(tasks) < 2:
         return
     (one, first), (other, second) = list(tasks.items())[:2]
     apart = [line for line in second if line not in first] or second
     raise UserError(
-        f"{' '.join(apart)}: its task is {other}, beside {one} of the others, and returns of unlike tasks cannot be "
-        f"compared; one sweep for each{_tell_varied(apart, plan)}"
+        f"{' '.join(apart)}: its task is {other}, but the task of the other trials is {one}; returns of different "
+        f"tasks cannot be compared, so run one sweep for each task{_tell_varied(apart, plan)}"
     )
 
 
 def _tell_varied(lines: Sequence[str], plan: SweepPlan) -> str:
-    """Tell which of some overrides are varied, in brackets."""
+    """Return a note in parentheses about the overrides that are varied; "" if none is."""
     keys = {line.partition("=")[0] for line in lines}
     written = [f"{d.key} is varied: {d.written}" for d in plan.space if d.key in keys]
     return f" ({', '.join(written)})" if written else ""

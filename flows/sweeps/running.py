@@ -1,4 +1,4 @@
-"""Surroundings of a sweep flow's trials: the sweep that is meant, its lock, signals, and who trains."""
+"""Context of a sweep flow: find or create the sweep, lock it, handle signals, and choose the executor of its jobs."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ from prefect.context import FlowRunContext  # isort: skip
 
 
 def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, SweepFolder]:
-    """The sweep that was typed, checked, new or there with the same settings; and the algorithm whose flow it is.
+    """Check the sweep that the overrides define and store it; return its algorithm's name and its folders.
 
-    `elsewhere`: it is trained on other machines, whose devices are not looked for here.
+    A sweep of this name may exist with the same settings. With `elsewhere`, it is trained on other machines, so
+    devices of this machine are not checked.
     """
     wanted = plan(overrides)
     refuse_password(wanted)
     config, pace = check_plan(wanted, elsewhere)
     folder = SweepFolder(wanted.config.name)
     runs = Path(config.log_root).absolute() / "sweeps" / folder.name
-    if folder.adopt(runs):  # runs that are there are those of the same trials, or nobody's
+    if folder.adopt(runs):  # existing runs must belong to the same trials
         _refuse_other(folder, wanted)
     else:
         folder.check_storage(wanted)
@@ -54,9 +55,9 @@ def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, S
 
 
 def change_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> tuple[str, SweepFolder]:
-    """A sweep that is there, with other settings where they are given, and the algorithm whose flow it is.
+    """Change the settings of an existing sweep; return its algorithm's name and its folders.
 
-    With `failed`, its trials that have failed are to be done again.
+    With `failed`, failed trials are reset, so that they are trained again.
     """
     folder = SweepFolder.existing(name)
     there = folder.read()
@@ -70,20 +71,21 @@ def change_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> t
 
 
 def _take_up_failed(folder: SweepFolder, plan: SweepPlan) -> None:
-    """Have the sweep go on in a copy of its study in which the failed trials have only been asked."""
+    """Replace the study by a copy in which the failed trials are unfinished."""
     study, copies = Study(plan, folder.storage(plan), folder.study_name(plan)), folder.copies + 1
     if not study.list_failed():
         raise UserError(f"--failed: no trial of sweep {folder.name} has failed")
     study.copy(folder.study_name(plan, copies))
-    folder.note_copies(copies)  # from here on the copy counts, whatever becomes of this process
+    folder.note_copies(copies)  # from here on the copy is used, even if this process is killed
     study.delete()
 
 
 @contextmanager
 def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -> Iterator[Sweep]:
-    """Drive the sweep that a flow's parameters mean: nobody else may.
+    """Lock and prepare the sweep that a flow's parameters define, and yield it.
 
-    On a worker its trials are flow runs of the pool; at a terminal, in a notebook or a test processes of this machine.
+    On a Prefect worker, its trials are flow runs of the work pool. Otherwise (command line, notebook, test) they are
+    processes of this machine.
     """
     context = FlowRunContext.get()
     assert context is not None and context.flow_run is not None
@@ -119,12 +121,12 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
 
 
 def _alone(folder: SweepFolder) -> AbstractContextManager[None]:
-    """The place of the one process on any machine that drives a sweep."""
-    return alone(f"sweep-{folder.id}", folder.lease, f"is driving sweep {folder.name}; wait for it")
+    """Return a context in which no other process on any machine may run the sweep."""
+    return alone(f"sweep-{folder.id}", folder.lease, f"is running sweep {folder.name}; wait until it ends")
 
 
 def _find_or_make(algo: str, overrides: list[str], accelerator: str, flow_run: FlowRun) -> SweepFolder:
-    """The sweep that follows from a flow run and its parameters: there already, at a retry say, or made now."""
+    """Return the sweep of a flow run with these parameters; it is created at the first attempt."""
     typed = list(overrides)
     if not any(override.startswith(("sweep=", "exp=")) for override in typed):
         typed.append(f"sweep={algo}")
@@ -134,14 +136,14 @@ def _find_or_make(algo: str, overrides: list[str], accelerator: str, flow_run: F
         typed.append(f"fabric.accelerator={accelerator}")
     name, folder = new_sweep(typed, elsewhere=True)
     if name != algo:
-        raise UserError(f"algo.name={name}: this is flow sweep-{algo}; run flow sweep-{name}")
+        raise UserError(f"algo.name={name}: cannot be run by the flow sweep-{algo}; run the flow sweep-{name}")
     return folder
 
 
 def start(sweep: Sweep, job: Job) -> None:
-    """Begin a job of a sweep, or go on with it; a `UserError` where a folder of it holds another training.
+    """Start or resume a job of a sweep; raise UserError if one of its folders contains a run with other settings.
 
-    A study that was lost, and asks again, may mean other trials than the folders that are left.
+    This can happen if the study was lost: the new study may choose other trials than the existing folders contain.
     """
     for training in job.trainings:
         if not training.run.config.exists():
@@ -149,25 +151,25 @@ def start(sweep: Sweep, job: Job) -> None:
         if other := otherwise(training.run, compose(training.overrides)[0], judged=True):
             key, old, new = other
             raise UserError(
-                f"{key}={spell(new)}: {short_path(training.run_dir)} was trained with {spell(old)}, so it is not "
-                f"{job.label.partition(':')[0]} of this study; move {short_path(training.run_dir.parent)} away, or "
-                "choose another sweep.name"
+                f"{key}={spell(new)}: run {short_path(training.run_dir)} was trained with {key}={spell(old)}, so it "
+                f"does not belong to {job.label.partition(':')[0]} of this study; move "
+                f"{short_path(training.run_dir.parent)} away, or choose another sweep.name"
             )
     sweep.hands.start(job)
 
 
 def _refuse_other(folder: SweepFolder, wanted: SweepPlan) -> None:
-    """Refuse settings that are not those of the sweep of this name."""
+    """Raise UserError if the settings differ from those of the existing sweep of this name."""
     there = folder.read()
     before, now = plain(there.config), plain(wanted.config)
     for key in before.keys() - set(LATER):
         if before[key] != now[key] and key not in ("overrides", "space"):
             raise UserError(
-                f"sweep.{key}={spell(now[key])}: sweep {folder.name} is there with {spell(before[key])}; choose "
-                f"another sweep.name, or go on with it: {folder.resume_command}"
+                f"sweep.{key}={spell(now[key])}: sweep {folder.name} exists with {key}={spell(before[key])}; choose "
+                f"another sweep.name, or resume the existing sweep: {folder.resume_command}"
             )
     if (there.base, there.space) != (wanted.base, wanted.space):
         raise UserError(
-            f"sweep.name={folder.name}: a sweep is there with other overrides or another space; choose another name, "
-            f"or go on with it: {folder.resume_command}"
+            f"sweep.name={folder.name}: a sweep of this name exists with other overrides or another space; choose "
+            f"another name, or resume the existing sweep: {folder.resume_command}"
         )

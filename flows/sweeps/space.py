@@ -1,14 +1,14 @@
-"""The space of a sweep: which keys of the config are varied, and between what. The config's own types decide.
+"""Search space of a sweep: the varied keys of the config and their values. The types of the config's keys apply.
 
-On the command line in Hydra's grammar, in a preset also as a mapping:
+A dimension is written in Hydra's grammar on the command line; in a preset it may also be a mapping:
 
     algo.optimizer.lr=tag(log,interval(1e-5,1e-2))      {type: float, low: 1e-5, high: 1e-2, log: true}
     algo.update_epochs=interval(1,8)                    {type: int, low: 1, high: 8}
     algo.update_epochs=range(2,10,2)                    {type: int, low: 2, high: 8, step: 2}
     algo.rollout_steps=choice(64,128,256)               {type: categorical, choices: [64, 128, 256]}
 
-A mapping may say `when: {other.key: value}`: the key is there where another one of the space has that value, or one of
-a list of values.
+A mapping may contain `when: {other.key: value}`: the key is varied only if the other key of the space has this value,
+or one of a list of values.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 Params = dict[str, Any]  # key -> value, in the order of the space
 TYPES = ("float", "int", "categorical")
 FIELDS = ("type", "low", "high", "log", "step", "choices", "when")
-BARE = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*", re.IGNORECASE)  # text that needs no quotes
+BARE = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*", re.IGNORECASE)  # text without need of quotes
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One key that is varied.
+    """Varied key and its values.
 
     Attributes:
         key: a dotted key, or a group of config files.
         type: "float", "int" or "categorical".
-        written: as the user wrote it, for messages.
+        written: the text that the user wrote, for messages.
         low: smallest value.
-        high: largest value, itself included.
-        log: drawn evenly in its logarithm.
-        step: distance between two values; None: any number, every integer.
-        choices: the values of a categorical key.
-        when: the values of keys before it with which it is there.
+        high: largest value (inclusive).
+        log: True if values are drawn uniformly in their logarithm.
+        step: distance between two values; None for any number or every integer.
+        choices: values of a categorical key.
+        when: condition for the key: earlier key -> the values with which this key is varied.
     """
 
     key: str
@@ -67,12 +67,12 @@ class Dimension:
 
     @property
     def extremes(self) -> tuple[Any, ...]:
-        """Points tried before the first trial: both ends, or every choice."""
+        """Values that are checked before the first trial: both ends, or every choice."""
         return self.choices if self.type == "categorical" else (self._cast(self.low), self._cast(self.high))
 
     @property
     def grid(self) -> list[Any] | None:
-        """All of its values, as Optuna stores them; None where it has no number of them."""
+        """All values as Optuna stores them; None if there are infinitely many."""
         if self.type == "categorical":
             return [to_stored(choice) for choice in self.choices]
         if self.type == "float" and self.step is None:
@@ -82,11 +82,11 @@ class Dimension:
         return [self._cast(self.low + i * step) for i in range(count)]
 
     def present(self, params: Params) -> bool:
-        """Tell whether the key is there beside the values of those before it."""
+        """Return True if the values of earlier keys meet the `when` condition."""
         return all(params.get(key) in wanted for key, wanted in self.when.items())
 
     def suggest(self, trial: Trial) -> Any:
-        """A value from the sampler."""
+        """Sample a value and return it as the config takes it."""
         if self.type == "categorical":
             return self.to_config(trial.suggest_categorical(self.key, [to_stored(choice) for choice in self.choices]))
         if self.type == "int":
@@ -95,7 +95,7 @@ class Dimension:
         return trial.suggest_float(self.key, self.low, self.high, step=self.step, log=self.log)
 
     def distribution(self) -> BaseDistribution:
-        """Distribution that `suggest` draws from."""
+        """Return the distribution that `suggest` samples from."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.type == "categorical":
@@ -105,15 +105,15 @@ class Dimension:
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
     def holds(self, value: Any) -> bool:
-        """Tell whether a value of the config is one that `suggest` may give."""
+        """Return True if the dimension contains a value of the config."""
         if self.type == "categorical":
-            # 0.0 and 0 are one number; True == 1 is none.
+            # 0.0 and 0 are the same value, but True and 1 are not, although True == 1.
             same = (choice for choice in self.choices if isinstance(choice, bool) is isinstance(value, bool))
             return any(value == choice for choice in same)
         return isinstance(value, int | float) and self.distribution()._contains(value)
 
     def to_config(self, value: Any) -> Any:
-        """The value for the config, of one that Optuna has stored."""
+        """Return the config's value for a value that Optuna stores."""
         return next((choice for choice in self.choices if to_stored(choice) == value), value)
 
     def _cast(self, value: float) -> Any:
@@ -121,22 +121,22 @@ class Dimension:
 
 
 def to_stored(value: Any) -> Any:
-    """A value as Optuna can store it: lists and mappings as text."""
+    """Return a value in the form that Optuna stores: lists and mappings become JSON text."""
     return json.dumps(value) if isinstance(value, (list, dict)) else value
 
 
 def to_overrides(params: Params) -> list[str]:
-    """Values as overrides that one would type."""
+    """Return values as overrides of the command line."""
     return [f"{key}={_spell(value)}" for key, value in params.items()]
 
 
 def of_overrides(sweeps: Sequence[Override]) -> list[Dimension]:
-    """The dimensions that were typed, as `algo.gamma=interval(0.9,1)`."""
+    """Return the dimensions of overrides such as `algo.gamma=interval(0.9,1)`."""
     return [_of_override(sweep) for sweep in sweeps]
 
 
 def of_mapping(space: Mapping[str, Any]) -> list[Dimension]:
-    """The dimensions of a preset: key -> a mapping, or what one would type."""
+    """Return the dimensions of a preset's `space`: key -> a mapping, or text as on the command line."""
     found: list[Dimension] = []
     for key, written in space.items():
         if isinstance(written, Mapping):
@@ -144,7 +144,9 @@ def of_mapping(space: Mapping[str, Any]) -> list[Dimension]:
             continue
         sweeps = parse([f"{key}={written}"], groups()).sweeps
         if not sweeps:
-            raise UserError(f"sweep.space.{key}={spell(written)}: one value; write choice(…), range(…) or interval(…)")
+            raise UserError(
+                f"sweep.space.{key}={spell(written)}: a single value; write choice(…), range(…) or interval(…) instead"
+            )
         found += of_overrides(sweeps)
     return found
 
@@ -161,26 +163,26 @@ def _of_override(sweep: Override) -> Dimension:
     if isinstance(value, RangeSweep):
         numbers = list(value.range())
         if not numbers:
-            raise UserError(f"{key}={written}: no value lies in this range")
+            raise UserError(f"{key}={written}: this range contains no value")
         whole = all(float(number).is_integer() for number in numbers)
         kind = "int" if _takes(key, whole, written) else "float"
         step = abs(value.step or 1)
         return _numbers(Dimension(key, kind, written, numbers[0], numbers[-1], "log" in value.tags, step))
     if not isinstance(value, ChoiceSweep):
-        raise UserError(f"{key}={written}: write choice(…), range(…) or interval(…)")
+        raise UserError(f"{key}={written}: cannot be varied this way; write choice(…), range(…) or interval(…)")
     return _categorical(key, written, [_plain(choice) for choice in value.list])
 
 
 def _of_mapping(key: str, given: Mapping[str, Any], before: Sequence[Dimension]) -> Dimension:
     place, written = f"sweep.space.{key}", spell(dict(given))
     if unknown := [name for name in given if name not in FIELDS]:
-        raise UserError(f"unknown key {place}.{unknown[0]}{nearest(unknown[0], FIELDS)}; known: {', '.join(FIELDS)}")
+        raise UserError(f"unknown key {place}.{unknown[0]}{nearest(unknown[0], FIELDS)}; allowed: {', '.join(FIELDS)}")
     kind = given.get("type", "categorical" if "choices" in given else None)
     if kind not in TYPES:
         raise UserError(f"{place}.type={spell(kind)}: must be one of {', '.join(TYPES)}")
     needed = ("choices",) if kind == "categorical" else ("low", "high")
     if missing := [name for name in needed if name not in given]:
-        raise UserError(f"{place}: {missing[0]} is missing; a {kind} has {' and '.join(needed)}")
+        raise UserError(f"{place}: {missing[0]} is missing; type {kind} needs {' and '.join(needed)}")
     when = _condition(place, given.get("when") or {}, before)
     if kind == "categorical":
         choices = given["choices"]
@@ -198,42 +200,42 @@ def _condition(place: str, when: Any, before: Sequence[Dimension]) -> dict[str, 
     for key in when:
         if key not in (known := [dimension.key for dimension in before]):
             hint = nearest(key, known)
-            raise UserError(f"{place}.when: {key} does not stand before it in the space{hint}")
+            raise UserError(f"{place}.when: {key} is not a key that comes earlier in the space{hint}")
     return {key: tuple(value) if isinstance(value, list) else (value,) for key, value in when.items()}
 
 
 def _numbers(dimension: Dimension) -> Dimension:
-    """A dimension of numbers, its ends in order; refused where they contradict each other."""
+    """Return a numeric dimension with its ends in order; raise UserError if its settings contradict each other."""
     d = replace(dimension, low=min(dimension.low, dimension.high), high=max(dimension.low, dimension.high))
     said = f"{d.key}={d.written}"
     if d.type == "int" and not all(float(number).is_integer() for number in (d.low, d.high, d.step or 1)):
-        raise UserError(f"{said}: takes integers, so both ends and the step must be integers")
+        raise UserError(f"{said}: the key is an integer, so both ends and the step must be integers")
     if d.log and d.low <= 0:
-        raise UserError(f"{said}: log wants both ends above 0")
+        raise UserError(f"{said}: both ends must be greater than 0 with log")
     if d.log and d.step not in (None, 1):
-        raise UserError(f"{said}: give log or step, not both")
+        raise UserError(f"{said}: log and step cannot be combined; remove one of them")
     if d.step is not None and d.step <= 0:
-        raise UserError(f"{said}: step must be above 0")
+        raise UserError(f"{said}: step must be greater than 0")
     return replace(d, step=None) if d.log else d
 
 
 def _categorical(key: str, written: str, choices: Any, when: Mapping[str, tuple[Any, ...]] | None = None) -> Dimension:
     if not isinstance(choices, list) or not choices:
-        raise UserError(f"{key}={written}: choices must be a list with one value at least")
+        raise UserError(f"{key}={written}: choices must be a list with at least one value")
     if len({(type(choice), to_stored(choice)) for choice in choices}) < len(choices):
-        raise UserError(f"{key}={written}: a choice stands there twice")
+        raise UserError(f"{key}={written}: a choice is given twice; remove one of them")
     return Dimension(key, "categorical", written, choices=tuple(choices), when=when or {})
 
 
 def _kinds(key: str) -> set[Any]:
-    """The types that a key takes; `Any` where the config does not say."""
+    """Return the types that a key accepts; `Any` if the config does not declare the key."""
     found = [*arguments(RunConfig), *(a for module in ALGORITHMS.values() for a in arguments(module.Config, "algo."))]
     annotation = next((argument.type for argument in found if argument.key == key), Any)
     return {annotation, *typing.get_args(annotation)}
 
 
 def _misread(choice: Any) -> Any:
-    """A choice, and as a number where YAML reads one as text: 1e-3."""
+    """Convert text such as 1e-3, which YAML does not read as a number, to a number."""
     try:
         return float(choice) if isinstance(choice, str) else choice
     except ValueError:
@@ -241,10 +243,10 @@ def _misread(choice: Any) -> Any:
 
 
 def _takes(key: str, whole: bool, written: str) -> bool:
-    """Tell whether a key's numbers are integers; where the config does not say, what was written decides."""
+    """Return True if a key takes integers only; `whole` decides if the config does not declare the key."""
     kinds = _kinds(key)
     if not kinds & {int, float, Any}:
-        raise UserError(f"{key}={written}: takes no numbers; write choice(…)")
+        raise UserError(f"{key}={written}: the key does not take numbers; write choice(…)")
     return whole if Any in kinds else float not in kinds
 
 
@@ -256,7 +258,7 @@ def _number(key: str, value: Any) -> float:
 
 
 def _plain(choice: Any) -> Any:
-    """A choice of Hydra's grammar without its quotes."""
+    """Remove the quotes of a choice in Hydra's grammar."""
     from hydra.core.override_parser.types import QuotedString
 
     if isinstance(choice, QuotedString):

@@ -1,4 +1,4 @@
-"""Storage of a study: Optuna's database, to drive a sweep or only to read what it has come to."""
+"""Storage of a study: Optuna's database, opened for writing or read-only."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def open_storage(url: str) -> BaseStorage:
-    """Optuna's storage at an address, made where it is not there; a `UserError` where it cannot be opened."""
+    """Open Optuna's storage at a URL, creating it if needed; raise UserError if it cannot be opened."""
     from optuna.storages import RDBStorage
 
     try:
         return RDBStorage(url, engine_kwargs=_options(url))
-    except Exception as error:  # SQLAlchemy's, or whatever the database's driver raises
+    except Exception as error:  # of SQLAlchemy or any database driver
         raise UserError(f"sweep.storage={url}: cannot be opened ({_reason(error)})") from None
 
 
 def open_to_read(url: str) -> BaseStorage | None:
-    """Optuna's storage at an address, to which nothing is written; None where there is none.
+    """Open Optuna's storage at a URL without writing to it; return None if it does not exist.
 
-    A `UserError` where there is one that cannot be read.
+    Raises UserError if it exists but cannot be read.
     """
     import sqlalchemy
     from optuna.storages import RDBStorage
@@ -51,11 +51,11 @@ def open_to_read(url: str) -> BaseStorage | None:
 
 @contextmanager
 def storage_errors(doing: str, go_on: str) -> Iterator[None]:
-    """Around the use of a database: what it raises becomes one sentence, which names what goes on.
+    """Convert errors of the database inside this context to one sentence with the command that resumes the sweep.
 
     Args:
-        doing: what cannot be done, as "trial 3 cannot be noted".
-        go_on: the command that does it again.
+        doing: the failed action, such as "trial 3 cannot be stored".
+        go_on: command that resumes the sweep.
     """
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
@@ -63,17 +63,17 @@ def storage_errors(doing: str, go_on: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(f"{error}; once that is mended, go on with: {go_on}") from None
+        raise UserError(f"{error}; after fixing this, resume with: {go_on}") from None
     except (StorageInternalError, SQLAlchemyError) as error:
-        raise RunError(f"{doing} ({_reason(error)}); once that is mended, go on with: {go_on}") from error
+        raise RunError(f"{doing} ({_reason(error)}); after fixing this, resume with: {go_on}") from error
 
 
 def _options(url: str) -> dict[str, object]:
-    # A file is locked for moments by who only reads it (`shepherd sweep status`, a dashboard).
+    # Readers (`shepherd sweep status`, a dashboard) lock a SQLite file for short times.
     return {"connect_args": {"timeout": 60}} if url.startswith("sqlite:") else {"pool_pre_ping": True}
 
 
 def _reason(error: Exception) -> str:
-    """The words of the database's driver; Optuna and SQLAlchemy put long texts around it."""
+    """Return the message of the database driver without the long texts that Optuna and SQLAlchemy add."""
     said = error.__cause__ or error
     return first_line(getattr(said, "orig", None) or said) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Optuna's samplers and pruners: which values a trial gets, and, in policy steps, which one ends early."""
+"""Optuna's samplers, which choose the values of trials, and pruners, which end trials early."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def sampler_of(config: SweepConfig, space: Sequence[Dimension], seed: int) -> BaseSampler:
-    """The sampler of `sweep.sampler` for one trial, whose random stream begins at a seed."""
+    """Return the sampler of `sweep.sampler` for one trial, with its random seed."""
     from optuna import samplers
 
-    with warnings.catch_warnings(action="ignore"):  # of what Optuna calls experimental
+    with warnings.catch_warnings(action="ignore"):  # Optuna's ExperimentalWarning
         if config.sampler == "random":
             return samplers.RandomSampler(seed=seed)
         if config.sampler == "grid":
@@ -31,13 +31,13 @@ def sampler_of(config: SweepConfig, space: Sequence[Dimension], seed: int) -> Ba
 
 
 def pruner_of(config: SweepConfig, pace: Pace) -> BasePruner | None:
-    """The pruner of `sweep.pruner`; the evaluations of `sweep.warmup` and of a rung are as many `pace.every`."""
+    """Return the pruner of `sweep.pruner`, or None; its steps are policy steps."""
     from optuna import pruners
 
     if config.pruner == "median":
-        warmup = (config.warmup + 1) * pace.every  # where the first evaluation after these comes at the earliest
+        warmup = (config.warmup + 1) * pace.every  # earliest policy step of the first evaluation after the warm-up
         return pruners.MedianPruner(n_startup_trials=config.startup, n_warmup_steps=warmup)
-    # The first rung lies where every trial has been evaluated, whatever the length of its iterations.
+    # At the first rung every trial has been evaluated, however long its iterations are.
     if config.pruner == "halving":
         return pruners.SuccessiveHalvingPruner(min_resource=pace.unit)
     if config.pruner == "hyperband":

@@ -1,15 +1,15 @@
-"""A sweep's study: which trials there are, what they came to, which one comes next, and which ends early.
+"""Study of a sweep: its trials and their results, the choice of the next trial, and the decision to prune a trial.
 
-The database is a journal that one process writes, the driver: each trial stands there whole, with its parameters, from
-the moment it is asked, and what it came to from the moment it is known. Sampler and pruner never see it. They see a
-view in memory, built for one trial:
+Only one process, the driver, writes to the database. A trial is stored with its parameters when it is sampled, and its
+result is stored when it is known. Samplers and pruners do not read the database. They read a copy in memory that is
+built for one trial and contains:
 
-    async   every trial before it, as it stands now
-    batch   the trials of earlier batches, told in the order of their numbers, and of its own batch the parameters
+    async   all earlier trials with their current results
+    batch   the trials of earlier batches in the order of their numbers, and the parameters of the trial's own batch
 
-and a sampler's random stream begins anew for each trial, from (sweep.seed, number). In batch mode a trial thus follows
-from the seed and the results of earlier batches alone: not from the order in which workers finish, nor from where a
-driver was killed, and after a resume nothing is drawn twice.
+The sampler's random stream starts from (sweep.seed, number) for each trial. In batch mode a trial therefore depends
+only on the seed and the results of earlier batches. It does not depend on the order in which workers finish, or on
+interruptions and resumes of the driver.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-SAMPLER, TRAINING, CONFIRMATION = range(3)  # streams of sweep.seed
-VIEW = "sweep"  # Hyperband draws a trial's bracket from the study's name: the same for all
+SAMPLER, TRAINING, CONFIRMATION = range(3)  # random streams derived from sweep.seed
+VIEW = "sweep"  # constant, because Hyperband derives a trial's bracket from the study's name
 
 
 class Study:
-    """The trials of one sweep.
+    """Trials of one sweep, stored in a database.
 
     Args:
-        plan: of the sweep.
-        storage: SQLAlchemy's address of the database.
-        name: of the study there; made where it is not.
-        only_read: the database, opened to read a study that is there.
+        plan: plan of the sweep.
+        storage: SQLAlchemy URL of the database.
+        name: name of the study in the database; the study is created if it does not exist.
+        only_read: a database that was opened read-only; the study must exist in it.
 
     Raises:
-        UserError: the database cannot be opened.
-        RunError: it could be, and now fails; from every method.
+        UserError: If the database cannot be opened.
+        RunError: From every method, if the database fails later.
     """
 
     def __init__(self, plan: SweepPlan, storage: str, name: str, only_read: BaseStorage | None = None) -> None:
@@ -63,9 +63,9 @@ class Study:
         self._default = plan.default
         self._optuna = optuna
         self._go_on = sweep_resume_command(plan.config.name)
-        self._lock = threading.Lock()  # at what is read and written: jobs report from threads
-        self._trials: list[FrozenTrial] | None = None  # as last read
-        self._judged: dict[int, int] = {}  # trial -> the evaluation at which it was last asked about
+        self._lock = threading.Lock()  # guards reads and writes, because jobs report from threads
+        self._trials: list[FrozenTrial] | None = None  # cache of the trials
+        self._judged: dict[int, int] = {}  # trial -> policy steps of the last evaluation that the pruner accepted
         with self._watch("the study cannot be opened"):
             self._database = only_read or open_storage(storage)
             made = functools.partial(optuna.create_study, direction="maximize", load_if_exists=True)
@@ -73,7 +73,7 @@ class Study:
 
     @staticmethod
     def there(plan: SweepPlan, storage: str, name: str) -> Study | None:
-        """The study as it is, to be read and nothing else; None where there is none."""
+        """Open an existing study read-only; return None if it does not exist."""
         with storage_errors("the study cannot be read", sweep_resume_command(plan.config.name)):
             database = open_to_read(storage)
         try:
@@ -83,7 +83,7 @@ class Study:
 
     @property
     def trials(self) -> list[FrozenTrial]:
-        """All that were asked, by number; read again when this process, the only one that writes, has written."""
+        """All trials by number. They are cached until this process, the only writer, writes again."""
         with self._lock:
             if self._trials is None:
                 with self._watch("its trials cannot be read"):
@@ -91,33 +91,36 @@ class Study:
             return self._trials
 
     def list_unfinished(self) -> list[int]:
-        """Numbers of the trials that were asked and came to nothing yet."""
+        """Return the numbers of the trials that have no result yet."""
         return [trial.number for trial in self.trials if not trial.state.is_finished()]
 
     def list_failed(self) -> list[int]:
-        """Numbers of the trials that have failed."""
+        """Return the numbers of the trials that have failed."""
         return [trial.number for trial in self.trials if trial.state == self._optuna.trial.TrialState.FAIL]
 
     def copy(self, name: str) -> None:
-        """Copy the study, with failed trials as they were when asked: of one that has ended Optuna changes nothing."""
+        """Copy the study with failed trials reset, because Optuna cannot change a trial that has ended."""
         failed = self.list_failed()
         with self._watch("its study cannot be copied"):
-            if name in self._optuna.get_all_study_names(self._database):  # half a copy, of a process that was killed
+            if name in self._optuna.get_all_study_names(self._database):  # incomplete copy of a killed process
                 self._optuna.delete_study(study_name=name, storage=self._database)
             copy = self._optuna.create_study(storage=self._database, study_name=name, direction="maximize")
             copy.add_trials([ask_anew(trial) if trial.number in failed else trial for trial in self.trials])
 
     def delete(self) -> None:
-        """Delete the study, of which there is a copy."""
+        """Delete the study after it was copied."""
         with self._watch("the study before the copy cannot be deleted"):
             self._optuna.delete_study(study_name=self._study.study_name, storage=self._database)
 
     def params(self, number: int) -> Params:
-        """The values of a trial, in the order of the space."""
+        """Return the values of a trial, in the order of the space."""
         return params_of(self.space, self.trials[number])
 
     def ask(self) -> int | None:
-        """The next trial; None where all were asked, or where its batch waits for the one before."""
+        """Sample the next trial and return its number.
+
+        Returns None if all trials were sampled, or if the next batch has to wait for the previous one.
+        """
         number = len(self.trials)
         if number >= self._size or any(n < self._batch_of(number) for n in self.list_unfinished()):
             return None
@@ -137,10 +140,10 @@ class Study:
         return number
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Note the score of an evaluation after `step` policy steps (`Pace.read_scores`); whether the trial is to end.
+        """Store the score of an evaluation after `step` policy steps (`Pace.read_scores`) and ask the pruner.
 
-        That is asked once at each: told again, the trial goes on. Others are judged by what they were worth after as
-        many policy steps.
+        Returns True if the trial should be pruned. The pruner compares it with the scores of other trials after the
+        same number of policy steps. It is asked once for each evaluation; a repeated report returns False.
         """
         if step <= self._judged.get(number, -1):
             return False
@@ -164,7 +167,7 @@ class Study:
         return ends
 
     def _note_rungs(self, number: int, step: int, attributes: Mapping[str, Any]) -> None:
-        """Keep which rungs a trial has come to, and when: halving and hyperband compare later trials there."""
+        """Store the rungs that a trial has reached, and when; halving and hyperband compare later trials with them."""
         trial = self.trials[number]
         noted = trial.system_attrs.get(RUNGS, {})
         new = {key: (step, value) for key, value in attributes.items() if key.startswith(RUNG) and key not in noted}
@@ -173,11 +176,11 @@ class Study:
                 self._database.set_trial_system_attr(trial._trial_id, RUNGS, noted | new)
 
     def tell(self, number: int, state: str, value: float | None = None, **notes: Any) -> None:
-        """Note what a trial came to: "complete" with its value, "pruned" or "fail". Told again, it stays as it is."""
+        """Store the result of a trial: "complete" with its value, "pruned", or "fail". Repeated calls are ignored."""
         trial = self.trials[number]
         if trial.state.is_finished():
             return
-        if state == "pruned":  # as Optuna itself has it: the last intermediate value
+        if state == "pruned":  # as in Optuna, the value is the last intermediate value
             value = trial.intermediate_values[max(trial.intermediate_values)]
         values = None if value is None else [value]
         states = self._optuna.trial.TrialState
@@ -187,7 +190,7 @@ class Study:
             self._database.set_trial_state_values(trial._trial_id, states[state.upper()], values)
 
     def count_fault(self, number: int) -> int:
-        """Note that a fault of the machine has ended a trial; how often by now."""
+        """Count a machine fault that ended a trial and return the number of its faults."""
         trial = self.trials[number]
         count = trial.user_attrs.get("faults", 0) + 1
         with self._write():
@@ -195,12 +198,12 @@ class Study:
         return count
 
     def best(self) -> FrozenTrial | None:
-        """The complete trial of the highest value, the earlier one of two; None without one."""
+        """Return the completed trial with the highest value (the earliest if several have it), or None."""
         complete = [t for t in self.trials if t.state == self._optuna.trial.TrialState.COMPLETE]
         return max(complete, key=lambda trial: (trial.value, -trial.number), default=None)
 
     def importance(self) -> dict[str, float]:
-        """Share of the spread in value that each key explains; nothing where there are too few trials to say."""
+        """Return the share of the variance of values that each key explains; empty if there are too few trials."""
         complete = [t for t in self.trials if t.state == self._optuna.trial.TrialState.COMPLETE]
         if len(complete) < 2 or len({trial.value for trial in complete}) < 2:
             return {}
@@ -208,13 +211,13 @@ class Study:
             return self._optuna.importance.get_param_importances(self._study)
 
     def seeds(self, stream: int, count: int) -> list[int]:
-        """The first so many seeds of a stream of the sweep: TRAINING of every trial, CONFIRMATION of the winner."""
+        """Return the first `count` seeds of a stream: TRAINING for trials, CONFIRMATION for the confirmation."""
         return [streams.integer(self.config.seed, "sweep", stream, index) for index in range(count)]
 
     @contextmanager
     def _write(self) -> Iterator[None]:
-        """Around a write: nobody reads meanwhile, nor goes on with what was read before."""
-        with self._lock, self._watch("what a trial came to cannot be noted"):
+        """Lock the study for a write and clear the cache afterwards."""
+        with self._lock, self._watch("the result of a trial cannot be stored"):
             yield
             self._trials = None
 
@@ -222,15 +225,15 @@ class Study:
         return storage_errors(f"sweep {self.config.name}: {doing}", self._go_on)
 
     def _batch_of(self, number: int) -> int:
-        """The number of the first trial of its batch; 0 in async mode, where every trial knows of all others."""
+        """Return the number of the first trial of a trial's batch; 0 in async mode."""
         return number // self.config.batch * self.config.batch if self.config.mode == "batch" else 0
 
     def _view(
         self, number: int, sampler: BaseSampler | None = None, pruner: BasePruner | None = None, at: int | None = None
     ) -> optuna.Study:
-        """A study in memory of the trials before this one, as far as it is to know of them.
+        """Return a study in memory with the earlier trials, reduced to what this trial may depend on.
 
-        At a number of policy steps those that are known have one intermediate value, what they were worth then.
+        If `at` is given, each earlier trial has one intermediate value: its score after that many policy steps.
         """
         with warnings.catch_warnings(action="ignore"):
             view = self._optuna.create_study(study_name=VIEW, direction="maximize", sampler=sampler, pruner=pruner)
@@ -245,5 +248,5 @@ class Study:
 
 
 def params_of(space: Sequence[Dimension], trial: FrozenTrial) -> Params:
-    """A trial's values for the config, in the order of the space."""
+    """Return a trial's values for the config, in the order of the space."""
     return {d.key: d.to_config(trial.params[d.key]) for d in space if d.key in trial.params}

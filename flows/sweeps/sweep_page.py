@@ -1,4 +1,4 @@
-"""The page on what came of a sweep so far: one HTML file with its pictures in it, as the page of a comparison is."""
+"""HTML page with the results of a sweep: one file that contains its pictures."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from flows.report.sweep_tables import facts, short_names, short_value, state_wor
 from rlcore.config.values import spell
 
 WIDE = "slices"  # a picture as wide as the page
-OTHER = "Here by the last evaluation of each run, of its best checkpoint; above by what trials are judged by."
+OTHER = (
+    "This section compares the final evaluations of the runs' best checkpoints. "
+    "The verdict at the top of the page compares the runs' values, as defined there."
+)
 
 
 def page(
     status: dict[str, Any], definition: str, command: str, pictures: Sequence[Picture], confirmation: str = ""
 ) -> str:
-    """The page.
+    """Return the page of a sweep as HTML.
 
     Args:
-        status: what `flows.sweeps.sweep_report.status` gives.
-        definition: what a value is.
-        command: what one types to train the best configuration.
-        pictures: of `flows.sweeps.trial_pictures`.
-        confirmation: the comparison's page without its title, as HTML; empty before it.
+        status: result of `flows.sweeps.sweep_report.status`.
+        definition: definition of a trial's value.
+        command: command that trains the best configuration; empty if there is none yet.
+        pictures: pictures of `flows.sweeps.trial_pictures`.
+        confirmation: page of the comparison without its title, as HTML; empty before the confirmation.
 
     Returns:
         HTML; all text of trials is escaped.
@@ -44,21 +47,21 @@ def page(
     parts += [table(["", ""], rows), f'<p class="soft">{escape(definition)}</p>']
     if status["best"]:
         shown = not status["confirmed"] or status["confirmed"].get("better")
-        heading = "The best configuration" if shown else "The best trial, not shown to be better than the default"
+        heading = "Best configuration" if shown else "Best trial (not confirmed to be better than the default)"
         parts.append(section(heading, f"<pre>{escape(command)}</pre>" if command else "", _best(status["best"])))
     if pictures:
         narrow = [drawn for drawn in pictures if drawn.stem != WIDE]
         wide = "".join(figures([drawn]).replace('"pictures"', '"wide"', 1) for drawn in pictures if drawn.stem == WIDE)
-        parts.append(section("What came of it", figures(narrow) if narrow else "", wide))
+        parts.append(section("Trials in pictures", figures(narrow) if narrow else "", wide))
     parts.append(section("All trials", _trials(status)))
     if confirmation:
-        head = f'<h1>Confirmation: winner against default</h1><p class="soft">{OTHER}</p>'
+        head = f'<h1>Confirmation: winner compared with default</h1><p class="soft">{OTHER}</p>'
         parts.append(f'<section class="part">{head}{confirmation}</section>')
     return document(title, *parts)
 
 
 def markdown(status: Mapping[str, Any], definition: str, command: str) -> str:
-    """Page in short, for Prefect and MLflow."""
+    """Return a short form of the page in Markdown, for Prefect and MLflow."""
     lines = [f"## Sweep {status['name']}", "", *(f"- {name}: {said}" for name, said in facts(status)), "", definition]
     if best := status["best"]:
         values = "".join(f"\n| `{key}` | {spell(value)} |" for key, value in best["params"].items())
@@ -86,7 +89,7 @@ def _trials(status: Mapping[str, Any]) -> str:
     for trial in trials:
         said = number(trial["value"]) if trial["value"] is not None else "–"
         values = [short_value(trial["params"].get(key, "–")) for key in keys]
-        name = f"{trial['number']}, the default" if trial.get("default") else str(trial["number"])
+        name = f"{trial['number']} (default)" if trial.get("default") else str(trial["number"])
         cells = [name, state_words(trial["state"], status), said, f"{trial['policy_steps']:,}", *values]
         cells = [escape(cell) for cell in cells]
         rows.append([f"<strong>{cell}</strong>" for cell in cells] if trial == best else cells)

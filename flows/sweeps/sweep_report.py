@@ -1,4 +1,4 @@
-"""Results of a sweep: figures for a program, a page with pictures, the same in MLflow and Prefect."""
+"""Reports of a sweep: results as JSON, the HTML page with pictures, and the results in MLflow and Prefect."""
 
 from __future__ import annotations
 
@@ -38,13 +38,20 @@ ENDED = ("complete", "pruned", "fail")
 
 
 def status(folder: SweepFolder) -> dict[str, Any]:
-    """Figures of what a sweep has come to so far; may be asked while it is driven, and writes nothing.
+    """Return the current results of a sweep. Nothing is written, and the sweep may be running.
 
-    Keys: name; about, what was trained on what, in words; wanted, how many trials there are to be; trials {number,
-    state, params, value, policy_steps}; saved, the policy steps that pruning did; best, one of the trials; confirmed,
-    as `flows.sweeps.confirm` writes it; trial_0, what it is if the space does not contain the default, else ""; lost,
-    where the study is gone a sentence on what is left; go_on, the command line that goes on with a sweep that is not
-    over where nobody drives it, else None.
+    The keys of the result:
+
+    - name: name of the sweep.
+    - about: environment, algorithm, budget, sampler, seed and commit, as text.
+    - wanted: planned number of trials.
+    - trials: list of {number, state, params, value, policy_steps}.
+    - saved: policy steps that pruning saved.
+    - best: the best of the trials, or None.
+    - confirmed: result of the confirmation, as `flows.sweeps.confirm` writes it, or None.
+    - trial_0: why trial 0 is not the default configuration; "" if it is.
+    - lost: a sentence if the study is missing but folders of trials exist, else None.
+    - go_on: the command that resumes the sweep if it is not over and no process runs it, else None.
     """
     plan = folder.read()
     study = Study.there(plan, folder.storage(plan), folder.study_name(plan))
@@ -55,9 +62,9 @@ def status(folder: SweepFolder) -> dict[str, Any]:
 
 
 def report(sweep: Sweep) -> dict[str, Any]:
-    """Write the page and bring the sweep to MLflow and Prefect; what the flow gives.
+    """Write the page, log the results to MLflow and Prefect, and return the result of the flow.
 
-    A `RunError` where no trial was completed.
+    Raises RunError if no trial was completed.
     """
     folder = sweep.folder
     found = write_page(sweep, whole=True)
@@ -67,12 +74,14 @@ def report(sweep: Sweep) -> dict[str, Any]:
     show_sweep(folder.name, rows, note)
     try:
         bring(folder, plain(first_config(sweep.plan)), found, plain(sweep.config), note)
-    except Exception as error:  # whatever a store that is away makes of it: the sweep is done, and lies here
-        log.warning("the sweep is not in MLflow: %s: %s", type(error).__name__, first_line(error))
+    except Exception as error:  # errors of an unreachable store have many types; the results are stored locally
+        log.warning(
+            "the results of the sweep could not be written to MLflow: %s: %s", type(error).__name__, first_line(error)
+        )
     if best is None:
         sentences = [trial["sentence"] for trial in trials if "sentence" in trial]
         raise RunError(f"sweep {folder.name}: no trial was completed; {(sentences or ['all were pruned'])[0]}")
-    result = f"best of {len(trials)} trials: trial {best['number']} with {best['value']:.6g}"
+    result = f"best of {len(trials)} trials: trial {best['number']} with value {best['value']:.6g}"
     if found["confirmed"]:
         result += f"; {found['confirmed']['words']}"
     return {"name": folder.name, "result": result, "best": best, "confirmed": found["confirmed"]}
@@ -81,22 +90,22 @@ def report(sweep: Sweep) -> dict[str, Any]:
 def write_page(
     sweep: Sweep, whole: bool, broken: bool = False, drawn: Sequence[Picture] | None = None
 ) -> dict[str, Any]:
-    """Write the page of a sweep as far as it has come, and report.json.
+    """Write the page of a sweep with its current results, and report.json.
 
     Args:
-        sweep: whose page it is.
-        whole: the sweep is over; the pictures are written beside the page, and after a confirmation the comparison of
-            both sides is made.
-        broken: the sweep is broken off, and the page says how to resume it.
-        drawn: pictures of a moment ago, to be shown again; None draws them.
+        sweep: the sweep.
+        whole: True if the sweep is over. Pictures are then also written to files. After a confirmation, the comparison
+            of the winner and the default configuration is written as well.
+        broken: True if the sweep was interrupted; the page then contains the command that resumes it.
+        drawn: pictures to show; None draws them.
 
     Returns:
-        What `status` gives.
+        The current results, with the keys of `status`.
     """
     folder, plan, study = sweep.folder, sweep.plan, sweep.study
     with sweep.page:
         found: dict[str, Any] = _status(folder, plan, study) | {"go_on": folder.resume_command if broken else None}
-        if sweep.is_reported and not (whole or broken):  # the thread that keeps the page is late
+        if sweep.is_reported and not (whole or broken):  # late call of the thread that updates the page
             return found
         sweep.is_reported = whole
         if drawn is None:
@@ -109,9 +118,9 @@ def write_page(
 
 
 def refresh_page(folder: SweepFolder, found: Mapping[str, Any]) -> None:
-    """Write the page of a sweep that nobody drives and that is not over, if it does not show these figures yet.
+    """Write the page of an unfinished sweep that no process runs, if it does not show these results yet.
 
-    A driver that was killed could not write it. The figures are what `status` gives.
+    A driver that was killed could not write the page. `found` is the result of `status`.
     """
     if not found["go_on"] or found["lost"]:
         return
@@ -120,14 +129,14 @@ def refresh_page(folder: SweepFolder, found: Mapping[str, Any]) -> None:
             plan = folder.read()
             study = Study.there(plan, folder.storage(plan), folder.study_name(plan))
             _write(folder, plan, found, draw_pictures(folder, plan, study))
-    except OSError as error:  # it may be another user's
-        log.warning("%s: the page is not written anew (%s)", short_path(folder.report), error.strerror)
+    except OSError as error:  # the file may belong to another user
+        log.warning("%s: the page could not be updated (%s)", short_path(folder.report), error.strerror)
 
 
 def draw_pictures(
     folder: SweepFolder, plan: SweepPlan, study: Study | None, importance: Mapping[str, float] | None = None
 ) -> list[Picture]:
-    """Draw the pictures of a sweep's trials as they are now."""
+    """Draw the pictures of a sweep's trials with their current results."""
     trials = _trials(folder, plan, study)
     lines = {t["number"]: [r.evaluations for r in _runs(folder, t["number"])] for t in trials}
     return trial_pictures.draw(trials, lines, plan.space, importance or {})
@@ -146,7 +155,7 @@ def _write(
 
 
 def _confirmation(folder: SweepFolder, confirmed: Mapping[str, Any]) -> str:
-    """Compare the winner's and the default's runs, into a folder of its own; the page without its title."""
+    """Write the comparison of the winner and the default configuration; return its page without the title."""
     places = {"winner": folder.runs / f"winner_{confirmed['trial']:04d}", "default": folder.runs / "default"}
     sides = [
         Side(
@@ -160,35 +169,39 @@ def _confirmation(folder: SweepFolder, confirmed: Mapping[str, Any]) -> str:
     try:
         made = write(sides, folder.comparison)
     except UserError as error:
-        log.warning("winner and default are not compared: %s", error)
+        log.warning("the winner and the default configuration could not be compared: %s", error)
         return ""
     return sections(made.made, made.verdict, made.pictures)
 
 
 def definition(config: SweepConfig) -> str:
-    """Definition of a trial's value."""
-    of_run = {
-        "last": f"the mean return of the evaluations in the last {config.last} × evaluation.every policy steps",
-        "all": "the mean return of all evaluations while training",
-        "final": "the mean return of the final evaluation",
+    """Return the definition of a trial's value as a sentence."""
+    of_run = "the mean return of the greedy policy in "
+    of_run += {
+        "last": f"the evaluations of the last {config.last} × evaluation.every policy steps",
+        "all": "all evaluations during training",
+        "final": "the final evaluation",
     }[config.objective]
     if config.seeds == 1:
-        return f"The value of a trial is {of_run}, of one training seed, played greedily."
-    return f"The value of a trial is the interquartile mean, over {config.seeds} training seeds, of {of_run}, greedily."
+        return f"The value of a run is {of_run}. A trial has one run (one training seed)."
+    return (
+        f"The value of a run is {of_run}. The value of a trial is the interquartile mean over its {config.seeds} runs "
+        "(training seeds)."
+    )
 
 
 def _runs(folder: SweepFolder, number: int) -> list[TrialRun]:
-    """The runs of a trial that there are."""
+    """Return the existing runs of a trial."""
     return [TrialRun(place, ()) for place in sorted(folder.trial(number).glob("seed_*"))]
 
 
 def _so_far(folder: SweepFolder, number: int) -> int:
-    """Policy steps of a trial that is at work, all of its runs together."""
+    """Return the policy steps that all runs of a trial have taken so far."""
     return sum(training.policy_steps for training in _runs(folder, number))
 
 
 def _about(folder: SweepFolder, plan: SweepPlan) -> dict[str, str]:
-    """Facts of what was trained and how values were chosen, in words: from the runs that there are, and the plan."""
+    """Describe environment, algorithm, budget, sampler, seed and commit, from the existing runs and the plan."""
     config = plan.config
     runs = [run for place in folder.trials for run in RunDirectory.below(place)]
     told = [run.read_identity() for run in runs]
@@ -197,7 +210,7 @@ def _about(folder: SweepFolder, plan: SweepPlan) -> dict[str, str]:
     if runs:
         budget = runs[0].read_config()["algo"]["total_steps"]
         seeds = f"{config.seeds} {'seed' if config.seeds == 1 else 'seeds'}"
-        found["budget"] = f"{budget:,} policy steps a run, {seeds} a trial"
+        found["budget"] = f"{budget:,} policy steps per run, {seeds} per trial"
     how = f"{config.sampler}, {config.pruner} pruner, {config.mode} mode"
     code = _distinct(f"{one.get('commit', UNKNOWN)[:10]}{'+' if one.get('dirty') is True else ''}" for one in told)
     found |= {"sampler": how, "sweep.seed": str(config.seed), "commit": code}
@@ -209,7 +222,7 @@ def _distinct(values: Iterable[str]) -> str:
 
 
 def _trials(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> list[dict[str, Any]]:
-    """List the trials that were asked, with what each has come to."""
+    """Return the trials with their results."""
     return [
         {
             "number": trial.number,
@@ -229,7 +242,7 @@ def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[s
     fix = f"remove it, and `shepherd sweep resume {folder.name}` confirms again"
     confirmed = read_mapping(folder.confirmed, fix, ("trial",)) if folder.confirmed.exists() else None
     if confirmed and (best is None or confirmed["trial"] != best.number):
-        confirmed = None  # of an earlier winner
+        confirmed = None  # the confirmation of an earlier winner
     whole = [row["policy_steps"] for row in rows if row["state"] == "complete"]
     pruned = [row["policy_steps"] for row in rows if row["state"] == "pruned"]
     return {
@@ -237,7 +250,7 @@ def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[s
         "about": _about(folder, plan),
         "wanted": plan.size,
         "trials": rows,
-        # Had each of them taken what the complete ones did.
+        # Compared with the mean number of policy steps of completed trials.
         "saved": sum(max(0, round(fmean(whole)) - steps) for steps in pruned) if whole else 0,
         "best": best and rows[best.number],
         "confirmed": confirmed,
@@ -247,13 +260,13 @@ def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[s
 
 
 def _tell_rest(folder: SweepFolder, plan: SweepPlan) -> str | None:
-    """A sentence on what is left of a sweep whose study is not there; None where it never had a trial."""
+    """Return a sentence about a sweep with a missing study; None if the sweep has no trial folders."""
     there = len(folder.trials)
     if not there:
         return None
-    again = "the same trials" if plan.config.mode == "batch" else "trials, which in async mode need not be the same,"
+    again = "are the same as before" if plan.config.mode == "batch" else "may differ from before (sweep.mode=async)"
     return (
-        f"gone from {redact(folder.storage(plan))}; {there} trials have folders in {short_path(folder.runs)}. "
-        f"{folder.resume_command} asks for {again} again, and takes what a folder holds where it was trained with its "
-        "trial's values"
+        f"not found in {redact(folder.storage(plan))}, but {short_path(folder.runs)} contains {there} trial folders. "
+        f"{folder.resume_command} creates a new study, whose trials {again}, and reuses a folder if it was trained "
+        "with the values of its trial"
     )

@@ -1,8 +1,9 @@
-"""A process that trains one run after another and imports what that takes once: `python -m flows.sweeps.sweep_worker`.
+"""Worker process that trains one run after another, with all imports done once: `python -m flows.sweeps.sweep_worker`.
 
-It is told and tells in lines of JSON. In: `{"train": {run_dir, overrides, judged}}`, and to a question
-`{"go_on": true|false}`. Out: `ready`; of a training `progress`, `stage`, `evaluated` (the question, where `judged`); at
-its end `ended`, with how (`flows.sweeps.jobs.End`). A signal ends it with a checkpoint, the end of its parent at once.
+It exchanges lines of JSON with its driver. Requests: `{"train": {run_dir, overrides, judged}}`. Events: `ready`; during
+a run `progress` and `stage`; at its end `ended` with the fields of `flows.sweeps.jobs.End`. If `judged`, the worker
+sends `evaluated` after each evaluation and waits for `{"go_on": true|false}`. On a signal it writes a checkpoint and
+exits; if its parent ends, it exits at once.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from rlcore.system.imports import large_imports
 from rlcore.system.printable import print_traceback
 from rlcore.train.boundary import Boundary
 
-TELL_EVERY = 0.5  # seconds between two lines on progress
-FREE_WITHIN = 30.0  # seconds in which the processes of a driver that was killed have left a run
+TELL_EVERY = 0.5  # minimal seconds between two progress events
+FREE_WITHIN = 30.0  # maximal seconds to wait for the processes of a killed worker to exit
 
 
 class SweepWorker:
-    """Answers the driver on the other end of the two pipes."""
+    """Loop that reads requests from stdin, trains, and writes events to stdout."""
 
     def __init__(self) -> None:
         self._output = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)  # what libraries print is no answer
+        os.dup2(2, 1)  # output of libraries goes to stderr, because stdout is for events
         self._told = 0.0
 
     def serve(self) -> None:
-        """Train what is asked for, until nobody asks any more."""
+        """Train the requested runs until stdin is closed."""
         self._tell("ready")
         while line := sys.stdin.readline():
             asked = json.loads(line)["train"]
@@ -53,7 +54,7 @@ class SweepWorker:
                 self._tell("ended", state="over")
 
     def _train(self, run_dir: str, overrides: list[str], judged: bool) -> None:
-        """The training flow's function on a run, new or half-done."""
+        """Train a new or unfinished run."""
         run = RunDirectory(run_dir)
         _wait_until_free(run)
         if not run.config.exists():
@@ -70,7 +71,7 @@ class SweepWorker:
             self._tell("stage", doing=facts["doing"])
 
     def _ask(self, run: RunDirectory, at: Boundary) -> bool:
-        """Ask the driver, where it has an evaluation to judge by, whether it wants the training to end here."""
+        """Return True if the driver wants to end the training; it is asked after each evaluation."""
         if "evaluate" not in at.due:
             return False
         self._tell("evaluated", policy_steps=at.policy_steps)
@@ -86,24 +87,24 @@ def _go_on(run: RunDirectory, at: Boundary) -> bool:
 
 
 def _wait_until_free(run: RunDirectory) -> None:
-    """Wait for the processes of a worker that was killed just now; they end with it."""
+    """Wait until the processes of a killed worker have released the run."""
     deadline = time.monotonic() + FREE_WITHIN
     while run.is_taken() and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
 def load() -> None:
-    """Import what else a training's driver takes, for all that are forked from this process."""
+    """Import the remaining modules that a run needs, for all processes that are forked from this one."""
     with large_imports("prefect"):
         import hydra  # noqa: F401
 
-        import rlcore.envs.make  # by `flows.runs.check` inside its functions, for a mistake's sake
-        import rlcore.judge.policy  # likewise
-        import rlcore.train.fabric  # noqa: F401 - likewise
+        import rlcore.envs.make  # functions of `flows.runs.check` import these modules, which takes time
+        import rlcore.judge.policy
+        import rlcore.train.fabric  # noqa: F401
 
 
 def main() -> NoReturn:
-    """Entry point."""
+    """Run the worker."""
     code = 0
     try:
         with terminable(for_good=True):
@@ -112,7 +113,7 @@ def main() -> NoReturn:
         code = CODE
     with suppress(OSError):
         sys.stderr.flush()
-    os._exit(code)  # in a fork nobody else takes the code
+    os._exit(code)  # in a forked process no caller would pass the exit code on
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A trial: the trainings of one set of values, one for each seed, and what they came to, read from their event logs."""
+"""Runs of a trial, one for each seed, and their results, read from event logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlcore.store.events import COMPLETE
 from rlcore.store.history import history
 from rlcore.train.fingerprint import differences
 
-# Set for every trial, unless the user has: what only costs time where nobody looks at a single run.
+# Defaults of every trial: they turn off what costs time and is only useful for looking at a single run.
 LEAN = (
     "env.capture_video=false",
     "evaluation.baseline_episodes=10",
@@ -35,19 +35,19 @@ LEAN = (
 
 @dataclass(frozen=True)
 class TrialRun:
-    """One run of a sweep or group: the folder where it lies, or will, and the overrides that make it."""
+    """Run of a sweep or group: its folder, which may not exist yet, and the overrides that define it."""
 
     run_dir: Path
     overrides: tuple[str, ...]
 
     @property
     def run(self) -> RunDirectory:
-        """Run directory of the training."""
+        """Directory of the run."""
         return RunDirectory(self.run_dir)
 
     @property
     def state(self) -> str:
-        """Progress of the trial: "new", "begun", "pruned", or "over"; of one that is over the summary is written."""
+        """Progress of the run: "new", "begun", "pruned", or "over" (its summary is written)."""
         if not self.run.config.exists():
             return "new"
         status = self.run.read_summary().get("status")
@@ -55,35 +55,36 @@ class TrialRun:
 
     @property
     def policy_steps(self) -> int:
-        """Taken so far, as far as its log tells."""
+        """Policy steps taken so far, according to the event log."""
         return history(self.run.events).policy_steps
 
     @property
     def evaluations(self) -> list[tuple[int, float]]:
-        """Policy steps and mean greedy return of the evaluations while training, in order."""
+        """Pairs (policy steps, mean greedy return) of the evaluations during training, in order."""
         return [(event["policy_steps"], event["greedy"]["mean"]) for event in history(self.run.events).evaluations]
 
     @property
     def scores(self) -> list[float]:
-        """Mean greedy returns of the evaluations while training, in order."""
+        """Mean greedy returns of the evaluations during training, in order."""
         return [score for _, score in self.evaluations]
 
     def value(self, config: SweepConfig, pace: Pace) -> float:
-        """Value of a trial, by `sweep.objective`; a `RunError` where its log does not say."""
+        """Return the value of the run according to `sweep.objective`; raise RunError if it has no evaluation."""
         if config.objective == "final":
             final = history(self.run.events).last("evaluation", final=True)
             scores = [final["greedy"]["mean"]] if final else []
         else:
             scores = self.scores if config.objective == "all" else pace.recent(self.evaluations, config.last)
         if not scores:
-            raise RunError(f"{self.run_dir}: no evaluation, so it has no value")
+            raise RunError(f"{self.run_dir}: the run has no evaluation, so sweep.objective cannot be computed")
         return fmean(scores)
 
 
 def otherwise(run: RunDirectory, config: RunConfig, judged: bool = False) -> tuple[str, Any, Any] | None:
-    """A key in which a run that is there learned with another value than a config has: key, its value, the config's.
+    """Return the first key in which an existing run differs from a config, as (key, value of the run, value of config).
 
-    `judged`: also one that decides how it was judged, or where it ended.
+    Only keys that affect learning are compared; with `judged`, also the keys of `evaluation` and `early_stop`. Returns
+    None if no key differs.
     """
 
     def deciding(of: RunConfig, init_from: str | None) -> dict[str, Any]:
@@ -91,13 +92,13 @@ def otherwise(run: RunDirectory, config: RunConfig, judged: bool = False) -> tup
         return half | ({part: plain(getattr(of, part)) for part in ("evaluation", "early_stop")} if judged else {})
 
     there = config_of(run)
-    given = run.read_identity().get("init_from", {}).get("given", there.init_from)  # an alias is kept as a folder
+    given = run.read_identity().get("init_from", {}).get("given", there.init_from)  # an alias is stored as a folder
     found = differences(deciding(there, given), deciding(config, config.init_from))
     return next(found, None)
 
 
 def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: str) -> list[TrialRun]:
-    """The runs of a folder, one for each seed, which they are called by."""
+    """Return the runs of a folder, one for each seed, named `seed_<seed>`."""
     found = []
     for seed in seeds:
         place = folder / f"seed_{seed}"
@@ -107,15 +108,15 @@ def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: st
 
 
 def lean(base: Sequence[str], config: SweepConfig) -> list[str]:
-    """Overrides of a trial's runs: a model that nobody has confirmed is not registered, and nobody looks at it."""
+    """Return the overrides of a trial's runs: faster defaults, and no registration of models before confirmation."""
     defaults = [line for line in LEAN if not (config.objective == "final" and line.startswith("algo.run_test"))]
     return merge(merge(defaults, base), ["model_manager.disabled=true"])
 
 
 def read_reports(runs: Sequence[TrialRun], pace: Pace) -> Iterator[tuple[int, float]]:
-    """Policy steps and mean return of the evaluations that a pruner may end a trial at, over all of its runs.
+    """Yield (policy steps, mean return) of the evaluations at which a pruner may end a trial, over all of its runs.
 
-    The last one of a training that is done is not among them: there is nothing left to save.
+    The last evaluation of a completed run is not included, because pruning could no longer save policy steps.
     """
     may_end: list[list[tuple[int, float]]] = []
     for training in runs:
@@ -126,7 +127,7 @@ def read_reports(runs: Sequence[TrialRun], pace: Pace) -> Iterator[tuple[int, fl
 
 
 def iqm(values: Sequence[float]) -> float:
-    """The interquartile mean: without the lowest and the highest quarter; of fewer than four the mean."""
+    """Return the interquartile mean, which ignores the lowest and highest quarter; the mean of fewer than four."""
     return float(statistics.iqm([np.array(values)]))
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a sweep: values, learning curves of trials, which keys mattered, each key beside what came of it."""
+"""Pictures of a sweep: values of trials, learning curves, importance of keys, and values by key."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BLUE, VERMILION, GREEN = COLOURS[:3]
-COLUMNS = 3  # of slices beside each other
+COLUMNS = 3  # of panels in the picture of values by key
 WIDE = 2 * WIDTH
-Row = Mapping[str, Any]  # a trial, as `flows.sweeps.sweep_report.status` gives it
-Lines = Mapping[int, Sequence[Sequence[tuple[int, float]]]]  # trial -> of each seed (policy steps, mean greedy return)
+Row = Mapping[str, Any]  # a trial, as in `flows.sweeps.sweep_report.status`
+Lines = Mapping[int, Sequence[Sequence[tuple[int, float]]]]  # trial -> for each seed (policy steps, mean greedy return)
 MARKS = {"complete": ("o", BLUE), "pruned": ("x", SOFT), "fail": ("v", VERMILION)}
 
 
 def draw(
     trials: Sequence[Row], curves: Lines, space: Sequence[Dimension], shares: Mapping[str, float]
 ) -> list[Picture]:
-    """Every picture that there are figures for.
+    """Draw every picture for which there are data.
 
     Args:
-        trials: in order.
-        curves: of their evaluations.
-        space: what is varied.
-        shares: how much of the spread in value each key explains.
+        trials: the trials in order.
+        curves: evaluations of each trial's runs.
+        space: the varied keys.
+        shares: share of the variance of values that each key explains.
 
     Returns:
         The pictures, in the order of the page.
     """
-    if not trials:  # and matplotlib is not imported beside a sweep that begins
+    if not trials:  # avoids the import of matplotlib when a sweep starts
         return []
     with drawing():
         return list(_every(trials, curves, space, shares))
@@ -55,7 +55,7 @@ def _every(
 
 
 def _history(trials: Sequence[Row]) -> Picture:
-    """The value of each trial by its number, the best so far, at what value others were pruned, and which failed."""
+    """Draw the value of each trial by its number, the best value so far, and pruned and failed trials."""
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = new_figure()
@@ -74,19 +74,19 @@ def _history(trials: Sequence[Row]) -> Picture:
     names = {"complete": "complete", "pruned": "pruned", "fail": "failed"}
     tones = {name: MARKS[state][1] for state, name in names.items() if state in seen}
     legend(figure, ({"best so far": GREEN} if complete else {}) | tones)
-    caption = "Crosses were pruned, at the value that they had then."
+    caption = "Crosses: pruned trials, at their last value before pruning."
     if "fail" in seen:
-        caption += " Triangles at the lower edge have failed, and have no value."
+        caption += " Triangles at the lower edge: failed trials, which have no value."
     return picture(figure, "history", "Value of each trial", caption)
 
 
 def _learning(trials: Sequence[Row], curves: Lines) -> Picture:
-    """Evaluations of every trial along training: the best, the default configuration, all others."""
+    """Draw the evaluations of every trial during training; best trial and default configuration are highlighted."""
     complete = [t for t in trials if t["state"] == "complete"]
     best = max(complete, key=lambda t: (t["value"], -t["number"]))["number"] if complete else None
     default = next((t["number"] for t in trials if t.get("default")), None)
     figure, axes = new_figure()
-    for trial in sorted(trials, key=lambda t: (t["number"] == best, t["number"] == default)):  # those last, above all
+    for trial in sorted(trials, key=lambda t: (t["number"] == best, t["number"] == default)):  # highlighted ones on top
         number: int = trial["number"]
         tone = GREEN if number == best else BLUE if number == default else SOFT
         width, alpha = (0.8, 0.45) if tone == SOFT else (2.0, 1.0)
@@ -103,25 +103,29 @@ def _learning(trials: Sequence[Row], curves: Lines) -> Picture:
     if default not in (None, best):
         named["default"] = BLUE
     legend(figure, named | {"others": SOFT})
-    caption = "Evaluations while training, a line a seed. Crosses: pruned there; triangles: failed after it."
+    caption = (
+        "Mean greedy return of evaluations during training, one line per seed. "
+        "Crosses: last evaluation of pruned trials; triangles: last evaluation of failed trials."
+    )
     return picture(figure, "curves", "Learning curves of trials", caption)
 
 
 def _importance(shares: Mapping[str, float]) -> Picture:
-    """Picture of the share of the spread in value each key explains, the largest on top; the shares add up to 1."""
+    """Draw the share of the variance of values that each key explains, largest on top; the shares sum to 1."""
     names = short_names(list(shares))
     keys = sorted(shares, key=lambda key: shares[key])
     figure, axes = new_figure(height=max(HEIGHT / 2, 0.9 + 0.35 * len(keys)))
     bars = axes.barh([names[key] for key in keys], [shares[key] for key in keys], color=BLUE, height=0.6)
     axes.bar_label(bars, [f"{shares[key]:.0%}" for key in keys], padding=4, fontsize=9, color=INK)
     axes.set_xlim(0, 1.15 * max(shares.values()))
-    axes.set_xlabel("share of the spread in value", color=INK)
+    axes.set_xlabel("share of the variance of values", color=INK)
     axes.grid(visible=False, axis="y")
-    return picture(figure, "importance", "Which keys mattered", "By fANOVA over the completed trials.")
+    caption = "Share of the variance of trial values that each key explains (fANOVA of the completed trials)."
+    return picture(figure, "importance", "Importance of each key", caption)
 
 
 def _slices(trials: Sequence[Row], space: Sequence[Dimension]) -> Picture:
-    """For each key, its value in a trial beside what came of it; later trials are darker."""
+    """Draw a panel for each key: value of the trial by value of the key; later trials are darker."""
     columns, rows = min(COLUMNS, len(space)), -(-len(space) // COLUMNS)
     figure, panels = new_figure(rows, columns, height=2.6 * rows, width=WIDE * columns / COLUMNS)
     flat = list(panels.flat) if rows * columns > 1 else [panels]
@@ -135,12 +139,12 @@ def _slices(trials: Sequence[Row], space: Sequence[Dimension]) -> Picture:
             axes.set_ylabel("value", color=INK)
     for axes in flat[len(space) :]:
         axes.set_visible(False)
-    caption = "Later trials are darker. Crosses were pruned; triangles at the lower edge have failed."
-    return picture(figure, "slices", "Each key beside what came of it", caption)
+    caption = "Later trials are darker. Crosses: pruned trials; triangles at the lower edge: failed trials."
+    return picture(figure, "slices", "Trial value by the value of each key", caption)
 
 
 def _points(axes: Axes, trials: Sequence[Row], xs: Sequence[Any], shaded: bool) -> None:
-    """A mark for each trial that has ended: its value, or the lower edge where it failed."""
+    """Draw a mark for each trial that has ended, at its value, or at the lower edge if it failed."""
     for state, (mark, tone) in MARKS.items():
         for x, trial in zip(xs, trials, strict=True):
             failed = state == "fail"
@@ -161,7 +165,7 @@ def _scale(axes: Axes, dimension: Dimension) -> None:
         axes.set_xticks(range(len(dimension.choices)), [spell(to_stored(choice)) for choice in dimension.choices])
         axes.set_xlim(-0.5, len(dimension.choices) - 0.5)
         return
-    low, high, edge = dimension.low, dimension.high, 0.05  # beyond the ends, where trials lie as well
+    low, high, edge = dimension.low, dimension.high, 0.05  # margin, because trials may be at the ends
     if dimension.log:
         axes.set_xscale("log")
         axes.set_xlim(low * (low / high) ** edge, high * (high / low) ** edge)

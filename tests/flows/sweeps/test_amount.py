@@ -17,20 +17,22 @@ PACE = Pace(every=100, longest=64, budget=1000)
 
 def test_all_runs_are_counted_and_those_of_trials_that_have_ended_are_not() -> None:
     assert amount(plan(VARIED), PACE) == (
-        "7 trials on 2 seeds each + 6 to confirm: 20 runs of 1,000 policy steps, at most 20,000 in all"
+        "7 trials on 2 seeds each + 6 confirmation runs: "
+        "20 runs of 1,000 policy steps, at most 20,000 policy steps in total"
     )
     # 2 trials × 2 seeds + 6 = 10 runs; 10 × 1000 / 50 = 200 s, on two workers 100.
     said = amount(plan(VARIED), PACE, ended=5, speed=50.0)
     assert said.endswith(
-        "10 runs of 1,000 policy steps, at most 10,000 in all; training alone takes about 1:40 (min:s) by the clock, "
-        "with 2 runs at a time of 50 policy steps/s each (median of earlier runs); evaluations and starts come on top"
+        "10 runs of 1,000 policy steps, at most 10,000 policy steps in total; estimated training time 1:40 (min:s) "
+        "with 2 runs at a time at 50 policy steps/s each (median of earlier runs), "
+        "not including evaluations and startup"
     )
-    assert "takes about 1:40:00 (h:min:s) by the clock" in amount(plan(VARIED), PACE, ended=5, speed=50 / 60)
+    assert "; estimated training time 1:40:00 (h:min:s) with" in amount(plan(VARIED), PACE, ended=5, speed=50 / 60)
 
 
 def test_without_a_confirmation_trials_are_all() -> None:
     one = plan(["exp=ppo", "algo.gamma=interval(0.9,1)", "sweep.trials=1", "sweep.confirm_seeds=0"])
-    assert amount(one, PACE) == "1 trial: 1 run of 1,000 policy steps, at most 1,000 in all"
+    assert amount(one, PACE) == "1 trial: 1 run of 1,000 policy steps, at most 1,000 policy steps in total"
 
 
 def test_the_speed_is_that_of_runs_like_these(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def begun(tmp_path: Path) -> Iterator[SweepFolder]:
 
 
 def test_a_sweep_that_nobody_drives_is_told_with_what_goes_on(begun: SweepFolder) -> None:
-    assert ("not driven", f"go on with {begun.resume_command}") in facts(status(begun))
+    assert ("interrupted", f"resume with {begun.resume_command}") in facts(status(begun))
     with begun.driving():
         assert status(begun)["go_on"] is None
     assert status(begun)["go_on"] == begun.resume_command

@@ -101,7 +101,7 @@ def test_what_is_killed_again_and_again_stays_unfinished_and_at_last_has_failed(
     sweep, _ = driven(folder, faults)
     assert [trial.state.name for trial in sweep.study.trials] == ["COMPLETE", "FAIL", *["COMPLETE"] * 4]
     said = sweep.study.trials[1].user_attrs["sentence"]
-    assert f"; {ATTEMPTS} attempts: " in said and "sweep resume always --failed" in said
+    assert f"; gave up after {ATTEMPTS} attempts; retry: " in said and "sweep resume always --failed" in said
 
 
 def test_failed_trials_are_taken_up_again_and_no_other(tmp_path: Path, whole: Any) -> None:

@@ -33,7 +33,7 @@ def test_several_keys_give_every_combination(tmp_path: Path, monkeypatch: pytest
     ("overrides", "said"),
     [
         (["exp=ppo", "seed=0,1"], ["seed=0,1", "group=NAME", "seed=[0,1]"]),
-        (["exp=ppo", "seed=0,1", "group=g", "run_dir=x"], ["run_dir=x", "folders of their own"]),
+        (["exp=ppo", "seed=0,1", "group=g", "run_dir=x"], ["run_dir=x", "cannot be set for a group"]),
         (["exp=ppo", "algo.gamma=interval(0.9,1)", "group=g"], ["algo.gamma=interval(0.9,1)", "shepherd sweep"]),
         (["exp=ppo", "seed=0,1", "group=g", "algo.gamma=2"], ["algo.gamma=2"]),
         (["exp=ppo", "env.id=CartPole-v1,CartPool-v1", "group=g"], ["CartPool-v1"]),

@@ -188,4 +188,4 @@ def test_a_page_that_cannot_be_written_ends_no_sweep(
     monkeypatch.setattr(growing_file, "write_page", fail)
     with growing(Sweep(folder, folder.read())):
         pass
-    assert "the page of sweep mute is not drawn: OSError: no space left" in caplog.text
+    assert "the page of sweep mute could not be updated: OSError: no space left" in caplog.text

@@ -103,9 +103,9 @@ def test_the_page_is_whole_and_nothing_of_a_trial_is_markup() -> None:
     for words in ("better than the default configuration", "shepherd train exp=mine_best", *ABOUT, *ABOUT.values()):
         assert words in text
     assert "<li>trial 1: it &lt;broke&gt; &amp; ended" in text and "<broke>" not in text
-    states = re.findall(r"<tr><td>(?:<strong>)?(\d(?:, the default)?)(?:</strong>)?</td><td>(?:<strong>)?(\w+)", text)
+    states = re.findall(r"<tr><td>(?:<strong>)?(\d(?: \(default\))?)(?:</strong>)?</td><td>(?:<strong>)?(\w+)", text)
     assert states == [
-        ("0, the default", "complete"),
+        ("0 (default)", "complete"),
         ("1", "failed"),
         ("2", "pruned"),
         ("3", "complete"),
@@ -114,7 +114,7 @@ def test_the_page_is_whole_and_nothing_of_a_trial_is_markup() -> None:
     assert re.findall(r"<td><strong>(\d+)</strong>", text) == ["3"]  # the best
     assert not re.findall(r"(?:src|href)=['\"]?http|<script", text)  # nothing from elsewhere
     assert text.count("<svg") == 4
-    assert text.index("Confirmation: winner against default") < text.index("<p>compared</p>")
+    assert text.index("Confirmation: winner compared with default") < text.index("<p>compared</p>")
 
 
 def test_a_sweep_that_is_broken_off_has_stopped_trials_and_titles_may_break() -> None:

@@ -44,8 +44,14 @@ def test_a_folder_with_the_training_of_its_trial_is_taken(sweep: Sweep) -> None:
 @pytest.mark.parametrize(
     ("instead", "said"),
     [
-        ("algo.optimizer.lr=0.0024", r"^algo.optimizer.lr=\S+: mine/trial_0000/seed_\d+ was trained with 0.0024, so"),
-        ("evaluation.episodes=3", r"^evaluation.episodes=10: .* was trained with 3, so it is not trial 0 of"),
+        (
+            "algo.optimizer.lr=0.0024",
+            r"^algo.optimizer.lr=\S+: run mine/trial_0000/seed_\d+ was trained with algo\S+=0.0024, so",
+        ),
+        (
+            "evaluation.episodes=3",
+            r"^evaluation.episodes=10: .* was trained with evaluation.episodes=3, so it does not belong to trial 0 of",
+        ),
     ],
 )
 def test_a_folder_with_another_training_is_refused_by_name(sweep: Sweep, instead: str, said: str) -> None:

@@ -91,10 +91,10 @@ def test_points_of_one_task_are_no_matter_how_they_come_to_it() -> None:
     ("overrides", "said"),
     [
         (["sweep=ppo_cartpol"], ["sweep=ppo_cartpol", "'ppo_cartpole'"]),
-        (["exp=ppo"], ["nothing is varied"]),
+        (["exp=ppo"], ["no key is varied"]),
         (["exp=ppo", LR, "sweep.trails=3"], ["sweep.trails", "'sweep.trials'"]),
         (["exp=ppo", LR, "sweep.trials=many"], ["sweep.trials=many", "integer"]),
-        (["exp=ppo", LR, "sweep.trials="], ["sweep.trials=", "no value"]),
+        (["exp=ppo", LR, "sweep.trials="], ["sweep.trials=", "the value is missing"]),
         (["exp=ppo", LR, "sweep.sampler=tpa"], ["sweep.sampler=tpa", "'tpe'"]),
         (["exp=ppo", LR, "sweep.name=a/b"], ["sweep.name=a/b"]),
         (["exp=ppo", LR, "seed=3"], ["seed", "sweep.seed"]),
@@ -106,11 +106,14 @@ def test_points_of_one_task_are_no_matter_how_they_come_to_it() -> None:
         (["exp=ppo", "algo.dense_act=choice(tanh,rleu)"], ["algo.dense_act=rleu", "'relu'", "choice(tanh,rleu)"]),
         (["exp=ppo", LR, "sweep.workers=9"], ["sweep.workers=9", "sweep.batch=9", "sweep.mode=async"]),
         (["exp=ppo", LR, "sweep.sampler=grid"], ["algo.optimizer.lr", "grid"]),
-        (["exp=choice(ppo,ppo_acrobot)"], ["exp=ppo_acrobot", "Acrobot-v1, beside CartPole-v1", "one sweep for each"]),
+        (
+            ["exp=choice(ppo,ppo_acrobot)"],
+            ["exp=ppo_acrobot", "task is Acrobot-v1, but", "is CartPole-v1;", "one sweep for each"],
+        ),
         (["exp=ppo", LR, "env.id=choice(CartPole-v1,Acrobot-v1)"], ["env.id=Acrobot-v1", "env.id is varied"]),
         (["exp=ppo", "env.max_episode_steps=interval(100,200)"], ["(max_episode_steps=200)"]),
         (["exp=ppo", "env.id=choice(Acrobot-v1)"], ["the default configuration: its task is CartPole-v1"]),
-        (["exp=ppo", LR, "evaluation.every=100000000"], ["evaluation.every", "no trial would have a value"]),
+        (["exp=ppo", LR, "evaluation.every=100000000"], ["evaluation.every", "no evaluation and no value"]),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_made(overrides: list[str], said: list[str]) -> None:
@@ -122,7 +125,7 @@ def test_of_a_sweep_that_is_there_only_what_changes_no_trial_may_change() -> Non
     config = plan(["exp=ppo", LR]).config
     assert change(config, ["sweep.trials=99", "sweep.workers=1"]).trials == 99
     for override in ("sweep.seed=3", "sweep.sampler=random", "algo.gamma=0.9"):
-        with pytest.raises(UserError, match="only sweep.trials, sweep.workers, sweep.confirm_seeds may change"):
+        with pytest.raises(UserError, match=r"resumed; only sweep.trials, sweep.workers, sweep.confirm_seeds can\."):
             change(config, [override])
 
 

@@ -113,7 +113,7 @@ def test_a_list_is_stored_as_text_and_meant_as_a_list() -> None:
     ("written", "said"),
     [
         ("algo.update_epochs=interval(1,2.5)", ["algo.update_epochs=interval(1,2.5)", "integers"]),
-        ("algo.optimizer.lr=tag(log,interval(0,1))", ["log", "above 0"]),
+        ("algo.optimizer.lr=tag(log,interval(0,1))", ["log", "greater than 0"]),
         ("algo.anneal_lr=interval(0,1)", ["algo.anneal_lr", "choice"]),
         ("algo.rollout_steps=choice(64,64)", ["twice"]),
         ("algo.update_epochs=range(4,4)", ["no value"]),
@@ -131,7 +131,7 @@ def test_a_mistake_on_the_command_line_is_a_sentence(written: str, said: list[st
         ({"algo.gamma": {"type": "real", "low": 0, "high": 1}}, ["sweep.space.algo.gamma.type=real", "float"]),
         ({"algo.gamma": {"type": "float", "low": 0.5}}, ["high is missing"]),
         ({"algo.gamma": {"type": "float", "low": 0, "hihg": 1, "high": 1}}, ["hihg", "'high'"]),
-        ({"algo.gamma": 0.9}, ["sweep.space.algo.gamma=0.9", "one value"]),
+        ({"algo.gamma": 0.9}, ["sweep.space.algo.gamma=0.9", "a single value"]),
         ({"algo.gamma": {"choices": [0.9, 1.0], "when": {"algo.lr": 1}}}, ["when", "algo.lr"]),
         ({"algo.gamma": {"type": "float", "low": "a", "high": 1}}, ["low=a", "number"]),
     ],

@@ -45,11 +45,13 @@ def test_a_study_that_is_opened_to_be_read_cannot_be_written(swept: SweepFolder,
     assert Study(plan, *at).ask() == 3
     study = Study.there(plan, *at)
     assert study is not None and study.list_unfinished() == [3]
-    with pytest.raises(RunError, match=r"cannot be noted \(attempt to write a readonly database\).*sweep resume mine$"):
+    with pytest.raises(
+        RunError, match=r"cannot be stored \(attempt to write a readonly database\).*sweep resume mine$"
+    ):
         study.tell(3, "fail", sentence="not to be noted")
 
 
-@pytest.mark.parametrize(("mode", "said"), [("batch", "asks for the same trials"), ("async", "need not be the same")])
+@pytest.mark.parametrize(("mode", "said"), [("batch", "trials are the same as before"), ("async", "may differ")])
 def test_where_the_study_is_lost_status_says_what_resume_would_rebuild_and_makes_none(
     swept: SweepFolder, tmp_path: Path, mode: str, said: str
 ) -> None:
@@ -59,7 +61,7 @@ def test_where_the_study_is_lost_status_says_what_resume_would_rebuild_and_makes
         folder.trial(number).mkdir(parents=True)
     found = status(folder)
     assert found["trials"] == [] and found["best"] is None and found["wanted"] == 3
-    assert "2 trials have folders" in found["lost"] and said in found["lost"]
+    assert "contains 2 trial folders" in found["lost"] and said in found["lost"]
     assert f"sweep resume {mode}" in found["lost"]
     assert ("study", found["lost"]) in facts(found)
     assert not Path(folder.storage(plan).removeprefix("sqlite:///")).exists()
@@ -76,13 +78,13 @@ def test_a_database_without_the_study_is_one_without_it(swept: SweepFolder) -> N
 
 def test_a_database_that_is_none_is_refused_with_the_command_that_goes_on(swept: SweepFolder) -> None:
     (swept.path / "study.db").write_bytes(b"no database" * 1000)
-    with pytest.raises(UserError, match=r"cannot be read \(file is not a database\); once .*sweep resume mine$"):
+    with pytest.raises(UserError, match=r"cannot be read \(file is not a database\); after .*sweep resume mine$"):
         status(swept)
 
 
 def test_a_database_that_cannot_be_opened_to_drive_a_sweep_is_one_too(swept: SweepFolder) -> None:
     (swept.path / "study.db").write_bytes(b"no database" * 1000)
-    with pytest.raises(UserError, match=r"cannot be opened \(file is not a database\); once .*sweep resume mine$"):
+    with pytest.raises(UserError, match=r"cannot be opened \(file is not a database\); after .*sweep resume mine$"):
         Study(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read()))
 
 
@@ -90,5 +92,5 @@ def test_a_database_that_fails_while_a_sweep_is_driven_names_the_command_that_go
     study = Study(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read()))
     with sqlite3.connect(swept.path / "study.db") as database:
         database.execute("DROP TABLE trial_params")
-    with pytest.raises(RunError, match=r"sweep mine: its trials cannot be read \(no such table: trial_params\); once"):
+    with pytest.raises(RunError, match=r"sweep mine: its trials cannot be read \(no such table: trial_params\); after"):
         _ = study.trials

@@ -164,7 +164,7 @@ def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished
         assert run.read_summary()["status"] == "finished" and run.read_summary()["eval"]["greedy"]
         assert run.read_config()["group"] == "pair" and run.read_config()["seed"] == seed
     monkeypatch.chdir(site)
-    with pytest.raises(UserError, match=r"algo.gamma=0.5: .*seed=5 of group pair learned with 0.99"):
+    with pytest.raises(UserError, match=r"algo.gamma=0.5: .*seed=5 of group pair was trained with algo.gamma=0.99"):
         group_of([*words[1:], *small, "algo.gamma=0.5"])
 
 

@@ -214,7 +214,9 @@ def test_a_sweep_keeps_its_trials_there_and_misses_none_when_the_database_is_not
     assert [trial.params for trial in again.trials] == [trial.params for trial in study.trials]
     assert here.rows("optuna", "select study_name from studies") == [(f"first {folder.id}",)]
     monkeypatch.delenv(DATABASE)
-    with pytest.raises(UserError, match=r"sweep first: its trials are in postgresql\+psycopg2://shepherd:\*\*\*@"):
+    with pytest.raises(
+        UserError, match=r"sweep first: its trials are stored in postgresql\+psycopg2://shepherd:\*\*\*@"
+    ):
         SweepFolder("first").storage(plan)
 
 
