@@ -191,7 +191,7 @@ class SweepFolder:
 
     @staticmethod
     def check_storage(plan: SweepPlan) -> None:
-        """Refuse, in a `UserError`, a database of the user's own that cannot be opened; nothing of a sweep is made."""
+        """Raise UserError if the database of `sweep.storage` or the environment cannot be opened."""
         if address := SweepFolder._choose_storage(plan):
             open_storage(address)
 
@@ -211,7 +211,7 @@ class SweepFolder:
         return is_taken(self.path / "lock") or is_held_elsewhere(self.lease)
 
     def _read_note(self) -> dict[str, Any]:
-        fix = f"copy it from {self.name} in the folder `sweeps` of the runs, or move {self.path} away"
+        fix = f"copy it from <log_root>/sweeps/{self.name}, or move {self.path} away"
         return read_mapping(self.plan_file, fix, ("id", "runs", "config"))
 
 

@@ -239,7 +239,7 @@ def _trials(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> list[d
 def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[str, Any]:
     rows = _trials(folder, plan, study)
     best = study and study.best()
-    fix = f"remove it, and `shepherd sweep resume {folder.name}` confirms again"
+    fix = f"remove it and run `shepherd sweep resume {folder.name}` to repeat the confirmation"
     confirmed = read_mapping(folder.confirmed, fix, ("trial",)) if folder.confirmed.exists() else None
     if confirmed and (best is None or confirmed["trial"] != best.number):
         confirmed = None  # the confirmation of an earlier winner
