@@ -1,1 +1,1 @@
-"""Exact saving and restoring of an environment."""
+"""Exact saving and restoring of environments, and the measurement of which method is exact."""

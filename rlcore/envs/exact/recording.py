@@ -1,4 +1,4 @@
-"""Episodes of random actions, recorded so that two of them can be compared bit for bit."""
+"""Recording of episodes with random actions, so that episodes can be compared bit for bit."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rlcore.spec import EnvSpec
 from rlcore.user_code import is_failure, spell_error
 
 MAX_EPISODES = 20
-MAX_STEPS = 4000  # of all episodes together
-MAX_SECONDS = 3.0  # on the processor: what else the machine does must not decide what is found
-MAX_WAIT = 20.0  # seconds on the clock, for environments that mostly wait
-LONGEST_HOLD = 20  # steps for which every other episode holds an action: uniform noise alone never makes a robot fall
+MAX_STEPS = 4000  # over all episodes
+MAX_SECONDS = 3.0  # processor time, so that other load on the machine does not change the result
+MAX_WAIT = 20.0  # seconds of wall-clock time, for environments that mostly wait
+LONGEST_HOLD = 20  # steps; every other episode repeats actions, because a robot never falls under uniform noise
 
 Build = Callable[[], gymnasium.Env]
 
 
 @dataclass
 class Recording:
-    """Record of one episode: every arrival as bytes, the actions, the rewards, and how it ended."""
+    """Record of one episode: arrivals as bytes, actions, rewards, and how it ended."""
 
     arrivals: list[bytes] = field(default_factory=list)
     actions: list[Any] = field(default_factory=list)
@@ -37,13 +37,13 @@ class Recording:
     truncated: bool = False
 
     def reset(self, env: gymnasium.Env, seed: int) -> dict[str, Any]:
-        """Open the episode; gives its observation."""
+        """Start the episode; return its first observation."""
         obs, _ = env.reset(seed=seed)
         self.arrivals.append(arrival_bytes(obs))
         return obs
 
     def step(self, env: gymnasium.Env, action: Any) -> dict[str, Any]:
-        """Take one action; gives the observation."""
+        """Take one action; return the observation."""
         self.actions.append(action)
         obs, reward, terminated, truncated, _ = env.step(action)
         self.arrivals.append(arrival_bytes(obs, float(reward), bool(terminated), bool(truncated)))
@@ -52,7 +52,10 @@ class Recording:
         return obs
 
     def try_step(self, env: gymnasium.Env, action: Any) -> None:
-        """Take an action that, where the episode comes out otherwise, may be forbidden: an error is an end as well."""
+        """Take one action; record an error as the end of the episode.
+
+        An error is possible, because an action can be invalid if the episode differs from the recorded one.
+        """
         try:
             self.step(env, action)
         except BaseException as error:
@@ -63,13 +66,13 @@ class Recording:
 
 
 def arrival_bytes(obs: dict[str, Any], reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> bytes:
-    """Everything that one reset or step returned; equal bytes are equal bits."""
+    """Return the bits of everything that one reset or step returned."""
     parts = [np.asarray(value).tobytes() for value in obs.values()]
     return b"|".join([*parts, np.float64(reward).tobytes(), bytes([terminated, truncated])])
 
 
 def episode_seed(seed: int, episode: int) -> int:
-    """The seed of one episode of the probing."""
+    """Return the seed of one probe episode."""
     return streams.integer(seed, "probe", 1, episode)
 
 
@@ -77,15 +80,15 @@ def record_episodes(make_env: Build, spec: EnvSpec, seed: int) -> tuple[list[Rec
     """Play episodes of random actions, each in a newly built environment.
 
     Args:
-        make_env: builds one environment.
-        spec: of it.
-        seed: of the probing.
+        make_env: function that builds one environment.
+        spec: spec of the environment.
+        seed: seed of the probe.
 
     Returns:
-        The recordings, and which limit ended them: "episodes", "steps" or "seconds".
+        The recordings, and the limit that ended them: "episodes", "steps" or "seconds".
 
     Raises:
-        EnvironmentFault: the environment raises, or gives a reward that is not finite; names episode and step.
+        EnvironmentFault: The environment raises, or returns a reward that is not finite; names episode and step.
     """
     has_time, steps_left, episodes = timer(), MAX_STEPS, []
     for episode in range(MAX_EPISODES):
@@ -103,21 +106,21 @@ def record_episodes(make_env: Build, spec: EnvSpec, seed: int) -> tuple[list[Rec
 def record_episode(
     env: gymnasium.Env, spec: EnvSpec, seed: int, episode: int, steps: int, has_time: Callable[[], bool]
 ) -> Recording:
-    """Play one of the probing's episodes of random actions.
+    """Play one probe episode of random actions.
 
     Args:
-        env: to play in.
-        spec: of it.
-        seed: of the probing.
-        episode: its number; every other one holds its actions for some steps.
-        steps: actions at most.
-        has_time: whether it may go on.
+        env: the environment.
+        spec: spec of the environment.
+        seed: seed of the probe.
+        episode: number of the episode; in odd episodes each action is repeated for some steps.
+        steps: maximum number of actions.
+        has_time: function that returns False if the time is used up.
 
     Returns:
         The recording.
 
     Raises:
-        EnvironmentFault: the environment raises, or gives a reward that is not finite; names episode and step.
+        EnvironmentFault: The environment raises, or returns a reward that is not finite; names episode and step.
     """
     rng, recording = streams.generator(seed, "probe", 0, episode), Recording()
     try:
@@ -144,15 +147,15 @@ def record_episode(
 
 
 def timer() -> Callable[[], bool]:
-    """A function that says whether there is time left, from now on."""
+    """Start a timer; return a function that returns True until its time is used up."""
     cpu, wall = time.process_time() + MAX_SECONDS, time.monotonic() + MAX_WAIT
     return lambda: time.process_time() < cpu and time.monotonic() < wall
 
 
 def allowed_action(action: Any, spec: EnvSpec, obs: dict[str, Any]) -> Any:
-    """An action in the environment's own form, its sub-actions replaced by the next choice that an observation allows.
+    """Replace sub-actions that the masks of an observation forbid by the next allowed choice.
 
-    The action itself, the same object, where it is allowed or there are no masks.
+    Return the same object if the action is allowed, or if there are no masks.
     """
     if not (keys := spec.mask_keys):
         return action
@@ -170,9 +173,9 @@ def allowed_action(action: Any, spec: EnvSpec, obs: dict[str, Any]) -> Any:
 
 
 def random_action(spec: EnvSpec, rng: np.random.Generator, obs: dict[str, Any] | None = None) -> Any:
-    """A uniformly random action in the environment's own form; unbounded elements of a Box are standard normal.
+    """Draw a uniformly random action in the form of the action space; unbounded elements of a Box are standard normal.
 
-    Of discrete ones those alone that the masks in an observation allow, where one is given.
+    If an observation is given, discrete actions are drawn among the choices that its masks allow.
     """
     action, keys = spec.action, spec.mask_keys if obs is not None else ()
     if action.continuous:

@@ -1,15 +1,15 @@
-"""States of many environments as one: arrays of all of them, where each had a dict of its own.
+"""Stacked states of many environments: one dict of arrays instead of one dict per environment.
 
-What they have in common is kept once, what differs as an array over the environments, so that the state of a wide run
-has as many entries as that of a narrow one. Every entry is a dict whose first key says how it is kept:
+Common values are stored once, different values as an array over the environments. Therefore the number of entries does
+not depend on the number of environments. Every entry is a dict, and its first key names the form:
 
-    same     the value, where all have it
-    fields   key -> entry, where all have dicts of these keys
-    arrays   [B, ...], where all have arrays of one type and shape
-    rows     those of all arrays one after another, and their `lengths` [B], where they differ in their first axis alone
-    numbers  [B], Python's numbers of one type
-    wide     [B, 2] uint64, whole numbers of up to 128 bits as their high and low halves
-    groups   number -> entry, and which group each environment is `of` [B], where they have no form in common
+    same     one value that all environments share
+    fields   key -> entry, if all values are dicts with these keys
+    arrays   [B, ...], if all values are arrays of one type and shape
+    rows     concatenated arrays and their `lengths` [B], if the arrays differ in the size of their first axis only
+    numbers  [B], Python numbers of one type
+    wide     [B, 2] uint64, high and low halves of integers of up to 128 bits
+    groups   number -> entry, and `of` [B], the group of each environment, if the values have different forms
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
 def stack(values: Sequence[Any]) -> State:
-    """One entry of the values of B environments: JSON values, arrays of numbers, and dicts of them with text keys."""
+    """Stack the values of B environments: JSON values, arrays of numbers, and dicts of them with text keys."""
     forms = [_form(value) for value in values]
     groups: dict[Hashable, list[Any]] = {}
     for form, value in zip(forms, values, strict=True):
@@ -39,9 +39,9 @@ def stack(values: Sequence[Any]) -> State:
 
 
 def stack_encoded(values: Sequence[Any], one: Callable[[Any], Any] = encode) -> State:
-    """Return `stack([one(value) for value in values])`; quickly for generators and for what their states consist of.
+    """Return `stack([one(value) for value in values])`; fast for random generators and the parts of their states.
 
-    `one` is `encode`, or inside a container `encode_inner`. An OpaqueValueError if the state of a value cannot be read.
+    `one` is `encode`, or `encode_inner` inside a container. Raise OpaqueValueError if a value cannot be encoded.
     """
     first, kind = values[0], type(values[0])
     if set(map(type, values)) == {kind}:
@@ -66,7 +66,7 @@ def stack_encoded(values: Sequence[Any], one: Callable[[Any], Any] = encode) -> 
 
 
 def unstack(entry: State, count: int) -> list[Any]:
-    """The values that `stack` was given, for `count` environments; a ValueError where it was given another number."""
+    """Return the values that were stacked; raise ValueError if their number is not `count`."""
     kind = next(iter(entry))
     content = entry[kind]
     if kind == "same":
@@ -76,12 +76,12 @@ def unstack(entry: State, count: int) -> list[Any]:
         return [{key: column[i] for key, column in columns.items()} for i in range(count)]
     found = _regroup(entry) if kind == "groups" else _values(entry, kind)
     if len(found) != count:
-        raise ValueError(f"a state of {len(found)} environments where {count} are")
+        raise ValueError(f"the state has {len(found)} environments, but {count} are needed")
     return found
 
 
 def _form(value: Any) -> Hashable:
-    """The form of a value: those of one form go into one array."""
+    """Return the form of a value; values of one form are stored in one array."""
     if isinstance(value, dict):
         return dict, tuple(value)
     if isinstance(value, np.ndarray):
@@ -92,7 +92,7 @@ def _form(value: Any) -> Hashable:
 
 
 def _stack(values: Sequence[Any]) -> State:
-    """One entry of values of one form."""
+    """Stack values of one form."""
     first = values[0]
     if isinstance(first, dict):
         return {"fields": {key: stack([value[key] for value in values]) for key in first}}
@@ -108,7 +108,7 @@ def _stack(values: Sequence[Any]) -> State:
 
 
 def _stack_numbers(first: Any, numbers: np.ndarray) -> State:
-    # Bits, not values: 0.0 and -0.0 are equal, NaN and NaN are not.
+    # Compare bits instead of values, because 0.0 == -0.0 and NaN != NaN.
     same = (numbers[:, None].view(np.uint8) == numbers[:1, None].view(np.uint8)).all()
     return {"same": first} if same else {"numbers": numbers}
 
@@ -124,7 +124,7 @@ def _values(entry: State, kind: str) -> list[Any]:
         return [content[begin:end].copy() for begin, end in zip([0, *ends], ends, strict=False)]
     if kind == "arrays":
         return [content[i, ...].copy() for i in range(len(content))]
-    raise ValueError(f"no such entry of a state: {kind!r}")
+    raise ValueError(f"unknown form {kind!r} in a stacked state")
 
 
 def _regroup(entry: State) -> list[Any]:

@@ -1,10 +1,9 @@
-"""The state of an environment, saved and restored without pickling anything.
+"""Saving and restoring of the state of an environment, without pickle.
 
-A state is read from the plain attributes of every layer of the wrapper chain: numbers, text, arrays, generators and
-containers of them. An attribute that holds anything else (a physics engine, say) makes `capture` raise instead of
-returning a state that looks complete, unless its suite says how it is saved. Objects that describe rather than change
-(spaces, functions, Gymnasium's specs) are left where they are; tables that are not arrays of numbers (transition tables
-of the toy-text tasks) are only checked to be equal.
+A state consists of the plain attributes of all wrappers and of the environment: numbers, text, arrays, random
+generators and containers of them. If an attribute has another type (for example a physics engine), `capture` raises,
+unless the suite saves this attribute. Constant objects (spaces, functions, Gymnasium's specs) are not saved. Tables
+that are not arrays of numbers (transition tables of toy text) are not saved either, but compared when restoring.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ CONSTANT = (
     np.dtype,
     np.ufunc,
 )
-# Attributes Gymnasium's own layers keep that never change after construction, whatever they hold.
+# Attributes of Gymnasium's wrappers and environments that never change after construction.
 CONSTANT_NAMES = ("_saved_kwargs", "_cached_spec", "spec", "env")
 
 
 def capture(env: gymnasium.Env) -> State:
-    """The state of an environment, which is not changed.
+    """Return the state of an environment, without changing it.
 
     Args:
         env: any environment.
@@ -54,7 +53,7 @@ def capture(env: gymnasium.Env) -> State:
         Nested dicts of arrays and JSON scalars for `restore`.
 
     Raises:
-        OpaqueStateError: an attribute cannot be read; names the first one.
+        OpaqueStateError: An attribute cannot be saved; names the first one.
     """
     suite = suite_of(env)
     engines = () if suite is None else suite.engines
@@ -82,19 +81,19 @@ def _encode_attributes(layer: Any, engines: Sequence[str]) -> State:
 
 
 def _is_canvas(value: Any) -> bool:
-    """Tell whether a value is a screen of pygame's, or its clock: the next picture is drawn on it anew."""
+    """Return True for an object of pygame (screen, clock); it has no state, because rendering redraws everything."""
     return type(value).__module__.partition(".")[0] == "pygame"
 
 
 def restore(env: gymnasium.Env, state: State) -> None:
-    """Put an environment into a captured state; a freshly built one, or one that was used.
+    """Restore a captured state in an environment, new or used.
 
     Args:
         env: an environment made with the same settings as the captured one.
-        state: from `capture`, perhaps read back from disk.
+        state: state from `capture`; it can have been saved to disk.
 
     Raises:
-        RunError: the state belongs to another kind of environment.
+        RunError: The state belongs to another kind of environment.
     """
     own = list(layers(env))
     saved = [state["layers"][str(i)] for i in range(len(state["layers"]))]
@@ -102,7 +101,7 @@ def restore(env: gymnasium.Env, state: State) -> None:
     if names != [layer["class"] for layer in saved]:
         raise RunError(
             f"the saved environment state is of {' > '.join(layer['class'] for layer in saved)}, "
-            f"this environment is {' > '.join(names)}"
+            f"but this environment is {' > '.join(names)}"
         )
     suite = suite_of(env)
     engines = () if suite is None else suite.engines
@@ -115,20 +114,20 @@ def restore(env: gymnasium.Env, state: State) -> None:
 def _restore_layer(layer: Any, attributes: State, engines: Sequence[str]) -> None:
     for name, _ in list(_attributes(layer, engines)):
         if name not in attributes:
-            delattr(layer, name)  # came into being after the state was taken
+            delattr(layer, name)  # created after the state was saved
     for name, encoded in attributes.items():
         present = layer.__dict__.get(name)
         if isinstance(encoded, dict) and encoded["kind"] == "canvas":
             layer.__dict__.setdefault(name, None)
         elif isinstance(encoded, dict) and encoded["kind"] == "table":
             if present is None or digest(present) != encoded["sha256"]:
-                raise RunError(f"{type(layer).__name__}.{name} differs from the one the state was saved with")
+                raise RunError(f"{type(layer).__name__}.{name} differs from the table in the saved state")
         elif not restore_in_place(present, encoded):
             layer.__dict__[name] = decode(encoded)
 
 
 def _attributes(layer: Any, engines: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """The attributes of a layer that may change, but those that its suite saves."""
+    """Yield the attributes of a layer that can change, except those that the suite saves."""
     for name, value in vars(layer).items():
         if name in CONSTANT_NAMES or isinstance(value, CONSTANT):
             continue

@@ -1,4 +1,4 @@
-"""Find the way of exact resume that holds for an environment, by playing whole episodes and comparing bits."""
+"""Measurement of an environment's tier (its way of exact resume), by playing episodes and comparing bits."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from rlcore.errors import EnvironmentFault
 from rlcore.types import State
 from rlcore.user_code import is_failure
 
-OTHER_SEEDS = 3  # tried before a seed is said to change nothing
-CAPTURES = 6  # moments at which a snapshot is taken and continued in a new environment to the next episode's end
-GLANCES = 64  # further ones, continued for a few steps: what a state lacks may show in one of ten
-GLANCE = 4  # steps
+OTHER_SEEDS = 3  # seeds to compare before the report states that the seed has no effect
+CAPTURES = 6  # snapshots that are restored in a new environment and continued to the end of the next episode
+GLANCES = 64  # further snapshots, continued for `GLANCE` steps: an incomplete state can show in one of ten only
+GLANCE = 4
 
 
 @dataclass(frozen=True)
 class TierReport:
-    """Findings about a way of exact resume.
+    """Result of the measurement of a tier.
 
     Attributes:
         tier: "snapshot", "replay" or "boundary".
-        fresh_instance: only a newly built environment gives the same episode from the same seed, or too little was
-            played to be sure that a used one does.
-        deterministic: the same seed and actions give the same episode.
-        reason: why it is not a better tier, "" when it is the best.
-        episodes: how many were recorded.
-        steps: actions in all of them.
-        capped: which limit ended them: "episodes", "steps", "seconds", or "failure".
+        fresh_instance: True if only a new environment gives the same episode from the same seed, or if too few steps
+            were played to know.
+        deterministic: True if the same seed and actions give the same episode.
+        reason: why the environment does not have a better tier; "" for the best tier.
+        episodes: number of recorded episodes.
+        steps: number of actions in all episodes.
+        capped: limit that ended the recording: "episodes", "steps", "seconds", or "failure".
         longest: length of the longest finished episode, in actions.
         truncated_at: lengths at which episodes were truncated.
-        reward: smallest and largest reward seen.
-        findings: what an author may not know of it, a line each: a seed that changes nothing, what outlasts an episode
-            or lies outside of the instance.
+        reward: smallest and largest reward.
+        findings: notes for the author of the environment, one line each: a seed without effect, or state that survives
+            a reset or is shared between instances.
     """
 
     tier: str
@@ -66,22 +66,22 @@ class TierReport:
 
 
 def measure_tier(make_env: Build, seed: int) -> TierReport:
-    """Find the best tier that holds bit for bit, over several episodes of random actions.
+    """Measure the best tier that is exact, bit for bit, over several episodes of random actions.
 
-    Snapshot: the state taken at several moments, put into newly built environments, gives the rest of the episode and
-    the next one; that of many others, put into a used one, the next steps. Replay: an episode's seed and actions give
-    it again, in a used environment or else in a newly built one. Boundary: neither, or environments that share what
-    one of them cannot bring back.
+    Snapshot: states saved at several steps and restored in new environments reproduce the rest of the episode and the
+    next one. States saved at many other steps and restored in a used environment reproduce the next steps. Replay: the
+    seed and the actions of an episode reproduce it, in a used environment or in a new one. Boundary: neither of them,
+    or environments of one process influence each other.
 
     Args:
-        make_env: builds one environment (from `rlcore.envs.make`).
-        seed: of the probing; nothing of the run's own streams is drawn.
+        make_env: function that builds one environment (with `rlcore.envs.make`).
+        seed: seed of the probe; the run's random streams are not used.
 
     Returns:
-        The tier and how much was tried.
+        The tier, and how much was played.
 
     Raises:
-        EnvironmentFault: the environment raises under random actions.
+        EnvironmentFault: The environment raises under random actions.
     """
     with make_env() as env:
         spec = spec_of(env)
@@ -90,18 +90,18 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
     no_snapshot = _why_no_snapshot(make_env, episodes, seed)
     not_reusable = _why_not_reusable(make_env, episodes, seed)
     shared = _what_is_shared(make_env, episodes, seed) if deterministic else ""
-    fresh, another = False, "the same seed and actions gave another episode in a newly built environment"
+    fresh, another = False, "the same seed and actions gave another episode in a new environment"
     if deterministic:
         findings = [_why_seedless(make_env, episodes[0], seed), not_reusable if len(episodes) > 1 else "", shared]
     else:
-        findings = [f"reset(seed=...) decides too little: {another}"]
+        findings = [f"reset(seed=...) does not make it deterministic: {another}"]
     if shared:
         tier, reasons = "boundary", [no_snapshot, shared]
     elif not no_snapshot:
         tier, reasons = "snapshot", []
     elif deterministic:
         tier, reasons = "replay", [no_snapshot, not_reusable]
-        # Where time ended the recording, another try might come further and find more: play safe.
+        # If the time limit ended the recording, a longer one could find a difference: use new environments.
         fresh = not_reusable != "" or capped == "seconds"
     else:
         tier, reasons = "boundary", [no_snapshot, another]
@@ -122,20 +122,22 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
 
 
 def try_boundary(make_env: Build, seed: int, reason: str) -> TierReport:
-    """Try an environment that is known to be of tier "boundary": an episode, and its actions again from two seeds.
+    """Test an environment whose suite declares tier "boundary".
 
-    The same seed tells whether it gives the same episode, another one whether it changes anything.
+    One episode is played, and its actions are repeated with the same seed (is it deterministic?) and with another seed
+    (does the seed have an effect?).
 
     Args:
-        make_env: builds one environment (from `rlcore.envs.make`); called once, since an engine may start slowly.
-        seed: of the probing.
-        reason: why it is of that tier.
+        make_env: function that builds one environment (with `rlcore.envs.make`); called once, because an engine can be
+            slow to start.
+        seed: seed of the probe.
+        reason: why the environment has this tier.
 
     Returns:
-        The tier, whether the same seed gave the same, and the finding that another one did too.
+        The report, with a finding if the other seed gave the same episode.
 
     Raises:
-        EnvironmentFault: the environment raises under random actions.
+        EnvironmentFault: The environment raises under random actions.
     """
     with make_env() as env:
         played = record_episode(env, spec_of(env), seed, 0, MAX_STEPS, timer())
@@ -158,7 +160,7 @@ def try_boundary(make_env: Build, seed: int, reason: str) -> TierReport:
 
 
 def report_failing(error: Exception) -> TierReport:
-    """Report an environment that fails now and then: of tier "boundary", for nothing of it can be played again."""
+    """Return a report for an environment that fails at times: tier "boundary", because it cannot be replayed."""
     told = str(error) if isinstance(error, EnvironmentFault) else f"{type(error).__name__}: {error}"
     return TierReport(
         tier="boundary",
@@ -171,12 +173,12 @@ def report_failing(error: Exception) -> TierReport:
         longest=0,
         truncated_at=(),
         reward=(0.0, 0.0),
-        findings=(f"{told}; env.restart_on_exception answers that",),
+        findings=(f"{told}; in training it is restarted (env.restart_on_exception)",),
     )
 
 
 def _replay(env: gymnasium.Env, recorded: Recording, seed: int) -> list[bytes]:
-    """The arrivals of a recorded episode's seed and actions, played again."""
+    """Play the actions of a recorded episode from a seed; return the arrivals."""
     again = Recording()
     again.reset(env, seed)
     for action in recorded.actions:
@@ -187,7 +189,7 @@ def _replay(env: gymnasium.Env, recorded: Recording, seed: int) -> list[bytes]:
 
 
 def _deterministic(make_env: Build, episodes: list[Recording], seed: int) -> bool:
-    """Tell whether every episode comes out the same in another newly built environment."""
+    """Return True if every episode is reproduced in a new environment."""
     for index, recorded in enumerate(episodes):
         with make_env() as env:
             if _replay(env, recorded, episode_seed(seed, index)) != recorded.arrivals:
@@ -196,7 +198,7 @@ def _deterministic(make_env: Build, episodes: list[Recording], seed: int) -> boo
 
 
 def _why_seedless(make_env: Build, recorded: Recording, seed: int) -> str:
-    """Empty when an episode's actions give another one from another seed; else that they do not."""
+    """Return a finding if other seeds give the same episode for the same actions; "" otherwise."""
     for number in range(OTHER_SEEDS):
         with make_env() as env:
             if _replay(env, recorded, episode_seed(seed, MAX_EPISODES + number)) != recorded.arrivals:
@@ -205,13 +207,13 @@ def _why_seedless(make_env: Build, recorded: Recording, seed: int) -> str:
 
 
 def _seedless(tried: str) -> str:
-    return f"reset(seed=...) changes nothing: {tried} gave the same episode for the same actions"
+    return f"reset(seed=...) has no effect: {tried} gave the same episode for the same actions"
 
 
 def _why_not_reusable(make_env: Build, episodes: list[Recording], seed: int) -> str:
-    """Empty when one environment, used for all episodes, gives each as a new one did; else where it first did not."""
+    """Return the first difference between a used environment and new ones; "" if all episodes are equal."""
     if len(episodes) < 2:
-        return "no second episode was reached that could show whether a used environment is as good as a new one"
+        return "no second episode was reached, so a used environment could not be compared with a new one"
     with make_env() as env:
         for index, recorded in [*enumerate(episodes), (0, episodes[0])]:
             arrivals = _replay(env, recorded, episode_seed(seed, index))
@@ -222,9 +224,10 @@ def _why_not_reusable(make_env: Build, episodes: list[Recording], seed: int) -> 
 
 
 def _what_is_shared(make_env: Build, episodes: list[Recording], seed: int) -> str:
-    """Empty when two environments of one process, stepped in turn, each give what they gave alone; else what differed.
+    """Return the first difference if two environments of one process influence each other; "" otherwise.
 
-    Neither a snapshot nor a replay of one brings back what several of them have in common.
+    The two are stepped in turn and compared with the recordings. Neither a snapshot nor a replay restores state that
+    environments share.
     """
     pair = [0, min(1, len(episodes) - 1)]
     both = [Recording() for _ in pair]
@@ -239,18 +242,20 @@ def _what_is_shared(make_env: Build, episodes: list[Recording], seed: int) -> st
     for again, index in zip(both, pair, strict=True):
         if again.arrivals != episodes[index].arrivals:
             step = _first_difference(again.arrivals, episodes[index].arrivals)
-            return f"two environments in one process influence each other, as at step {step} of episode {index}"
+            return (
+                f"two environments in one process influence each other, for example at step {step} of episode {index}"
+            )
     return ""
 
 
 def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> str:
-    """Empty when captured states continue exactly in newly built environments; else why not.
+    """Return why captured states do not continue exactly in other environments; "" if they do.
 
-    Played as in training: seeded once, later episodes go on with the environment's own generator.
+    As in training, the environment is seeded once, and later episodes use its own generator.
     """
     plan = [action for recorded in episodes for action in recorded.actions]
     moments = {round(len(plan) * i / CAPTURES) for i in range(CAPTURES)}
-    # At the first episode's end, and one action before: counters and the pending reset matter there.
+    # Also at the end of the first episode and one action before it, to test counters and the pending reset.
     first = len(episodes[0].actions)
     moments |= {moment for moment in (first - 1, first) if 0 <= moment < len(plan)}
     glances = {round(len(plan) * (i + 0.5) / GLANCES) for i in range(GLANCES)} - moments - {len(plan)}
@@ -267,7 +272,7 @@ def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> s
         except OpaqueStateError as opaque:
             return str(opaque)
         if undisturbed != arrivals:
-            return "the same seed and actions gave another episode, or saving the state changed it"
+            return "the same seed and actions gave another episode, or saving the state changed the environment"
         with make_env() as used:
             for moment, (state, done) in states.items():
                 long = moment in moments
@@ -275,16 +280,17 @@ def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> s
                     ahead = plan if long else plan[: moment + GLANCE]
                     difference = _continue(other, state, done, ahead, arrivals, moment)
                 if difference is not None:
-                    return f"a state saved at step {moment} went on differently at step {difference}"
+                    return f"a state saved at step {moment} continued differently at step {difference}"
     return ""
 
 
 def _play_through(
     make_env: Build, plan: list[Any], seed: int, moments: set[int]
 ) -> tuple[list[bytes], dict[int, tuple[State, bool]], list[Any]]:
-    """All arrivals of one environment that resets itself, (state, done) before the actions of `moments`, the actions.
+    """Play planned actions in one environment, with autoreset.
 
-    These are the planned ones, but for those that the masks of an observation do not allow there.
+    Return the arrivals, the (state, done) before the actions at `moments`, and the actions taken. An action that the
+    masks of an observation forbid is replaced by an allowed one.
     """
     states: dict[int, tuple[State, bool]] = {}
     with make_env() as env:
@@ -305,13 +311,13 @@ def _play_through(
 def _continue(
     env: gymnasium.Env, state: State, done: bool, plan: list[Any], arrivals: list[bytes], moment: int
 ) -> int | None:
-    """The first step that differs after a state was put into an environment; None to the end of the next episode."""
+    """Restore a state and continue to the end of the next episode; return the first step that differs, or None."""
     restore(env, state)
     ends = 0
     for index in range(moment, len(plan)):
         try:
             _, arrival, done = _step_or_reset(env, plan[index], done)
-        except BaseException as error:  # it went on differently, so that this action is not allowed
+        except BaseException as error:  # the episode differs, so the action can be invalid
             if not is_failure(error):
                 raise
             return index + 1

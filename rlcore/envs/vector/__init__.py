@@ -1,1 +1,1 @@
-"""Many environments stepped together."""
+"""Vectors of environments that are stepped together."""

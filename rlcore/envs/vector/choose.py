@@ -1,4 +1,4 @@
-"""Choose the vector of environments that a config asks for, and the seeds of its episodes."""
+"""Creation of the vector of environments that a config asks for, and the seeds of its episodes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def make_vector_env(
     offset: int = 0,
     episode_seed: EpisodeSeed | None = None,
 ) -> EpisodicVectorEnv:
-    """B environments from the config; in processes of their own when `sync_env` is false, or one vectorised one.
+    """Make B environments: in this process, in one process each (`sync_env=false`), or as one vectorized computation.
 
     Args:
-        config: the env group (or settings taken from it: then in this process).
+        config: the env group, or settings from it (then in this process).
         num_envs: B.
-        seed: the run's.
-        rank: of this process among those that train together.
+        seed: seed of the run.
+        rank: rank of this process in distributed training.
         purpose: stream of the seeds, a key of `rlcore.streams.PURPOSES`.
-        tier: from the environment card. "snapshot": one seed per environment; else one per episode.
-        fresh_instance: from the environment card: a newly built environment for every episode.
+        tier: from the environment card. "snapshot" uses one seed per environment, other tiers one per episode.
+        fresh_instance: from the environment card; build a new environment for every episode.
         offset: index of the first environment in its stream.
         episode_seed: replaces the seeds above: (env index, episode index) -> seed.
 
@@ -45,7 +45,7 @@ def make_vector_env(
         The environments, not yet reset.
 
     Raises:
-        UserError: the environment cannot be made, or not in this way.
+        UserError: The environment cannot be made, or the requested vectorization does not support it.
     """
     settings = EnvSettings.of(config)
     seeds = episode_seed or stream_seeds(seed, purpose, rank, offset, tier)
@@ -61,13 +61,13 @@ def make_vector_env(
 
 
 def check_vector_env(config: EnvConfig | EnvSettings) -> None:
-    """Refuse a way of stepping that this environment, or its settings, cannot have, in a UserError."""
+    """Raise UserError if the environment or its settings do not support the requested vectorization."""
     if not isinstance(config, EnvSettings) and config.vectorization == "native":
         refuse(config)
 
 
 def stream_seeds(seed: int, purpose: str, rank: int, offset: int, tier: str) -> EpisodeSeed:
-    """The seeds of a run's environments: one each for tier "snapshot", else one for each episode."""
+    """Return the seeds of a run's environments: one per environment for tier "snapshot", else one per episode."""
 
     def episode_seed(env_index: int, episode_index: int) -> int | None:
         if tier != "snapshot":
@@ -78,10 +78,10 @@ def stream_seeds(seed: int, purpose: str, rank: int, offset: int, tier: str) -> 
 
 
 def refuse_foreign_vector(envs: Any) -> None:
-    """Refuse what is no `VectorEnv`, as one of Gymnasium's."""
+    """Raise UserError if `envs` is not a `VectorEnv` of this project, for example a vector of Gymnasium."""
     names = [*VectorEnv.__annotations__, *(name for name in vars(VectorEnv) if not name.startswith("_"))]
     if missing := [name for name in names if not hasattr(envs, name)]:
         raise UserError(
-            f"envs is a {type(envs).__name__} without {', '.join(missing)}, which rlcore.protocols.VectorEnv asks for; "
-            "name an environment of Gymnasium in the config (env.id, env.num_envs) and leave envs out"
+            f"envs is a {type(envs).__name__} without {', '.join(missing)}, which rlcore.protocols.VectorEnv requires; "
+            "to use an environment of Gymnasium, name it in the config (env.id, env.num_envs) and omit envs"
         )

@@ -1,4 +1,4 @@
-"""Work of every vector of environments: seeds, autoreset, checks, episode counts, exact resume."""
+"""Base class of all vectors of environments: seeds, autoreset, checks, episode counts, exact resume."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from rlcore.types import Arrival, Episode, State
 
 log = logging.getLogger(__name__)
 
-FORMAT, UNSTACKED = 2, 1  # of state_dict; the one before, in which every environment had a dict of its own
-TIERS = {  # how `state_dict` saves an open episode -> in words
-    "snapshot": "its state is saved and restored as it is",
-    "replay": "the open episode is played again from its seed and actions",
-    "boundary": "the open episode is cut at every scheduled checkpoint, in resumed and uninterrupted runs alike",
+FORMAT, UNSTACKED = 2, 1  # formats of state_dict: the current one, and the older one with a dict per environment
+TIERS = {  # tier, i.e. how `state_dict` saves an open episode -> description
+    "snapshot": "the state is saved and restored",
+    "replay": "the open episode is replayed from its seed and actions",
+    "boundary": "the open episode is truncated at every scheduled checkpoint, in resumed and uninterrupted runs alike",
 }
-# obs, reward [B] float64, terminated, truncated: to be filled in
+# output arrays: obs, reward [B] float64, terminated, truncated
 ArrivalArrays = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray]
 
 EpisodeSeed = Callable[[int, int], int | None]
-"""(env index, episode index) -> the seed of that episode; None = go on with the environment's own generator."""
+"""(env index, episode index) -> seed of the episode; None = continue with the environment's own generator."""
 
 
 class EpisodicVectorEnv(ABC):
-    """B environments that reset themselves on the step after an episode's end. Subclasses say where they run.
+    """Base class of B environments with autoreset: the step after the end of an episode resets the environment.
 
-    Every arrival has arrays of its own, which are never written again; or those that `step` was handed to fill.
+    Subclasses define where the environments run. Every `Arrival` has new arrays that are not changed later, unless the
+    caller passes arrays to `step`.
 
     Args:
         num_envs: B.
-        spec: of one environment.
-        bounds: of its observation keys, to count values outside.
-        episode_seed: seed of each episode.
+        spec: spec of one environment.
+        bounds: bounds of the observation keys; values outside are counted.
+        episode_seed: function that returns the seed of each episode.
         tier: how `state_dict` saves the environments.
-        fresh_instance: a newly built environment for every episode.
+        fresh_instance: build a new environment for every episode.
     """
 
     def __init__(
@@ -71,63 +72,63 @@ class EpisodicVectorEnv(ABC):
         self._action_shape = (num_envs, *spec.action.shape)
         self._takes_numbers = not spec.action.shape
         self._episode_index = np.full(num_envs, -1, np.int64)
-        self._reward = np.zeros(num_envs)  # of the last step, as the environments gave it
+        self._reward = np.zeros(num_envs)  # rewards of the last step, float64
         self._return = np.zeros(num_envs)
         self._length = np.zeros(num_envs, np.int64)
         self._actions: list[list[np.ndarray]] = [[] for _ in range(num_envs)]
-        self._pending: list[int] = []  # environments whose last arrival ended an episode
+        self._pending: list[int] = []  # environments that are reset on the next step
         self._rebuild: set[int] = set()
-        self._cut: set[int] = set()  # environments whose last step failed and is answered by a restart
-        self.restarts = 0  # failures that were answered so
+        self._cut: set[int] = set()  # environments that failed in the last step and are restarted
+        self.restarts = 0  # number of failures after which an environment was restarted
         self._finished: list[Episode] = []
         self._last: Arrival | None = None
 
-    # Where the environments run
+    # Methods of subclasses
 
     @abstractmethod
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
-        """Open an episode in the environments of `seeds`, take the action in the others; fill `rows`.
+        """Reset the environments in `seeds`, step the others, and write the results to `rows`.
 
-        Where an episode is opened, nothing but the observation is written. Returns where one has ended, in order.
-        A step that failed, where a restart answers it, is such an end: `_note_failures` says so, no observation is
-        written.
+        A reset writes the observation only. Return the ordered indices of the environments whose episode has ended. If
+        a step fails and the environment can be restarted, its episode has ended: no observation is written, and
+        `_note_failures` is called.
         """
 
     @abstractmethod
     def _capture(self) -> State:
-        """The states of all environments, stacked (`rlcore.envs.exact.stacked`)."""
+        """Return the stacked states of all environments (`rlcore.envs.exact.stacked`)."""
 
     @abstractmethod
     def _restore(self, states: list[State]) -> None:
-        """Put every environment into its state."""
+        """Restore the state of every environment."""
 
     @abstractmethod
     def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], obs: dict[str, np.ndarray]) -> None:
-        """Re-simulate open episodes: env index -> (seed, actions [n, ...]); write their last observations."""
+        """Replay open episodes, env index -> (seed, actions [n, ...]), and write their last observations to `obs`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release environments and their processes."""
+        """Close the environments and end their processes."""
 
     # Stepping
 
     def reset(self) -> Arrival:
-        """Open an episode everywhere; an EnvironmentFault as for `step`."""
+        """Reset all environments; raise EnvironmentFault as `step` does."""
         return self._arrive(None, list(range(self.num_envs)), None)
 
     def step(self, action: np.ndarray, into: Arrival | None = None) -> Arrival:
-        """Take actions [B, ...] in the environments' own form; where an episode has just ended the next one is opened.
+        """Take actions [B, ...] in the form of the environments' action space; reset those whose episode has ended.
 
-        An EnvironmentFault names env index, step and key of what misbehaved; close the vector then. The arrival is
-        written `into` the arrays of another one, where one is given.
+        If `into` is given, the result is written to its arrays. Raise EnvironmentFault with env index, step and key if
+        an environment fails or returns an invalid value; close the vector then.
         """
-        # A copy, where environments and the replay log may keep its rows.
+        # Actions with a shape are copied, because environments and the replay log can keep their rows.
         own = (np.asarray if self._takes_numbers else np.array)(action, self._action_dtype)
         assert own.shape == self._action_shape, (own.shape, self.spec.action)
         return self._arrive(own, self._pending, into)
 
     def _builds(self, action: np.ndarray | None, seeds: dict[int, int | None]) -> bool:
-        """Tell whether `_advance` builds environments, or resets them for the first time: `first_limit` holds then."""
+        """Return True if `_advance` builds environments or resets them for the first time: `first_limit` applies."""
         return action is None or bool(self._rebuild) or (self.fresh_instance and bool(seeds))
 
     def _arrive(self, action: np.ndarray | None, opening: list[int], into: Arrival | None) -> Arrival:
@@ -158,15 +159,15 @@ class EpisodicVectorEnv(ABC):
         return arrival
 
     def _note_failures(self, index: int, failures: list[str], cut: bool) -> None:
-        """Count and log failures that restarts answer; `cut`: the last one was of a step, and ends an episode."""
+        """Count and log failures after which the environment restarts; `cut`: the last one ended an episode."""
         for failure in failures:
-            log.warning("%s; the environment is built anew (env.restart_on_exception)", failure)
+            log.warning("%s; the environment is restarted (env.restart_on_exception)", failure)
         self.restarts += len(failures)
         if cut:
             self._cut.add(index)
 
     def _repeat_last(self, arrival: Arrival) -> None:
-        """Repeat the observation before a step that failed: its transition ends there, truncated."""
+        """Write the previous observation for each step that failed; the transition is truncated."""
         assert self._last is not None
         for index in self._cut:
             for key, values in arrival.obs.items():
@@ -174,7 +175,7 @@ class EpisodicVectorEnv(ABC):
         self._cut.clear()
 
     def _spare_seed(self, index: int) -> int:
-        """Seed of an episode that a restart opens, where the environment's own generator would have gone on."""
+        """Return the seed of an episode after a restart, if the environment would have used its own generator."""
         return streams.integer(self._episode_seed(index, 0) or 0, "env", int(self._episode_index[index]))
 
     def _open(self, index: int) -> int | None:
@@ -213,14 +214,14 @@ class EpisodicVectorEnv(ABC):
                 )
 
     def _outside(self, key: str, values: np.ndarray, fine: np.ndarray) -> None:
-        """Count values outside declared bounds, with one warning; an index outside a Discrete space is a fault."""
+        """Count values outside the declared bounds and warn once; raise for an index outside a Discrete space."""
         if self.spec.obs[key].n is not None:
-            self._refuse(f"key {key!r}, outside its space, ", fine, values)
+            self._refuse(f"key {key!r} is outside its space: the value", fine, values)
         if key not in self.out_of_bounds:
             index = int(np.argwhere(~fine.reshape(self.num_envs, -1).all(1))[0, 0])
             log.warning(
-                "environment %d, step %d of its episode: key %r is outside the bounds its space declares; the values "
-                "are used as they are (said once)",
+                "environment %d, step %d of its episode: key %r is outside the bounds of its space; the values are "
+                "used unchanged (logged once)",
                 index,
                 self._length[index],
                 key,
@@ -230,16 +231,16 @@ class EpisodicVectorEnv(ABC):
     # Episodes
 
     def pop_episodes(self) -> list[Episode]:
-        """The episodes that ended since the last call, in order of time, then env index."""
+        """Return the episodes that ended since the last call, ordered by time, then env index."""
         finished, self._finished = self._finished, []
         return finished
 
     def boundary(self) -> Arrival | None:
-        """End open episodes for a scheduled checkpoint, where the tier needs it; None before `reset`.
+        """Truncate open episodes for a scheduled checkpoint, if the tier is "boundary".
 
-        For tier "boundary" every open episode is cut at its last observation and the next `step` opens one in a newly
-        built environment, in runs that stop here and runs that do not. The arrival returned, `truncated` where an
-        episode was cut, takes the place of the one that `step` returned. For the other tiers nothing happens.
+        Every open episode is truncated at its last observation, and the next `step` starts an episode in a new
+        environment. This happens in uninterrupted runs too. The returned arrival replaces the one that `step` returned;
+        it is None before `reset`. With other tiers the last arrival is returned unchanged.
         """
         if self.tier != "boundary" or self._last is None:
             return self._last
@@ -255,12 +256,13 @@ class EpisodicVectorEnv(ABC):
     # Exact resume
 
     def state_dict(self) -> State:
-        """Everything the next step depends on, as nested dicts of arrays and JSON scalars.
+        """Return everything that the next step depends on, as nested dicts of arrays and JSON scalars.
 
-        A RunError where an environment's state cannot be read, or where tier "boundary" is not at its boundary.
+        Raise RunError if the state of an environment cannot be read. With tier "boundary" also raise it if `boundary`
+        has not been called first.
         """
         if self.tier == "boundary" and self._last is not None and len(self._pending) < self.num_envs:
-            raise RunError("this environment can be saved at a boundary only: call boundary() before state_dict()")
+            raise RunError("tier boundary: open episodes cannot be saved; call boundary() before state_dict()")
         pending = np.zeros(self.num_envs, bool)
         pending[self._pending] = True
         state: State = {
@@ -294,14 +296,14 @@ class EpisodicVectorEnv(ABC):
     def load_state_dict(self, state: State) -> None:
         """Continue, bit for bit, from a `state_dict` of the same environments in this process or another.
 
-        A RunError where the state has another form, or where a replayed episode did not come out the same.
+        Raise RunError if the state does not fit these environments, or if a replayed episode differs from the saved.
         """
         mine = {"format": FORMAT, "tier": self.tier, "environments": self.num_envs}
         theirs = {k: state.get(k) for k in ("format", "tier")} | {"environments": len(state["episode_index"])}
         theirs["format"] = FORMAT if theirs["format"] == UNSTACKED else theirs["format"]
         for key, value in mine.items():
             if theirs[key] != value:
-                raise RunError(f"the saved environments have {key} {theirs[key]}, these have {value}")
+                raise RunError(f"the saved environments have {key} {theirs[key]}, but these have {value}")
         self._episode_index = np.array(state["episode_index"])
         self._return = np.array(state["return"])
         self._length = np.array(state["length"])
@@ -334,7 +336,7 @@ class EpisodicVectorEnv(ABC):
             self._replay_open(logs, obs)
 
     def _replay_open(self, logs: dict[int, np.ndarray], saved: dict[str, np.ndarray]) -> None:
-        # An episode that has ended needs no environment: the next one starts from its own seed.
+        # An ended episode is not replayed, because the next one starts from its own seed.
         episodes: dict[int, tuple[Any, np.ndarray]] = {
             i: (self._episode_seed(i, int(self._episode_index[i])), logs[i])
             for i in range(self.num_envs)
@@ -346,16 +348,16 @@ class EpisodicVectorEnv(ABC):
             for key, values in saved.items():
                 if rows.obs[key][index].tobytes() != values[index].tobytes():
                     raise RunError(
-                        f"environment {index}: replaying the {len(actions)} actions of its episode (seed {seed}) gave "
-                        f"another {key!r} than was saved: {self.spec.id} is not exact here; check its versions in the "
-                        "environment card"
+                        f"environment {index}: a replay of the {len(actions)} actions of its episode (seed {seed}) "
+                        f"gives another {key!r} than was saved: {self.spec.id} is not deterministic here; compare the "
+                        "package versions in the environment card with the installed ones"
                     )
 
 
 def _allowed(dtype: np.dtype, bounds: tuple[np.ndarray, np.ndarray] | None) -> tuple[Any, Any] | None:
-    """Bounds within which a key's values are finite and as its space declares; None where any value is."""
+    """Return the bounds in which values are valid: finite, and inside the space; None if every value is valid."""
     if dtype.kind in "iu" and bounds is not None:
-        held = np.iinfo(dtype)  # pixels from 0 to 255: nothing to compare, of what would cost more than a copy
+        held = np.iinfo(dtype)  # uint8 pixels in 0 to 255 need no comparison, which would cost more than a copy
         return None if (bounds[0] <= held.min).all() and (bounds[1] >= held.max).all() else bounds
     if dtype.kind != "f":
         return bounds

@@ -1,4 +1,4 @@
-"""One environment under the time limits of training, for code that steps it by itself."""
+"""One environment with the time limits of training, for code that steps a single environment."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from rlcore.user_code import user_code
 
 @contextmanager
 def limited_env(config: EnvConfig | EnvSettings, render_mode: str | None = None) -> Iterator[StepTimeout]:
-    """Make one environment whose every call has the limit `env.step_timeout`, and close it after the `with`.
+    """Make one environment with the limit `env.step_timeout` on every call; close it at the end of the context.
+
+    Construction has the limit `first_limit`.
 
     Args:
-        config: the env group, or settings taken from it.
-        render_mode: Gymnasium's.
+        config: the env group, or settings from it.
+        render_mode: as in Gymnasium.
 
     Yields:
         The environment, not yet reset.
 
     Raises:
-        EnvironmentFault: it could not be closed, or a call took too long; to build it may take `first_limit`.
+        EnvironmentFault: A call took too long, or the environment could not be closed.
     """
     watchdog = Watchdog(step_limit(config))
     try:

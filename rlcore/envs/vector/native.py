@@ -1,8 +1,8 @@
-"""Environments that compute all of their copies at once, by the vectorised code that a suite has for some ids.
+"""Environments computed together by the vectorized code that a suite has for some ids (`env.vectorization=native`).
 
-Each lane's episodes are those of a single environment: it draws their starts, from the lane's own seed and generator,
-and counts their time limit. So the choice of vector changes no bit, a lane does not depend on another's end, and a
-state saved by one kind of vector goes on in the other.
+A lane is one environment of the vectorized code. Each lane has a single environment, which draws the starts of its
+episodes from the lane's own seed. Therefore a lane gives the same bits as a single environment and does not depend on
+other lanes, and a state saved by one kind of vector can be loaded by the other.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from rlcore.user_code import is_failure, spell_error
 
 log = logging.getLogger(__name__)
 
-TRIED, TRIED_STEPS = 13, 60  # lanes, a number of no power of two, and actions by which exactness is tried
-_EXACT: dict[str, bool] = {}  # by settings, found out once a process
+TRIED, TRIED_STEPS = 13, 60  # lanes (not a power of two) and steps of the test of exactness
+_EXACT: dict[str, bool] = {}  # results of the test of exactness by settings, measured once per process
 FORBIDS = ("normalize_actions", "action_repeat", "mask_velocities", "num_stack", "reward_as_observation", "restart")
 OTHER_NAMES = {"num_stack": "actions_as_observation", "restart": "restart_on_exception"}
-WORTH_IT = 8  # environments from which on one computation is quicker: 4 take 37 µs singly and 48 so, 8 take 63 and 51
+WORTH_IT = 8  # minimum of environments; one step of 4: 37 µs single, 48 µs native; of 8: 63 µs single, 51 µs native
 
 
 class NativeVectorEnv(EpisodicVectorEnv):
-    """B lanes of one vectorised environment, in this process. Their state is always saved as a snapshot.
+    """B lanes of one vectorized environment, in this process. Their state is always saved as a snapshot.
 
     Args:
-        settings: of one environment; `refuse` has nothing against them.
+        settings: settings of one environment, accepted by `refuse`.
         num_envs: B.
-        episode_seed: seed of each episode.
+        episode_seed: function that returns the seed of each episode.
     """
 
     def __init__(self, settings: EnvSettings, num_envs: int, episode_seed: EpisodeSeed) -> None:
@@ -61,7 +61,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
         obs, reward, terminated, truncated = rows
         if action is not None:
-            for index in seeds:  # its generator goes on where the episode left it; the lane's step is for nothing
+            for index in seeds:  # the reset continues the lane's generator; the step of this lane is discarded
                 self._lanes.take(index, self._single[index])
             try:
                 new, reward[:], terminated[:] = self._lanes.step(action)
@@ -69,7 +69,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
                 if not is_failure(error):
                     raise
                 raise EnvironmentFault(f"the environments' step raised {spell_error(error)}") from error
-            named = new if isinstance(new, dict) else dict.fromkeys(obs, new)  # what has no key of its own has one
+            named = new if isinstance(new, dict) else dict.fromkeys(obs, new)  # a bare observation has one key
             for key, values in named.items():
                 obs[key][:] = values
             if self._limit is not None:
@@ -83,16 +83,16 @@ class NativeVectorEnv(EpisodicVectorEnv):
         return (terminated | truncated).nonzero()[0].tolist()
 
     def _capture(self) -> State:
-        """The states of the lanes, stacked as those of single environments are."""
+        """Return the states of the lanes, stacked in the form of single environments."""
         lengths = self._length.tolist()
-        find = getattr(self._lanes, "attributes", None)  # lanes of a suite from outside need not have it
+        find = getattr(self._lanes, "attributes", None)  # optional for lanes of a plugin
         values = find([one.unwrapped for one in self._single]) if find else None
         if values is None:
             return stack([self._capture_lane(index, length) for index, length in enumerate(lengths)])
         own = {k: {"arrays": v} if isinstance(v, np.ndarray) else stack_encoded(v) for k, v in values.items()}
         first, counts, parts = self._single[0], stack_encoded(lengths), dict[str, State]()
         for (index, layer), chain in zip(self._capture_lane(0, 0)["env"]["layers"].items(), layers(first), strict=True):
-            # What the lanes have in common is that of the first.
+            # Attributes that all lanes share are taken from the first one.
             common: dict[str, State] = {name: {"same": value} for name, value in layer["attributes"].items()}
             if isinstance(chain, TimeLimit):
                 common["_elapsed_steps"] = counts
@@ -101,7 +101,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
         return {"fields": {"env": {"fields": {"layers": {"fields": parts}}}, "length": counts}}
 
     def _capture_lane(self, index: int, length: int) -> State:
-        """The state of a lane as that of a single environment."""
+        """Return the state of a lane as the state of a single environment."""
         single = self._single[index]
         self._lanes.take(index, single)
         for layer in layers(single):
@@ -112,7 +112,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
     def _restore(self, states: list[State]) -> None:
         for index, (single, state) in enumerate(zip(self._single, states, strict=True)):
             if "steps" in state:
-                raise RunError("the saved environments are of a version that is no longer read; begin a new run")
+                raise RunError("the environments were saved by a version that is no longer supported; start a new run")
             restore(single, state["env"])
             self._lanes.put(index, single)
 
@@ -120,20 +120,20 @@ class NativeVectorEnv(EpisodicVectorEnv):
         raise AssertionError("a snapshot is never replayed")
 
     def close(self) -> None:
-        """Release the environments."""
+        """Close the environments."""
         for single in self._single:
             single.close()
         self._lanes.close()
 
 
 def worth_it(config: EnvConfig, num_envs: int) -> bool:
-    """Decide whether `auto` is native: such code fits these settings and is exact, and B is large enough."""
+    """Return True if `env.vectorization=auto` uses native code: B is large enough, and the code fits and is exact."""
     fits = num_envs >= WORTH_IT and config.sync_env and not _forbidden(config) and _has_code(config)
     return fits and not _wrappers(config) and _exact_here(EnvSettings.of(config))
 
 
 def _exact_here(settings: EnvSettings) -> bool:
-    """Find out whether lanes give the bits of single environments here: a machine's vectorised sines may be its own."""
+    """Test if lanes give the bits of single environments; vectorized sines differ on some machines."""
     key = repr(settings)
     if key not in _EXACT:
         lanes = NativeVectorEnv(settings, TRIED, _trial_seed)
@@ -141,7 +141,7 @@ def _exact_here(settings: EnvSettings) -> bool:
         with closing(lanes), closing(single):
             _EXACT[key] = _play_bytes(lanes) == _play_bytes(single)
         if not _EXACT[key]:
-            log.warning("%s: its vectorised code is not exact on this machine, so it is not taken", settings.id)
+            log.warning("%s: its vectorized code is not exact on this machine and is not used", settings.id)
     return _EXACT[key]
 
 
@@ -150,7 +150,10 @@ def _trial_seed(env_index: int, episode_index: int) -> int:
 
 
 def _play_bytes(envs: NativeVectorEnv | SerialVectorEnv) -> list[bytes]:
-    """Arrivals of random actions, and the states of those episodes that have not ended, whose last bits they hide."""
+    """Return the bits of arrivals under random actions, and of the final states of open episodes.
+
+    The states are included because float32 observations do not show their last bits.
+    """
     rng, arrival, found = np.random.default_rng(0), envs.reset(), []
     for _ in range(TRIED_STEPS):
         rows = [{key: values[i] for key, values in arrival.obs.items()} for i in range(envs.num_envs)]
@@ -163,31 +166,34 @@ def _play_bytes(envs: NativeVectorEnv | SerialVectorEnv) -> list[bytes]:
 
 
 def _bits(value: Any) -> bytes:
-    """The bits of a captured state."""
+    """Return the bits of a captured state."""
     if isinstance(value, dict):
         return b"|".join(f"{key}:".encode() + _bits(part) for key, part in value.items())
     return value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
 
 
 def refuse(config: EnvConfig) -> None:
-    """Refuse `env.vectorization=native` where there is no such code, or settings that it does not know.
-
-    The UserError names the key and what to do.
-    """
+    """Raise UserError if `env.vectorization=native` is not available for the environment or its settings."""
     asked = "env.vectorization=native"
     if not _has_code(config):
         have = [env_id for suite in SUITES.values() for env_id in suite.ids() if suite.vector(env_id, {}) is not None]
         raise UserError(
-            f"{asked}: {config.id} has no vectorised code whose lanes can be seeded one by one; "
-            f"{', '.join(sorted(have))} have, others take env.vectorization=single"
+            f"{asked}: {config.id} has no vectorized code with a seed per lane; it is available for "
+            f"{', '.join(sorted(have))}; set env.vectorization=single"
         )
     for key in _forbidden(config):
         name = OTHER_NAMES.get(key, key)
-        raise UserError(f"{asked}: not together with env.{name}, which is of single environments; leave one out")
+        raise UserError(
+            f"{asked}: cannot be combined with env.{name}, which needs single environments; "
+            f"set env.vectorization=single or remove env.{name}"
+        )
     if wrappers := _wrappers(config):
-        raise UserError(f"{asked}: not together with {wrappers[0]}, a wrapper of single environments")
+        raise UserError(
+            f"{asked}: cannot be combined with {wrappers[0]}, a wrapper of single environments; "
+            "set env.vectorization=single"
+        )
     if not config.sync_env:
-        raise UserError(f"{asked}: all lanes are one computation in this process; set env.sync_env=true")
+        raise UserError(f"{asked}: native code runs in this process; set env.sync_env=true")
 
 
 def _has_code(config: EnvConfig) -> bool:
@@ -196,7 +202,7 @@ def _has_code(config: EnvConfig) -> bool:
 
 
 def _wrappers(config: EnvConfig) -> list[str]:
-    """Wrappers of ours that change what single environments give, as the size of their images."""
+    """Return the names of this project's wrappers that change single environments, for example `ScreenSize`."""
     with closing(make(config)) as env:
         ours = [layer for layer in layers(env) if isinstance(layer, gymnasium.Wrapper)]
     return [

@@ -1,4 +1,4 @@
-"""Number of times a failing environment is built anew before its failure ends the run (`env.restart_on_exception`)."""
+"""Limit on the restarts of a failing environment (`env.restart_on_exception`)."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from rlcore.config.groups import RestartConfig
 
 
 class Restarts:
-    """Failures of one environment, as its config counts them."""
+    """Counter of the failures of one environment within the configured window."""
 
     def __init__(self, config: RestartConfig) -> None:
         self.attempts, self.window, self.wait = config.attempts, config.window, config.wait
         self._failures: list[float] = []
 
     def allow(self) -> bool:
-        """Count a failure that has just happened; whether it is answered by a restart."""
+        """Count a failure that happened now; return True if the environment is restarted."""
         now = time.monotonic()
         self._failures = [*(then for then in self._failures if now - then < self.window), now]
         return len(self._failures) <= self.attempts
 
     def pause(self) -> None:
-        """Wait before the environment is built anew."""
+        """Wait before the environment is restarted."""
         time.sleep(self.wait)
 
     def seconds(self, limit: float) -> float:
-        """Longest time that all restarts of one reset take, where each of them may take `limit` seconds."""
+        """Return the maximum time in seconds of all restarts of one reset, if each of them takes up to `limit`."""
         return self.attempts * (self.wait + limit)
 
     def explain_giving_up(self) -> str:
-        """Words behind a failure that is not answered any more; "" where none ever is."""
+        """Return the end of the message of the last failure; "" if restarts are disabled."""
         if not self.attempts:
             return ""
-        return f" (failure {self.attempts + 1} within {self.window:g} s: env.restart_on_exception gives up)"
+        return f" (failure {self.attempts + 1} within {self.window:g} s: env.restart_on_exception.attempts is used up)"

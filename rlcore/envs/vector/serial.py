@@ -1,4 +1,4 @@
-"""Environments stepped together in this process."""
+"""Vector of environments in this process."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class SerialVectorEnv(EpisodicVectorEnv):
-    """Environments in this process, one after another: fastest where a step takes microseconds.
+    """Vector that steps environments in this process, one after another; fastest if a step takes microseconds.
 
-    `build` makes one environment; `step_timeout` is in seconds, for one step of all of them; `restart` says how often a
-    failure is answered by building it anew.
+    `build` makes one environment. `step_timeout` is in seconds, for one step of all environments. `restart` configures
+    the restarts after failures.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SerialVectorEnv(EpisodicVectorEnv):
         super().__init__(num_envs, self._envs[0].spec, self._envs[0].bounds, episode_seed, tier, fresh_instance)
 
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
-        restarts = self._envs[0].restarts  # how long they may take is the same for each
+        restarts = self._envs[0].restarts  # all environments have the same limits
         may_restart = restarts.attempts > 0
         if not self._builds(action, seeds) and not (may_restart and seeds):
             ended = self._step_or_reset(action, seeds, rows)
@@ -91,12 +91,12 @@ class SerialVectorEnv(EpisodicVectorEnv):
 
     def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], obs: dict[str, np.ndarray]) -> None:
         for index, (seed, actions) in episodes.items():
-            # Re-simulating may take as long as it took to play: each step may use its limit.
+            # A replay can take as long as the episode took: each step has its own limit.
             with self._watchdog.limit_to(first_limit(self._watchdog.limit) + len(actions) * self._watchdog.limit):
                 self._watchdog.call(partial(self._envs[index].replay, seed, env_actions(actions), obs, index))
 
     def close(self) -> None:
-        """Release the environments; one that hangs or raises while it closes is left as it is, with a warning."""
+        """Close the environments; log a warning for one that hangs or raises."""
         for index, env in enumerate(self._envs):
             try:
                 self._watchdog.call(env.close)
@@ -108,5 +108,5 @@ class SerialVectorEnv(EpisodicVectorEnv):
 
 
 def env_actions(action: np.ndarray) -> list[Any]:
-    """[B, ...] as one action per environment: Python integers for Discrete, array rows for all others."""
+    """Split actions [B, ...] into one per environment: Python integers for Discrete, array rows for other spaces."""
     return action.tolist() if action.ndim == 1 else list(action)

@@ -1,4 +1,4 @@
-"""One environment of a vector: built, reset, stepped, checked, saved. The same code in this process and in a worker."""
+"""One environment of a vector: construction, steps, checks and saving. Used in this process and in workers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Row = tuple[float, bool, bool]  # reward, terminated, truncated
 
 
 class SingleEnv:
-    """One environment that writes its observations into row `row` of the arrays [B, ...] it is handed.
+    """One environment that writes its observations to one row of given arrays [B, ...].
 
     Args:
-        build: makes the environment; called again for every episode when `fresh_instance`.
-        index: the environment's number, for messages.
-        fresh_instance: build a new environment for every episode, because a used one remembers the last.
-        restart: how often it is built anew where it fails.
-        lost: a process in which it failed is gone, so its first episode is that of a restart.
+        build: function that makes the environment; called again for every episode if `fresh_instance`.
+        index: index of the environment, for messages.
+        fresh_instance: build a new environment for every episode, because a used one behaves differently.
+        restart: limits on restarts after failures.
+        lost: True if it replaces an environment that was lost with its process; its first episode is after a restart.
 
     Attributes:
-        failures: what went wrong since somebody emptied it, each answered by a restart; of a step, the episode is over.
+        failures: messages of the failures since the caller last cleared the list; the environment restarts after each.
     """
 
     failures: list[str]
@@ -68,16 +68,16 @@ class SingleEnv:
         rebuild: bool = False,
         spare: int | None = None,
     ) -> None:
-        """Open an episode and write its first observation.
+        """Start an episode and write its first observation.
 
-        An EnvironmentFault where the environment raised, or its observation has a wrong shape.
+        Raise EnvironmentFault if the environment raises, or if its observation is invalid.
 
         Args:
-            seed: of the episode; None goes on with the environment's own generator.
-            obs: arrays to write into.
-            row: of these.
-            rebuild: start from a newly built environment.
-            spare: seed of an environment that was built anew after a failure, where there is no other.
+            seed: seed of the episode; None continues the environment's own generator.
+            obs: arrays to write to.
+            row: row of these arrays.
+            rebuild: build a new environment first.
+            spare: seed to use after a restart if `seed` is None.
         """
         self.length = 0
         while True:
@@ -92,7 +92,7 @@ class SingleEnv:
             except BaseException as error:
                 if not is_failure(error):
                     raise
-                if isinstance(error, UserError) and not self.broken:  # it cannot be made at all
+                if isinstance(error, UserError) and not self.broken:  # the environment cannot be made
                     raise
                 self._note_failure("reset", error)
             else:
@@ -100,13 +100,13 @@ class SingleEnv:
         self.broken = False
         try:
             self._write(first, obs, row)
-        except EnvironmentFault:  # an observation alone may have come apart into two values
+        except EnvironmentFault:  # a bare observation of two elements was unpacked as (obs, info)
             if told := describe_form(self.env, "reset"):
                 raise self._fault(told) from None
             raise
 
     def _restart(self) -> None:
-        """Build the environment anew after a failure; a broken one need not close in good order."""
+        """Build a new environment after a failure; errors when the broken one is closed are ignored."""
         if self.used:
             with contextlib.suppress(Exception):
                 self.close()
@@ -114,7 +114,7 @@ class SingleEnv:
             self.env, self.used = self.build(), False
 
     def _note_failure(self, call: str, error: BaseException, action: Any = None) -> None:
-        """Count an exception; an EnvironmentFault where no restart answers it, or none could help."""
+        """Count a failure; raise EnvironmentFault if no restart is allowed, or if a restart cannot help."""
         if told := explain_form(self.env, call, error, action):
             raise self._fault(told) from error
         what = f"{call} raised {spell_error(error)}"
@@ -124,11 +124,11 @@ class SingleEnv:
         self.failures.append(f"environment {self.index}, step {self.length} of its episode: {what}")
 
     def step(self, action: Any, obs: dict[str, np.ndarray], row: int) -> Row:
-        """Take one action, in the environment's own form, and write the observation.
+        """Take one action in the form of the environment's action space, and write the observation.
 
-        Where a restart answers a failure the episode is truncated and nothing is written: `failures` says so.
-
-        An EnvironmentFault, where the environment raised or returned what it must not, names env index, step and key.
+        If the environment fails and can be restarted, the episode is truncated, nothing is written, and the message is
+        added to `failures`. Otherwise raise EnvironmentFault with env index, step and key. Also raise it if a return
+        value is invalid.
         """
         self.length += 1
         try:
@@ -147,25 +147,25 @@ class SingleEnv:
         return plain, terminated, truncated
 
     def rebuild(self) -> None:
-        """Replace the environment by a newly built one."""
+        """Replace the environment by a new one."""
         self.env.close()
         self.env = self.build()
         self.used = False
 
     def capture(self) -> State:
-        """The environment's state for `restore`; a RunError names an attribute that cannot be read."""
-        if self.broken:  # nothing of it is needed: the next episode opens in a newly built one
+        """Return the environment's state for `restore`; raise RunError if an attribute cannot be read."""
+        if self.broken:  # no state is needed, because the next episode starts in a new environment
             return {"length": self.length, "broken": True}
         try:
             return {"env": capture(self.env), "length": self.length}
         except OpaqueStateError as opaque:
             raise RunError(
-                f"environment {self.index}: {opaque} cannot be saved, so {self.spec.id} is not of tier snapshot; "
-                "make the environment card again"
+                f"environment {self.index}: {opaque} cannot be saved, so {self.spec.id} does not have tier snapshot; "
+                "recreate the environment card"
             ) from None
 
     def restore(self, state: State) -> None:
-        """Continue from a `capture` of the same kind of environment, in a newly built one if this one was used."""
+        """Restore a state from `capture`; a used environment is replaced by a new one first."""
         if self.used:
             self.rebuild()
         self.length, self.broken = state["length"], state.get("broken", False)
@@ -174,10 +174,10 @@ class SingleEnv:
             self.used = True
 
     def replay(self, seed: int | None, actions: list[Any], obs: dict[str, np.ndarray], row: int) -> None:
-        """Re-simulate an episode from its seed in a newly built environment; the last observation is written."""
+        """Replay an episode from its seed in a new environment, and write its last observation."""
         if self.used:
             self.rebuild()
-        stop_drawing(self.env, bool(actions))  # all pictures but the last are for nobody
+        stop_drawing(self.env, bool(actions))  # only the last image is used
         self.reset(seed, obs, row)
         for count, action in enumerate(actions, 1):
             stop_drawing(self.env, count < len(actions))
@@ -186,7 +186,7 @@ class SingleEnv:
                 raise EnvironmentFault(self.failures[-1])
 
     def close(self) -> None:
-        """Release the environment; an EnvironmentFault where it raised."""
+        """Close the environment; raise EnvironmentFault if that fails."""
         try:
             self.env.close()
         except BaseException as error:
@@ -213,9 +213,9 @@ class SingleEnv:
         except ValueError:
             raise self._fault(f"key {key!r} is not an array") from None
         if array.shape != shape:
-            raise self._fault(f"key {key!r} has shape {array.shape}, its space says {shape}")
+            raise self._fault(f"key {key!r} has shape {array.shape}, but its space has {shape}")
         if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind != "f" and (array % 1 != 0).any()):
-            raise self._fault(f"key {key!r} is of type {array.dtype}, its space says {dtype}")
+            raise self._fault(f"key {key!r} has type {array.dtype}, but its space has {dtype}")
         return array
 
     def _plain_reward(self, reward: Any) -> float:
@@ -224,12 +224,12 @@ class SingleEnv:
         try:
             return float(reward)
         except OverflowError:
-            raise self._fault("reward is a whole number too large for a float") from None
+            raise self._fault("reward is an integer too large for a float") from None
         except (TypeError, ValueError):
             raise self._fault(f"reward is {reward!r}, not one number") from None
 
     def _plain_flag(self, name: str, flag: Any) -> bool:
-        # bool() would turn None, NaN or "False" into something that nobody meant.
+        # bool() would accept None, NaN and "False".
         if np.shape(flag) != () or np.asarray(flag).dtype.kind not in ("b", "i", "u") or flag not in (0, 1):
             raise self._fault(f"{name} is {flag!r}, not True or False")
         return bool(flag)

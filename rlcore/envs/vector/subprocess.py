@@ -1,6 +1,6 @@
-"""Environments in processes of their own: for expensive steps, and for engines that may hang or crash.
+"""Vector of environments in one process each, for expensive steps and for engines that can hang or crash.
 
-Observations come through memory that both processes share: an image costs the worker's copy and one of the parent's.
+Observations are passed in shared memory: an image is copied once in the worker and once in the parent.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ ERRORS = {kind.__name__: kind for kind in (UserError, EnvironmentFault, RunError
 
 
 class Worker:
-    """The parent's end of one environment process.
+    """Parent's side of one worker process.
 
     Args:
-        settings: of the environment.
-        index: its number, for messages.
-        fresh_instance: a newly built environment for every episode.
-        lost: it takes the place of a process that died.
+        settings: settings of the environment.
+        index: index of the environment, for messages.
+        fresh_instance: build a new environment for every episode.
+        lost: True if the process replaces one that died.
 
     Attributes:
-        row: its newest row, once it is built.
+        row: newest row of the environment; available after `receive_spec`.
     """
 
     row: SharedRow
@@ -57,35 +57,35 @@ class Worker:
             str(self._memory),
             pass_fds=(theirs.fileno(), self._memory),
             stdin=subprocess.DEVNULL,
-            stdout=2,  # what an environment prints must not mix with what this process prints
+            stdout=2,  # stderr, so that output of the environment does not mix with stdout of this process
         )
         theirs.close()
         self._finalizer = weakref.finalize(self, _end, self.process, self.connection, self._memory)
         self.send(Request.BUILD, pickle.dumps((settings, index, fresh_instance, lost)))
 
     def receive_spec(self, deadline: Deadline) -> tuple[EnvSpec, Bounds]:
-        """Receive spec and bounds of the environment, which is there now; errors as those of `receive`."""
+        """Receive spec and bounds after the environment has been built; raise as `receive` does."""
         told, bounds = pickle.loads(self.receive(deadline, 0))
         spec = EnvSpec.from_json(told)
         self.row = SharedRow(spec, self._memory)
         return spec, bounds
 
     def send(self, request: Request, payload: bytes) -> None:
-        """Ask for something; the answer must be received before the next request."""
-        with contextlib.suppress(OSError):  # it has died: `receive` says how
+        """Send a request; its answer must be received before the next request."""
+        with contextlib.suppress(OSError):  # the process has died: `receive` reports it
             self.connection.send_bytes(bytes([request]) + payload)
 
     def receive(self, deadline: Deadline, step: int) -> bytes:
-        """The bytes of the answer, or the worker's own error; `step` of the episode is for messages.
+        """Return the bytes of the answer, or raise the worker's error; `step` is the step of the episode, for messages.
 
-        An EnvironmentLost where the process has died or did not answer in time: then it is killed.
+        Raise EnvironmentLost if the process has died. If it does not answer in time, it is killed first.
         """
         where = f"environment {self.index}, step {step} of its episode"
         try:
             if not deadline.wait(self):
                 self.process.kill()
                 raise EnvironmentLost(
-                    f"{where}: hung; no answer within {deadline.limit:g} s (env.step_timeout), its process was killed"
+                    f"{where}: hung; no answer within {deadline.limit:g} s (env.step_timeout); its process was killed"
                 )
             answer = self.connection.recv_bytes()
         except (EOFError, ConnectionError):
@@ -99,7 +99,7 @@ class Worker:
         try:
             code = self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            return "its pipe closed while it still runs"
+            return "its pipe closed, but it still runs"
         if code >= 0:
             return f"exit code {code}"
         try:
@@ -108,21 +108,21 @@ class Worker:
             return f"exit code {code}"
 
     def close(self) -> None:
-        """End the process."""
+        """End the worker process."""
         self._finalizer()
 
 
 class Deadline:
-    """The time left for workers' answers: of `limit` seconds, those in which both they and this process ran.
+    """Time limit of workers' answers, in seconds in which both the worker and this process run.
 
-    A process that somebody paused (SIGSTOP) has not hung, and after a pause of this one the answers are there.
+    Time in which a process is paused (SIGSTOP) does not count, because a paused process has not hung.
     """
 
     def __init__(self, limit: float) -> None:
         self.limit = self.left = limit
 
     def wait(self, worker: Worker) -> bool:
-        """Wait for a worker; True where an answer, or the end of the pipe, comes before the time is used up."""
+        """Wait for a worker; return False if neither an answer nor the end of the pipe arrives in time."""
         while not worker.connection.poll(slice := min(POLL_EVERY, max(0.0, self.left))):
             if self.left <= 0:
                 return False
@@ -135,16 +135,16 @@ def _end(process: subprocess.Popen[bytes], connection: Connection, memory: int) 
     connection.close()
     os.close(memory)
     try:
-        process.wait(timeout=1)  # idle ones end by themselves when their pipe closes
+        process.wait(timeout=1)  # an idle worker ends when its pipe closes
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
 class SubprocessVectorEnv(EpisodicVectorEnv):
-    """Environments in one process each; the same trajectories, bit for bit, as `SerialVectorEnv`.
+    """Vector with one process per environment; its trajectories are identical, bit for bit, to `SerialVectorEnv`.
 
-    `step_timeout` is in seconds, for one step of all of them.
+    `step_timeout` is in seconds, for one step of all environments.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         step_timeout: float = STEP_TIMEOUT,
     ) -> None:
         self.step_timeout, self._settings = step_timeout, settings
-        self._restarts = [Restarts(settings.restart) for _ in range(num_envs)]  # of processes that are gone
+        self._restarts = [Restarts(settings.restart) for _ in range(num_envs)]  # restarts of lost processes
         self.workers: list[Worker] = []
         self._steps = np.zeros(num_envs, np.int64)
         try:
@@ -207,12 +207,15 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         self.workers[index].send(Request.RESET, pickle.dumps((seed, index in self._rebuild, spare)))
 
     def _limit(self, builds: bool, resets: bool) -> float:
-        """Seconds for one request to all: more where environments are built, more still where they may be so again."""
+        """Return the time limit in seconds of one request to all workers.
+
+        It is longer if environments are built, and longest if a reset can restart them.
+        """
         first = first_limit(self.step_timeout)
         return (first if builds else self.step_timeout) + (self._restarts[0].seconds(first) if resets else 0.0)
 
     def _receive_or_restart(self, index: int, seeds: dict[int, int | None], deadline: Deadline) -> bool:
-        """Receive the answer of one worker; True where its step failed and a restart answers that."""
+        """Receive the answer of one worker; return True if its step failed and the environment is restarted."""
         while True:
             try:
                 answer = self.workers[index].receive(deadline, int(self._steps[index]))
@@ -229,7 +232,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
             return cut
 
     def _replace(self, index: int, lost: EnvironmentLost, cut: bool) -> None:
-        """Start another process for one that is gone; an EnvironmentLost where no restart answers that any more."""
+        """Start a new process in place of a lost one; raise EnvironmentLost if no restart is allowed."""
         restarts, text = self._restarts[index], str(lost)
         while True:
             if not restarts.allow():
@@ -252,7 +255,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         self._ask(Request.RESTORE, states, max(START_LIMIT, self.step_timeout))
 
     def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], obs: dict[str, np.ndarray]) -> None:
-        # Re-simulating takes as long as it took to play: each step may use its limit.
+        # A replay can take as long as the episode took: each step has its own limit.
         longest = max((len(actions) for _, actions in episodes.values()), default=0)
         limit = START_LIMIT + longest * self.step_timeout
         for index, (seed, actions) in episodes.items():
@@ -266,6 +269,6 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
     def close(self) -> None:
         """End all worker processes."""
         for worker in self.workers:
-            worker.connection.close()  # all of them see the end of their pipe before the first is waited for
+            worker.connection.close()  # close all pipes first, so that the workers end at the same time
         for worker in self.workers:
             worker.close()

@@ -1,9 +1,9 @@
-"""A time limit on the environments of this process: a thread that checks now and then, and costs a step nothing.
+"""Watchdog of environments in this process: a thread that limits the time of each call without cost per step.
 
-The thread asks whether the call of an environment that it saw last time is still going on; after enough such checks it
-signals the main thread, whose handler raises `Overdue` inside the environment: in a loop, a sleep, a read. Checks are
-counted and not seconds, so a process that was paused (SIGSTOP) wakes up with its time left. Code in C that never gives
-back the interpreter lock stops this thread too: then a trainer falls silent, and its driver ends it.
+The thread checks periodically if the call that it saw in the last check is still running. After enough checks it sends
+a signal to the main thread. The signal handler raises `Overdue` inside the environment: in a loop, a sleep or a read.
+Checks are counted instead of seconds, so that time in which the process is paused (SIGSTOP) does not count. C code that
+never releases the interpreter lock also blocks this thread; then the driver ends the trainer because it is silent.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ import gymnasium
 
 from rlcore.errors import EnvironmentLost
 
-START_LIMIT = 120.0  # seconds to import, build and reset for the first time, or to re-simulate an episode
-STEP_TIMEOUT = 60.0  # seconds, where no config says otherwise
-CHECKS = 4  # in one limit
-SIGNAL = signal.SIGVTALRM  # no environment that we know uses it, as some use SIGALRM
+START_LIMIT = 120.0  # seconds for import, construction and first reset, or for the start of a replay
+STEP_TIMEOUT = 60.0  # seconds; default of `env.step_timeout`
+CHECKS = 4  # checks per time limit
+SIGNAL = signal.SIGVTALRM  # not used by any environment that we know; some use SIGALRM
 
 
 class Overdue(BaseException):
-    """Raised inside an environment that takes too long; no `except Exception` of its own swallows it."""
+    """Exception raised inside an environment that takes too long; `except Exception` does not catch it."""
 
 
 def step_limit(config: Any) -> float:
-    """Seconds for one step: `env.step_timeout`; settings of a single environment have none."""
+    """Return the time limit of one step in seconds: `env.step_timeout`, or the default for `EnvSettings`."""
     return getattr(config, "step_timeout", STEP_TIMEOUT)
 
 
 def first_limit(step_timeout: float) -> float:
-    """Seconds for building and the first reset, which may load an engine."""
+    """Return the time limit of construction and first reset in seconds; it is longer, because these load engines."""
     return max(step_timeout, min(START_LIMIT, 10 * step_timeout))
 
 
 class Watchdog:
-    """Raises `Overdue` in the main thread where a call of an environment takes longer than `limit` seconds.
+    """Watchdog that raises `Overdue` in the main thread if a call of an environment takes longer than `limit` seconds.
 
-    Whoever calls an environment adds 1 to `calls` before and after it: odd means that a call is going on. Calls made in
-    other threads cannot be interrupted and have no limit.
+    The caller of an environment adds 1 to `calls` before and after the call, so an odd number means that a call is
+    running. Calls in other threads cannot be interrupted and have no limit.
     """
 
     def __init__(self, limit: float) -> None:
@@ -61,7 +61,7 @@ class Watchdog:
 
     @contextmanager
     def limit_to(self, seconds: float) -> Iterator[None]:
-        """Another limit for the calls inside the `with`."""
+        """Use another limit for the calls inside the context."""
         self.checks_allowed = max(1, round(CHECKS * seconds / self.limit))
         try:
             yield
@@ -69,7 +69,7 @@ class Watchdog:
             self.checks_allowed = CHECKS
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Result of one call of an environment; EnvironmentLost where it takes too long."""
+        """Return the result of one call of an environment; raise EnvironmentLost if it takes too long."""
         self.calls += 1
         try:
             return function()
@@ -79,12 +79,12 @@ class Watchdog:
             self.calls += 1
 
     def build(self, make: Callable[[], Any]) -> Any:
-        """Result of a function that builds an environment, which may load an engine; raises as `call` does."""
+        """Return the result of a function that builds an environment, with the limit `first_limit`."""
         with self.limit_to(first_limit(self.limit)):
             return self.call(make)
 
     def sentence(self) -> str:
-        """Sentence on a call that was overdue."""
+        """Return the message for a call that took too long."""
         return f"hung; no answer within {self.limit * self.checks_allowed / CHECKS:g} s (env.step_timeout)"
 
     def close(self) -> None:
@@ -106,20 +106,20 @@ def _check_repeatedly(reference: weakref.ref[Watchdog], closed: threading.Event,
         if calls % 2 and checks >= watchdog.checks_allowed:
             watchdog.overdue_call = calls
             signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
-        del watchdog  # it may be forgotten while this thread sleeps
+        del watchdog  # allow garbage collection while this thread sleeps
 
 
 def _on_signal(number: int, frame: Any) -> None:
-    if any(watchdog.calls == watchdog.overdue_call for watchdog in tuple(_WATCHDOGS)):  # and not over in the meantime
+    if any(watchdog.calls == watchdog.overdue_call for watchdog in tuple(_WATCHDOGS)):  # the call is still running
         raise Overdue
 
 
 class StepTimeout(gymnasium.Wrapper):
-    """An environment whose every call has a watchdog's time limit, for code that steps one environment by itself."""
+    """Wrapper that applies the time limit of a watchdog to every call, for code that steps a single environment."""
 
     def __init__(self, env: gymnasium.Env, watchdog: Watchdog) -> None:
         super().__init__(env)
-        self._call = watchdog.call  # a method is no state: the tier is measured as if this layer were not there
+        self._call = watchdog.call  # methods are not part of a captured state, so this layer does not change the tier
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Open an episode."""
@@ -130,9 +130,9 @@ class StepTimeout(gymnasium.Wrapper):
         return self._call(functools.partial(self.env.step, action))
 
     def render(self) -> Any:
-        """Draw the environment."""
+        """Render the environment."""
         return self._call(self.env.render)
 
     def close(self) -> None:
-        """Release the environment."""
+        """Close the environment."""
         self._call(self.env.close)

@@ -1,8 +1,7 @@
-"""One environment in a process of its own: `python -m rlcore.envs.vector.worker CONNECTION MEMORY`. Imports no torch.
+"""Worker process of one environment: `python -m rlcore.envs.vector.worker CONNECTION MEMORY`. Does not import torch.
 
-Answers one request at a time on the connection (a byte that says which, then its arguments) until its pipe closes. Rows
-go through memory that parent and worker share (a descriptor without a name, gone with the two): an answer says only
-that the row is there.
+The worker answers one request at a time (a byte of `Request`, then its arguments) until its pipe closes. Rows are
+passed in anonymous memory that parent and worker share; the answer only signals that the row is complete.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from rlcore.user_code import explain_exit
 
 
 class Request(enum.IntEnum):
-    """Requests of a parent to its environment's process."""
+    """Requests of the parent process."""
 
     BUILD = 1
     RESET = 2
@@ -44,17 +43,17 @@ class Status(enum.IntEnum):
 
 
 def record_dtype(spec: EnvSpec) -> np.dtype:
-    """One row of an arrival as a record: obs_0, obs_1, ... in the order of the spec, reward, terminated, truncated."""
+    """Return the record type of one row: obs_0, obs_1, ... in the order of the spec, reward, terminated, truncated."""
     fields: list[Any] = [(f"obs_{i}", part.dtype, part.shape) for i, part in enumerate(spec.obs.values())]
     return np.dtype([*fields, ("reward", "f8"), ("terminated", "?"), ("truncated", "?")], align=True)
 
 
 class SharedRow:
-    """The row of one environment in shared memory, as arrays to write into or read from.
+    """Row of one environment in shared memory, as arrays that can be read and written.
 
     Args:
-        spec: of the environment.
-        memory: descriptor of the memory, which is made as large as the row.
+        spec: spec of the environment.
+        memory: file descriptor of the memory, which is resized to the row.
 
     Attributes:
         obs: key -> [*shape].
@@ -79,7 +78,7 @@ class SharedRow:
 
 
 class RequestHandler:
-    """Answers the parent's requests with one environment; its rows are written to `memory`."""
+    """Handler of the parent's requests for one environment; its rows are written to `memory`."""
 
     def __init__(self, memory: int) -> None:
         self.env: Any = None
@@ -88,10 +87,10 @@ class RequestHandler:
         self.obs: dict[str, np.ndarray] = {}  # views into the row, [1, ...]
 
     def answer(self, request: bytes) -> bytes:
-        """The answer's bytes, without status, to a byte of `Request` and its arguments.
+        """Return the bytes of the answer, without status, to a request (a byte of `Request` and its arguments).
 
-        An EnvironmentFault where the environment misbehaved, a UserError where it cannot be made, a RunError where its
-        state cannot be read or does not fit.
+        Raise EnvironmentFault if the environment fails or returns an invalid value, UserError if it cannot be made, and
+        RunError if its state cannot be read or does not fit.
         """
         kind, payload = Request(request[0]), request[1:]
         if kind is Request.STEP:
@@ -130,7 +129,7 @@ class RequestHandler:
         self.row.reward[...], self.row.terminated[...], self.row.truncated[...] = reward, terminated, truncated
 
     def _failures(self) -> bytes:
-        """Failures that restarts answered, and whether the step was one of them; b"" of none, as nearly always."""
+        """Return the pickled failures since the last answer and `broken`; b"" if there are none, the common case."""
         if not self.env.failures:
             return b""
         failures, self.env.failures = self.env.failures, []
@@ -138,7 +137,7 @@ class RequestHandler:
 
 
 def serve(connection: Connection, memory: int) -> None:
-    """Answer until the pipe closes; an error is an answer too."""
+    """Answer requests until the pipe closes; errors are sent as answers."""
     handler = RequestHandler(memory)
     while True:
         try:
@@ -160,7 +159,7 @@ def serve(connection: Connection, memory: int) -> None:
 
 def main() -> None:
     """Entry point of the worker process."""
-    # Ctrl-C reaches the whole process group; the parent decides what it means.
+    # Ctrl-C reaches the whole process group; only the parent handles it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     serve(Connection(int(sys.argv[1])), int(sys.argv[2]))

@@ -129,7 +129,7 @@ def test_what_cannot_be_loaded_is_refused_in_one_sentence_and_changes_nothing(tm
     assert str(refused.value).startswith(f"checkpoint {path}: ")
     assert "the agent's actor.layers.0.bias is of shape [64] there and of shape [16] here" in str(refused.value)
     more = Training(dataclasses.replace(wide.config, algo=training().config.algo, env=FOUR), CARD)
-    with pytest.raises(RunError, match="^the saved environments have environments 2, these have 4$"):
+    with pytest.raises(RunError, match="^the saved environments have environments 2, but these have 4$"):
         more.load(path)
     for place in ("nope", tmp_path):
         with pytest.raises(UserError, match=rf"^{place}: no good checkpoint there; .* Training.save") as refused:

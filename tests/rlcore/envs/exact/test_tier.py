@@ -52,13 +52,13 @@ def test_an_environment_that_no_seed_decides_is_of_the_last_tier():
 def test_a_snapshot_that_looks_complete_but_is_not_is_found_out():
     assert capture(probe_envs.Hidden())["layers"]
     report = measure_tier(lambda: make(EnvSettings("Probe/Hidden-v0")), 3)
-    assert "went on differently" in report.reason
+    assert "continued differently" in report.reason
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_snapshot_that_seldom_goes_on_differently_is_found_out(seed):
     report = measure_tier(lambda: make(EnvSettings("Probe/Sticky-v0")), seed)
-    assert report.tier == "replay" and "went on differently" in report.reason
+    assert report.tier == "replay" and "continued differently" in report.reason
 
 
 def test_environments_that_influence_each_other_are_of_the_last_tier_though_each_is_deterministic():
@@ -67,10 +67,10 @@ def test_environments_that_influence_each_other_are_of_the_last_tier_though_each
     assert "two environments in one process influence each other" in report.reason
 
 
-SEEDLESS = "reset(seed=...) changes nothing: 3 other seeds"
-SEEDLESS_ONE = "reset(seed=...) changes nothing: another seed gave the same episode for the same actions"
+SEEDLESS = "reset(seed=...) has no effect: 3 other seeds"
+SEEDLESS_ONE = "reset(seed=...) has no effect: another seed gave the same episode for the same actions"
 USED = "a used environment differs from a new one at step "
-SHARED = "two environments in one process influence each other, as at step "
+SHARED = "two environments in one process influence each other, for example at step "
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,11 @@ SHARED = "two environments in one process influence each other, as at step "
         ("CartPole-v1", {}, []),
         ("Probe/Opaque-v0", {}, []),
         ("Probe/Opaque-v0", {"stale": True}, [USED]),
-        ("Probe/Opaque-v0", {"wild": True}, ["reset(seed=...) decides too little: the same seed and actions"]),
+        (
+            "Probe/Opaque-v0",
+            {"wild": True},
+            ["reset(seed=...) does not make it deterministic: the same seed and actions"],
+        ),
         ("Probe/Counter-v0", {}, [SEEDLESS, USED]),  # it counts its episodes and draws nothing
         ("Probe/Hidden-v0", {}, [SHARED]),
     ],

@@ -90,18 +90,18 @@ def test_an_action_that_is_none_is_refused():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"id": "Acrobot-v1"}, "Acrobot-v1 has no vectorised code .* CartPole-v0, CartPole-v1 have"),
+        ({"id": "Acrobot-v1"}, "Acrobot-v1 has no vectorized code .* available for CartPole-v0, CartPole-v1;"),
         ({"id": "phys2d/CartPole-v1"}, "suite is not there yet"),
-        ({"action_repeat": 2}, "not together with env.action_repeat"),
-        ({"mask_velocities": True}, "not together with env.mask_velocities"),
-        ({"reward_as_observation": True}, "not together with env.reward_as_observation"),
+        ({"action_repeat": 2}, "cannot be combined with env.action_repeat"),
+        ({"mask_velocities": True}, "cannot be combined with env.mask_velocities"),
+        ({"reward_as_observation": True}, "cannot be combined with env.reward_as_observation"),
         (
             {"actions_as_observation": ActionsAsObservationConfig(num_stack=2)},
-            "not together with env.actions_as_observation",
+            "cannot be combined with env.actions_as_observation",
         ),
-        ({"restart_on_exception": RestartConfig(2)}, "not together with env.restart_on_exception"),
+        ({"restart_on_exception": RestartConfig(2)}, "cannot be combined with env.restart_on_exception"),
         ({"sync_env": False}, "set env.sync_env=true"),
-        ({"wrapper": {"_target_": "tests.rlcore.envs.probe_envs.Counter"}}, "has no vectorised code"),
+        ({"wrapper": {"_target_": "tests.rlcore.envs.probe_envs.Counter"}}, "has no vectorized code"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_a_sentence(
@@ -129,7 +129,7 @@ def test_load_state_dict_refuses_the_state_of_an_earlier_version():
     played(one, 40)
     state = one.state_dict()
     lanes = [{"state": np.zeros(4), "steps": lane["length"], "env": lane["env"]} for lane in unstack(state["lanes"], B)]
-    with pytest.raises(RunError, match="of a version that is no longer read"):
+    with pytest.raises(RunError, match="by a version that is no longer supported"):
         other.load_state_dict(state | {"lanes": stack(lanes)})
 
 
@@ -194,7 +194,7 @@ def test_lanes_whose_images_would_be_resized_are_stepped_one_by_one(monkeypatch:
 
     monkeypatch.setitem(SUITES, "dummy", Pictures())
     assert not worth_it(EnvConfig("discrete_dummy"), 64)
-    with pytest.raises(UserError, match="not together with ScreenSize"):
+    with pytest.raises(UserError, match="cannot be combined with ScreenSize"):
         envs(id="discrete_dummy")
 
 

@@ -65,7 +65,7 @@ def test_a_failed_step_truncates_its_episode_and_another_instance_opens_the_next
     assert rows(envs, 6) == CUT
     assert envs.restarts == 4  # twice in both environments
     said = "its process died (exit code 7)" if kind == "exit" else "step raised RuntimeError: the engine said no"
-    assert f"environment 0, step 2 of its episode: {said}; the environment is built anew" in caplog.text
+    assert f"environment 0, step 2 of its episode: {said}; the environment is restarted" in caplog.text
     assert [(e.env_index, e.ret, e.length) for e in envs.pop_episodes()] == [(0, 1.0, 2), (1, 1.0, 2)] * 2
 
 

@@ -174,9 +174,9 @@ def test_a_replay_that_comes_out_differently_is_refused():
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (("CartPole-v1", "replay", 2), "tier snapshot, these have replay"),
-        (("CartPole-v1", "snapshot", 3), "environments 2, these have 3"),
-        (("Acrobot-v1", "snapshot", 2), "CartPoleEnv, this environment is .*AcrobotEnv"),
+        (("CartPole-v1", "replay", 2), "tier snapshot, but these have replay"),
+        (("CartPole-v1", "snapshot", 3), "environments 2, but these have 3"),
+        (("Acrobot-v1", "snapshot", 2), "CartPoleEnv, but this environment is .*AcrobotEnv"),
     ],
 )
 def test_a_state_of_other_environments_is_refused(other, says):

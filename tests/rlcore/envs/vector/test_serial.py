@@ -202,11 +202,11 @@ def one_faulty(fault: str, index: int = 1) -> SerialVectorEnv:
     ("fault", "says"),
     [
         ("nan", r"key 'state' is nan at \[1\]"),
-        ("shape", r"key 'state' has shape \(1,\), its space says \(2,\)"),
-        ("text", "key 'state' is of type <U1"),
+        ("shape", r"key 'state' has shape \(1,\), but its space has \(2,\)"),
+        ("text", "key 'state' has type <U1"),
         ("reward", "reward is inf"),
         ("reward_huge", "reward is 1e\\+300"),
-        ("reward_huge_int", "reward is a whole number too large for a float$"),
+        ("reward_huge_int", "reward is an integer too large for a float$"),
         ("beyond", r"key 'state' is 1e\+200 at \[1\], and agents compute in float32 \(±3.4e\+38\)"),
         ("reward_array", "reward is array"),
         ("raise", "step raised RuntimeError: the engine said no$"),
@@ -221,8 +221,8 @@ def test_a_fault_names_environment_step_and_key(fault, says):
     ("old", "size", "says"),
     [
         ("reset", 3, r"step 0 of its episode: reset returned only one ndarray \(the old Gym API\), but Gymnasium's"),
-        ("reset", 2, "step 0 of its episode: reset returned one ndarray alone"),  # comes apart into two values
-        ("reset without seed", 3, "step 0 of its episode: reset returned one ndarray alone"),
+        ("reset", 2, "step 0 of its episode: reset returned only one ndarray"),  # comes apart into two values
+        ("reset without seed", 3, "step 0 of its episode: reset returned only one ndarray"),
         ("step", 3, r"step 1 of its episode: step returned 4 values \(the old Gym API\), but Gymnasium's step returns"),
         ("none", 3, "step 1 of its episode: step returned None, but Gymnasium's"),
     ],
