@@ -1,4 +1,4 @@
-"""The registry: algorithm name -> what it is made of, `Config`, `Agent` and `build`."""
+"""Registry of algorithms: name -> `Config`, `Agent` and `build`."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from rlcore.errors import UserError
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A built-in algorithm, of which nothing is imported before it is asked for.
+    """Built-in algorithm, imported on first use.
 
     Attributes:
-        package: where it lies; its mathematics, which bring torch, are the module `learner` in it.
-        keys: the module there with its keys, which says by which of them it is that algorithm where others share the
-            learner.
+        package: package of the algorithm. Its module `learner` imports torch; its config module does not.
+        keys: name of the config module in the package. If algorithms share a learner, each one has its own config
+            module.
     """
 
     package: str
     keys: str = "config"
 
     @cached_property
-    def Config(self) -> type[AlgorithmConfig]:  # noqa: N802 - as a module has it
-        """The class of its keys."""
+    def Config(self) -> type[AlgorithmConfig]:  # noqa: N802 - named like the class in a module
+        """Config class of the algorithm."""
         return import_module(f"{self.package}.{self.keys}").Config
 
     @cached_property
     def learner(self) -> Any:
-        """The module with its mathematics."""
+        """Module with agent, losses and learner."""
         return import_module(f"{self.package}.learner")
 
     @property
-    def Agent(self) -> Any:  # noqa: N802 - as a module has it
-        """The class of its agent."""
+    def Agent(self) -> Any:  # noqa: N802 - named like the class in a module
+        """Agent class of the algorithm."""
         return self.learner.Agent
 
     @property
     def build(self) -> Any:
-        """Context -> learner, buffer, plan."""
+        """Function that builds learner, buffer and training schedule from a `Context`."""
         return self.learner.build
 
 
-LONGEST_TITLE = 20  # characters; a plugin's sentence with a colon in it is not its name
-ALGORITHMS: dict[str, Any] = {  # a plugin's is its module
+LONGEST_TITLE = 20  # characters; a longer text before the colon is not a name, but a sentence of a plugin's docstring
+ALGORITHMS: dict[str, Any] = {  # name -> `Algorithm`, or the module of a plugin
     **{name: Algorithm(f"{__name__}.{name}") for name in ("ppo", "a2c", "ppo_recurrent", "sac")},
     **{name: Algorithm(f"{__name__}.sac", name) for name in ("droq", "crossq", "simba")},
     **{name: Algorithm(f"{__name__}.{name}") for name in ("dreamer_v1", "dreamer_v2", "dreamer_v3", "sac_ae")},
@@ -103,9 +103,12 @@ def register(name: str, module: Any) -> None:
         UserError: If one of them is missing, or if another algorithm has this name.
     """
     if ALGORITHMS.get(name, module) is not module:
-        raise UserError(f"algorithm {name!r} of plugin {getattr(module, '__name__', module)}: the name is taken")
+        raise UserError(
+            f"algorithm {name!r} of plugin {getattr(module, '__name__', module)}: the name is taken; "
+            "choose another name"
+        )
     missing = [part for part in ("Config", "Agent", "build") if not hasattr(module, part)]
     if missing or not issubclass(module.Config, AlgorithmConfig):
-        what = f"no {missing[0]}" if missing else "a Config that is no AlgorithmConfig"
-        raise UserError(f"algorithm {name!r} of plugin {getattr(module, '__name__', module)}: it has {what}")
+        what = f"{missing[0]} is missing" if missing else "Config must be a subclass of AlgorithmConfig"
+        raise UserError(f"algorithm {name!r} of plugin {getattr(module, '__name__', module)}: {what}")
     ALGORITHMS[name] = module

@@ -1,12 +1,12 @@
-"""Agent and learner of a Dreamer, put together, and the rows that it learns from; mathematics are the algorithm's.
+"""Base classes of the Dreamers' agents and learners, and the batch format; the losses are in each algorithm's file.
 
-A sequence's row t, as it was collected: what arrives with obs[t] is of the step before it.
+Row t of a sequence contains obs[t] and the results of the step that led to it:
 
-    t             0      1      2*     3      4          * obs 2 ended the episode
-    is_first      1      0      0      1      0          row 0 always, as states are not kept
-    action before -      a0     a1     -      a0'        forgotten with the state where is_first
-    reward        0      r1     r2     0      r1'        what the head of the state at t is to say
-    terminated    0      0      1      0      0          an episode that is cut short goes on
+    t             0      1      2*     3      4          * the episode ends at obs 2
+    is_first      1      0      0      1      0          row 0 is always first, because model states are not stored
+    before        -      a0     a1     -      a0'        previous action; ignored, with the state, if is_first
+    reward        0      r1     r2     0      r1'        target of the reward head at state t
+    terminated    0      0      1      0      0          stays 0 if the episode is truncated
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rlcore.types import Batch, Context, Metrics, Plan, Steps
 
 
 class Segment(NamedTuple):
-    """Rows [L, N] as the model takes them; `before` [L, N, A'] is the action before each, laid flat."""
+    """Batch of N sequences of L rows for the world model; `before` [L, N, A'] is the flattened previous action."""
 
     obs: dict[str, Tensor]
     before: Tensor
@@ -50,29 +50,29 @@ class Segment(NamedTuple):
 
 
 def segment_of(steps: Steps, actor: LatentActor) -> Segment:
-    """Rows [L, N] of a memory as the model takes them."""
+    """Convert rows [L, N] of the replay buffer to the input of the world model."""
     before, is_first = open_at_first_row(actor.flat(steps.action), steps.is_first)
     return Segment(steps.obs, before, is_first, steps.reward, steps.terminated)
 
 
 def open_at_first_row(action: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions [L, N, A'] moved to the rows that they led to, and is_first [L, N]: row 0 opens an episode."""
+    """Shift actions [L, N, A'] to the rows that they led to, and set is_first [L, N] in row 0."""
     before = torch.cat([torch.zeros_like(action[:1]), action[:-1]])
     return before, torch.cat([torch.ones_like(is_first[:1]), is_first[1:]])
 
 
 class DreamerAgent(WorldAgent):
-    """World model and actor, made of a config.
+    """World model and actor, built from a config.
 
     Args:
-        config: sizes, keys.
-        spec: of the environment.
-        distribution: `distribution.type`; "auto" is the algorithm's own for each action space.
-        rng: CPU generator for the initialisation.
-        latent: form of the model's stochastic part.
-        reward: form in which the model tells a reward.
-        value: form in which a critic tells a value; None: as a reward.
-        scales: of output weights, and of those of the reward, as `rlcore.nn.dense.initialise_glorot` has it.
+        config: config of the algorithm.
+        spec: spec of the environment.
+        distribution: `distribution.type`; "auto" is the algorithm's default for the action space.
+        rng: CPU generator for the initialization.
+        latent: distribution of the stochastic state.
+        reward: distribution of predicted rewards.
+        value: distribution of predicted values; None = that of rewards.
+        scales: initialization scale of output layers, and of the reward head; see `rlcore.nn.dense.initialise_glorot`.
     """
 
     def __init__(
@@ -96,17 +96,18 @@ class DreamerAgent(WorldAgent):
 
 
 class DreamerLearner(protocols.Learner):
-    """A world model and an actor, a critic and its slow copy if it has one, and what trains them.
+    """Base class of Dreamer learners: agent, critic, optional target critic, and their optimizers.
 
-    An algorithm brings the losses of model and actor, each in the form that `rlcore.optim.optimizer.Optimizer` takes:
-    what the model's found of its states, the actor's is given, and what the actor's found of its trajectories (`feat`,
-    `returns` and `weight`, [H, L·N, ...]), the critic's.
+    An algorithm implements `model_loss` and `actor_objective`. Their results have the form that
+    `rlcore.optim.optimizer.Optimizer` takes. The auxiliary output of `model_loss`, the model states, is the input of
+    `actor_objective`. The auxiliary output of `actor_objective` is the input of `critic_objective`: `feat`, `returns`
+    and `weight` of the imagined trajectories, [H, L·N, ...].
 
     Args:
-        context: what the learner is built from.
-        agent_class: made of config, spec, distribution and a torch.Generator.
-        scale: of the critic's output weights, as `rlcore.nn.dense.initialise_glorot` has it.
-        modules: others whose buffers the losses read.
+        context: build context.
+        agent_class: class of the agent, constructed from config, spec, distribution and a torch.Generator.
+        scale: initialization scale of the critic's output layer; see `rlcore.nn.dense.initialise_glorot`.
+        modules: further modules with buffers that the losses use.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class DreamerLearner(protocols.Learner):
         config = self.config = context.config.algo
         self.ranks, self.updates = context.ranks, 0
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
-        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
+        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
         self.agent: WorldAgent = agent_class(config, context.spec, context.config.distribution.type, rng)
         world, actor, self.number = self.agent.world, self.agent.actor, self.agent.number
         self.critic = Dense(world.feat_size, config.critic.layers, rng, self.number.outputs, scale)
@@ -139,22 +140,22 @@ class DreamerLearner(protocols.Learner):
 
     @staticmethod
     def rule(settings: OptimizerConfig) -> OptimizerConfig:
-        """Settings of an optimizer as its algorithm reads them."""
+        """Return the optimizer settings of the algorithm; the base class returns them unchanged."""
         return settings
 
     @property
     def player(self) -> Any:
-        """The agent, with noise where the config has some."""
+        """Behavior policy: the agent, with exploration noise if the config has any."""
         return self.explorer or self.agent
 
     @property
     def slow(self) -> Any:
-        """The slow copy of the critic."""
+        """Module of the target critic."""
         assert self.target_critic is not None
         return self.target_critic.module
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """One gradient step of world model, actor and critic on sequences [L, N]."""
+        """Take one gradient step of world model, actor and critic on sequences [L, N]; return the logged means."""
         tau = self.config.critic.target_tau(self.updates) or 0.0
         self.updates += 1
         metrics = self.step(segment_of(batch.steps, self.agent.actor), tau, rng=self.noise)
@@ -166,7 +167,7 @@ class DreamerLearner(protocols.Learner):
         return found
 
     def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> Metrics:
-        """Slow critic, world model, then actor and critic on what is imagined from the model's states."""
+        """Update target critic and world model, then actor and critic on trajectories imagined from the states."""
         if self.target_critic is not None:
             self.target_critic.follow(self.critic_optimizer, tau)
         model = self.world_optimizer.minimize(batch, rng)
@@ -176,15 +177,15 @@ class DreamerLearner(protocols.Learner):
         return model.metrics | actor.metrics | critic.metrics | norms
 
     def observe(self, batch: Segment, rng: Noise, distance: Distance) -> tuple[ModelState, Any, Any, Tensor, Tensor]:
-        """States of rows [L, N], and what they tell of them.
+        """Infer the states of a batch [L, N], and compute the losses of predicted observations and rewards.
 
         Args:
-            batch: the rows.
-            rng: of the states.
-            distance: of observations told, [L, N, ...], from those seen; 2 dimensions lead.
+            batch: sequences, [L, N].
+            rng: noise for sampling the states.
+            distance: loss of predicted observations, [L, N, ...]; it is called with 2 leading dimensions.
 
         Returns:
-            The states, their priors and posteriors as the latent has them; losses [L, N] of observation and of reward.
+            States, priors and posteriors [L, N, ...], and the losses [L, N] of observation and of reward.
         """
         world = self.agent.world
         noise = world.rssm.noise(rng, *batch.reward.shape)
@@ -197,16 +198,16 @@ class DreamerLearner(protocols.Learner):
     def reduce_model_loss(
         loss: Tensor, terms: Mapping[str, Tensor], measures: Mapping[str, Tensor], state: ModelState
     ) -> Any:
-        """The loss [L, N] of the world model as its optimizer takes it.
+        """Reduce the loss of the world model to the form that its optimizer takes.
 
         Args:
-            loss: of each row.
-            terms: of it, name -> [L, N], logged as `Loss/<name>_loss`.
-            measures: of prior and posterior, name -> [L, N], logged as `State/<name>`.
-            state: [L, N, ...], for the actor.
+            loss: [L, N]; loss of each row.
+            terms: terms of the loss, name -> [L, N]; logged as `Loss/<name>_loss`.
+            measures: entropies and KL of prior and posterior, name -> [L, N]; logged as `State/<name>`.
+            state: model states [L, N, ...], for the actor.
 
         Returns:
-            Its sum, the number of rows, what is logged, and the states by name.
+            Sum of the loss, number of rows, logged means, and the states by name.
         """
         means = {"Loss__world_model_loss": loss} | {f"Loss__{name}_loss": term for name, term in terms.items()}
         means |= {f"State__{name}": measure for name, measure in measures.items()}
@@ -215,22 +216,22 @@ class DreamerLearner(protocols.Learner):
         return *found, state.detach()._asdict()
 
     def model_loss(self, batch: Segment, rng: Noise) -> Any:
-        """Loss of the world model; its states [L, N, ...] by name, for the actor."""
+        """Compute the loss of the world model, and return its states [L, N, ...] by name for the actor."""
         raise NotImplementedError
 
     def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
-        """Loss of the actor on trajectories from every state [L, N]; what the critic needs of them."""
+        """Compute the actor loss on trajectories imagined from states [L, N], and return the critic's inputs."""
         raise NotImplementedError
 
     def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
-        """-log p of returns of imagined states, each as likely as its episode is still going on."""
+        """Compute the critic loss -w log p(R | feat) on imagined states; w is the cumulative discount."""
         returns, weight = imagined["returns"], imagined["weight"]  # [H, L·N]
         assert weight.shape == returns.shape, (weight.shape, returns.shape)
         loss = (weight * self.number.loss(self.critic(imagined["feat"]), returns)).flatten()
         return reduce_loss(loss, torch.ones_like(loss), Loss__value_loss=loss)
 
     def parts(self) -> dict[str, protocols.Part]:
-        """Agent, critic, its slow copy, stream, optimizers, how steps are computed, the amount of noise."""
+        """Return the stateful components: agent, critics, noise stream, step, optimizers, amount of exploration."""
         names = ("agent", "critic", "target_critic", "noise", "step")
         found = {
             name: getattr(self, name) for name in (*names, "world_optimizer", "actor_optimizer", "critic_optimizer")
@@ -241,7 +242,7 @@ class DreamerLearner(protocols.Learner):
 
 
 def memory_and_plan(context: Context) -> tuple[Replay, Plan]:
-    """The memory of sequences and how the loop goes on."""
+    """Build the replay buffer of sequences, and the training schedule."""
     length = context.config.algo.per_rank_sequence_length
     buffer: BufferConfig = context.config.buffer
     sampler = Episodes(length, buffer.prioritize_ends) if buffer.type == "episode" else Sequences(length)

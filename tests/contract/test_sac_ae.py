@@ -26,8 +26,11 @@ BASE: dict[str, Any] = {"name": "sac_ae", "total_steps": 10_000}
             {"cnn_keys": {"decoder": ["rgb"]}},
             r"algo.cnn_keys.decoder=\[rgb\]: rgb is not encoded; must be among algo.cnn_keys.encoder \(\[\]\)",
         ),
-        ({"mlp_keys": {"encoder": ["state"], "decoder": []}}, r"name a key to decode, or take exp=sac"),
-        ({"decoder": {"optimizer": {"eps": 1e-3}}}, r"algo.decoder.optimizer.eps=0.001: must be that of"),
+        ({"mlp_keys": {"encoder": ["state"], "decoder": []}}, r"name an encoded key, or use exp=sac"),
+        (
+            {"decoder": {"optimizer": {"eps": 1e-3}}},
+            r"algo.decoder.optimizer.eps=0.001: must be equal to algo.encoder.optimizer.eps",
+        ),
     ],
 )
 def test_it_refuses_what_cannot_be_decoded_or_takes_no_single_step(changes: dict[str, Any], told: str) -> None:
@@ -35,7 +38,9 @@ def test_it_refuses_what_cannot_be_decoded_or_takes_no_single_step(changes: dict
         build(Config, BASE | changes, "algo.").check("algo.")
 
 
-@pytest.mark.parametrize(("side", "told"), [(65, "an even number of pixels"), (14, "at least 16 pixels")])
+@pytest.mark.parametrize(
+    ("side", "told"), [(65, "rgb 65 × 65 pixels; height and width must be even"), (14, "at least 16 pixels per side")]
+)
 def test_it_refuses_pictures_that_the_decoder_cannot_give_back(side: int, told: str) -> None:
     action = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))
     spec = EnvSpec("Odd-v0", {"rgb": ArraySpec((side, side, 3), "uint8", kind="image")}, action)

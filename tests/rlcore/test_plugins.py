@@ -121,8 +121,8 @@ class Incomplete:
     ("name", "module", "says"),
     [
         ("ppo", Incomplete, "the name is taken"),
-        ("mine", type("Empty", (), {}), "it has no Config"),
-        ("mine", Incomplete, "a Config that is no AlgorithmConfig"),
+        ("mine", type("Empty", (), {}), ": Config is missing"),
+        ("mine", Incomplete, "Config must be a subclass of AlgorithmConfig"),
     ],
 )
 def test_a_mistake_in_an_algorithm_is_a_sentence(name: str, module: object, says: str) -> None:

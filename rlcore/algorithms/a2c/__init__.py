@@ -1,1 +1,1 @@
-"""A2C: keys and mathematics."""
+"""A2C: config and learner."""

@@ -1,16 +1,16 @@
-"""A2C: Asynchronous Methods for Deep Reinforcement Learning. Mnih et al. 2016, arXiv:1602.01783. All actors at once.
+"""A2C: Asynchronous Methods for Deep Reinforcement Learning. Mnih et al. 2016, arXiv:1602.01783. Synchronous version.
 
 Read with:
-    algorithm S3, R                     Learner.samples with gae_lambda=1: the return of at most T steps
+    algorithm S3, return R              Learner.samples with gae_lambda=1 (the return of at most T steps)
     algorithm S3, dθ                    policy_loss
     section 4, entropy bonus β          entropy_loss, `ent_coef`
     algorithm S3, dθ_v                  value_loss
-    algorithm S3, asynchronous update   Learner.gradient_step (all actors' at once, from one rollout)
+    algorithm S3, asynchronous update   Learner.gradient_step (synchronous: one step on the rollout of all actors)
 
 Departs from the paper:
-    advantages are generalised (Schulman et al. 2016), as SheepRL has them: `gae_lambda` 0.95, 1 being the paper's;
-    a truncated episode bootstraps from the value of its true last observation;
-    the reference code's RMSProp is `algo.optimizer.name=rmsprop_tf`.
+    advantages are generalized (Schulman et al. 2016) with `gae_lambda=0.95`, as in SheepRL; the paper uses 1;
+    a truncated episode bootstraps from the value of its last observation;
+    the RMSProp of the authors' code is `algo.optimizer.name=rmsprop_tf`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ __all__ = ["Agent", "Learner", "build"]
 
 
 class Samples(NamedTuple):
-    """N steps without order: obs key -> [N, ...], action [N, A], the rest [N]; weight 0 where a row only resets."""
+    """N samples of a rollout: obs key -> [N, ...], action [N, A], the other tensors [N].
+
+    The weight is 0 for rows that only reset an environment.
+    """
 
     obs: dict[str, Tensor]
     action: Tensor
@@ -46,7 +49,7 @@ class Samples(NamedTuple):
     weight: Tensor
 
     def in_parts(self, count: int) -> list[Samples]:
-        """As many parts of one length; where there are too few samples for that, some come again with weight 0."""
+        """Split into `count` parts of equal length; the last part is filled up with repeated samples of weight 0."""
         if count == 1:
             return [self]
         place = torch.arange(math.ceil(len(self.weight) / count) * count, device=self.weight.device)
@@ -56,31 +59,37 @@ class Samples(NamedTuple):
 
 
 def policy_loss(logprob: Tensor, advantage: Tensor) -> Tensor:
-    """-log π(aₜ|sₜ) (R - V(sₜ)), whose gradient is -dθ. All [N] -> [N]."""
+    """Compute the policy loss with gradient -dθ (arXiv:1602.01783, algorithm S3), per sample [N].
+
+    L = -log π(aₜ|sₜ) Aₜ        Aₜ = R - V(sₜ)
+    """
     assert logprob.shape == advantage.shape, (logprob.shape, advantage.shape)
     return -(logprob * advantage)
 
 
 def entropy_loss(entropy: Tensor) -> Tensor:
-    """-H, section 4. [N] -> [N], nats."""
+    """Return the negative entropy -H(π(·|sₜ)) in nats (arXiv:1602.01783, section 4), per sample [N]."""
     return -entropy
 
 
 def value_loss(value: Tensor, returns: Tensor) -> Tensor:
-    """(R - V(sₜ))², whose gradient is dθ_v. No ½. All [N] -> [N]."""
+    """Compute the value loss with gradient dθ_v (arXiv:1602.01783, algorithm S3), per sample [N].
+
+    L = (R - V(sₜ))²        without the factor ½
+    """
     assert value.shape == returns.shape, (value.shape, returns.shape)
     return (value - returns).square()
 
 
 class Learner(OnPolicyLearner):
-    """Improves an `Agent` by one gradient step a rollout."""
+    """A2C learner: one gradient step per rollout."""
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """One step on a rollout [T, B]; returns averages over it."""
+        """Update the agent from a rollout [T, B]; return averages over the rollout, and scheduled coefficients."""
         config, coefs = self.config, self.config.coefficients(batch.policy_steps)
         self.optimizer.set_lr(coefs["lr"])
         logged: list[Metrics] = []
-        # Of one row, all may only reset; of two one counts, so that nothing is waited for.
+        # A rollout of one row can consist of resets only. A longer one cannot, and the sum over ranks is skipped.
         if config.rollout_steps > 1 or self.ranks.sum(transitions(batch).weight.sum()):
             scaled = self.reward_scaler.scale(batch) if config.normalize_reward else batch
             logged.append(self.step(scaled.steps, scaled.last, {"ent_coef": coefs["ent_coef"]}))
@@ -89,7 +98,7 @@ class Learner(OnPolicyLearner):
         return self.average(logged, coefs)
 
     def gradient_step(self, steps: Steps, last: Steps, coefs: Mapping[str, float]) -> Metrics:
-        """Algorithm S3 for all actors: one step on the gradient of all samples, computed in parts."""
+        """Take one step of algorithm S3 on the samples of all actors, with gradients accumulated over parts."""
         samples = self.samples(show_past(Batch(steps, last, 0), self.agent.history))
         if self.config.normalize_advantages:
             samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))
@@ -101,14 +110,14 @@ class Learner(OnPolicyLearner):
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> Samples:
-        """Advantages and returns R of a rollout [T, B]; its N = T·B samples."""
+        """Return the N = T·B samples of a rollout [T, B], with advantages and returns R."""
         steps, step = batch.steps, transitions(batch)
         advantage = self.advantage(steps, step, batch.last.obs)
         samples = Samples(steps.obs, steps.action, advantage, advantage + steps.extras["value"], step.weight)
         return map_leaves(lambda column: column.flatten(0, 1), samples)
 
     def loss(self, batch: Samples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
-        """Both gradients of algorithm S3, and that of the entropy, as those of one loss over samples [N]."""
+        """Compute the loss over samples [N]: policy loss, value loss and entropy bonus (algorithm S3)."""
         policy, value = self.agent(batch.obs)
         of_policy = policy_loss(policy.logprob(batch.action), batch.advantage)
         of_entropy = entropy_loss(policy.entropy())
@@ -123,6 +132,6 @@ class Learner(OnPolicyLearner):
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:
-    """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
+    """Build learner, buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     config: Config = context.config.algo
     return Learner(context), Rollout(), Plan(config.total_steps, config.rollout_steps)

@@ -1,1 +1,1 @@
-"""Dreamer V1."""
+"""Dreamer V1: config and learner."""

@@ -1,24 +1,25 @@
 """Dreamer V1: Dream to Control: Learning Behaviors by Latent Imagination. Hafner et al. 2020, arXiv:1912.01603.
 
 Read with:
-    eq. 1, 8, latent dynamics                rlcore.nn.rssm.RSSM, rlcore.nn.rssm.GaussianLatent
+    eq. 1, latent dynamics                   rlcore.nn.rssm.RSSM, rlcore.nn.rssm.GaussianLatent
     eq. 2-3, actor and critic                rlcore.nn.latent_actor.squashed_normal, rlcore.nn.dense.Dense
     eq. 4-6, value estimates                 Learner.actor_objective, rlcore.functional.returns.lambda_return
     eq. 7, actor                             actor_loss
-    eq. 8, critic                            Learner.critic_objective, of a unit normal
+    eq. 8, critic                            Learner.critic_objective with a normal of variance 1
     eq. 10, loss of the world model          Learner.model_loss, rlcore.functional.unit_normal
 
-Batches are `rlcore.algorithms.dreamer_learner.Segment`s. From every row, with H = 4:
+Batches are `rlcore.algorithms.dreamer_learner.Segment`s. A trajectory is imagined from every row; with H = 4:
 
     imagined      s0 -> ŝ1   ŝ2   ŝ3   ŝ4
-    reward              r̂1   r̂2   r̂3                   arrives with its state, and is of that state's value
-    discount            γ̂1   γ̂2   γ̂3                   γ, or what the head of the episodes' ends says, which is ≤ γ
+    reward              r̂1   r̂2   r̂3                   predicted at each state, and part of the value of that state
+    discount            γ̂1   γ̂2   γ̂3                   γ, or the prediction of the continue head, which is ≤ γ
     value                    v2   v3   v4
     λ-return            V1   V2   V3                   Vt = r̂t + γ̂t ((1 - λ) vt+1 + λ Vt+1), with V4 = v4
-    weight              1    γ̂1   γ̂1 γ̂2                of both losses
+    weight              1    γ̂1   γ̂1 γ̂2                of the actor loss and the critic loss
 
-Departs from the paper: as its authors' code and SheepRL's `dreamer_v1` do: free nats of the mean KL, losses of imagined
-states weighted, states that begin anew with each sequence. Greedy, a continuous action is the mean before the tanh.
+Departs from the paper, like the authors' code and SheepRL's `dreamer_v1`:
+    free nats apply to the mean KL of a batch; the losses of imagined states are weighted; the recurrent state is reset
+    at the start of each sequence; a greedy continuous action is the tanh of the mean.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from rlcore.types import Context, Plan
 
 
 class Agent(DreamerAgent):
-    """Agent whose latents are normals."""
+    """Agent with a Gaussian stochastic state."""
 
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         latent = GaussianLatent(config.world_model.stochastic_size, config.world_model.min_std)
@@ -51,19 +52,36 @@ class Agent(DreamerAgent):
 
 
 def actor_loss(returns: Tensor, weight: Tensor) -> Tensor:
-    """-V, eq. 7, weighted by the chance that the episode is still going on. [H - 1, N] each."""
+    """Compute the actor loss (arXiv:1912.01603, eq. 7), per imagined state.
+
+        L = -wₜ Vₜ        wₜ = Πᵢ γ̂ᵢ over i < t
+
+    The paper has no weights w. The gradient passes through the λ-returns.
+
+    Args:
+        returns: [H - 1, N]; λ-returns Vₜ.
+        weight: [H - 1, N]; cumulative discounts wₜ.
+
+    Returns:
+        Loss, [H - 1, N].
+    """
     assert returns.shape == weight.shape, (returns.shape, weight.shape)
     return -weight * returns
 
 
 class Learner(DreamerLearner):
-    """Improves an `Agent` by one batch of sequences at a time."""
+    """Dreamer V1 learner: one gradient step of each optimizer per batch of sequences."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, Agent, 1.0)
 
     def model_loss(self, batch: Segment, rng: Noise) -> Any:
-        """Eq. 10: observations, reward and ends told of the states, and posterior and prior brought together."""
+        """Compute the loss of the world model (arXiv:1912.01603, eq. 10), and return its states for the actor.
+
+        J_REC = Σₜ ln q(oₜ|sₜ) + ln q(rₜ|sₜ) - β KL[p(sₜ|sₜ₋₁, aₜ₋₁, oₜ) ‖ q(sₜ|sₜ₋₁, aₜ₋₁)]
+
+        The loss is -J_REC, plus the weighted loss of the continue head.
+        """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
         target = self.config.gamma * (~batch.terminated).to(reward)  # [L, N]
@@ -74,9 +92,12 @@ class Learner(DreamerLearner):
         return self.reduce_model_loss(loss, terms, normal_measures(posterior, prior), state)
 
     def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
-        """Eq. 7 on trajectories from the states [L, N]; these, their λ-returns and weights, for the critic."""
+        """Compute the actor loss (eq. 7) on trajectories imagined from states [L, N].
+
+        The auxiliary output contains the imagined states, their λ-returns and weights for the critic.
+        """
         world, config = self.agent.world, self.config
-        if world.goes_on is not None:  # the last row may be an episode's end, from which nothing goes on
+        if world.goes_on is not None:  # the last row can be the end of an episode, which has no next step
             states = ModelState(*(part[:-1] for part in states))
         start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         feat = imagine(world.rssm, self.agent.actor, start, config.horizon, rng).feat[1:]  # [H, L·N, F]
@@ -93,5 +114,5 @@ class Learner(DreamerLearner):
 
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
-    """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
+    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     return Learner(context), *memory_and_plan(context)

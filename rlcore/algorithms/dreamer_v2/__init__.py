@@ -1,1 +1,1 @@
-"""Dreamer V2."""
+"""Dreamer V2: config and learner."""

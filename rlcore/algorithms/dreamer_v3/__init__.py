@@ -1,1 +1,1 @@
-"""Dreamer V3, the paper of 2023."""
+"""Dreamer V3 (the paper's first version, 2023): config and learner."""

@@ -1,4 +1,4 @@
-"""Keys of Dreamer V3's networks, whose layers have a LayerNorm, under SheepRL's names; the defaults of its size XS."""
+"""Config keys of Dreamer V3's networks with LayerNorm, with SheepRL's names and the defaults of its size XS."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ NORMS = ("layer_norm", "identity")
 class NormSettings:
     """Settings of a LayerNorm."""
 
-    eps: float = arg(1e-3, "added to the variance", above=0)
+    eps: float = arg(1e-3, "ε of the LayerNorm", above=0)
 
 
 @dataclass(frozen=True)
 class NormConfig:
-    """LayerNorm before an activation, under SheepRL's names."""
+    """LayerNorm before an activation, with SheepRL's names."""
 
-    cls: str = arg("layer_norm", "which; identity: none, and layers have biases", choices=NORMS)
-    kw: NormSettings = arg(NormSettings(), "its settings")
+    cls: str = arg("layer_norm", "norm of the layers; identity = no norm, and layers have biases", choices=NORMS)
+    kw: NormSettings = arg(NormSettings(), "settings of the norm")
 
     @property
     def eps(self) -> float | None:
-        """Added to the variance; None: there is no norm."""
+        """ε added to the variance; None if there is no norm."""
         return self.kw.eps if self.cls == "layer_norm" else None
 
     @property
     def form(self) -> Form:
-        """Norm, bias and initialisation of layers, which have no bias before a norm."""
+        """Norm, bias and initialization of layers; layers before a norm have no bias."""
         return Form(self.eps, self.eps is None, None)
 
 
 class Normed(Group):
-    """Base of V3's groups of layers with one norm."""
+    """Base of layer groups with one norm."""
 
     layer_norm: NormConfig
 
     @property
     def form(self) -> Form:
-        """Norm, bias and initialisation of the group's layers."""
+        """Norm, bias and initialization of the layers."""
         return self.layer_norm.form
 
 
@@ -54,7 +54,7 @@ class DenseConfig(Normed, DenseKeys):
     dense_units: int = other_default(DenseKeys, "dense_units", 256)
     mlp_layers: int = other_default(DenseKeys, "mlp_layers", 1)
     dense_act: str = other_default(DenseKeys, "dense_act", "silu")
-    layer_norm: NormConfig = arg(NormConfig(), "before each activation")
+    layer_norm: NormConfig = arg(NormConfig(), "LayerNorm before each activation")
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,18 @@ class HiddenConfig(Normed, HiddenKeys):
 
     hidden_size: int = other_default(HiddenKeys, "hidden_size", 256)
     dense_act: str = other_default(HiddenKeys, "dense_act", "silu")
-    layer_norm: NormConfig = arg(NormConfig(), "before it")
+    layer_norm: NormConfig = arg(NormConfig(), "LayerNorm before the activation")
 
 
 @dataclass(frozen=True)
 class RecurrentConfig(Normed, RecurrentKeys):
-    """The recurrent state and the layer before its cell."""
+    """Recurrent state, and the layer before the recurrent cell."""
 
     act: ClassVar[str] = "silu"
 
     recurrent_state_size: int = other_default(RecurrentKeys, "recurrent_state_size", 256)
     dense_units: int = other_default(RecurrentKeys, "dense_units", 256)
-    layer_norm: NormConfig = arg(NormConfig(), "of that layer, and of the cell's gates")
+    layer_norm: NormConfig = arg(NormConfig(), "LayerNorm of the layer before the cell, and of the cell's gates")
 
     @property
     def cell(self) -> Form:
@@ -84,37 +84,37 @@ class RecurrentConfig(Normed, RecurrentKeys):
 
 @dataclass(frozen=True)
 class ObservationConfig(ObservationKeys):
-    """Networks of one side, encoder or decoder: of images in stages of convolutions, of vectors one perceptron."""
+    """Observation encoder or decoder: a CNN for image keys, an MLP for vector keys."""
 
     symlog: ClassVar[bool] = True
 
     cnn_channels_multiplier: int = other_default(ObservationKeys, "cnn_channels_multiplier", 24)
     cnn_act: str = other_default(ObservationKeys, "cnn_act", "silu")
-    cnn_layer_norm: NormConfig = arg(NormConfig(), "of each pixel's channels, before it")
+    cnn_layer_norm: NormConfig = arg(NormConfig(), "LayerNorm over the channels of each pixel, before the activation")
     dense_units: int = other_default(ObservationKeys, "dense_units", 256)
     mlp_layers: int = other_default(ObservationKeys, "mlp_layers", 1)
     dense_act: str = other_default(ObservationKeys, "dense_act", "silu")
-    mlp_layer_norm: NormConfig = arg(NormConfig(), "before each activation")
+    mlp_layer_norm: NormConfig = arg(NormConfig(), "LayerNorm before each activation of the MLP")
 
     @property
     def form(self) -> Form:
-        """Norm, bias and initialisation of the perceptron's layers."""
+        """Norm, bias and initialization of the MLP's layers."""
         return self.mlp_layer_norm.form
 
     @property
     def stages(self) -> Stages:
-        """The convolutions of the images."""
+        """Convolutions of the image keys."""
         return Stages(self.cnn_channels_multiplier, self.cnn_act, self.cnn_layer_norm.form, padded=True)
 
 
 @dataclass(frozen=True)
 class TwoHotConfig(DenseConfig):
-    """A head that gives a distribution over bins of a number."""
+    """Head that predicts a scalar as a distribution over bins."""
 
-    bins: int = arg(255, "K: bins from -20 to 20 in symlog space", low=3)
+    bins: int = arg(255, "bins, from -20 to 20 in symlog space", low=3)
     spacing: str = arg(
         "symlog",
-        "the number is learned: symlog, in symlog space; symexp, as it is, by bins at the symexp of these (the paper's "
-        "second version)",
+        "space of the two-hot target: symlog, or symexp (the scalar itself, with bins at the symexp of -20 to 20; "
+        "the paper's second version)",
         choices=("symlog", "symexp"),
     )

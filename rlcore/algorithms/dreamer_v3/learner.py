@@ -6,18 +6,20 @@ Read with:
     eq. 4-5, loss of the world model         Learner.model_loss, kl_loss
     eq. 6-7, actor, critic, λ-returns        rlcore.nn.imagination.imagine, rlcore.functional.returns.lambda_return
     eq. 8-9, two-hot critic                  critic_loss, rlcore.functional.two_hot.TwoHot
-    eq. 10, regulariser of the critic        critic_loss, by its slow copy
+    eq. 10, regularizer of the critic        critic_loss, with the prediction of the target critic
     eq. 11-12, actor and scale of returns    actor_loss, rlcore.nn.return_scale.ReturnScale
 
-Batches are `rlcore.algorithms.dreamer_learner.Segment`s; a row's ends as they are used here:
+Batches are `rlcore.algorithms.dreamer_learner.Segment`s:
 
-    t             0      1      2*     3      4          * obs 2 ended the episode
-    continue      1      1      0      1      1          1 - terminated: an episode that is cut short goes on
-    imagined      s0 -> ŝ1 -> ŝ2 ...                     from every row; reward and continue of the state stepped to
+    t             0      1      2*     3      4          * the episode ends at obs 2
+    continue      1      1      0      1      1          1 - terminated; 1 if the episode is truncated
+    imagined      s0 -> ŝ1 -> ŝ2 ...                     from every row; the next state predicts reward and continue
 
-Departs from the paper: as its authors' code of 2023 and SheepRL's `dreamer_v3` do: continuous actions learn through the
-model (`algo.actor.objective_mix`), states begin anew with each sequence, an imagined episode goes on where that is
-likelier (`discount_model.imagined`; its chance counts in their code of 2024). Greedy, a continuous action is the mean.
+Departs from the paper, like the authors' code of 2023 and SheepRL's `dreamer_v3`:
+    the gradient of continuous actions passes through the model (`algo.actor.objective_mix`);
+    the recurrent state is reset at the start of each sequence; a greedy continuous action is the mean;
+    an imagined episode continues if that is more likely (`discount_model.imagined`). The authors' code of 2024 uses
+    the predicted probability.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from rlcore.types import Context, Plan
 
 
 class Agent(DreamerAgent):
-    """Agent whose latents are categorical with a share of a uniform one, and whose numbers are told by bins."""
+    """Agent with a categorical stochastic state (with unimix), and two-hot predictions of reward and value."""
 
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         model, zeros = config.world_model, config.hafner_initialization
@@ -58,30 +60,70 @@ class Agent(DreamerAgent):
 
 
 def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: float, nats: float) -> Tensor:
-    """β_dyn max(1, KL[sg q ‖ p]) + β_rep max(1, KL[q ‖ sg p]), eq. 5. Log-probabilities [..., S, K] -> [...]."""
+    """Compute the KL loss (arXiv:2301.04104v1, eq. 4-5), per row.
+
+        L = β_dyn max(1, KL[sg(q) ‖ p]) + β_rep max(1, KL[q ‖ sg(p)])
+
+    Args:
+        posterior: [..., S, K]; log-probabilities of q(z | h, x).
+        prior: [..., S, K]; log-probabilities of p(z | h).
+        dynamic: β_dyn.
+        representation: β_rep.
+        nats: free nats, 1 in the paper.
+
+    Returns:
+        Loss in nats, [...].
+    """
     to_prior = free_nats(categorical_kl(posterior.detach(), prior), nats)
     to_posterior = free_nats(categorical_kl(posterior, prior.detach()), nats)
     return dynamic * to_prior + representation * to_posterior
 
 
 def imagine_continue(logits: Tensor, ends: str) -> Tensor:
-    """c of eq. 7, [...]: "mean", the chance that an episode goes on; "mode", 0 or 1, the likelier, no gradient."""
+    """Return the continue factors c of eq. 7, [...].
+
+    With `ends="mean"`, c is the predicted probability; with "mode", the more likely one of 0 and 1, without gradient.
+    """
     return widen(logits).sigmoid() if ends == "mean" else (logits > 0).float()
 
 
 def critic_loss(logits: Tensor, returns: Tensor, slow: Tensor, number: Number) -> Tensor:
-    """-log p(R) - log p(v_slow), eq. 10: returns, and what the slow copy says. logits [..., K], others [...]."""
+    """Compute the critic loss (arXiv:2301.04104v1, eq. 10), per imagined state.
+
+        L = -log p(R | s) - log p(v' | s)
+
+    Args:
+        logits: [..., K]; outputs of the critic.
+        returns: [...]; λ-returns R.
+        slow: [...]; predictions v' of the target critic.
+        number: distribution of values.
+
+    Returns:
+        Loss in nats, [...].
+    """
     return number.loss(logits, returns) + number.loss(logits, slow)
 
 
 def actor_loss(objective: Tensor, entropy: Tensor, weight: Tensor, coef: float) -> Tensor:
-    """-(objective + η H), eq. 11, weighted by the chance that the episode is still going on. [H, N] each."""
+    """Compute the actor loss (arXiv:2301.04104v1, eq. 11), per imagined step.
+
+        L = -w (objective + η H[π])
+
+    Args:
+        objective: [H, N]; scaled advantages, or log π(a | s) times these for REINFORCE.
+        entropy: [H, N]; H[π] in nats.
+        weight: [H, N]; cumulative discounts w, which the paper does not have.
+        coef: η.
+
+    Returns:
+        Loss, [H, N].
+    """
     assert objective.shape == entropy.shape == weight.shape, (objective.shape, entropy.shape, weight.shape)
     return -weight * (objective + coef * entropy)
 
 
 class Learner(DreamerLearner):
-    """Improves an `Agent` by one batch of sequences at a time."""
+    """Dreamer V3 learner: one gradient step of each optimizer per batch of sequences."""
 
     def __init__(self, context: Context) -> None:
         config: Config = context.config.algo
@@ -92,7 +134,12 @@ class Learner(DreamerLearner):
         super().__init__(context, Agent, scale, [self.moments])
 
     def model_loss(self, batch: Segment, rng: Noise) -> Any:
-        """Eq. 4: observations, reward and ends told of the states, and prior and posterior brought together."""
+        """Compute the loss of the world model (arXiv:2301.04104v1, eq. 4), and return its states for the actor.
+
+        L = β_pred L_pred + β_dyn L_dyn + β_rep L_rep
+
+        L_pred is the sum of the losses of predicted observations, reward and continue.
+        """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, squared_distance)
         goes_on = (~batch.terminated).to(reward)  # [L, N]
@@ -103,17 +150,20 @@ class Learner(DreamerLearner):
         return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
 
     def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
-        """Eq. 11 on trajectories from every state [L, N]; these, their λ-returns and weights, for the critic."""
+        """Compute the actor loss (eq. 11) on trajectories imagined from every state [L, N].
+
+        The auxiliary output contains the imagined states, their λ-returns and weights for the critic.
+        """
         world, config, critic = self.agent.world, self.config, self.critic
         ends = config.world_model.discount_model.imagined
         start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
-        with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs none of what is imagined
+        with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs no gradient through the trajectory
             feat, action = imagine(world.rssm, self.agent.actor, start, config.horizon, rng)  # [H+1, L·N, F], [H, ...]
             value = self.number.mean(critic(feat))  # [H+1, L·N]
             reward = world.predict_reward(feat[1:])  # [H, L·N]
             goes_on = imagine_continue(world.predict_continue(feat[1:]), ends)  # [H, L·N]
             returns = lambda_return(reward, config.gamma * goes_on, value[1:], config.lmbda)  # [H, L·N]
-        first = (~terminated).float().flatten().unsqueeze(0)  # no step leaves an episode's last row
+        first = (~terminated).float().flatten().unsqueeze(0)  # the last row of an episode has no next step
         weight = torch.cat([first, config.gamma * goes_on[:-1].detach()]).cumprod(0)  # [H, L·N]
         advantage = (returns - value[:-1]) / self.moments(returns, self.ranks)
         policy = self.agent.actor.policy(feat[:-1].detach())
@@ -125,17 +175,17 @@ class Learner(DreamerLearner):
         return *found, {"feat": feat[:-1].detach(), "returns": returns.detach(), "weight": weight}
 
     def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
-        """Eq. 10 on imagined states, each as likely as its episode is still going on."""
+        """Compute the critic loss (eq. 10) on imagined states, weighted by the cumulative discounts."""
         feat = imagined["feat"]  # [H, L·N, F]
         slow = self.number.mean(self.slow(feat))
         loss = critic_loss(self.critic(feat), imagined["returns"], slow, self.number) * imagined["weight"]
         return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
 
     def parts(self) -> dict[str, protocols.Part]:
-        """Parts of every Dreamer, and the scale of returns."""
+        """Return the stateful components of every Dreamer, and the scale of returns."""
         return {**super().parts(), "moments": self.moments}
 
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
-    """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
+    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     return Learner(context), *memory_and_plan(context)

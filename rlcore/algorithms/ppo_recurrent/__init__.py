@@ -1,1 +1,1 @@
-"""PPO with a recurrent agent."""
+"""PPO with a recurrent agent: config and learner."""

@@ -2,17 +2,17 @@
 
 Read with:
     observation to LSTM to heads        Agent.unroll: oₜ, aₜ₋₁, carry -> policy, value, carry
-    samples of 16 consecutive steps     Learner.draw: L rows, from the carry that acted; gradients along them
-    eq. 7, 9, 11-12 of PPO              the learner of rlcore.algorithms.ppo, from which this one derives
+    samples of 16 consecutive steps     Learner.draw: sequences of L rows, for backpropagation through time
+    eq. 7, 9, 11-12 of PPO              rlcore.algorithms.ppo.learner, the base class of this learner
 
-What a sequence begins with is what the agent carried there; drawn for one environment and L = 4:
+A sequence starts with the carry of the agent during collection. Example with one environment and L = 4:
 
-    t           0   1   2   3 | 4   5   6   7       carried before rows 0 and 4: kept with them
-    is_first    1   0   0   0   0   1   0   0       at 0 and 5 the carry is emptied, within a sequence too
-    weight      1   1   1   1   0   1   1   1       row 4 ended its episode: it is in no mean
+    t           0   1   2   3 | 4   5   6   7       the carries before rows 0 and 4 are stored in the rollout
+    is_first    1   0   0   0   0   1   0   0       the carry is reset at rows 0 and 5, also within a sequence
+    weight      1   1   1   1   0   1   1   1       row 4 is the last one of its episode: its transition is a reset
 
-Departs from PPO in its agent, and in that minibatches are drawn of sequences. From the paper: every sample is used
-`update_epochs` times, by whoever collected it.
+Departs from PPO: the agent is recurrent, and minibatches consist of sequences.
+Departs from the paper: each sample is used `update_epochs` times, on the rank that collected it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from rlcore.types import Batch, Context, Plan
 
 
 class Seen(NamedTuple):
-    """L rows of M sequences, all of one time before those of the next, as the agent sees them.
+    """Input of the agent: M sequences of L rows, ordered by time and then by sequence.
 
     Attributes:
-        obs: key -> [L·M, ...], with a window [L·M, frames, ...]; the action before, [L·M, 1, A], among them.
-        is_first: [L·M] bool; there the carry is empty, and there was no action before.
-        carry: name -> [M, H], before the first rows.
+        obs: key -> [L·M, ...], with a window [L·M, frames, ...]. It includes the previous action, [L·M, 1, A].
+        is_first: [L·M] bool; at these rows the carry is reset and the previous action is ignored.
+        carry: name -> [M, H]; carry before the first rows.
     """
 
     obs: dict[str, Tensor]
@@ -53,13 +53,13 @@ class Seen(NamedTuple):
 
 
 class SequenceRows(NamedTuple):
-    """The N = T·B rows of a rollout, numbered t·B + b, of which sequences may be looked at.
+    """All N = T·B rows of a rollout, numbered t·B + b, from which sequences are selected.
 
     Attributes:
-        obs: of all rows, with the action before each.
+        obs: observations of all rows, with the previous actions.
         is_first: [N] bool.
-        carry: name -> [N, H], the carry that acted, before each row.
-        length: L, rows of a sequence.
+        carry: name -> [N, H]; carry before each row, as stored during collection.
+        length: L; rows of a sequence.
     """
 
     obs: Recalled
@@ -68,20 +68,20 @@ class SequenceRows(NamedTuple):
     length: int
 
     def at(self, rows: Tensor) -> Seen:
-        """K minibatches of sequences, rows [K, L·M] -> tensors [K, L·M, ...] and a carry [K, M, H]."""
+        """Return K minibatches of sequences: rows [K, L·M] -> tensors [K, L·M, ...] and a carry [K, M, H]."""
         first = rows.unflatten(1, (self.length, -1))[:, 0]
         carry = {name: part[first] for name, part in self.carry.items()}
         return Seen(self.obs.at(rows), self.is_first[rows], carry)
 
 
 class Agent(ActorCritic):
-    """Features of an observation and the action before it, through a recurrent core, to actor and critic.
+    """Recurrent actor-critic: the cell reads features of the observation, and the previous action.
 
     Args:
-        config: keys of the observations, their normalisation, and the layers.
-        spec: of the environment.
+        config: config of the algorithm.
+        spec: spec of the environment.
         distribution: `distribution.type`.
-        rng: CPU generator for the initialisation.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(self, config: Any, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
@@ -90,7 +90,7 @@ class Agent(ActorCritic):
         self.forgets = config.reset_recurrent_state_on_done
 
     def core(self, config: Config, spec: EnvSpec, rng: torch.Generator) -> int:
-        """Make the recurrent cell and the layers around it."""
+        """Build the recurrent cell and the layers around it; return the number of output features."""
         features = self.encoder.output_size + spec.action.flat_size
         self.before = MLP(features, config.rnn.pre_rnn_mlp.layers, rng)
         self.cell = CELLS[config.rnn.cell](self.before.output_size, config.rnn.lstm.hidden_size, rng)
@@ -98,7 +98,7 @@ class Agent(ActorCritic):
         return self.after.output_size
 
     def unroll(self, seen: Seen) -> tuple[Policy, Tensor, CellState]:
-        """Go through L rows of M sequences: the policy over [L·M, A], values [L·M], the carry after the last rows."""
+        """Process M sequences of L rows; return the policy over [L·M, A], values [L·M], and the last carry."""
         obs, is_first, carry = seen
         said = flatten_actions(obs[ACTION], self.action, 1).masked_fill(is_first.unsqueeze(-1), 0)
         features = self.before(torch.cat([self.encoder(obs), said], -1))
@@ -108,30 +108,33 @@ class Agent(ActorCritic):
         return self.head.policy(self.head(self.actor(found))), self.critic(found).squeeze(-1), carry
 
     def forward(self, obs: Seen) -> tuple[Policy, Tensor]:
-        """The policy over [L·M, A], and values [L·M], each with what the agent remembers now of the rows before."""
+        """Return the policy over [L·M, A] and values [L·M], with carries recomputed by the current weights."""
         policy, value, _ = self.unroll(obs)
         return policy, value
 
     def initial(self, batch_size: int) -> CellState:
-        """An empty memory: name -> [B, H]."""
+        """Return the initial carry, zeros: name -> [B, H]."""
         return self.cell.initial(batch_size)
 
     def act(
         self, carry: CellState, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
     ) -> tuple[CellState, Tensor, dict[str, Tensor]]:
-        """obs key -> [B, ...] -> actions [B, A], with their `logprob` [B], the `value` [B], and the carry before."""
+        """Return the next carry, actions [B, A], and extras: `logprob` [B], `value` [B], and the given carry.
+
+        `obs` is key -> [B, ...].
+        """
         policy, value, after = self.unroll(Seen(obs, is_first, carry))
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng))
         return after, action, {"logprob": policy.logprob(action), "value": value, **carry}
 
 
 class Learner(ppo.Learner):
-    """Improves an `Agent` from one rollout at a time, by PPO's objective on sequences of it."""
+    """Recurrent PPO learner: PPO with minibatches of sequences."""
 
     agent_class = Agent
 
     def recall(self, batch: Batch) -> tuple[SequenceRows, Seen]:
-        """The rows of a rollout [T, B] with what was carried before each, and the arrival after them."""
+        """Return the rows of a rollout [T, B] with their stored carries, and the agent's input after the last row."""
         obs, arrival = super().recall(batch)
         steps, last = batch.steps, batch.last
         carry = {name: steps.extras[name].flatten(0, 1) for name in last.carry}
@@ -139,7 +142,15 @@ class Learner(ppo.Learner):
         return rows, Seen(arrival, last.is_first, last.carry)
 
     def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Draw minibatches of M sequences, rows [epochs, minibatches, L·M]; M follows from how many there are to be."""
+        """Draw minibatches of M sequences for all epochs; M follows from `per_rank_num_batches`.
+
+        Args:
+            weight: [T, B]; weights of the rows of the rollout.
+            rng: generator that determines the order.
+
+        Returns:
+            Row numbers t·B + b, [epochs, minibatches, L·M] int64, and their weights, of the same shape.
+        """
         config, (length, width) = self.config, weight.shape
         cut, own = (part.to(weight.device) for part in cut_sequences(length, width, config.sequence_length))
         weight = weight.flatten()[cut] * own  # [S, L]
@@ -151,6 +162,6 @@ class Learner(ppo.Learner):
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:
-    """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
+    """Build learner, buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     config: Config = context.config.algo
     return Learner(context), Rollout(), Plan(config.total_steps, config.rollout_steps)

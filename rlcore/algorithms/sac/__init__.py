@@ -1,1 +1,1 @@
-"""SAC: keys and mathematics."""
+"""SAC: config and learner, and the configs of DroQ, CrossQ and SimBa."""

@@ -1,4 +1,4 @@
-"""The keys of SAC, and those by which others differ from it: DroQ, CrossQ, SimBa."""
+"""Config keys of SAC, including those that DroQ, CrossQ and SimBa change."""
 
 from __future__ import annotations
 
@@ -12,26 +12,30 @@ from rlcore.nn.network_keys import EncodedKeysConfig, FlatEncoderConfig
 
 @dataclass(frozen=True, kw_only=True)
 class SquashedActorConfig(TrainedConfig):
-    """The actor."""
+    """Actor network and its optimizer."""
 
-    log_std_min: float = arg(-5.0, "lowest log std of the normal before the tanh", low=-20, high=2)
-    q: str = arg("min", "of the critics' estimates, what the policy climbs", choices=("min", "mean"))
+    log_std_min: float = arg(-5.0, "lowest log std of the normal distribution before the tanh", low=-20, high=2)
+    q: str = arg("min", "Q in the policy loss: minimum or mean of the critics", choices=("min", "mean"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig(TrainedConfig):
-    """The critics."""
+    """Critic networks and their optimizer."""
 
-    n: int = arg(2, "N: critics, of which the lowest counts", low=1)
-    target: str = arg("ema", "targets: slow copies of the critics, or none: they themselves", choices=("ema", "none"))
+    n: int = arg(2, "number of critics; targets use their minimum", low=1)
+    target: str = arg(
+        "ema", "target critics: ema (moving average of the critics) or none (the critics)", choices=("ema", "none")
+    )
     target_network_frequency: int = arg(
         1,
-        "gradient steps between two moves of the target critics",
+        "gradient steps between updates of the target critics",
         low=1,
         needs=Needs("target", lambda target: target == "ema", "=ema"),
     )
     loss: str = arg(
-        "mse", "½ (Q - y)², or the cross-entropy of Q as a distribution over bins", choices=("mse", "categorical")
+        "mse",
+        "critic loss: mse (½ (Q - y)²) or categorical (cross-entropy of a distribution over bins)",
+        choices=("mse", "categorical"),
     )
     bins: int = arg(
         101,
@@ -42,26 +46,31 @@ class CriticConfig(TrainedConfig):
 
     @property
     def outputs(self) -> int:
-        """K: numbers that a critic gives for one estimate."""
+        """Outputs of a critic, K: the number of bins, or 1."""
         return self.bins if self.loss == "categorical" else 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
-    """Keys of SAC."""
+    """Config keys of SAC."""
 
-    name: str = arg("sac", "the algorithm", choices=("sac",))
+    name: str = arg("sac", "name of the algorithm", choices=("sac",))
     policy_delay: int | None = arg(
-        1, "gradient steps of the critics for one of the policy; null = all that a row of environments brings", low=1
+        1, "critic gradient steps per policy gradient step; null = replay_ratio × environments of a rank", low=1
     )
     mlp_keys: EncodedKeysConfig = arg(EncodedKeysConfig(("state",)), "vector observation keys")
     cnn_keys: EncodedKeysConfig = arg(EncodedKeysConfig(), "image observation keys")
-    normalize_obs: bool = arg(False, "observations by the running mean and std of those that are drawn")
-    obs_clip: float = arg(10.0, "largest normalised observation", above=0, needs=Needs("normalize_obs", bool, "=true"))
-    encoder: FlatEncoderConfig = arg(FlatEncoderConfig(), "of the actor, and of the critics: one each")
-    actor: SquashedActorConfig = arg(SquashedActorConfig(), "the policy's network")
-    critic: CriticConfig = arg(CriticConfig(), "the Q networks")
+    normalize_obs: bool = arg(False, "normalize observations by the running mean and std of sampled batches")
+    obs_clip: float = arg(
+        10.0,
+        "clip normalized observations to this absolute value",
+        above=0,
+        needs=Needs("normalize_obs", bool, "=true"),
+    )
+    encoder: FlatEncoderConfig = arg(FlatEncoderConfig(), "observation encoder; actor and critics have one each")
+    actor: SquashedActorConfig = arg(SquashedActorConfig(), "actor network")
+    critic: CriticConfig = arg(CriticConfig(), "critic networks")
 
     def delay(self, num_envs: int) -> int:
-        """Gradient steps of the critics for one of the policy, of a rank with so many environments."""
+        """Return the critic gradient steps per policy gradient step, for a rank with `num_envs` environments."""
         return self.policy_delay or math.ceil(self.replay_ratio * num_envs)

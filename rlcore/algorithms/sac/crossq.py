@@ -1,13 +1,13 @@
 """CrossQ: Batch Normalization in Deep RL for Greater Sample Efficiency. Bhatt et al. 2024, arXiv:1902.05605.
 
-SAC's learner with these keys:
-    section 4.1, no target networks         critic.target none: (s, a) and (s', a') in one pass of the critics
-    section 4.1, batch normalisation        batch_norm of actor and critics (rlcore.nn.batch_norm, renormalised)
-    appendix, table of hyperparameters      policy_delay 3; Adam with β₁ 0.5 and a learning rate of 1e-3
+The learner is SAC's, with these keys:
+    section 4.1, no target networks         critic.target=none: one forward pass of the critics for (s, a) and (s', a')
+    section 4.1, batch normalization        batch_norm=true of actor and critics (rlcore.nn.batch_norm.BatchNorm)
+    appendix, table of hyperparameters      policy_delay=3; Adam with β₁ = 0.5 and a learning rate of 1e-3
 
 Departs from the paper:
-    critics are 256 units wide where the paper has 2048: what a CPU pays for, and enough for small tasks; set
-    critic.hidden_size. Renormalisation is the formula of Ioffe 2017, with its ε in both places.
+    critics have 256 units, the paper uses 2048 (set critic.hidden_size); 256 are affordable on a CPU and enough for
+    small tasks. Batch renormalization follows the formula of Ioffe 2017, with ε in both standard deviations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPTIMIZER = OptimizerConfig(lr=1e-3, betas=(0.5, 0.999), eps=1e-8)
 
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig(sac.SquashedActorConfig):
-    """The actor."""
+    """Actor network with batch normalization, and its optimizer."""
 
     batch_norm: bool = other_default(sac.SquashedActorConfig, "batch_norm", True)
     optimizer: OptimizerConfig = other_default(sac.SquashedActorConfig, "optimizer", OPTIMIZER)
@@ -32,7 +32,7 @@ class ActorConfig(sac.SquashedActorConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig(sac.CriticConfig):
-    """The critics."""
+    """Critic networks with batch normalization, and their optimizer."""
 
     batch_norm: bool = other_default(sac.CriticConfig, "batch_norm", True)
     target: str = other_default(sac.CriticConfig, "target", "none")
@@ -41,16 +41,16 @@ class CriticConfig(sac.CriticConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaConfig(off_policy.AlphaConfig):
-    """The temperature α."""
+    """Temperature α and its optimizer."""
 
     optimizer: OptimizerConfig = other_default(off_policy.AlphaConfig, "optimizer", OptimizerConfig(lr=1e-3, eps=1e-8))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(sac.Config):
-    """Keys of CrossQ."""
+    """Config keys of CrossQ."""
 
-    name: str = arg("crossq", "the algorithm", choices=("crossq",))
+    name: str = arg("crossq", "name of the algorithm", choices=("crossq",))
     policy_delay: int | None = other_default(sac.Config, "policy_delay", 3)
     actor: ActorConfig = other_default(sac.Config, "actor", ActorConfig())
     critic: CriticConfig = other_default(sac.Config, "critic", CriticConfig())

@@ -1,14 +1,15 @@
 """DroQ: Dropout Q-Functions for Doubly Efficient Reinforcement Learning. Hiraoka et al. 2022, arXiv:2110.02034.
 
-SAC's learner with these keys:
-    algorithm 2, line 4, G critic steps     replay_ratio 20, of which policy_delay null makes one step of the policy,
-                                            the last of those that a row of the environments brings
-    algorithm 2, line 6, target             soft_target: the lowest of two critics, dropout in the targets too
-    algorithm 2, line 10, policy            actor.q mean
-    figure 1, critic                        critic.dropout 0.01, critic.layer_norm: linear, dropout, LayerNorm, ReLU
+The learner is SAC's, with these keys:
+    algorithm 2, line 4, G critic steps     replay_ratio=20; policy_delay=null: one policy step after the critic steps
+                                            of each row of environment steps
+    algorithm 2, line 6, target             soft_target: minimum of two critics, with dropout in the targets
+    algorithm 2, line 10, policy            actor.q=mean
+    figure 1, critic                        critic.dropout=0.01, layer_norm=true (linear, dropout, LayerNorm, ReLU)
 
 Departs from the paper:
-    the policy learns from the batch of the last critic step, as the authors' code does; H̄ is -A, SheepRL's.
+    the policy step uses the batch of the last critic step, as in the authors' code; the target entropy is minus the
+    number of action dimensions, as in SheepRL.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from rlcore.config.schema import arg, other_default
 
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig(sac.SquashedActorConfig):
-    """The actor."""
+    """Actor network and its optimizer."""
 
     q: str = other_default(sac.SquashedActorConfig, "q", "mean")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig(sac.CriticConfig):
-    """The critics."""
+    """Critic networks with dropout and LayerNorm, and their optimizer."""
 
     dropout: float = other_default(sac.CriticConfig, "dropout", 0.01)
     layer_norm: bool = other_default(sac.CriticConfig, "layer_norm", True)
@@ -36,9 +37,9 @@ class CriticConfig(sac.CriticConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(sac.Config):
-    """Keys of DroQ."""
+    """Config keys of DroQ."""
 
-    name: str = arg("droq", "the algorithm", choices=("droq",))
+    name: str = arg("droq", "name of the algorithm", choices=("droq",))
     replay_ratio: float = other_default(sac.Config, "replay_ratio", 20.0)
     policy_delay: int | None = other_default(sac.Config, "policy_delay", None)
     actor: ActorConfig = other_default(sac.Config, "actor", ActorConfig())

@@ -6,14 +6,14 @@ Read with:
     eq. 18, temperature J(α)                alpha_loss
     appendix C, squashed normal             rlcore.functional.distributions.TanhNormal
     algorithm 1, gradient step              Learner.gradient_step
-    algorithm 1, environment step           rlcore.train.collect, a row of every environment
+    algorithm 1, environment step           rlcore.train.collect, one step of every environment
 
 Departs from the paper:
-    actions are kept before the tanh, and the range of the environment's Box is left out of the log-probability;
-    the loss of α is linear in log α, as the authors' code has it; rewards of n steps are those of `n_step` > 1;
-    a truncated episode bootstraps from its true last observation (the paper does not tell the two apart).
+    actions are stored before the tanh, and the log-probability does not include the scale of the environment's Box;
+    the loss of α is linear in log α, as in the authors' code; targets are n-step returns if `n_step` > 1;
+    a truncated episode bootstraps from its last observation (the paper does not distinguish truncation).
 
-DroQ, CrossQ and SimBa are this file with other keys: `droq.py`, `crossq.py`, `simba.py` say which, and why.
+DroQ, CrossQ and SimBa use this learner with other keys; see `droq.py`, `crossq.py` and `simba.py`.
 """
 
 from __future__ import annotations
@@ -49,47 +49,73 @@ OPTIMIZERS = ("critic_optimizer", "actor_optimizer", "alpha_optimizer")
 
 
 def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_logprob: Tensor, alpha: Tensor) -> Tensor:
-    """y = r + γ (minᵢ Q̄ᵢ(s', a') - α log π(a'|s')), eq. 2-3, with the lowest of N critics. next_q [N, B] -> [B]."""
+    """Compute the target of the critics (arXiv:1812.05905, eq. 2-3, with the minimum of N critics).
+
+        y = r + d (minᵢ Q̄ᵢ(s', a') - α log π(a'|s'))
+
+    Args:
+        reward: [B]; sum of n discounted rewards for n-step returns.
+        discount: [B] in [0, 1]; γⁿ, and 0 if the step terminated.
+        next_q: [N, B]; estimates of the target critics.
+        next_logprob: [B]; log π(a'|s').
+        alpha: [], temperature.
+
+    Returns:
+        Targets, [B].
+    """
     assert reward.shape == next_logprob.shape == next_q.shape[1:], (reward.shape, next_logprob.shape, next_q.shape)
     return reward + discount * (next_q.amin(0) - alpha * next_logprob)
 
 
 def critic_loss(q: Tensor, target: Tensor) -> Tensor:
-    """J_Q, eq. 5: ½ Σᵢ (Qᵢ(s, a) - y)². q [N, B], target [B] -> [B]."""
+    """Compute the critic loss (arXiv:1812.05905, eq. 5), per sample. q [N, B], target y [B] -> [B].
+
+    J_Q = ½ Σᵢ (Qᵢ(s, a) - y)²
+    """
     assert q.shape[1:] == target.shape, (q.shape, target.shape)
     return 0.5 * (q - target).square().sum(0)
 
 
 def categorical_critic_loss(form: TwoHot, logits: Tensor, target: Tensor) -> Tensor:
-    """J_Q of estimates told by bins: Σᵢ CE(two-hot of y, pᵢ). logits [N, B, K], target y [B] -> [B].
+    """Compute the loss of categorical critics, per sample. logits [N, B, K], target y [B] -> [B].
 
-    Farebrother et al. 2024, arXiv:2403.03950, section 3.1, with the bins that TD-MPC2 has, arXiv:2310.16828.
+        J_Q = Σᵢ CE(two-hot(y), pᵢ)
+
+    Farebrother et al. 2024, arXiv:2403.03950, section 3.1, with the bins of TD-MPC2, arXiv:2310.16828.
     """
     return form.loss(logits, target.expand(logits.shape[:-1])).sum(0)
 
 
 def actor_loss(q: Tensor, logprob: Tensor, alpha: Tensor, kind: str = "min") -> Tensor:
-    """J_π, eq. 7: α log π(a|s) - minᵢ Qᵢ(s, a), the gradient through a. q [N, B], logprob [B] -> [B].
+    """Compute the policy loss (arXiv:1812.05905, eq. 7), per sample. q [N, B], logprob [B] -> [B].
 
-    Of the kind "mean", the mean of the critics stands for the lowest (DroQ, algorithm 2, line 10).
+        J_π = α log π(a|s) - minᵢ Qᵢ(s, a)
+
+    The gradient passes through a. With `kind="mean"`, the mean of the critics replaces the minimum (DroQ,
+    arXiv:2110.02034, algorithm 2, line 10).
     """
     assert q.shape[1:] == logprob.shape, (q.shape, logprob.shape)
     return alpha * logprob - (q.amin(0) if kind == "min" else q.mean(0))
 
 
 def alpha_loss(log_alpha: Tensor, logprob: Tensor, target_entropy: float) -> Tensor:
-    """J(α), eq. 18: -log α (log π(a|s) + H̄), with log α for α. log_alpha [], logprob [B] -> [B]."""
+    """Compute the temperature loss (arXiv:1812.05905, eq. 18), per sample. log_alpha [], logprob [B] -> [B].
+
+        J(α) = -log α (log π(a|s) + H̄)
+
+    The paper has α for our log α; the authors' code uses log α.
+    """
     return -log_alpha * (logprob.detach() + target_entropy)
 
 
 class Learner(protocols.Learner):
-    """Improves an `Agent` by one batch of transitions at a time.
+    """SAC learner: one gradient step per batch of transitions.
 
     Args:
-        context: what the learner is built from.
+        context: build context.
 
     Attributes:
-        part_names: attributes that are parts, where a config has them.
+        part_names: attributes that are stateful components, if the config has them.
     """
 
     part_names: ClassVar[tuple[str, ...]] = (*PASSED_ON, "temperature", "noise", "step", "critic_step", *OPTIMIZERS)
@@ -98,10 +124,10 @@ class Learner(protocols.Learner):
         config = self.config = context.config.algo
         self.ranks, self.updates, self.delay = context.ranks, 0, config.delay(context.num_envs)
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
-        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
+        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
         self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
         encoder, size = make_encoder(config, context.spec, rng), context.spec.action.size
-        encoder.normalizer = self.agent.encoder.normalizer  # all see rows by the same statistics
+        encoder.normalizer = self.agent.encoder.normalizer  # actor and critics share the statistics
         self.critics = Critics(encoder, size, config.critic, config.critic.n, rng, config.critic.outputs)
         self.temperature, self.target_entropy = Temperature(config.alpha.alpha), config.target_entropy(size)
         self.target = Target(self.critics, context) if config.critic.target == "ema" else None
@@ -119,17 +145,17 @@ class Learner(protocols.Learner):
         self.passed_on = tuple(name for name in PASSED_ON if name in self.parts())
 
     def make_critic_optimizer(self, context: Context) -> Optimizer:
-        """Of J_Q, whose targets the policy, the target critics and the temperature make."""
+        """Create the critic optimizer (loss J_Q)."""
         uses = [self.agent, *([self.target.module] if self.target else []), self.temperature]
         return Optimizer(self.critics, self.critic_objective, self.config.critic.optimizer, context, uses=uses)
 
     def make_alpha_optimizer(self, context: Context) -> Optimizer | None:
-        """Of J(α), where α does not stay what it is."""
+        """Create the optimizer of the temperature (loss J(α)), or return None if α is constant."""
         alpha = self.config.alpha
         return None if alpha.fixed else Optimizer(self.temperature, self.alpha_objective, alpha.optimizer, context)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """One gradient step on transitions [n, N]; of `delay` steps, the last one is the policy's too."""
+        """Take one gradient step on transitions [n, N]; every `delay`-th step also updates policy and temperature."""
         config = self.config
         self.updates += 1
         self.agent.encoder.observe(batch.steps.obs, self.ranks)
@@ -139,7 +165,7 @@ class Learner(protocols.Learner):
         return mean_metrics([metrics], self.ranks)
 
     def gradient_step(self, steps: Steps, last: Steps, tau: float, rng: Noise, policy: bool = True) -> Metrics:
-        """Algorithm 1, "for each gradient step": critics, policy, temperature, target."""
+        """Update critics, policy, temperature and target critics (algorithm 1, "for each gradient step")."""
         batch = n_step(show_past(Batch(steps, last, 0), self.agent.history), self.config.gamma)
         metrics = self.improve_critics(batch, rng)
         if policy:
@@ -149,18 +175,18 @@ class Learner(protocols.Learner):
         return metrics
 
     def gradient_step_of_critics(self, steps: Steps, last: Steps, tau: float, rng: Noise) -> Metrics:
-        """A gradient step without policy and temperature (DroQ, algorithm 2, lines 5 to 9)."""
+        """Take a gradient step without policy and temperature (DroQ, algorithm 2, lines 5 to 9)."""
         return self.gradient_step(steps, last, tau, rng, policy=False)
 
     def improve_critics(self, batch: Transition, rng: Noise) -> Metrics:
-        """Step on J_Q."""
+        """Take an optimizer step on J_Q."""
         count = len(batch.weight)
         masks = self.critics.noise(count, rng), self.critics.noise(count, rng)
         found = self.critic_optimizer.minimize(batch, rng.normal(*batch.action.shape), *masks)
         return found.metrics | {"Info/critic_grad_norm": found.norm}
 
     def improve_actor(self, batch: Transition, rng: Noise) -> Metrics:
-        """Steps on J_π and J(α)."""
+        """Take an optimizer step on J_π, and one on J(α) unless α is constant."""
         masks = self.critics.noise(len(batch.weight), rng)
         found = self.actor_optimizer.minimize(batch, rng.normal(*batch.action.shape), masks)
         metrics = found.metrics | {"Info/actor_grad_norm": found.norm}
@@ -169,7 +195,7 @@ class Learner(protocols.Learner):
         return metrics
 
     def critic_objective(self, batch: Transition, noise: Tensor, masks: Any, target_masks: Any) -> Any:
-        """J_Q over a batch; the policy answers the next observations as it is now."""
+        """Compute J_Q over a batch; the current policy samples the next actions."""
         action = batch.action.tanh()
         with torch.no_grad():
             policy = self.agent(batch.next_obs)
@@ -179,7 +205,7 @@ class Learner(protocols.Learner):
             outputs = self.critics.outputs(batch.obs, action, masks, self.ranks)
             with torch.no_grad():
                 next_q = self.target.module(batch.next_obs, next_action.tanh(), target_masks)
-        else:  # CrossQ, section 4.1: both through the critics in one batch, whose statistics are those of both
+        else:  # CrossQ, section 4.1: one forward pass for (s, a) and (s', a'), so that they share batch statistics
             obs = {key: torch.cat([batch.obs[key], batch.next_obs[key]]) for key in batch.obs}
             masks = [torch.cat(pair) for pair in zip(masks, target_masks, strict=True)]
             both = self.critics.outputs(obs, torch.cat([action, next_action.tanh()]), masks, self.ranks)
@@ -191,7 +217,7 @@ class Learner(protocols.Learner):
         return reduce_loss(loss, batch.weight, Loss__value_loss=loss, Info__q=q.mean(0))
 
     def actor_objective(self, batch: Transition, noise: Tensor, masks: Any) -> Any:
-        """J_π over a batch; the log-probabilities [N] are kept for J(α)."""
+        """Compute J_π over a batch, and return the log-probabilities [N] for J(α)."""
         policy = self.agent(batch.obs, self.ranks)
         action = policy.sample(noise)
         logprob = policy.logprob(action)
@@ -201,22 +227,22 @@ class Learner(protocols.Learner):
         return *found, {"logprob": logprob.detach()}
 
     def alpha_objective(self, logprob: Tensor, weight: Tensor) -> Any:
-        """J(α) over a batch."""
+        """Compute J(α) over a batch."""
         log_alpha = self.temperature.log_alpha
         loss = alpha_loss(log_alpha, logprob, self.target_entropy)
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=log_alpha.exp().expand_as(loss))
 
     def parts(self) -> dict[str, protocols.Part]:
-        """Parameters, targets, optimizers, stream, and how steps are computed; of these, what this config has."""
+        """Return the stateful components that this config has."""
         return {name: part for name in self.part_names if (part := getattr(self, name, None)) is not None}
 
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
-    """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
+    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     return with_memory(context, Learner(context))
 
 
 def with_memory(context: Context, learner: Any) -> tuple[Any, Replay, Plan]:
-    """A learner of single transitions, the memory that it draws them from, and the plan of both."""
+    """Return the learner with a replay buffer of transitions and a training schedule."""
     sampler = Transitions(context.config.algo.n_step)
     return learner, *make_memory(context, sampler, before=rows_before(learner.agent.history))

@@ -1,15 +1,16 @@
 """SimBa: Simplicity Bias for Scaling Up Parameters in Deep Reinforcement Learning. Lee et al. 2024, arXiv:2410.09754.
 
-SAC's learner with these keys:
-    section 4.1, running statistics         normalize_obs
+The learner is SAC's, with these keys:
+    section 4.1, running statistics         normalize_obs=true
     section 4.1, residual block             actor.residual, critic.residual: x + MLP(LayerNorm(x)), LayerNorm at the end
-    table of hyperparameters                AdamW with a weight decay of 0.01, a learning rate of 1e-4; α begins at
-                                            0.01, H̄ = -A/2; two gradient steps an action; actor 1 × 128
+    table of hyperparameters                AdamW with a weight decay of 0.01 and a learning rate of 1e-4; initial α
+                                            0.01, H̄ = -A/2; two gradient steps per action; actor with 1 block of 128
 
 Departs from the paper:
-    critics are two blocks 128 wide where the paper has 512 (set critic.hidden_size): what a CPU pays for; there are two
-    of them, as the paper has them where episodes end. Statistics are of the observations that are drawn, clipped at
-    obs_clip, and not of those that are collected; the last layers of the policy are drawn as SAC's.
+    critics have two blocks of 128 units, the paper uses 512 (set critic.hidden_size); 128 are affordable on a CPU.
+    There are two critics, as in the paper's tasks with terminating episodes. The running statistics are those of
+    sampled batches, not of collected observations, and normalized observations are clipped to obs_clip. The output
+    layer of the policy is initialized as in SAC.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ OPTIMIZER = OptimizerConfig(name="adamw", lr=1e-4, weight_decay=1e-2, eps=1e-8)
 
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig(sac.SquashedActorConfig):
-    """The actor."""
+    """Actor network with residual blocks, and its optimizer."""
 
     residual: bool = other_default(sac.SquashedActorConfig, "residual", True)
     hidden_size: int = other_default(sac.SquashedActorConfig, "hidden_size", 128)
@@ -36,7 +37,7 @@ class ActorConfig(sac.SquashedActorConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig(sac.CriticConfig):
-    """The critics."""
+    """Critic networks with residual blocks, and their optimizer."""
 
     residual: bool = other_default(sac.CriticConfig, "residual", True)
     hidden_size: int = other_default(sac.CriticConfig, "hidden_size", 128)
@@ -45,7 +46,7 @@ class CriticConfig(sac.CriticConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaConfig(off_policy.AlphaConfig):
-    """The temperature α."""
+    """Temperature α and its optimizer."""
 
     alpha: float = other_default(off_policy.AlphaConfig, "alpha", 0.01)
     target_entropy_scale: float = other_default(off_policy.AlphaConfig, "target_entropy_scale", 0.5)
@@ -54,9 +55,9 @@ class AlphaConfig(off_policy.AlphaConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(sac.Config):
-    """Keys of SimBa."""
+    """Config keys of SimBa."""
 
-    name: str = arg("simba", "the algorithm", choices=("simba",))
+    name: str = arg("simba", "name of the algorithm", choices=("simba",))
     hidden_size: int = other_default(sac.Config, "hidden_size", 128)
     replay_ratio: float = other_default(sac.Config, "replay_ratio", 2.0)
     normalize_obs: bool = other_default(sac.Config, "normalize_obs", True)

@@ -1,1 +1,1 @@
-"""SAC-AE: keys and mathematics."""
+"""SAC-AE: config and learner."""

@@ -1,22 +1,22 @@
 """SAC-AE: Improving Sample Efficiency in Model-Free RL from Images. Yarats et al. 2021, arXiv:1910.01741.
 
 Read with:
-    J(Q), J(π), J(α): the losses            the learner of rlcore.algorithms.sac, from which this one derives
-    J(RAE)                                  reconstruction_loss
-    shared convolutions, own projections    rlcore.nn.autoencoder.Trunk, Encoder
-    no gradient of the actor to them        Learner.__init__: they are not among what the actor's optimizer trains
-    targets of 5 bits                       rlcore.nn.autoencoder.five_bits
+    losses J(Q), J(π), J(α)                 rlcore.algorithms.sac.learner, the base class of this learner
+    loss J(RAE)                             reconstruction_loss
+    shared convolutions, two projections    rlcore.nn.autoencoder.Trunk, Encoder
+    no actor gradient in convolutions       Learner._make_optimizers: the actor's optimizer does not train them
+    5-bit targets                           rlcore.nn.autoencoder.five_bits
     log std between -10 and 2               Agent.limit
-    encoder and critics averaged apart      Learner.step_critics: τ_enc and τ_Q
+    soft updates with τ_enc and τ_Q         Learner.step_critics
 
     loss    trains
     J(Q)    convolutions, critics' projection, critics
-    J(RAE)  convolutions, critics' projection, decoder: with moments of its own, for it is another optimizer
+    J(RAE)  convolutions, critics' projection, decoder (a second optimizer, with separate moments)
     J(π)    actor's projection, actor
 
 Departs from the paper:
-    vector keys have a perceptron that is shared as the convolutions are (SheepRL's), so a mixture is encoded too;
-    λ_z counts once for each key that is decoded, likewise; J(Q) has SAC's ½; log-probabilities as in `sac`.
+    vector keys have an MLP that is shared like the convolutions, so images and vectors can be combined, and the penalty
+    λ_z is added once per decoded key (both as in SheepRL); J(Q) has SAC's factor ½; log-probabilities are as in `sac`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from rlcore.types import Batch, Context, Metrics, Plan
 
 
 class Agent(SquashedActor):
-    """A squashed normal of what the trunk and a projection of its own make of the observation; `config` is `Config`."""
+    """Actor on the shared trunk and a separate projection; `config` is a `Config`."""
 
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         part, keys = config.encoder, (config.mlp_keys.encoder, config.cnn_keys.encoder)
@@ -59,23 +59,27 @@ class Agent(SquashedActor):
             initialise_orthogonal(module, rng)
 
     def limit(self, log_std: Tensor) -> Tensor:
-        """Log stds [N, A] between their lowest and 2, by tanh: so that there is a gradient at the ends too."""
+        """Map log stds [N, A] to the range from `log_std_min` to 2 by a tanh, which keeps a gradient at the limits."""
         return self.log_std_min + (LOG_STD_MAX - self.log_std_min) / 2 * (log_std.tanh() + 1)
 
 
 def reconstruction_loss(
     made: Mapping[str, Tensor], targets: Mapping[str, Tensor], z: Tensor, l2_lambda: float
 ) -> Tensor:
-    """J(RAE): the mean squared error of each key, and λ_z ½‖z‖²; λ_θ is the decoder's weight decay.
+    """Compute the reconstruction loss J(RAE) (arXiv:1910.01741), per sample.
+
+        J(RAE) = Σₖ mean (x̂ₖ - xₖ)² + λ_z ½‖z‖²        over the decoded keys k
+
+    The term λ_θ ‖θ‖² of the paper is the weight decay of the decoder's optimizer.
 
     Args:
-        made: key -> [N, ...], what was decoded.
-        targets: key -> [N, ...], what it was to be.
-        z: [N, F], what it was decoded from.
+        made: key -> [N, ...]; reconstructed observations x̂.
+        targets: key -> [N, ...]; targets x.
+        z: [N, F]; latent vectors.
         l2_lambda: λ_z.
 
     Returns:
-        [N].
+        Loss, [N].
     """
     penalty = l2_lambda * 0.5 * z.square().sum(1)
     errors = [(made[key] - target).square().flatten(1).mean(1) for key, target in targets.items()]
@@ -83,7 +87,7 @@ def reconstruction_loss(
 
 
 class Learner(sac.Learner):
-    """Improves an `Agent` by one batch of transitions at a time."""
+    """SAC-AE learner: gradient steps of critics, actor and autoencoder on batches of transitions."""
 
     passed_on = ("agent", "critics", "target", "decoder")
     part_names = (
@@ -95,7 +99,7 @@ class Learner(sac.Learner):
         config, spec = context.config.algo, context.spec
         self.config, self.ranks, self.updates = config, context.ranks, 0
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
-        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
+        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
         self.agent = Agent(config, spec, context.config.distribution.type, rng)
         encoder = Encoder(self.agent.encoder.trunk, config.encoder.features_dim, rng)
         self.critics = Critics(encoder, spec.action.size, config.critic, config.critic.n, rng)
@@ -112,17 +116,20 @@ class Learner(sac.Learner):
         self.decoder_step = Step(self.improve_decoder, [self.decoder_optimizer], [], context)
 
     def _make_optimizers(self, config: Config, context: Context) -> None:
-        """Make an optimizer for each loss: the trunk is the critics' and the autoencoder's, and not the actor's."""
+        """Create an optimizer for each loss; critics and autoencoder train the trunk, the actor does not."""
         self.critic_optimizer = self.make_critic_optimizer(context)
         self.alpha_optimizer = self.make_alpha_optimizer(context)
         agent, uses = self.agent, [self.agent, self.critics, self.temperature]
-        own = nn.ModuleList([agent.encoder.projection, agent.actor, agent.head])  # the gradient stops at the trunk
+        own = nn.ModuleList([agent.encoder.projection, agent.actor, agent.head])  # without the trunk
         self.actor_optimizer = Optimizer(own, self.actor_objective, config.actor.optimizer, context, uses=uses)
         both = nn.ModuleDict({"encoder": self.critics.encoder, "decoder": self.decoder})
         self.decoder_optimizer = Optimizer(both, self.decoder_objective, config.reconstruction_optimizer(), context)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """One gradient step of the critics on transitions [n, N]; of some, also of their targets, actor and decoder."""
+        """Take one gradient step of the critics on transitions [n, N].
+
+        Target critics, actor and decoder are updated in every k-th step, with a separate k for each.
+        """
         config = self.config
         self.updates += 1
         given = n_step(show_past(batch, self.agent.history), config.gamma)
@@ -135,7 +142,7 @@ class Learner(sac.Learner):
         return mean_metrics([metrics], self.ranks)
 
     def step_critics(self, batch: Transition, moves: float, rng: Noise) -> Metrics:
-        """Step on J(Q); where `moves` is 1, targets follow: the encoder faster than the critics."""
+        """Take an optimizer step on J(Q), and update the target critics and their encoder if `moves` is 1."""
         metrics, config = self.improve_critics(batch, rng), self.config
         self.target.follow(
             self.critic_optimizer, {"encoder": config.encoder.tau * moves, "members": config.tau * moves}
@@ -143,18 +150,18 @@ class Learner(sac.Learner):
         return metrics
 
     def improve_decoder(self, batch: Transition, rng: Noise) -> Metrics:
-        """Step on J(RAE), of encoder and decoder."""
+        """Take an optimizer step of encoder and decoder on J(RAE)."""
         noise = [rng.uniform(*shape) for shape in self.decoder.noise_shapes(len(batch.weight))]
         return self.decoder_optimizer.minimize(batch, noise).metrics
 
     def alpha_objective(self, logprob: Tensor, weight: Tensor) -> Any:
-        """J(α) over a batch, in α itself, as the authors' code has it."""
+        """Compute J(α) over a batch, with α instead of log α, as in the authors' code."""
         alpha = self.temperature.log_alpha.exp()
         loss = sac.alpha_loss(alpha, logprob, self.target_entropy)
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=alpha.expand_as(loss))
 
     def decoder_objective(self, batch: Transition, noise: Sequence[Tensor]) -> Any:
-        """J(RAE) over a batch; the critics' encoder makes z."""
+        """Compute J(RAE) over a batch; z is the output of the critics' encoder."""
         z = self.critics.encoder(batch.obs)
         loss = reconstruction_loss(
             self.decoder(z), self.decoder.targets(batch.obs, noise), z, self.config.decoder.l2_lambda
@@ -163,5 +170,5 @@ class Learner(sac.Learner):
 
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
-    """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
+    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     return sac.with_memory(context, Learner(context))

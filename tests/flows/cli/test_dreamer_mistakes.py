@@ -28,7 +28,7 @@ PIXELS = ["algo.mlp_keys.encoder=[]", "algo.cnn_keys.encoder=[rgb]"]
         (["algo.actor.objective_mix=1.1"], ["algo.actor.objective_mix=1.1", "<= 1"]),
         (["algo.actor.objective_mix=-0.1"], ["algo.actor.objective_mix=-0.1", ">= 0"]),
         (["algo.unimix=1.1"], ["algo.unimix=1.1", "<= 1"]),
-        (["algo.actor.cls=masked_actor"], ["algo.actor.cls=masked_actor", "CartPole-v1 gives no masks", "to actor"]),
+        (["algo.actor.cls=masked_actor"], ["algo.actor.cls=masked_actor", "CartPole-v1 has no action masks", "to actor"]),
         (["buffer.type=episodic"], ["buffer.type=episodic", "sequential, episode"]),
         (
             ["algo.world_model.recurrent_model.recurrent_state_size=2000000"],
@@ -48,12 +48,12 @@ def test_one_sentence_and_nothing_made(
     [
         (
             ["exp=dreamer_v1_cartpole", *PIXELS, "env.screen_size=32"],
-            ["algo.cnn_keys.encoder", "32 × 32", "are of 64 × 64", "screen_size to 64"],
+            ["algo.cnn_keys.encoder", "32 × 32", "take 64 × 64 pixels", "screen_size to 64"],
         ),
         (["exp=dreamer_v1_cartpole", "algo.actor.expl_amount=-0.1"], ["algo.actor.expl_amount=-0.1", ">= 0"]),
         (
             ["exp=dreamer_v2_cartpole", *PIXELS, "env.screen_size=128"],
-            ["algo.cnn_keys.encoder", "128 × 128", "are of 64 × 64", "screen_size to 64"],
+            ["algo.cnn_keys.encoder", "128 × 128", "take 64 × 64 pixels", "screen_size to 64"],
         ),
     ],
     ids=["v1 pictures", "v1 noise", "v2 pictures"],

@@ -39,7 +39,7 @@ def test_presets_have_as_many_parameters_as_theirs(preset: str, monkeypatch: pyt
         (["algo.mlp_keys.decoder=[]"], ["algo.mlp_keys.decoder=[]", "name at least one of state"]),
         (["algo.horizon=1"], ["algo.horizon=1", ">= 2"]),
         (["algo.world_model.kl_balancing_alpha=1.5"], ["algo.world_model.kl_balancing_alpha=1.5", "<= 1"]),
-        (["buffer.size=16"], ["algo.per_rank_sequence_length=16", "16 rows", "buffer.size at least 17"]),
+        (["buffer.size=16"], ["algo.per_rank_sequence_length=16", "16 rows", "buffer.size to at least 17"]),
         (["algo.actor.objective_mix=-1"], ["algo.actor.objective_mix=-1", ">= 0"]),
         (["algo.actor.expl_amount=-1"], ["algo.actor.expl_amount=-1", ">= 0"]),
         (["algo.world_model.kl_dynamic=0.5"], ["'algo.world_model.kl_dynamic'", "0.5"]),
@@ -61,7 +61,8 @@ def test_pictures_of_another_size_are_refused() -> None:
 def test_a_distribution_that_an_action_space_cannot_have_is_refused(kind: str, takes: str) -> None:
     config = compose([*SMALL, f"distribution.type={kind}"])[0]
     spec = EnvSpec("Some-v0", {"state": ArraySpec((4,), "float32")}, SPEC.action)
-    with pytest.raises(UserError, match=rf"distribution.type={kind}: a Discrete action takes one of {takes}"):
+    told = rf"distribution.type={kind}: not available for a Discrete action; must be one of {takes}"
+    with pytest.raises(UserError, match=told):
         Agent(config.algo, spec, kind, torch.Generator())
 
 

@@ -35,7 +35,7 @@ def test_sizes_have_as_many_parameters_as_theirs(size: str, monkeypatch: pytest.
         (["algo.mlp_keys.decoder=[speed]"], ["algo.mlp_keys.decoder=[speed]", "speed is not encoded", "([state])"]),
         (["algo.mlp_keys.decoder=[]"], ["algo.mlp_keys.decoder=[]", "name at least one of state"]),
         (["algo.per_rank_sequence_length=1"], ["algo.per_rank_sequence_length=1", ">= 2"]),
-        (["buffer.size=16"], ["algo.per_rank_sequence_length=16", "16 rows", "buffer.size at least 17"]),
+        (["buffer.size=16"], ["algo.per_rank_sequence_length=16", "16 rows", "buffer.size to at least 17"]),
         (["algo.replay_ratio=-1"], ["algo.replay_ratio=-1", "> 0"]),
         (["algo.actor.objective_mix=1.5"], ["algo.actor.objective_mix=1.5", "<= 1"]),
         (["algo.unimix=-0.1"], ["algo.unimix=-0.1", ">= 0"]),

@@ -113,7 +113,9 @@ def test_how_a_dreamers_memory_is_drawn_from_is_told_where_it_is_not_as_its_keys
     assert notices(compose([*small, "buffer.online=true"])[0]) == []
     assert notices(compose([*small, "buffer.type=episode", "buffer.prioritize_ends=true"])[0]) == []
     (slow,) = notices(compose([*small, "buffer.online=true", "algo.replay_ratio=0.0039"])[0])  # 256 rows a step
-    assert slow.startswith("buffer.online=true: 16 rows bring a new sequence, and algo.replay_ratio=0.0039 learns")
+    assert slow.startswith(
+        "buffer.online=true: every 16 rows complete a new sequence, but algo.replay_ratio=0.0039 draws"
+    )
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -122,8 +124,10 @@ def test_what_the_earlier_dreamers_do_not_read_is_told(version):
     typed = ["env.frame_stack=4", f"{world}.discount_model.learnable=false"]
     typed += [f"{world}.recurrent_model.dense_units=7"] if version == 1 else []
     stacked, *unread = notices(compose([f"exp=dreamer_v{version}_cartpole", *typed])[0])
-    assert stacked == f"env.frame_stack=4: dreamer_v{version} sees the newest frame; its state remembers"
-    learnable = f"{world}.discount_model.learnable=false: no effect ({world}.use_continues says whether there is one)"
+    assert stacked == (
+        f"env.frame_stack=4: dreamer_v{version} uses only the newest frame; its recurrent state represents the past"
+    )
+    learnable = f"{world}.discount_model.learnable=false: no effect ({world}.use_continues enables the head)"
     assert learnable in unread and len(unread) == len(typed) - 1
     if version == 1:
         assert any(told.startswith(f"{world}.recurrent_model.dense_units=7: no effect (") for told in unread)

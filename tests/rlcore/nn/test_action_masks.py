@@ -258,14 +258,14 @@ def test_masks_that_depend_on_another_choice_are_part_of_compiled_acting(
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        (dataclasses.replace(SPEC, obs={"state": SPEC.obs["state"]}), "Some-v0 gives no masks for 5 choices"),
+        (dataclasses.replace(SPEC, obs={"state": SPEC.obs["state"]}), "Some-v0 has no action masks for its 5 choices"),
         (
             dataclasses.replace(SPEC, action=ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))),
-            "Some-v0 gives no masks of a continuous action",
+            "Some-v0 has no action masks for its continuous action",
         ),
         (
             dataclasses.replace(SPEC, action=ActionSpec("MultiDiscrete", (2,), "int64", (3, 4), (0, 0))),
-            "Some-v0 gives no masks for 7 choices",
+            "Some-v0 has no action masks for its 7 choices",
         ),
     ],
 )

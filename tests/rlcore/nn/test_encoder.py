@@ -67,9 +67,9 @@ def test_leading_dimensions_are_kept_and_a_shapeless_key_is_one_number() -> None
         (
             [],
             ["pixels", "small"],
-            r"images of one size are needed \(pixels 64 × 64, small 35 × 64\); set env.screen_size",
+            r"images must have equal sizes \(pixels 64 × 64, small 35 × 64\); set env.screen_size",
         ),
-        ([], ["small"], r"at least 36 pixels a side \(small 35 × 64\)"),
+        ([], ["small"], r"images must have at least 36 pixels per side \(small 35 × 64\)"),
     ],
 )
 def test_keys_that_cannot_be_read_are_refused_by_name(keys: list[str], image_keys: list[str], sentence: str) -> None:
@@ -79,7 +79,8 @@ def test_keys_that_cannot_be_read_are_refused_by_name(keys: list[str], image_key
 
 def test_images_are_read_where_the_algorithm_says_so_and_goals_like_vectors() -> None:
     check_keys(WITH_PIXELS, ["kind", "desired_goal"], ["pixels", "depth"], ALL)
-    with pytest.raises(UserError, match=r"'pixels' of Some-v0 is of kind image .*; there is none here"):
+    told = r"'pixels' of Some-v0 is of kind image .*; there are no such keys: set algo.cnn_keys.encoder=\[\]"
+    with pytest.raises(UserError, match=told):
         check_keys(WITH_PIXELS, [], ["pixels"])
 
 
