@@ -1,1 +1,1 @@
-"""Parameters without a loss."""
+"""Networks and agents that several algorithm families share; the losses are in `rlcore.algorithms`."""

@@ -1,4 +1,4 @@
-"""Actions as an agent says them, and in the environment's own form and bounds."""
+"""Conversion of actions between the agent's format and the environment's format."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from rlcore.spec import ActionSpec
 
 
 class ActionForm:
-    """The one convention between an agent's actions [B, A] and its environment's [B, *shape].
+    """Conversion between an agent's actions [B, A] and the environment's actions [B, *shape].
 
     Args:
-        action: the environment's action.
-        kind: "discrete", "normal" (as it is, clipped into the bounds), "tanh_normal" (before a tanh onto the bounds),
-            or "scaled" (-1 to 1 stretched onto them; a dimension without both bounds stays as it is).
+        action: action space of the environment.
+        kind: format of the agent's actions. "discrete": indices. "normal": unchanged, clipped to the bounds.
+            "tanh_normal": before a tanh that is scaled to the bounds. "scaled": [-1, 1] scaled to the bounds; a
+            dimension that lacks a bound is unchanged.
     """
 
     def __init__(self, action: ActionSpec, kind: str) -> None:
         self.action, self.kind = action, kind
-        # No buffers: bfloat16 would round the bounds.
+        # Not buffers, because bfloat16 would round the bounds.
         self._constants: dict[torch.device, tuple[Tensor, ...]] = {}
         self._stretches: dict[torch.device, tuple[Tensor, Tensor]] = {}
         self._fixed: dict[torch.device, tuple[Tensor, Tensor]] = {}
@@ -29,8 +30,8 @@ class ActionForm:
         self._has_closed = len(action.open) < len(action.low)
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Actions [B, A] -> [B, *shape] of the environment's dtype: started, squashed, stretched or clipped."""
-        if self.kind == "discrete" and not any(self.action.start):  # no constant in a trace, which serves any seed
+        """Convert actions [B, A] to the environment's [B, *shape], with its dtype and within its bounds."""
+        if self.kind == "discrete" and not any(self.action.start):  # no constant tensor in a compiled trace
             return action.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
         start, low, high = self._bounds(action.device)
         if self.kind == "discrete":
@@ -48,9 +49,9 @@ class ActionForm:
         return values.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """[B, *shape] within the bounds -> the [B, A] that `to_env` makes it of: int64 indices, or float32.
+        """Convert environment actions [B, *shape] within the bounds to [B, A], int64 or float32; inverse of `to_env`.
 
-        On the edge of a squashed action, which no finite one reaches, the largest that float32 tells from it.
+        An action on the bounds has no finite value before the tanh. It is moved inside the bounds by a relative 1e-7.
         """
         start, low, high = self._bounds(action.device)
         values = action.flatten(1) if action.ndim > 1 else action.unsqueeze(1)
@@ -67,7 +68,7 @@ class ActionForm:
         return inside.clamp(-1 + 1e-7, 1 - 1e-7).atanh().float()
 
     def _bounds(self, device: torch.device) -> tuple[Tensor, ...]:
-        """start [A] int64, low and high [A] float64; of the kind of action that there is."""
+        """Return start [A] int64, low [A] and high [A] float64; the unused ones are empty."""
         if device not in self._constants:
             start = torch.tensor(self.action.start, dtype=torch.int64, device=device)
             sides = (torch.tensor(side, dtype=torch.float64, device=device) for side in self._sides)
@@ -75,7 +76,7 @@ class ActionForm:
         return self._constants[device]
 
     def _stretch(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Values that 0, and the way from 0 to 1, become: [A] float64 each."""
+        """Return center and half width of the bounds, [A] float64 each; 0 and 1 if a bound is missing."""
         if device not in self._stretches:
             _, low, high = self._bounds(device)
             sides = zip(*self._sides, strict=True)
@@ -85,7 +86,7 @@ class ActionForm:
         return self._stretches[device]
 
     def _closed(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Indices [A] of the elements that agents decide, and a value [1, elements] for each of the others."""
+        """Return the indices [A] of the elements that the agent sets, and constant values [1, elements] of all."""
         if device not in self._fixed:
             fixed = torch.tensor([self.action.low], dtype=torch.float64, device=device)
             self._fixed[device] = torch.tensor(self.action.open, device=device), fixed

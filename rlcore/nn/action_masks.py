@@ -1,4 +1,4 @@
-"""Choices that an environment's masks allow: a policy kept to them, and some of them at random."""
+"""Action selection under the environment's action masks: from a policy, and with random exploration."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ Obs = Mapping[str, Tensor]
 
 
 def choose(spec: EnvSpec, policy: Categoricals, obs: Obs, noise: Tensor | None) -> Tensor:
-    """Take one sub-action after the other from what is allowed, each choice as likely beside the others as it was.
+    """Select sub-actions one after the other among the allowed choices, with renormalized probabilities.
 
     Args:
-        spec: of the environment, which has `mask_keys`.
-        policy: over all choices, [B, ...].
-        obs: these keys -> [B, ...].
-        noise: standard exponential, [B, sum of nvec]; None: the most likely ones.
+        spec: spec of an environment with `mask_keys`.
+        policy: policy over all choices, [B, ...].
+        obs: masks, mask key -> [B, ...].
+        noise: standard exponential noise, [B, sum(nvec)]; None = the most likely choices.
 
     Returns:
-        [B, A] int64.
+        Actions, [B, A] int64.
     """
     chosen: list[Tensor] = []
     drawn = [None] * len(policy.parts) if noise is None else noise.split(list(spec.action.nvec), -1)
     for part, (p, e) in enumerate(zip(policy.parts, drawn, strict=True)):
         allowed = spec.allowed(obs, part, chosen, torch.cat)
         lifted = p if e is None else p - e.log()
-        # Only now: noise may be 0 in float32, and its logarithm is to lift none that is not allowed.
+        # Mask after adding the noise: it can be 0 in float32, and -log 0 = inf would select a forbidden choice.
         chosen.append((lifted if allowed is None else lifted.masked_fill(~allowed, -torch.inf)).argmax(-1))
     return torch.stack(chosen, -1)
 
 
 def disturb(spec: EnvSpec, action: Tensor, obs: Obs, share: Tensor, random: Tensor) -> Tensor:
-    """Actions of which some are replaced by uniformly random ones, all among the allowed choices.
+    """Replace some sub-actions by uniformly random ones among the allowed choices.
 
     Args:
-        spec: of the environment, which has `mask_keys`.
+        spec: spec of an environment with `mask_keys`.
         action: [B, A] int64.
-        obs: these keys -> [B, ...].
-        share: uniform noise [B, A] in [0, 1), which of the allowed choices.
-        random: [B, A] bool, what is replaced; besides, what is no longer allowed after it.
+        obs: masks, mask key -> [B, ...].
+        share: uniform noise in [0, 1), [B, A]; selects one of the allowed choices.
+        random: [B, A] bool; sub-actions to replace. Sub-actions that are then forbidden are also replaced.
 
     Returns:
-        [B, A] int64.
+        Actions, [B, A] int64.
     """
     chosen: list[Tensor] = []
     for part, count in enumerate(spec.action.nvec):

@@ -1,4 +1,4 @@
-"""The agent of on-policy actor-critics."""
+"""Agent of on-policy actor-critics."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rlcore.spec import EnvSpec, Window
 from rlcore.types import Ranks
 
 
-@dataclass(frozen=True)  # as configs are: a protocol's attributes would have to be writable
+@dataclass(frozen=True)  # configs are frozen; without this, the protocol would require writable attributes
 class ActorCriticKeys(Protocol):
-    """Keys of an algorithm that this agent reads: its observations, their normalisation, the layers."""
+    """Config keys that this agent reads: observation keys, normalization, layers."""
 
     mlp_keys: KeysConfig
     cnn_keys: KeysConfig
@@ -33,14 +33,14 @@ class ActorCriticKeys(Protocol):
 
 
 class ActorCritic(nn.Module):
-    """Encoder shared by actor and critic; their own perceptrons; a policy head for the action space.
+    """Actor-critic with a shared encoder, separate MLPs, and a policy head for the action space.
 
     Args:
-        config: of the algorithm.
-        spec: of the environment.
+        config: config of the algorithm.
+        spec: spec of the environment.
         distribution: `distribution.type`.
-        rng: CPU generator for the initialisation.
-        history: windows beside those that `spec` asks for, of observation keys and of past actions.
+        rng: CPU generator for the initialization.
+        history: windows of observation keys and of past actions, in addition to those of `spec`.
     """
 
     def __init__(
@@ -64,44 +64,44 @@ class ActorCritic(nn.Module):
         self.critic = MLP(features, config.critic, rng, outputs=1)
 
     def core(self, config: Any, spec: EnvSpec, rng: torch.Generator) -> int:
-        """Make what lies between the encoder and actor and critic: nothing. Returns the features that these read."""
+        """Build the layers between the encoder and the heads (none here); return their number of output features."""
         return self.encoder.output_size
 
     def observe(self, obs: dict[str, Tensor], ranks: Ranks) -> None:
-        """Let observations key -> [T, B, *shape], and those of the other ranks, count in the normaliser, if any.
+        """Update the normalizer, if any, with observations key -> [T, B, *shape], and with those of the other ranks.
 
-        They are as the environment gave them, without frames. It changes here and nowhere else, so that a rollout and
-        the losses on it see the same numbers.
+        The observations are raw rows without frame stacks. The normalizer changes only here, so collection and losses
+        use the same statistics.
         """
         self.encoder.observe(obs, ranks)
 
     def forward(self, obs: dict[str, Tensor]) -> tuple[Policy, Tensor]:
-        """Observations key -> [N, ...], with a window [N, frames, ...] -> the policy over [N, A], and values [N]."""
+        """Return policy over [N, A] and values [N] of observations key -> [N, ...], with a window [N, frames, ...]."""
         encoded = self.encoder(obs)
         return self.head.policy(self.head(self.actor(encoded))), self.critic(encoded).squeeze(-1)
 
     def initial(self, batch_size: int) -> tuple[()]:
-        """No carry: this agent remembers nothing."""
+        """Return an empty carry, because this agent has no recurrent state."""
         return ()
 
     def act(
         self, carry: tuple[()], obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
-        """obs key -> [B, ...] -> actions [B, A], with their `logprob` [B] and the `value` [B] of the observation."""
+        """Return the empty carry, actions [B, A], and extras `logprob` [B] and `value` [B], of obs key -> [B, ...]."""
         policy, value = self(obs)
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng))
         return (), action, {"logprob": policy.logprob(action), "value": value}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """[B, A] -> [B, *shape] in the environment's own form and bounds."""
+        """Convert actions [B, A] to the environment's [B, *shape], within its bounds."""
         return self.head.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """[B, *shape] of the environment -> [B, A] as this agent says it."""
+        """Convert environment actions [B, *shape] to the agent's [B, A]."""
         return self.head.from_env(action)
 
 
 def _move_normalizer(agent: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Read a state of earlier versions, in which the agent's normaliser did not belong to its encoder."""
+    """Accept a state of earlier versions, in which the normalizer was not part of the encoder."""
     if f"{prefix}normalizer._extra_state" in state:
         state[f"{prefix}encoder.normalizer._extra_state"] = state.pop(f"{prefix}normalizer._extra_state")

@@ -1,10 +1,10 @@
-"""Autoencoder of observations: layers that actor, critics and a decoder share, and what each has of its own.
+"""Autoencoder of observations, with layers shared by actor, critics and decoder.
 
     image keys    4 convolutions ──┬── linear, LayerNorm, tanh (actor's)  ──┐
                   (Trunk)          └── linear, LayerNorm, tanh (critics') ──┼── z ── linear, 4 transposed convolutions
-    vector keys   perceptron ──────────────────────────────────────────────┘    └── perceptron, a linear layer a key
+    vector keys   MLP ─────────────────────────────────────────────────────┘    └── MLP, one linear layer per key
 
-Yarats et al. 2021, arXiv:1910.01741, appendix "Encoder and decoder networks"; the perceptrons are SheepRL's.
+Yarats et al. 2021, arXiv:1910.01741, appendix "Encoder and decoder networks"; the MLPs are from SheepRL.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from rlcore.nn.network_keys import MLPConfig
 from rlcore.spec import EnvSpec
 
 FILTERS, KERNEL, STRIDES = 32, 3, (2, 1, 1, 1)
-LEVELS = 32  # that five bits tell apart
+LEVELS = 32  # 5 bits
 
 
 def initialise_orthogonal(module: nn.Module, rng: torch.Generator) -> None:
-    """Draw the weights of all its layers from a CPU generator, and make biases zero.
+    """Initialize all layers of a module from a CPU generator; biases are zero.
 
-    Linear layers are orthogonal (Saxe et al. 2014); of a convolution the middle alone is, with a gain of √2, and the
-    rest is zero: delta-orthogonal (Xiao et al. 2018, arXiv:1806.05393).
+    Linear layers are orthogonal (Saxe et al. 2014). Convolutions are delta-orthogonal (Xiao et al. 2018,
+    arXiv:1806.05393): the center of the kernel is orthogonal with a gain of √2, and the rest is zero.
     """
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
@@ -47,18 +47,18 @@ def initialise_orthogonal(module: nn.Module, rng: torch.Generator) -> None:
 
 
 class Trunk(nn.Module):
-    """Layers that actor and critics share: convolutions of the image keys, a perceptron of the vector keys.
+    """Layers that actor and critics share: convolutions for the image keys, an MLP for the vector keys.
 
     Args:
-        spec: of the environment.
-        vectors: the vector keys, in the order in which they are laid; () = none.
-        images: the image keys, likewise; of one height and width, both even.
-        config: layers of the perceptron.
-        multiplier: of 32 channels of each convolution.
-        rng: CPU generator for the initialisation.
+        spec: spec of the environment.
+        vectors: vector keys, concatenated in this order; () = none.
+        images: image keys, concatenated along channels in this order; all of one even height and width; () = none.
+        config: layers of the MLP.
+        multiplier: multiplier of the 32 channels of each convolution.
+        rng: CPU generator for the initialization.
     """
 
-    # shape: channels, height and width after the convolutions; flat_size: their product; size: features of the vectors
+    # shape: channels, height and width after the convolutions; flat_size: their product; size: features of the MLP
 
     def __init__(
         self,
@@ -88,12 +88,15 @@ class Trunk(nn.Module):
             self.size = self.mlp.output_size
 
     def forward(self, obs: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
-        """Key -> [N, (frames,) *shape] -> of the images [N, flat_size], of the vectors [N, size]; None without them."""
+        """Encode key -> [N, (frames,) *shape] to image features [N, flat_size] and vector features [N, size].
+
+        Features are None if there are no keys of this kind.
+        """
         seen = None if self.convolutions is None else self.convolutions(self._pixels(obs)).flatten(1)
         return seen, None if self.mlp is None else self.mlp(flatten(obs, self.spec, self.vectors, 1))
 
     def _pixels(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """Images as [N, channels, height, width] from 0 to 1."""
+        """Return the images as [N, channels, height, width] in [0, 1]."""
         dtype = next(self.parameters()).dtype
         planes = [pixels(obs[key], self.spec.obs[key], 1) for key in self.images]
         parts = [part.to(dtype) if part.is_floating_point() else part.to(dtype) / 255 for part in planes]
@@ -101,15 +104,15 @@ class Trunk(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Observations to z: a trunk that others share, then a projection of the images that they do not.
+    """Encoder of observations to z: the shared trunk, and a separate projection of the image features.
 
     Args:
-        trunk: the shared layers.
-        features: numbers of the projection.
-        rng: CPU generator for the initialisation.
+        trunk: shared layers.
+        features: output features of the projection.
+        rng: CPU generator for the initialization.
     """
 
-    # output_size: numbers of z, of the images and then of the vectors
+    # output_size: size of z, which contains image features and then vector features
 
     def __init__(self, trunk: Trunk, features: int, rng: torch.Generator) -> None:
         super().__init__()
@@ -121,7 +124,7 @@ class Encoder(nn.Module):
         self.output_size = trunk.size + (features if self.images else 0)
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """Key -> [N, (frames,) *shape] -> z [N, output_size], float32 or better."""
+        """Encode key -> [N, (frames,) *shape] to z [N, output_size], at least float32."""
         seen, felt = self.trunk(obs)
         parts = [felt] if seen is None else [self.projection(seen), *([] if felt is None else [felt])]
         parts = [widen(part) for part in parts]
@@ -129,15 +132,15 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Observations again from z.
+    """Decoder of z to observations.
 
     Args:
-        encoder: whose z it is given.
-        vectors: keys that it decodes, among the encoder's.
-        images: likewise.
-        config: layers of the perceptron of the vectors.
-        multiplier: of 32 channels of each transposed convolution.
-        rng: CPU generator for the initialisation.
+        encoder: encoder that computes z.
+        vectors: vector keys to decode, among those of the encoder.
+        images: image keys to decode, among those of the encoder.
+        config: layers of the MLP for vector keys.
+        multiplier: multiplier of the 32 channels of each transposed convolution.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(
@@ -170,10 +173,10 @@ class Decoder(nn.Module):
             self.heads.extend(linear(self.mlp.output_size, size, rng, gain=1.0) for size in sizes)
 
     def forward(self, z: Tensor) -> dict[str, Tensor]:
-        """Z [N, F] -> key -> [N, channels, height, width] of an image, of all its frames, or [N, size] of a vector."""
+        """Decode z [N, F] to key -> images [N, channels, height, width] with all frames, or vectors [N, size]."""
         x, made = z.to(next(self.parameters()).dtype), dict[str, Tensor]()
         if self.deconvolutions is not None:
-            planes = self.deconvolutions[:3](x).contiguous(memory_format=torch.channels_last)  # as `pixels` lays them
+            planes = self.deconvolutions[:3](x).contiguous(memory_format=torch.channels_last)  # as in `pixels`
             made |= zip(self.images, self.deconvolutions[3:](planes).split(self.channels, 1), strict=True)
         if self.mlp is not None:
             hidden = self.mlp(x)
@@ -181,26 +184,26 @@ class Decoder(nn.Module):
         return made
 
     def noise_shapes(self, count: int) -> list[tuple[int, ...]]:
-        """Shapes of the uniform noise on the targets of so many observations, of each image key."""
+        """Return the shape of the uniform noise of each image key's targets, for `count` observations."""
         specs = [self.spec.obs[key] for key in self.images]
         return [(count, channels, *spec.pixels) for channels, spec in zip(self.channels, specs, strict=True)]
 
     def targets(self, obs: Mapping[str, Tensor], noise: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Targets of `forward` for observations key -> [N, (frames,) *shape]; noise as `noise_shapes`."""
+        """Return the targets of `forward` for obs key -> [N, (frames,) *shape]; noise has the shapes `noise_shapes`."""
         seen = [pixels(obs[key], self.spec.obs[key], 1) for key in self.images]
         made = {key: five_bits(*pair) for key, *pair in zip(self.images, seen, noise, strict=True)}
         return made | {key: flatten(obs, self.spec, [key], 1) for key in self.vectors}
 
 
 def five_bits(x: Tensor, noise: Tensor) -> Tensor:
-    """Pixels of 5 bits from -½ to ½, with noise in [0, 1) of one level added (Kingma and Dhariwal 2018, 1807.03039).
+    """Quantize pixels to 5 bits and dequantize with uniform noise (Kingma and Dhariwal 2018, arXiv:1807.03039).
 
     Args:
-        x: [...], integers from 0 to 255 or real numbers from 0 to 1.
-        noise: [...], uniform.
+        x: [...]; integers from 0 to 255, or real numbers from 0 to 1.
+        noise: [...]; uniform in [0, 1), in units of one level.
 
     Returns:
-        [...] of the precision of the noise.
+        Pixels in [-½, ½), [...], with the dtype of the noise.
     """
     assert x.shape == noise.shape, (x.shape, noise.shape)
     levels = (x * LEVELS).floor().clamp(max=LEVELS - 1) if x.is_floating_point() else x // (256 // LEVELS)
@@ -208,5 +211,5 @@ def five_bits(x: Tensor, noise: Tensor) -> Tensor:
 
 
 def _convolution(kind: Any, inputs: int, outputs: int, **more: int) -> Any:
-    """A layer whose weights are still to be drawn."""
+    """Create a convolution with uninitialized weights."""
     return nn.utils.skip_init(kind, inputs, outputs, KERNEL, device="cpu", **more)

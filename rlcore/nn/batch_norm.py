@@ -1,4 +1,4 @@
-"""Batch normalisation whose statistics are a part of the state and of all ranks."""
+"""Batch normalization with statistics over all ranks."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from torch import Tensor, nn
 
 from rlcore.types import Ranks
 
-EPS, SHARE = 1e-3, 0.01  # as CrossQ has them; SHARE: of the way that running statistics move to a batch's
+EPS, SHARE = 1e-3, 0.01  # as in CrossQ; SHARE: momentum of the running statistics
 R_MAX, D_MAX = 3.0, 5.0
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation, renormalised after a warm-up (Ioffe 2017, arXiv:1702.03275, algorithm 1).
+    """Batch normalization, with batch renormalization after a warm-up (Ioffe 2017, arXiv:1702.03275, algorithm 1).
 
         x̂ = (x - μ_B) / σ_B · r + d      r = clip(σ_B / σ, 1/r_max, r_max),  d = clip((μ_B - μ) / σ, ±d_max)
 
-    r and d are constants to the gradient; until more than `warmup` batches have moved the running μ and σ, they are 1
-    and 0, and this is the plain normalisation of Ioffe and Szegedy 2015. What it learns is γ x̂ + β, `scale` and
-    `shift`.
+    The output is γ x̂ + β with learned `scale` γ and `shift` β. No gradient passes through r and d. They are 1 and 0
+    until the running μ and σ have been updated more than `warmup` times, which is batch normalization (Ioffe and
+    Szegedy 2015). A batch comprises the samples of all ranks.
 
-    Running statistics and the count of batches are buffers, which are replaced and never written into: a compiled step
-    takes and gives them. The batch is that of all ranks.
+    Running statistics and the batch count are buffers that are replaced, not modified in place, because they are inputs
+    and outputs of a compiled step.
 
     Args:
-        size: F, features.
-        warmup: batches.
+        size: F; number of features.
+        warmup: batches before renormalization starts.
     """
 
     def __init__(self, size: int, warmup: int) -> None:
@@ -39,7 +39,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor, ranks: Ranks | None) -> Tensor:
-        """[B, F] -> [B, F] of its precision, by the statistics of this batch; without `ranks` by the running ones."""
+        """Normalize x [B, F] by the batch statistics over `ranks`, or by the running statistics if `ranks` is None."""
         if ranks is None:
             made = (x - self.mean) * (self.variance + self.eps).rsqrt()
         else:
@@ -60,10 +60,10 @@ class BatchNorm(nn.Module):
             self.mean = self.mean + SHARE * (mean - self.mean)
             self.variance = self.variance + SHARE * (variance - self.variance)
             self.count = self.count + 1
-        return centered * (r / std) + d  # a product for each element, not a quotient
+        return centered * (r / std) + d  # one multiplication per element instead of a division
 
     def _apply(self, fn: Any, recurse: bool = True) -> BatchNorm:
-        """Moved to another precision, statistics stay float32 or better: bfloat16 would round away their moves."""
+        """Keep the statistics at least float32 when the module is converted: bfloat16 would lose small updates."""
         kept = {name: self._buffers[name] for name in ("mean", "variance")}
         super()._apply(fn, recurse)
         for name, value in kept.items():
@@ -74,12 +74,12 @@ class BatchNorm(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        """Facts that decide compiled code."""
+        """Return the settings that affect compiled code."""
         return f"{self.size}, warmup={self.warmup}, eps={self.eps}"
 
 
 class _Sum(torch.autograd.Function):
-    """Sum over ranks, of which each has losses of its own: their gradients are summed likewise."""
+    """Differentiable sum over ranks; the backward pass sums the gradients of the ranks' losses."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, ranks: Ranks) -> Tensor:
@@ -92,5 +92,5 @@ class _Sum(torch.autograd.Function):
 
 
 def sum_over(ranks: Ranks, value: Tensor) -> Tensor:
-    """The sum over all ranks of a tensor that each has in the same shape; gradients pass through it to every rank."""
+    """Sum a tensor over all ranks, with gradients to every rank; its shape must be equal on all ranks."""
     return value if ranks.size == 1 else _Sum.apply(value, ranks)

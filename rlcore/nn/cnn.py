@@ -1,4 +1,4 @@
-"""Images to features: the convolutions of the Nature DQN."""
+"""Image encoder: the convolutional network of the Nature DQN."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from rlcore.spec import ArraySpec
 
 
 def pixels(x: Tensor, spec: ArraySpec, lead: int) -> Tensor:
-    """An image [*lead, (frames,) *shape] as [N, channels, height, width] of its own dtype, its frames as channels.
+    """Reshape an image [*lead, (frames,) *shape] to [N, channels, height, width], with frames as channels.
 
-    In memory a pixel's channels lie together: the convolutions of a minibatch take 0.7 of the time on a processor.
+    The dtype is unchanged. The memory format is channels_last, which reduces the time of convolutions on a CPU to 70 %.
     """
     x = x if spec.channels_first else x.movedim(-1, -3)
     return x.reshape(-1, *x.shape[lead:]).flatten(1, -3).contiguous(memory_format=torch.channels_last)
 
 
 def scale_pixels(x: Tensor) -> Tensor:
-    """Pixels 0 to 255 of integers as float32 from -½ to ½; those of floats as they are, float32."""
+    """Convert pixels to float32: integers from 0 to 255 are scaled to [-½, ½], floats are unchanged."""
     return x.float() if x.is_floating_point() else x.float().div_(255).sub_(0.5)
 
 
 class NatureCNN(nn.Module):
-    """Mnih et al. 2015, doi:10.1038/nature14236, "Model architecture": three convolutions and a linear layer, ReLU.
+    """CNN of the Nature DQN (Mnih et al. 2015, doi:10.1038/nature14236, "Model architecture").
+
+    It has three convolutions and a linear layer, each followed by a ReLU.
 
     Args:
-        specs: the images, of one height and width; their channels are laid one behind the other.
+        specs: specs of the images, of one height and width; their channels are concatenated.
         outputs: features of the linear layer.
-        rng: CPU generator for the initialisation.
-        gain: orthogonal weights of this gain; None = torch's default.
+        rng: CPU generator for the initialization.
+        gain: gain of orthogonal weights; None = PyTorch's default initialization.
     """
 
     def __init__(self, specs: Sequence[ArraySpec], outputs: int, rng: torch.Generator, gain: float | None) -> None:
@@ -51,7 +53,7 @@ class NatureCNN(nn.Module):
         self.output_size = outputs
 
     def forward(self, images: Sequence[Tensor], lead: int) -> Tensor:
-        """Images [*lead, (frames,) *shape], in the order of `specs`, -> [*lead, outputs] float32."""
+        """Encode images [*lead, (frames,) *shape], in the order of `specs`, to features [*lead, outputs] float32."""
         first: Any = self.layers[0]
         parts = [pixels(x, spec, lead) for x, spec in zip(images, self.specs, strict=True)]
         x = torch.cat([scale_pixels(part) for part in parts], 1) if len(parts) > 1 else scale_pixels(parts[0])

@@ -1,4 +1,4 @@
-"""Critics of observation and action, several side by side."""
+"""Ensemble of Q-networks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rlcore.types import Ranks
 
 
 class Critics(nn.Module):
-    """N estimates Q(s, a), each by a network with weights of its own, of what one encoder makes of the observation.
+    """Ensemble of N Q-networks on a shared encoder.
 
     Args:
-        encoder: theirs, which their loss trains: a module with an `output_size`.
-        actions: A.
-        config: hidden layers of each.
-        count: N.
-        rng: CPU generator for the initialisation.
-        bins: K: each network tells its estimate by a distribution over K bins; 1 = as a number.
+        encoder: shared encoder, trained on the critic loss; a module with an `output_size`.
+        actions: A; size of an action.
+        config: hidden layers of each network.
+        count: N; number of networks.
+        rng: CPU generator for the initialization.
+        bins: K; each network predicts a distribution over K bins; 1 = a scalar.
     """
 
     def __init__(
@@ -39,24 +39,24 @@ class Critics(nn.Module):
     def forward(
         self, obs: dict[str, Tensor], action: Tensor, masks: Iterable[Tensor] = (), ranks: Ranks | None = None
     ) -> Tensor:
-        """Observations key -> [B, ...] and actions [B, A] in ±1 -> estimates [N, B]; the rest as `outputs` has it."""
+        """Return estimates [N, B] of observations key -> [B, ...] and actions [B, A] in [-1, 1]; see `outputs`."""
         return self.read(self.outputs(obs, action, masks, ranks))
 
     def outputs(
         self, obs: dict[str, Tensor], action: Tensor, masks: Iterable[Tensor] = (), ranks: Ranks | None = None
     ) -> Tensor:
-        """[N, B, K]: what the networks give.
+        """Return the outputs of the networks, [N, B, K].
 
-        `masks` [layers, B, units] of `noise` are what dropout goes by; `ranks` as a `Network` takes them.
+        `masks` are the dropout masks that `noise` draws, [layers, B, units]. `ranks` is passed to each `Network`.
         """
         together, drawn = torch.cat([self.encoder(obs), action], -1), Drawn(iter(masks))
         return torch.stack([member(together, drawn, ranks) for member in self.members])
 
     def read(self, outputs: Tensor) -> Tensor:
-        """The estimates that outputs stand for. [N, B, K] -> [N, B]."""
+        """Convert network outputs [N, B, K] to estimates [N, B]."""
         return outputs.squeeze(-1) if self.form is None else self.form.mean(outputs)
 
     def noise(self, batch: int, rng: Noise) -> Tensor | tuple[()]:
-        """1 where the critics' dropout keeps what it is given, else 0, [layers, B, units]; () where they have none."""
+        """Draw dropout masks of 0 and 1, [layers, B, units], for all critics; () if they have no dropout."""
         count = sum(member.dropouts for member in self.members)  # pyright: ignore[reportArgumentType, reportCallIssue]
         return rng.bernoulli(1 - self.dropout, count, batch, self.units) if count else ()

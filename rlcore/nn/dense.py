@@ -1,4 +1,4 @@
-"""Networks of world models: hidden layers and recurrent cells, initialised as their papers have it."""
+"""Layers of world models: MLPs, recurrent cells and convolutions, with the initialization of the papers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from rlcore.functional.precision import widen
 from rlcore.nn.network_keys import ACTIVATIONS
 from rlcore.nn.world_keys import Form, Layers
 
-CUT_AT_TWO = 0.87962566103423978  # std of a standard normal that is cut at ±2
+CUT_AT_TWO = 0.87962566103423978  # std of a standard normal truncated at ±2
 
 
 def initialise_glorot(layer: Any, rng: torch.Generator, scale: float | None = None, inputs: int | None = None) -> Any:
-    """Weights of a linear or convolutional layer by the mean of its inputs and outputs (Glorot, Bengio 2010); biases 0.
+    """Initialize a linear or convolutional layer in place (Glorot and Bengio 2010); biases are zero.
+
+    The variance depends on mean = (fan_in + fan_out) / 2. Both variants are those of the code of arXiv:2301.04104v1.
 
     Args:
-        layer: is changed.
+        layer: layer to initialize.
         rng: CPU generator.
-        scale: uniform of variance scale / mean (0: zeros), for outputs; None: a normal of variance 1 / mean, cut at two
-            stds, for hidden layers (both arXiv:2301.04104v1's code).
-        inputs: numbers that an output sums over, where another layer has some of them.
+        scale: for output layers: uniform distribution with variance scale / mean; 0 = zeros. None, for hidden layers:
+            normal distribution with variance 1 / mean, truncated at two standard deviations.
+        inputs: fan_in without the kernel size, if it includes the inputs of another layer; None = that of the layer.
 
     Returns:
         The layer.
@@ -52,18 +54,18 @@ def glorot_linear(
     bias: bool = True,
     of: int | None = None,
 ) -> nn.Linear:
-    """A linear layer, on the CPU, by `initialise_glorot`; `of` is its `inputs`."""
+    """Create a linear layer on the CPU, initialized by `initialise_glorot` with `of` as its `inputs`."""
     made: Any = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias, device="cpu")
     return initialise_glorot(made, rng, scale, of)
 
 
 class Norm(nn.Module):
-    """LayerNorm over the last dimension, and the activation behind it; without `eps` the activation alone.
+    """LayerNorm over the last dimension, followed by an activation.
 
     Args:
-        size: of that dimension.
-        eps: added to the variance.
-        act: a key of `rlcore.nn.network_keys.ACTIVATIONS`.
+        size: size of the last dimension.
+        eps: ε added to the variance; None = no LayerNorm.
+        act: activation, a key of `rlcore.nn.network_keys.ACTIVATIONS`.
     """
 
     def __init__(self, size: int, eps: float | None, act: str) -> None:
@@ -72,19 +74,19 @@ class Norm(nn.Module):
         self.act = getattr(nn, ACTIVATIONS[act])()
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., size] -> [..., size] of its dtype."""
+        """Apply norm and activation to x [..., size]; the dtype is unchanged."""
         return self.act(x if self.norm is None else self.norm(x).to(x.dtype))
 
 
 class Dense(nn.Module):
-    """Hidden layers of (linear, LayerNorm, activation), then a linear output if one is asked for.
+    """MLP of (linear, LayerNorm, activation) layers, with an optional linear output layer.
 
     Args:
-        inputs: features in.
-        hidden: the hidden layers.
-        rng: CPU generator for the initialisation.
-        outputs: features of a last linear layer; None = no such layer.
-        scale: of its weights, as `initialise_glorot` has it.
+        inputs: input features.
+        hidden: hidden layers.
+        rng: CPU generator for the initialization.
+        outputs: features of the output layer; None = no such layer.
+        scale: initialization scale of the output layer; see `initialise_glorot`.
     """
 
     def __init__(
@@ -106,24 +108,25 @@ class Dense(nn.Module):
         self.output_size = inputs if outputs is None else outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] -> [..., output_size], float32 or better, whatever the precision of the weights."""
+        """Map x [..., inputs] to [..., output_size], at least float32 for weights of any precision."""
         weight = next(self.parameters(), None)
         made = self.hidden(x if weight is None else x.to(weight.dtype))
         return widen(made if self.output is None else self.output(made))
 
 
 class LayerNormGRU(nn.Module):
-    """Gated recurrent unit with a LayerNorm over its three gates together (arXiv:2010.02193's code).
+    """Gated recurrent unit with a joint LayerNorm over its three gates (code of arXiv:2010.02193).
 
         (r, c, u) = LayerNorm(W [h, x])        h' = σ(u - 1) tanh(σ(r) c) + (1 - σ(u - 1)) h
 
-    The reset gate acts behind the norm; the update gate begins near 0, so that what is remembered stays.
+    The reset gate is applied after the norm. The offset -1 makes the update gate small at first, so the state changes
+    slowly.
 
     Args:
-        inputs: F, features of x.
-        size: H.
-        form: of its layer.
-        rng: CPU generator for the initialisation.
+        inputs: F; features of x.
+        size: H; size of the state.
+        form: norm, bias and initialization of the linear layer.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(self, inputs: int, size: int, form: Form, rng: torch.Generator) -> None:
@@ -140,16 +143,16 @@ class LayerNormGRU(nn.Module):
 
 
 class PlainGRU(nn.Module):
-    """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), its reset behind the weights, as in PlaNet's code.
+    """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), with the reset gate after the product, as in PlaNet.
 
         r = σ(W_r x + U_r h)    u = σ(W_u x + U_u h)    c = tanh(W_c x + r U_c h)    h' = (1 - u) c + u h
 
-    Each product has a bias. The weights of h begin orthogonal, as Keras has them.
+    Each product has a bias. The weights of h are initialized as orthogonal matrices, as in Keras.
 
     Args:
-        inputs: F, features of x.
-        size: H.
-        rng: CPU generator for the initialisation.
+        inputs: F; features of x.
+        size: H; size of the state.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(self, inputs: int, size: int, rng: torch.Generator) -> None:
@@ -168,7 +171,7 @@ class PlainGRU(nn.Module):
 
 
 def cell(inputs: int, size: int, form: Form | None, rng: torch.Generator) -> LayerNormGRU | PlainGRU:
-    """The recurrent cell that `RecurrentKeys.cell` says."""
+    """Create the recurrent cell of `RecurrentKeys.cell`: a LayerNormGRU, or a PlainGRU if `form` is None."""
     return PlainGRU(inputs, size, rng) if form is None else LayerNormGRU(inputs, size, form, rng)
 
 
@@ -182,9 +185,9 @@ def convolution(
     size: int = 4,
     padding: int = 1,
 ) -> Any:
-    """A convolution of stride 2, which halves an image (nn.Conv2d), or doubles it (nn.ConvTranspose2d).
+    """Create a convolution of stride 2: nn.Conv2d halves the image side, nn.ConvTranspose2d doubles it.
 
-    `size` is of its kernel, in pixels; so is `padding`: with 4 and 1 it does so exactly.
+    Kernel `size` and `padding` are in pixels. With 4 and 1 the side is halved or doubled exactly.
     """
     made = nn.utils.skip_init(kind, inputs, outputs, size, 2, padding, bias=bias, device="cpu")
     return initialise_glorot(made, rng, scale)

@@ -1,4 +1,4 @@
-"""Dropout whose masks come from the noise that it is handed."""
+"""Dropout with masks from a given noise stream."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rlcore.functional.noise import Noise
 
 
 class Dropout(nn.Module):
-    """Zeroes each number with a probability, and scales the others so that the mean stays (Srivastava et al. 2014).
+    """Dropout (Srivastava et al. 2014), which zeroes elements at random and scales the others to keep the mean.
 
-    torch's own layer draws from a global generator, which no run here reads; this one draws from a stream that is part
-    of the learner's state (purpose `loss`, say), so that a run goes on to the same bits.
+    nn.Dropout draws from a global generator. This layer draws from a stream that is part of the learner's state, so a
+    resumed run is bitwise reproducible.
 
     Args:
-        p: share of the numbers that are zeroed, in [0, 1).
+        p: probability of zeroing an element, in [0, 1).
     """
 
     def __init__(self, p: float) -> None:
@@ -23,12 +23,12 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor, rng: Noise | None) -> Tensor:
-        """[...] -> [...] of its dtype; as it is where `rng` is None, as for greedy actions, or p is 0."""
+        """Apply dropout to x [...]; return x unchanged if `rng` is None (as for greedy actions) or p is 0."""
         if rng is None or not self.p:
             return x
         kept = rng.bernoulli(1 - self.p, *x.shape)
         return x * kept.to(x.dtype) / (1 - self.p)
 
     def extra_repr(self) -> str:
-        """Share that is zeroed, which decides compiled code."""
+        """Return the settings that affect compiled code."""
         return f"p={self.p}"

@@ -1,4 +1,4 @@
-"""From an observation dict to one feature vector: flatten, normalise, encode."""
+"""Encoding of an observation dict to one feature vector: flattening, normalization, networks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rlcore.types import Ranks
 
 
 def flatten(obs: Mapping[str, Tensor], spec: EnvSpec, keys: Sequence[str], lead: int) -> Tensor:
-    """Concatenate observation keys, in their order: key -> [*lead dims, *shape] -> [*lead dims, F] float32.
+    """Concatenate observation keys in order: key -> [*lead dims, *shape] -> [*lead dims, F] float32.
 
-    `lead` leading dimensions are kept; Discrete keys become one-hot.
+    `lead` is the number of leading dimensions. Discrete keys become one-hot vectors.
     """
     parts = [_flat(obs[key], spec.obs[key], lead) for key in keys]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
@@ -35,49 +35,50 @@ def _flat(x: Tensor, spec: ArraySpec, lead: int) -> Tensor:
 
 def _one_hot(x: Tensor, start: int, n: int) -> Tensor:
     choices = torch.arange(start, start + n, device=x.device)
-    return (x.long().unsqueeze(-1) == choices).float()  # torch's looks at the values, which no graph can
+    return (x.long().unsqueeze(-1) == choices).float()  # F.one_hot reads the values, so it cannot be traced
 
 
 def flatten_actions(action: Tensor, spec: ActionSpec, lead: int) -> Tensor:
-    """Actions [*lead dims, (frames,) A] as an agent says them -> [*lead dims, F] float32; discrete ones one-hot."""
+    """Flatten an agent's actions [*lead dims, (frames,) A] to [*lead dims, F] float32; discrete ones become one-hot."""
     if not spec.continuous:
         action = torch.cat([_one_hot(action[..., i], 0, n) for i, n in enumerate(spec.nvec)], -1)
     return action.reshape(*action.shape[:lead], -1).float()
 
 
 class Normalizer(nn.Module):
-    """Observations [..., F] brought to mean 0 and variance 1 by the statistics of training, then clipped to ±`clip`.
+    """Normalization of observations [..., F] by their running mean and variance, with clipping to ±`clip`.
 
-    The statistics change only when the learner says so (once an update), so that a rollout and the losses on it see
-    the same numbers and the first ratio is exactly 1. They are kept in float64 whatever the precision of the networks.
+    The statistics change only in `update`, which the learner calls once per update. Collection and losses therefore
+    use the same statistics, and the first probability ratio is exactly 1. The statistics are float64 for networks of
+    any precision.
 
     Args:
-        size: numbers in a row, R.
-        clip: largest result.
-        frames: (numbers of a frame, frames) of each key in a row, in their order: `forward` takes all frames of a key,
-            each by the statistics of its rows. () = F is R.
+        size: R; size of a raw row.
+        clip: maximum absolute value of the output.
+        frames: (size of a frame, number of frames) of each key in a row, in order. `forward` takes all frames of a key,
+            and normalizes each frame by the statistics of the raw rows. () = no frames, F = R.
     """
 
     def __init__(self, size: int, clip: float, frames: Sequence[tuple[int, int]] = ()) -> None:
         super().__init__()
         self.moments = RunningMoments(size)
         self.clip, self.size, self.frames = clip, size, tuple(frames)
-        # What `forward` reads, float32: buffers, for a compiled function takes them as inputs.
+        # Float32 copies for `forward`. They are buffers, so that they become inputs of a compiled function.
         self.register_buffer("mean", self._of_frames(torch.zeros(size)), persistent=False)
         self.register_buffer("scale", self._of_frames(torch.ones(size)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., F] -> [..., F] float32."""
+        """Normalize x [..., F]; the result is float32."""
         return ((x - self.mean) / self.scale).clamp(-self.clip, self.clip)
 
     def update(self, rows: Tensor, total: Sum = lambda sums: sums) -> None:
-        """Merge raw rows [N, R], those of all ranks that `total` sums over."""
+        """Merge raw rows [N, R] into the statistics, including those of other ranks if `total` sums over ranks."""
         assert rows.shape[-1] == self.size, (rows.shape, self.size)
         self.moments.update(rows, total)
         self._read()
 
     def get_extra_state(self) -> dict[str, Tensor | float]:
-        """The statistics; part of `state_dict`."""
+        """Return the statistics, which are part of `state_dict`."""
         return self.moments.state_dict()
 
     def set_extra_state(self, state: dict[str, Tensor | float]) -> None:
@@ -91,36 +92,35 @@ class Normalizer(nn.Module):
         self.mean, self.scale = (self._of_frames(x).float().to(device) for x in read)
 
     def _of_frames(self, row: Tensor) -> Tensor:
-        """[R] -> [F]: the part of each key as often as it has frames."""
+        """Repeat the part of each key for each of its frames: [R] -> [F]."""
         if not self.frames:
             return row
         parts = row.split([size for size, _ in self.frames])
         return torch.cat([part.repeat(count) for part, (_, count) in zip(parts, self.frames, strict=True)])
 
     def _apply(self, fn: Any, recurse: bool = True) -> Normalizer:
-        """Moved to another device or precision, what is read stays float32: bfloat16 would round the statistics."""
+        """Keep the buffers float32 when the module is converted: bfloat16 would round the statistics."""
         super()._apply(fn, recurse)
         self._read()
         return self
 
 
 class MultiEncoder(nn.Module):
-    """Observations to features: vector keys through one perceptron, image keys through one network of convolutions.
+    """Encoder of raw observations: an MLP for vector keys, a CNN for image keys.
 
-    It takes observations as environments give them; all that is computed of them, it computes. Behind the vectors come
-    past actions, where the history has them: one-hot or as they are, and never normalised.
+    If the history includes past actions, they are concatenated to the vectors: one-hot or unchanged, never normalized.
 
     Args:
-        spec: of the environment.
-        vectors: the keys that are laid flat, one behind the other and frame by frame, in their order; () = none.
-        images: the image keys, likewise.
+        spec: spec of the environment.
+        vectors: vector keys, flattened frame by frame and concatenated in this order; () = none.
+        images: image keys, concatenated along channels in this order; () = none.
         config: layers and features.
-        rng: CPU generator for the initialisation.
-        clip: vectors are normalised by their running mean and std, and clipped here; None = they are not.
-        history: the agent's, of which keys are shown with a window; None = the windows that `spec` asks for.
+        rng: CPU generator for the initialization.
+        clip: normalize vectors by their running mean and std, and clip them to ±`clip`; None = no normalization.
+        history: windows of the agent's keys; None = the windows of `spec`.
     """
 
-    # size: numbers of the flat vector, those of all frames and of past actions; output_size: F
+    # size: of the flat vector with all frames and past actions; output_size: F
 
     def __init__(
         self,
@@ -149,9 +149,9 @@ class MultiEncoder(nn.Module):
         self.output_size = sum(part.output_size for part in (self.mlp, self.cnn) if part is not None)
 
     def forward(self, obs: Mapping[str, Tensor], lead: int = 1) -> Tensor:
-        """Key -> [*lead dims, *shape], or [*lead dims, frames, *shape] with a window -> [*lead dims, F] float32.
+        """Encode key -> [*lead dims, *shape], with a window [*lead dims, frames, *shape], to [*lead dims, F] float32.
 
-        `lead` leading dimensions are kept. A perceptron without layers hands the flat vector on.
+        `lead` is the number of leading dimensions. An MLP without layers returns the flat vector.
         """
         parts: list[Tensor] = []
         if self.mlp is not None:
@@ -170,9 +170,9 @@ class MultiEncoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def observe(self, obs: Mapping[str, Tensor], ranks: Ranks, lead: int = 2) -> None:
-        """Let the vectors of these rows count in the normaliser, each row once, and those of the other ranks.
+        """Update the normalizer, if any, with the vectors of these rows, and with those of the other ranks.
 
-        Rows are as the environment gave them, key -> [*lead dims, *shape], without frames.
+        The observations are raw rows, key -> [*lead dims, *shape], without frame stacks.
         """
         if self.normalizer is not None:
             rows = flatten(obs, self.spec, self.vectors, lead)

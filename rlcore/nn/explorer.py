@@ -1,4 +1,4 @@
-"""Noise in the actions of who collects, beside the policy that is judged and served."""
+"""Exploration noise in the actions of the behavior policy; evaluation and serving use the policy without noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlcore.nn.world_agent import WorldAgent
 
 
 class Amount(nn.Module):
-    """Amount of noise, as a buffer: acting reads it anew after every update."""
+    """Amount of noise, as a buffer, so that a compiled behavior policy reads its current value."""
 
     value: Tensor
 
@@ -21,14 +21,14 @@ class Amount(nn.Module):
 
 
 class Explorer(nn.Module):
-    """An agent whose actions get noise (arXiv:1912.01603, section 6; its code's `additive_gaussian`, `epsilon_greedy`).
+    """Agent with exploration noise (arXiv:1912.01603, section 6; `additive_gaussian`, `epsilon_greedy` of its code).
 
-    Continuous: normal noise of so much std, clipped into -1 to 1. Discrete: with that chance, drawn for each
-    environment and sub-action, a uniform one. What the agent remembers as its action is the one with noise.
+    Continuous actions get normal noise with standard deviation `amount`, and are clipped to [-1, 1]. Each discrete
+    sub-action is replaced by a uniformly random one with probability `amount`. The noisy action is stored in the carry.
 
     Args:
-        agent: whose policy is followed.
-        amount: of noise.
+        agent: agent that selects the actions.
+        amount: initial amount of noise.
     """
 
     def __init__(self, agent: WorldAgent, amount: float) -> None:
@@ -36,7 +36,7 @@ class Explorer(nn.Module):
         self.agent, self.amount, self.keys = agent, Amount(amount), agent.keys
 
     def initial(self, batch_size: int) -> dict[str, Tensor]:
-        """The agent's carry at an episode's start, for so many environments."""
+        """Return the agent's initial carry for `batch_size` environments."""
         return self.agent.initial(batch_size)
 
     def act(
@@ -47,7 +47,7 @@ class Explorer(nn.Module):
         rng: Noise | None,
         greedy: bool = False,
     ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
-        """Act as the agent does, with noise unless there is no stream of it or the choice is greedy."""
+        """Act like the agent, and add noise unless `rng` is None or `greedy` is true."""
         carry, action, extras = self.agent.act(carry, obs, is_first, rng, greedy)
         if rng is not None and not greedy:
             action = self.disturb(action, rng, obs)
@@ -55,7 +55,7 @@ class Explorer(nn.Module):
         return carry, action, extras
 
     def disturb(self, action: Tensor, rng: Noise, obs: dict[str, Tensor]) -> Tensor:
-        """Actions [B, A] with noise; discrete ones stay within the masks among `obs`, where the agent has some."""
+        """Add noise to actions [B, A]; discrete actions obey the masks in `obs` if the agent uses masks."""
         actor, amount = self.agent.actor, self.amount.value
         if actor.action.continuous:
             return (action + amount * rng.normal(*action.shape)).clamp(-1, 1)
@@ -67,9 +67,9 @@ class Explorer(nn.Module):
         return torch.where(rng.uniform(*action.shape) < amount, other, action)
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Actions [B, A] in the environment's form and bounds, as the agent brings them there."""
+        """Convert actions [B, A] to the environment's [B, *shape], within its bounds."""
         return self.agent.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Actions of the environment as the agent says them, [B, A]."""
+        """Convert environment actions [B, *shape] to the agent's [B, A]."""
         return self.agent.from_env(action)

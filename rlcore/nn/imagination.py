@@ -1,4 +1,4 @@
-"""Imagination: episodes that a world model makes up, with the actions of an actor."""
+"""Imagination: trajectories that a world model predicts for the actions of an actor."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from rlcore.nn.rssm import RSSM, ModelState
 
 
 class Imagined(NamedTuple):
-    """Trajectories: feat [H+1, N, F] of their states, and the H actions [H, N, A] between them."""
+    """N imagined trajectories: features [H+1, N, F] of the states, and the actions [H, N, A] between them."""
 
     feat: Tensor
     action: Tensor
 
 
 def imagine(rssm: RSSM, actor: LatentActor, start: ModelState, horizon: int, rng: Noise) -> Imagined:
-    """Go H steps on from N states, each with an action that the actor takes in it.
+    """Imagine trajectories of H steps from N states.
 
-    Gradients flow along states and actions, and to the actor, not to the model; the actor sees states without theirs,
-    so that an action depends on those before it through the model alone.
+    Gradients pass through states and actions to the actor's parameters, not to the model's parameters. The actor's
+    input is detached, so gradients reach earlier actions only through the model.
 
     Args:
-        rssm: of the model.
-        actor: who acts in them.
-        start: [N, ...].
-        horizon: H.
-        rng: of actions and states.
+        rssm: state-space model.
+        actor: actor that selects the actions.
+        start: initial states, [N, ...].
+        horizon: H; number of steps.
+        rng: noise for actions and states.
 
     Returns:
-        The trajectories.
+        Imagined trajectories.
     """
     count = len(start.deter)
     xs = {"act": actor.noise(rng, horizon, count), "state": rssm.noise(rng, horizon, count)}

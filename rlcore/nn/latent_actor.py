@@ -1,4 +1,4 @@
-"""Actor on the states of a world model: discrete actions, or continuous ones in -1 to 1."""
+"""Actor on the states of a world model, for discrete actions and for continuous actions in [-1, 1]."""
 
 from __future__ import annotations
 
@@ -22,23 +22,29 @@ Spread = Callable[[Tensor, Tensor, PolicyForm], Policy]
 
 
 def scaled_normal(mean: Tensor, spread: Tensor, form: PolicyForm) -> Normal:
-    """Mean tanh(m), std (max - min) σ(s + init) + min (arXiv:2301.04104v1's code)."""
+    """Return a normal with mean tanh(m) and std (max - min) σ(s + init) + min (code of arXiv:2301.04104v1)."""
     std = (form.max_std - form.min_std) * torch.sigmoid(spread + form.init_std) + form.min_std
     return Normal(mean.tanh(), std.log())
 
 
 def truncated_normal(mean: Tensor, spread: Tensor, form: PolicyForm) -> TruncatedNormal:
-    """Mean tanh(m), std 2 σ((s + init) / 2) + min, cut off at -1 and 1 (arXiv:2010.02193's code)."""
+    """Return a normal truncated to [-1, 1], with mean tanh(m) and std 2 σ((s + init) / 2) + min.
+
+    See the code of arXiv:2010.02193.
+    """
     return TruncatedNormal(mean.tanh(), 2 * torch.sigmoid((spread + form.init_std) / 2) + form.min_std)
 
 
 def squashed_normal(mean: Tensor, spread: Tensor, form: PolicyForm) -> SquashedNormal:
-    """Mean 5 tanh(m / 5), std softplus(s + init) + min, before a tanh (arXiv:1912.01603, section 4)."""
+    """Return a squashed normal, the tanh of N(mean, std), with mean 5 tanh(m / 5) and std softplus(s + init) + min.
+
+    See arXiv:1912.01603, section 4.
+    """
     return SquashedNormal(5 * torch.tanh(mean / 5), (F.softplus(spread + form.init_std) + form.min_std).log())
 
 
 def plain_normal(mean: Tensor, spread: Tensor, form: PolicyForm) -> Normal:
-    """Mean m, std softplus(s + init) + min."""
+    """Return a normal with mean m and std softplus(s + init) + min."""
     return Normal(mean, (F.softplus(spread + form.init_std) + form.min_std).log())
 
 
@@ -51,16 +57,16 @@ CONTINUOUS: dict[str, Spread] = {
 
 
 class LatentActor(nn.Module):
-    """A perceptron from states to a policy: independent categoricals, or a distribution around -1 to 1.
+    """MLP from model states to a policy: independent categoricals, or a continuous distribution.
 
     Args:
-        inputs: F, of a state.
-        action: the environment's action.
-        layers: hidden ones.
-        form: of the policy.
-        stretch: continuous actions of -1 to 1 are stretched onto the environment's bounds; false: clipped into them.
-        scale: of output weights, as `rlcore.nn.dense.initialise_glorot` has it.
-        rng: CPU generator for the initialisation.
+        inputs: F; features of a state.
+        action: action space of the environment.
+        layers: hidden layers.
+        form: distribution of the policy, and its parameters.
+        stretch: scale continuous actions from [-1, 1] to the environment's bounds; false = clip them to the bounds.
+        scale: initialization scale of output layers; see `rlcore.nn.dense.initialise_glorot`.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(
@@ -82,7 +88,7 @@ class LatentActor(nn.Module):
         self.heads = nn.ModuleList(glorot_linear(self.hidden.output_size, size, rng, scale) for size in outputs)
 
     def policy(self, feat: Tensor) -> Policy:
-        """The distribution over actions [..., A] that states [..., F] call for."""
+        """Return the distribution over actions [..., A] at states [..., F]."""
         hidden, says = self.hidden(feat), self.says
         found = [widen(head(hidden.to(head.weight.dtype))) for head in self.heads]
         if self.action.continuous:
@@ -91,28 +97,28 @@ class LatentActor(nn.Module):
         return Categoricals(torch.cat([latents.unimix(part, says.unimix) for part in found], -1), self.action.nvec)
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Noise for actions [*lead, A]."""
+        """Draw the noise that one `sample` of actions [*lead, A] uses."""
         uniform = self.says.kind == "trunc_normal"
         draw = rng.exponential if not self.action.continuous else rng.uniform if uniform else rng.normal
         return draw(*lead, self.action.flat_size)
 
     def clip(self, action: Tensor) -> Tensor:
-        """Continuous actions brought to the largest that the model is given, without a gradient of their own."""
+        """Clip continuous actions to ±`largest` by a scale factor without gradient, so gradients are not cut off."""
         largest = self.says.largest
         if not self.action.continuous or not largest:
             return action
         return action * (largest / action.abs().clamp(min=largest)).detach()
 
     def flat(self, action: Tensor) -> Tensor:
-        """Actions [..., A] as the model takes them, [..., A'] float32: discrete ones one-hot."""
+        """Convert actions [..., A] to the input of the model, [..., A'] float32; discrete actions become one-hot."""
         return flatten_actions(action, self.action, action.ndim - 1)
 
     def forward(self, feat: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """States [N, F] -> actions [N, A], and as the model takes them [N, A'], with the gradient of the policy."""
+        """Sample actions [N, A] at states [N, F]; also return the model's input [N, A'], with the policy's gradient."""
         policy = self.policy(feat)
         action = policy.sample(noise)
         taken = self.flat(self.clip(action))
         if isinstance(policy, Categoricals):
             p = torch.cat([part.exp() for part in policy.parts], -1)
-            taken = taken + (p - p.detach())  # straight through
+            taken = taken + (p - p.detach())  # straight-through gradient
         return action, taken

@@ -1,4 +1,4 @@
-"""Multilayer perceptrons with their own seeded initialisation."""
+"""Multilayer perceptrons, initialized from a given generator."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rlcore.nn.network_keys import ACTIVATIONS, MLPConfig
 
 
 def linear(inputs: int, outputs: int, rng: torch.Generator, gain: float | None = None) -> nn.Linear:
-    """A linear layer initialised from `rng` alone.
+    """Create a linear layer whose initial weights depend only on `rng`.
 
     Args:
-        inputs: features in.
-        outputs: features out.
-        rng: a CPU generator; the global one is neither read nor moved.
-        gain: orthogonal weights of this gain and zero bias (Saxe et al. 2014); None = torch's default,
-            uniform in ±1/sqrt(inputs) for weights and bias.
+        inputs: input features.
+        outputs: output features.
+        rng: CPU generator; the global generator is neither read nor advanced.
+        gain: gain of orthogonal weights with zero bias (Saxe et al. 2014); None = PyTorch's default, uniform in
+            ±1/sqrt(inputs) for weights and bias.
 
     Returns:
         The layer, on the CPU.
     """
-    with torch.random.fork_rng(devices=[]):  # torch's own values, drawn from its global generator, are replaced below
+    with torch.random.fork_rng(devices=[]):  # nn.Linear draws from the global generator; the weights are replaced below
         layer = nn.Linear(inputs, outputs, device="cpu")
     return initialise(layer, inputs, rng, gain)
 
@@ -34,7 +34,7 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 def initialise(layer: Layer, inputs: int, rng: torch.Generator, gain: float | None) -> Layer:
-    """The layer, each of whose outputs sums over so many inputs, with weights and biases as `linear` tells."""
+    """Initialize a layer in place like `linear` and return it; `inputs` is its fan-in."""
     assert layer.bias is not None
     if gain is None:
         bound = 1 / math.sqrt(inputs) if inputs else 0.0
@@ -56,34 +56,34 @@ def hidden_layer(
     layer_norm: bool = False,
     gain: float | None = None,
 ) -> list[nn.Module]:
-    """Linear, dropout?, LayerNorm?, activation: one of a perceptron's layers.
+    """Create a hidden layer: linear, optional dropout, optional LayerNorm, activation.
 
     Args:
-        inputs: features in.
-        units: features out.
+        inputs: input features.
+        units: output features.
         activation: a key of `rlcore.nn.network_keys.ACTIVATIONS`.
-        rng: as for `linear`.
-        dropout: share that is dropped before the LayerNorm (Hiraoka et al. 2022); 0 = no such layer.
-        layer_norm: whether there is one.
-        gain: as for `linear`.
+        rng: CPU generator for the initialization.
+        dropout: dropout probability before the LayerNorm (Hiraoka et al. 2022); 0 = no dropout layer.
+        layer_norm: add a LayerNorm.
+        gain: gain of orthogonal weights; see `linear`.
 
     Returns:
-        What is called, in this order.
+        Modules, in the order of the forward pass.
     """
     between = [*([Dropout(dropout)] if dropout else []), *([nn.LayerNorm(units)] if layer_norm else [])]
     return [linear(inputs, units, rng, gain), *between, getattr(nn, ACTIVATIONS[activation])()]
 
 
 class MLP(nn.Module):
-    """`mlp_layers` of (linear, LayerNorm?, activation), then a linear output if one is asked for.
+    """MLP of (linear, optional LayerNorm, activation) layers, with an optional linear output layer.
 
     Args:
-        inputs: features in.
-        config: the hidden layers.
-        rng: CPU generator for the initialisation.
-        outputs: features of a last linear layer without activation; None = no such layer.
-        gain: orthogonal gain of the hidden layers when `config.ortho_init`.
-        output_gain: the same for the output layer.
+        inputs: input features.
+        config: hidden layers.
+        rng: CPU generator for the initialization.
+        outputs: features of the output layer, which has no activation; None = no such layer.
+        gain: gain of orthogonal weights in hidden layers, if `config.ortho_init` is true.
+        output_gain: gain of orthogonal weights in the output layer, if `config.ortho_init` is true.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class MLP(nn.Module):
         self.output_size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] -> [..., output_size] of the precision of x, whatever that of the weights."""
+        """Map x [..., inputs] to [..., output_size], with the dtype of x for weights of any precision."""
         if not len(self.layers):
             return x
         first: Any = self.layers[0]

@@ -1,4 +1,4 @@
-"""Networks of off-policy actors and critics: perceptrons in the forms that their papers give them."""
+"""Networks of off-policy actors and critics: MLPs in the variants of DroQ, CrossQ and SimBa."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from rlcore.types import Ranks
 
 
 class Network(nn.Module):
-    """Hidden layers as their config has them, then a linear output if one is asked for.
+    """Hidden layers of a config, with an optional linear output layer.
 
+        config key           layers
         dropout, layer_norm  (linear, dropout?, LayerNorm?, activation)   DroQ: Hiraoka et al. 2022, arXiv:2110.02034
         batch_norm           norm, (linear, activation, norm)             CrossQ: Bhatt et al. 2024, arXiv:1902.05605
         residual             linear, blocks, LayerNorm                    SimBa: Lee et al. 2024, arXiv:2410.09754
 
     Args:
-        inputs: features in.
-        config: the hidden layers.
-        rng: CPU generator for the initialisation.
-        outputs: features of a last linear layer without activation; None = no such layer.
+        inputs: input features.
+        config: hidden layers.
+        rng: CPU generator for the initialization.
+        outputs: features of the output layer, which has no activation; None = no such layer.
     """
 
     def __init__(self, inputs: int, config: NetworkConfig, rng: torch.Generator, outputs: int | None = None) -> None:
@@ -52,16 +53,16 @@ class Network(nn.Module):
         self.dropouts = sum(isinstance(layer, Dropout) for layer in layers)
 
     def forward(self, x: Tensor, noise: Noise | Drawn | None = None, ranks: Ranks | None = None) -> Tensor:
-        """The layers in their order; what comes out is of the precision of x, whatever that of the weights.
+        """Apply the layers to x.
 
         Args:
             x: [B, inputs].
-            noise: of dropout; None = nothing is dropped.
-            ranks: batch norms take the statistics of this batch, with those of the ranks beside this one, and move
-                their running ones; None = they take these.
+            noise: noise for dropout; None = no dropout.
+            ranks: ranks for batch normalization with the statistics of the batch over all ranks, which also updates the
+                running statistics. None = use the running statistics.
 
         Returns:
-            [B, output_size].
+            [B, output_size], with the dtype of x for weights of any precision.
         """
         if not len(self.layers):
             return x
@@ -75,12 +76,12 @@ class Network(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """x + linear(activation(linear(LayerNorm(x)))), the inner layer four times as wide, weights of He et al. 2015.
+    """Residual block x + linear(activation(linear(LayerNorm(x)))), with the initialization of He et al. 2015.
 
     Args:
-        units: features in and out.
+        units: input and output features; the inner layer has four times as many.
         activation: a key of `rlcore.nn.network_keys.ACTIVATIONS`.
-        rng: CPU generator for the initialisation.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(self, units: int, activation: str, rng: torch.Generator) -> None:
@@ -92,5 +93,5 @@ class ResidualBlock(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, units] -> [B, units]."""
+        """Map x [B, units] to [B, units]."""
         return x + self.narrow(self.act(self.wide(self.norm(x))))

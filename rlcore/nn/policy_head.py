@@ -1,4 +1,4 @@
-"""From features to a policy over the environment's actions, and back to the environment's own form."""
+"""Policy head: the last layer of an actor, its distribution, and the conversion of actions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rlcore.spec import ActionSpec
 
 
 class PolicyHead(nn.Module):
-    """Linear layer from features to policy parameters, and the distribution over them.
+    """Linear layer from features to the parameters of a policy distribution.
 
     Args:
-        inputs: features in.
-        action: the environment's action.
+        inputs: input features.
+        action: action space of the environment.
         distribution: `distribution.type`.
-        config: spread and initialisation.
-        rng: CPU generator for the initialisation.
+        config: standard deviation and initialization.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(
@@ -42,29 +42,29 @@ class PolicyHead(nn.Module):
         self.form = ActionForm(action, self.kind)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, features] -> policy parameters [N, P] of the precision of x: logits, or means followed by log stds."""
+        """Return policy parameters [N, P] of features x [N, F]: logits, or means followed by log stds."""
         parameters = self.linear(x.to(self.linear.weight.dtype))
         if self.log_std is not None:
             parameters = torch.cat([parameters, self.log_std.to(parameters.dtype).expand_as(parameters)], -1)
         return parameters.to(x.dtype)
 
     def policy(self, parameters: Tensor) -> Policy:
-        """The distribution that [N, P] parameters describe."""
+        """Return the distribution of parameters [N, P]."""
         if self.kind == "discrete":
             return Categoricals(parameters, self.action.nvec)
         mean, log_std = parameters.chunk(2, -1)
         return TanhNormal(mean, log_std) if self.kind == "tanh_normal" else Normal(mean, log_std)
 
     def noise(self, batch: int, rng: Noise | None) -> Tensor:
-        """The noise [batch, K] that one `sample` uses, float32, on the stream's device."""
+        """Draw the noise [batch, K] that one `sample` uses, float32, on the device of the stream."""
         assert rng is not None, "sampling needs a stream; greedy actions do not"
         draw = rng.exponential if self.kind == "discrete" else rng.normal
         return draw(batch, self.noise_size)
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Actions [B, A] -> [B, *shape] of the environment's dtype: started, squashed or clipped into the bounds."""
+        """Convert actions [B, A] to the environment's [B, *shape], with its dtype and within its bounds."""
         return self.form.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """[B, *shape] within the bounds -> the [B, A] that `to_env` makes it of: int64 indices, or float32."""
+        """Convert environment actions [B, *shape] within the bounds to [B, A], int64 or float32; inverts `to_env`."""
         return self.form.from_env(action)

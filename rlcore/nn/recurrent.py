@@ -1,4 +1,4 @@
-"""Recurrent cells: a carry that each row of time changes, and that an episode's first row finds empty."""
+"""Recurrent cells with a carry that is reset at the first row of an episode."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ CellState = dict[str, Tensor]  # name -> [M, H]
 
 
 class Cell(nn.Module):
-    """A cell over time. The part of its gates that rows alone decide is one product, made before the loop.
+    """Recurrent cell that processes sequences; the input's part of the gates is one product before the loop.
 
-    Weights and biases are torch's of the cell of that name: uniform in ±1/√H.
+    Weights and biases are initialized uniformly in ±1/√H, as in PyTorch's cells.
 
     Args:
-        inputs: F, features of a row.
-        size: H.
-        rng: CPU generator for the initialisation.
+        inputs: F; features of a row.
+        size: H; size of the state.
+        rng: CPU generator for the initialization.
 
     Attributes:
-        gates: G.
-        carried: names of what is carried; `h` is what it gives.
+        gates: G; number of gates.
+        carried: names of the tensors in the carry; `h` is also the output.
     """
 
     gates: ClassVar[int]
@@ -35,24 +35,24 @@ class Cell(nn.Module):
     def __init__(self, inputs: int, size: int, rng: torch.Generator) -> None:
         super().__init__()
         self.output_size = size
-        with torch.random.fork_rng(devices=[]):  # torch's own values are replaced
+        with torch.random.fork_rng(devices=[]):  # the initial weights are replaced below
             of_rows, of_carry = (nn.Linear(width, self.gates * size, device="cpu") for width in (inputs, size))
         self.of_rows, self.of_carry = (initialise(layer, size, rng, None) for layer in (of_rows, of_carry))
 
     def initial(self, batch_size: int) -> CellState:
-        """Zeros: the carry before anything was seen."""
+        """Return the initial carry, zeros: name -> [B, H]."""
         return {name: torch.zeros(batch_size, self.output_size) for name in self.carried}
 
     def forward(self, x: Tensor, forget: Tensor, carry: CellState) -> tuple[Tensor, CellState]:
-        """Go through L rows of M sequences.
+        """Process M sequences of L rows.
 
         Args:
-            x: [L·M, F], all of one time before those of the next.
-            forget: [L·M] bool; such a row finds the carry empty.
-            carry: name -> [M, H], before the first row.
+            x: [L·M, F]; ordered by time and then by sequence.
+            forget: [L·M] bool; the carry is reset before these rows.
+            carry: name -> [M, H]; carry before the first rows.
 
         Returns:
-            [L·M, H] after each row, and the carry after the last.
+            Outputs after each row, [L·M, H], and the carry after the last rows.
         """
         count = len(carry["h"])
         rows = self.of_rows(x.to(self.of_rows.weight.dtype)).to(x.dtype)
@@ -69,7 +69,7 @@ class Cell(nn.Module):
 
     @staticmethod
     def move(carry: CellState, row: Tensor, before: Tensor) -> CellState:
-        """The carry after a row; `row` and `before` are what the row and the carry bring to its gates, [M, G·H]."""
+        """Return the carry after a row; `row` and `before` are the gate inputs from row and carry, [M, G·H]."""
         raise NotImplementedError
 
 
@@ -80,20 +80,20 @@ class LSTM(Cell):
 
     @staticmethod
     def move(carry: CellState, row: Tensor, before: Tensor) -> CellState:
-        """c' = σ(f) c + σ(i) tanh(g), h' = σ(o) tanh(c')."""
+        """Compute c' = σ(f) c + σ(i) tanh(g), h' = σ(o) tanh(c')."""
         i, f, g, o = (row + before).chunk(4, -1)
         c = f.sigmoid() * carry["c"] + i.sigmoid() * g.tanh()
         return {"h": o.sigmoid() * c.tanh(), "c": c}
 
 
 class GRU(Cell):
-    """Gated recurrent unit (Cho et al. 2014), whose reset gate acts behind the product, as in cuDNN and torch."""
+    """Gated recurrent unit (Cho et al. 2014), with the reset gate after the product, as in cuDNN and PyTorch."""
 
     gates, carried = 3, ("h",)
 
     @staticmethod
     def move(carry: CellState, row: Tensor, before: Tensor) -> CellState:
-        """h' = (1 - σ(z)) tanh(n + σ(r) n_h) + σ(z) h."""
+        """Compute h' = (1 - σ(z)) tanh(n + σ(r) n_h) + σ(z) h."""
         (r, z, n), (r_h, z_h, n_h) = row.chunk(3, -1), before.chunk(3, -1)
         new = (n + (r + r_h).sigmoid() * n_h).tanh()
         return {"h": torch.lerp(new, carry["h"], (z + z_h).sigmoid())}

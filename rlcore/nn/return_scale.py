@@ -1,4 +1,4 @@
-"""Scale of returns: percentiles of all ranks', followed slowly."""
+"""Scale of returns: moving averages of percentiles over all ranks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rlcore.types import Ranks
 
 
 class ReturnScale(nn.Module):
-    """Low and high returns, as moving averages (arXiv:2301.04104v1, eq. 12).
+    """Scale S of returns, from moving averages of two percentiles (arXiv:2301.04104v1, eq. 12).
 
         S = max(1 / max, EMA(Per(R, 95)) - EMA(Per(R, 5)))
 
-    The averages begin at 0 and are not corrected for it. They are buffers, which are replaced and never written into: a
-    compiled step takes and gives them.
+    The averages start at 0, without bias correction. They are buffers that are replaced, not modified in place, because
+    they are inputs and outputs of a compiled step.
 
     Args:
-        config: decay, floor and percentiles.
+        config: decay, `max` and percentiles.
     """
 
     def __init__(self, config: MomentsConfig) -> None:
@@ -30,7 +30,7 @@ class ReturnScale(nn.Module):
 
     @torch.no_grad()
     def forward(self, returns: Tensor, ranks: Ranks) -> Tensor:
-        """Let returns [...] of this step and of all ranks count; S [] with them."""
+        """Update the averages with the returns [...] of all ranks, and return the scale S []."""
         x, config = widen(returns.detach()).flatten(), self.config
         if ranks.size > 1:
             everyone = x.new_zeros(ranks.size, len(x))
@@ -42,5 +42,5 @@ class ReturnScale(nn.Module):
         return (self.high - self.low).clamp(min=1 / config.max)
 
     def extra_repr(self) -> str:
-        """Facts that decide compiled code."""
+        """Return the settings that affect compiled code."""
         return repr(self.config)

@@ -1,4 +1,4 @@
-"""Recurrent state-space model: what is remembered of an episode, in a deterministic and a stochastic part."""
+"""Recurrent state-space model (RSSM): the state of an episode, with a deterministic and a stochastic part."""
 
 from __future__ import annotations
 
@@ -18,60 +18,60 @@ from rlcore.nn.world_keys import WorldKeys
 
 
 class ModelState(NamedTuple):
-    """State of the model: deter h [..., H], stoch z laid flat [..., Z]."""
+    """State of the model: deterministic part h [..., H], and flattened stochastic part z [..., Z]."""
 
     deter: Tensor
     stoch: Tensor
 
     @property
     def feat(self) -> Tensor:
-        """[z, h], [..., Z + H]: what heads and actor see."""
+        """Features [z, h], [..., Z + H]; the input of heads and actor."""
         return torch.cat([self.stoch, self.deter], -1)
 
     def at(self, index: Any) -> ModelState:
-        """Some of several states, by an index into what comes before their sizes: of [T, B, ...] a row, say."""
+        """Return the states at an index of the leading dimensions, for example one row of [T, B, ...]."""
         return ModelState(self.deter[index], self.stoch[index])
 
     def detach(self) -> ModelState:
-        """The state without its gradient."""
+        """Return the state without gradient."""
         return ModelState(self.deter.detach(), self.stoch.detach())
 
 
 class Latent(Protocol):
-    """Form of the stochastic part: what a network's output says of it, and how it is drawn."""
+    """Protocol of the distribution of the stochastic state."""
 
-    size: int  # Z, numbers of z
-    parameters: int  # P, numbers that a network gives for a distribution
+    size: int  # Z; size of z
+    parameters: int  # P; network outputs for one distribution
 
     def of(self, parameters: Tensor, /) -> Any:
-        """The distribution that a network's output [..., P] stands for: nested tensors [..., ...]."""
+        """Convert network outputs [..., P] to a distribution, a tree of tensors [..., ...]."""
         ...
 
     def noise(self, rng: Noise, /, *lead: int) -> Tensor:
-        """Noise for one `sample`, [*lead, S]."""
+        """Draw the noise that one `sample` uses, [*lead, S]."""
         ...
 
     def sample(self, distribution: Any, noise: Tensor, /) -> Tensor:
-        """z [..., Z], with a gradient to the distribution."""
+        """Sample z [..., Z], differentiable in the distribution."""
         ...
 
     def mode(self, distribution: Any, /) -> Tensor:
-        """The most likely z [..., Z]."""
+        """Return the most likely z [..., Z]."""
         ...
 
 
 class Gaussian(NamedTuple):
-    """Independent normals: means and stds [..., S] each."""
+    """Independent normal distributions: means and stds, [..., S] each."""
 
     mean: Tensor
     std: Tensor
 
 
 class GaussianLatent:
-    """Stochastic part of S independent normals, of std softplus(s) + σ_min for a network's s (arXiv:1912.01603's code).
+    """Stochastic state of S independent normals, with std softplus(s) + σ_min (code of arXiv:1912.01603).
 
     Args:
-        variables: S.
+        variables: S; number of variables.
         min_std: σ_min.
     """
 
@@ -79,63 +79,63 @@ class GaussianLatent:
         self.size, self.parameters, self.min_std = variables, 2 * variables, min_std
 
     def of(self, parameters: Tensor) -> Gaussian:
-        """The distribution that a network's output [..., 2 S], means before the rest, stands for."""
+        """Convert network outputs [..., 2 S], means followed by s, to a distribution."""
         mean, spread = parameters.chunk(2, -1)
         return Gaussian(mean, F.softplus(spread) + self.min_std)
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Noise for one `sample`, [*lead, S]."""
+        """Draw standard normal noise for one `sample`, [*lead, S]."""
         return rng.normal(*lead, self.size)
 
     def sample(self, distribution: Gaussian, noise: Tensor) -> Tensor:
-        """Normals [..., S] -> z [..., S], with the gradient of mean and std."""
+        """Sample z [..., S], differentiable in mean and std."""
         return torch.addcmul(distribution.mean, distribution.std, noise)
 
     def mode(self, distribution: Gaussian) -> Tensor:
-        """Normals [..., S] -> z [..., S]: the mean."""
+        """Return the mean as z, [..., S]."""
         return distribution.mean
 
 
 class CategoricalLatent:
-    """Stochastic part of S categorical variables of K classes: its distributions are log-probabilities [..., S, K].
+    """Stochastic state of S categorical variables with K classes; distributions are log-probabilities [..., S, K].
 
     Args:
-        variables: S.
-        classes: K.
-        unimix: share of a uniform distribution in each.
+        variables: S; number of variables.
+        classes: K; number of classes.
+        unimix: weight of the uniform distribution mixed into each variable.
     """
 
     def __init__(self, variables: int, classes: int, unimix: float) -> None:
         self.variables, self.classes, self.unimix = variables, classes, unimix
-        self.size = self.parameters = variables * classes  # Z, and numbers that a network gives for a distribution
+        self.size = self.parameters = variables * classes
 
     def of(self, parameters: Tensor) -> Tensor:
-        """The distribution that a network's output [..., S·K] stands for."""
+        """Convert network outputs [..., S·K] to log-probabilities [..., S, K]."""
         return latents.unimix(parameters.unflatten(-1, (self.variables, self.classes)), self.unimix)
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Noise for one `sample`, [*lead, S]."""
+        """Draw uniform noise for one `sample`, [*lead, S]."""
         return rng.uniform(*lead, self.variables)
 
     def sample(self, distribution: Tensor, noise: Tensor) -> Tensor:
-        """[..., S, K] -> z [..., S·K], with the gradient of the probabilities."""
+        """Sample one-hot z [..., S·K], with the straight-through gradient of the probabilities."""
         return latents.sample_one_hot(distribution, noise).flatten(-2)
 
     def mode(self, distribution: Tensor) -> Tensor:
-        """[..., S, K] -> z [..., S·K], without gradient."""
+        """Return the most likely one-hot z [..., S·K], without gradient."""
         return latents.one_hot(distribution.argmax(-1), self.classes).flatten(-2)
 
 
 class Core(nn.Module):
-    """One step of the model: what a loop over time computes again and again.
+    """Layers of the RSSM that are applied in every step of the loop over time.
 
     Args:
-        latent: form of the stochastic part.
-        config: sizes.
-        actions: numbers of an action laid flat.
-        observed: features of an observation; 0: the posterior does not see the deterministic part either (decoupled).
-        scale: of output weights, as `rlcore.nn.dense.initialise_glorot` has it.
-        rng: CPU generator for the initialisation.
+        latent: distribution of the stochastic state.
+        config: sizes of the layers.
+        actions: size of a flattened action.
+        observed: features of an observation; 0 if the posterior does not depend on the deterministic state (decoupled).
+        scale: initialization scale of output layers; see `rlcore.nn.dense.initialise_glorot`.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(
@@ -159,18 +159,18 @@ class Core(nn.Module):
         self.output = glorot_linear(post.units, latent.parameters, rng, scale)
 
     def move(self, state: ModelState, action: Tensor) -> Tensor:
-        """h after an action: state [N, ...], action [N, A] -> [N, H]."""
+        """Return h [N, H] after actions [N, A] in states [N, ...]."""
         return self.cell(self.inputs(torch.cat([state.stoch, action], -1)), state.deter)
 
     def posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
-        """Parameters of the posterior [N, P] of h [N, H] and the observation's part of the first layer [N, hidden]."""
+        """Return posterior parameters [N, P], from h [N, H] and the observation's part `seen` of the hidden layer."""
         if self.of_deter is not None:
             seen = seen + widen(self.of_deter(deter.to(self.of_deter.weight.dtype)))
         made = self.norm(seen.to(self.output.weight.dtype))
         return widen(self.output(made))
 
     def forward(self, part: str, *inputs: Any) -> Any:
-        """Call `move` or `posterior` by its name: `functional_call` calls `forward` alone."""
+        """Call `move` or `posterior` by name, because `functional_call` calls only `forward`."""
         return getattr(self, part)(*inputs)
 
 
@@ -179,17 +179,18 @@ class RSSM(nn.Module):
 
         h = f(h, z, a)        z ~ q(z | h, x)        ẑ ~ p(ẑ | h)
 
-    A row that opens an episode finds no action before it, and the state of a start: zeros, or of h tanh of a parameter
-    and of z its prior's mode. Batched work stands outside of the loop over time: the observation's part of the
-    posterior's first layer, the priors, and, decoupled, the posteriors.
+    At the first row of an episode, the previous action is ignored and the state is reset to the initial state: zeros,
+    or h = tanh of a parameter with z the mode of its prior. Work without a dependency on the previous state is batched
+    outside the loop over time: the observation's part of the posterior's hidden layer, the priors, and the posteriors
+    of a decoupled model.
 
     Args:
-        latent: form of the stochastic part.
-        config: of the world model.
-        features: E, of an observation.
-        actions: A, numbers of an action laid flat.
-        scale: of output weights, as `rlcore.nn.dense.initialise_glorot` has it.
-        rng: CPU generator for the initialisation.
+        latent: distribution of the stochastic state.
+        config: config of the world model.
+        features: E; features of an observation.
+        actions: A; size of a flattened action.
+        scale: initialization scale of output layers; see `rlcore.nn.dense.initialise_glorot`.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class RSSM(nn.Module):
             self.register_buffer("begin", None if config.begin == "zeros" else torch.zeros(width))
 
     def initial(self) -> ModelState:
-        """State before an episode's first row: h [H], z [Z]."""
+        """Return the state before the first row of an episode: h [H], z [Z]."""
         if self.begin is None:
             like = widen(self.core.output.bias)
             return ModelState(*(like.new_zeros(size) for size in self.sizes))
@@ -224,23 +225,23 @@ class RSSM(nn.Module):
         return ModelState(deter, self.latent.mode(self.latent.of(self.prior(deter))).detach())
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Noise for sampling z [*lead, Z]."""
+        """Draw the noise for sampling z [*lead, Z]."""
         return self.latent.noise(rng, *lead)
 
     def observe(
         self, features: Tensor, before: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
     ) -> tuple[ModelState, Any, Any]:
-        """Go through L rows of N sequences.
+        """Infer the states of N sequences of L rows.
 
         Args:
-            features: [L, N, E] of the observations.
-            before: [L, N, A], the action taken before each of them.
-            is_first: [L, N] bool; such a row forgets state and action before it.
-            noise: [L, N, ...], as `noise` gives it.
-            state: before the first row, [N, ...]; None: that of an episode's start.
+            features: [L, N, E]; features of the observations.
+            before: [L, N, A]; previous actions.
+            is_first: [L, N] bool; at these rows, state and previous action are reset.
+            noise: [L, N, ...]; from `noise`.
+            state: [N, ...]; state before the first row; None = the initial state of an episode.
 
         Returns:
-            The states after each row [L, N, ...], and their priors and posteriors [L, N, ...].
+            States after each row, and their priors and posteriors, [L, N, ...].
         """
         xs = {"action": before, "first": is_first.unsqueeze(-1), "seen": self._see(features), "noise": noise}
         posterior: Any = None
@@ -256,19 +257,19 @@ class RSSM(nn.Module):
     def follow(
         self, features: Tensor, before: Tensor, is_first: Tensor, noise: Tensor | None, state: ModelState
     ) -> ModelState:
-        """State after one row, as `observe` finds it: all [N, ...]; without noise, of the most likely z."""
+        """Return the state [N, ...] after one row, like `observe`; z is the most likely one if `noise` is None."""
         first, seen = is_first.unsqueeze(-1), self._see(features)
         deter = self._move(state, before, first, self.initial(), self.core)
         posterior = self.latent.of(self.core.posterior(deter, seen))
         return ModelState(deter, self.latent.mode(posterior) if noise is None else self.latent.sample(posterior, noise))
 
     def _see(self, features: Tensor) -> Tensor:
-        """The observation's part of the posterior's first layer, [..., E] -> [..., hidden]."""
+        """Compute the observation's part of the posterior's hidden layer: [..., E] -> [..., hidden]."""
         return widen(self.of_features(features.to(self.of_features.weight.dtype)))
 
     @staticmethod
     def _move(state: ModelState, before: Tensor, first: Tensor, begin: ModelState, core: Any) -> Tensor:
-        """h of the next row: of the state and the action before it, or of an episode's start."""
+        """Return h of the next row, after a reset of state and previous action if `first`."""
         deter, stoch = (torch.where(first, new, old) for new, old in zip(begin, state, strict=True))
         return core("move", ModelState(deter, stoch), before.masked_fill(first, 0))
 
@@ -285,10 +286,10 @@ class RSSM(nn.Module):
         return after, (after, posterior)
 
     def imagine(self, state: ModelState, action: Tensor, noise: Tensor) -> ModelState:
-        """State after an action, of which nothing was seen: [N, ...], [N, A] -> [N, ...]."""
+        """Predict the state [N, ...] after actions [N, A], without an observation."""
         deter = self.core.move(state, action)
         return ModelState(deter, self.latent.sample(self.latent.of(self.prior(deter)), noise))
 
     def forward(self, state: ModelState, action: Tensor, noise: Tensor) -> ModelState:
-        """`imagine`, for `functional_call`."""
+        """Call `imagine`; `functional_call` calls only `forward`."""
         return self.imagine(state, action, noise)

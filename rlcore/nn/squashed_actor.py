@@ -1,4 +1,4 @@
-"""The agent of soft actor-critics: a normal squashed by tanh."""
+"""Agent of soft actor-critics: a normal policy squashed by tanh."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rlcore.types import Ranks
 
 
 class SquashedActor(nn.Module):
-    """An encoder, a network and the head of a squashed normal; an action is kept before the tanh.
+    """Actor with encoder, network and a squashed normal policy; actions are stored before the tanh.
 
     Args:
-        config: of soft actor-critics: keys of the observations, their normalisation, and the layers of `actor`.
-        spec: of the environment.
-        distribution: `distribution.type`, of which there is one here.
-        rng: CPU generator for the initialisation.
-        encoder: of the observations; None = one of its own of these keys.
+        config: config of a soft actor-critic: observation keys, normalization, and the layers of `actor`.
+        spec: spec of the environment.
+        distribution: `distribution.type`; ignored, because only the squashed normal is supported.
+        rng: CPU generator for the initialization.
+        encoder: observation encoder; None = create one from the config.
     """
 
     def __init__(
@@ -39,36 +39,36 @@ class SquashedActor(nn.Module):
         self.head = PolicyHead(self.actor.output_size, spec.action, "tanh_normal", ActorConfig(), rng)
 
     def forward(self, obs: dict[str, Tensor], ranks: Ranks | None = None) -> TanhNormal:
-        """Observations key -> [N, ...] -> the distribution of actions [N, A]; `ranks` as a `Network` takes them."""
+        """Return the policy over actions [N, A] at observations key -> [N, ...]; `ranks` is passed to `Network`."""
         mean, log_std = self.head(self.actor(self.encoder(obs), ranks=ranks)).chunk(2, -1)
         return TanhNormal(mean, self.limit(log_std))
 
     def limit(self, log_std: Tensor) -> Tensor:
-        """Log stds [N, A] of which none is too low."""
+        """Clamp log stds [N, A] from below to `log_std_min`."""
         return log_std.clamp(min=self.log_std_min)
 
     def initial(self, batch_size: int) -> tuple[()]:
-        """No carry: this agent remembers nothing."""
+        """Return an empty carry, because this agent has no recurrent state."""
         return ()
 
     def act(
         self, carry: tuple[()], obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
-        """obs key -> [B, ...] -> actions [B, A], with their `logprob` [B]."""
+        """Return the empty carry, actions [B, A], and their `logprob` [B], of obs key -> [B, ...]."""
         policy = self(obs)
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(is_first), rng))
         return (), action, {"logprob": policy.logprob(action)}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """[B, A] -> [B, *shape] in the environment's own form and bounds."""
+        """Convert actions [B, A] to the environment's [B, *shape], within its bounds."""
         return self.head.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """[B, *shape] of the environment -> [B, A] as this agent says it."""
+        """Convert environment actions [B, *shape] to the agent's [B, A]."""
         return self.head.from_env(action)
 
 
 def make_encoder(config: Any, spec: EnvSpec, rng: torch.Generator) -> MultiEncoder:
-    """An encoder of the config's observation keys: actor and critics have one each, as their losses train it."""
+    """Create an observation encoder from the config; actor and critics have one each, trained on their losses."""
     clip = config.obs_clip if config.normalize_obs else None
     return MultiEncoder(spec, config.mlp_keys.encoder, config.cnn_keys.encoder, config.encoder, rng, clip)

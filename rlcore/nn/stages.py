@@ -1,8 +1,8 @@
-"""Images of world models: stages of convolutions that halve an image, and those that undo them.
+"""Image encoder and decoder of world models, as stages of convolutions.
 
-Padded stages (Dreamer V3's) halve an image of any power of two down to 4 × 4 pixels, and double it likewise. V1 and V2
-have four without padding, of 64 × 64 pixels: 64, 31, 14, 6, 2 on a side, and back in kernels of 5, 5, 6 and 6 pixels
-1, 5, 13, 30, 64.
+Dreamer V3 has padded stages: each one halves an image with a power of two as side, down to 4 × 4 pixels; the decoder
+doubles it. Dreamer V1 and V2 have four stages without padding for images of 64 × 64 pixels. The sides are 64, 31, 14,
+6, 2 in the encoder, and 1, 5, 13, 30, 64 in the decoder, with kernels of 5, 5, 6 and 6 pixels.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rlcore.nn.dense import Norm, convolution, glorot_linear
 from rlcore.nn.world_keys import Stages
 from rlcore.spec import ArraySpec
 
-SMALL = 4  # pixels a side, where padded stages end
-FEW = 4  # channels
-KERNEL, KERNELS = 4, (5, 5, 6, 6)  # pixels a side; of stages, and of those that undo four without padding
-SIDE = 64  # pixels, of images of stages without padding
+SMALL = 4  # image side in pixels after the last padded stage
+FEW = 4  # channels up to which PixelNorm is computed by planes
+KERNEL, KERNELS = 4, (5, 5, 6, 6)  # kernel sizes in pixels: of the stages, and of the decoder without padding
+SIDE = 64  # image side in pixels for stages without padding
 
 
 def sides(side: int, padded: bool) -> list[int]:
-    """Pixels a side of an image and after each of its stages."""
+    """Return the image side in pixels before the first stage and after each stage."""
     found = [side]
     while found[-1] > SMALL if padded else len(found) <= len(KERNELS):
         found.append(found[-1] // 2 if padded else (found[-1] - KERNEL) // 2 + 1)
@@ -33,15 +33,15 @@ def sides(side: int, padded: bool) -> list[int]:
 
 
 class PixelNorm(nn.Module):
-    """LayerNorm of each pixel's channels, and the activation behind it.
+    """LayerNorm over the channels of each pixel, followed by an activation.
 
-    Of a few channels it is computed plane by plane: torch's kernel goes pixel by pixel, and takes three times as long.
-    Convolutions before and behind it have the channels of a pixel together (`rlcore.nn.cnn.pixels`).
+    With up to 4 channels it is computed plane by plane, because PyTorch's kernel iterates over pixels and takes three
+    times as long. The convolutions before and after it use channels_last (`rlcore.nn.cnn.pixels`).
 
     Args:
-        channels: C.
-        eps: of the norm; None: there is none.
-        act: a key of `rlcore.nn.network_keys.ACTIVATIONS`.
+        channels: C; number of channels.
+        eps: ε added to the variance; None = no norm.
+        act: activation, a key of `rlcore.nn.network_keys.ACTIVATIONS`.
     """
 
     def __init__(self, channels: int, eps: float | None, act: str) -> None:
@@ -50,7 +50,7 @@ class PixelNorm(nn.Module):
         self.by_planes = channels <= FEW
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, C, height, width] -> the same."""
+        """Apply norm and activation to x [N, C, height, width]; the shape is unchanged."""
         norm = self.inner.norm
         if norm is None:
             return self.inner.act(x.contiguous(memory_format=torch.channels_last))
@@ -64,17 +64,17 @@ class PixelNorm(nn.Module):
         return normed.contiguous(memory_format=torch.channels_last)
 
     def extra_repr(self) -> str:
-        """Facts that decide compiled code."""
+        """Return the settings that affect compiled code."""
         return f"by_planes={self.by_planes}"
 
 
 class ImageEncoder(nn.Module):
-    """Images, their channels one behind the other, to a vector: 2ⁱ m channels after stage i.
+    """Encoder of images to a vector; the channels are concatenated, and stage i has 2ⁱ `multiplier` channels.
 
     Args:
-        specs: the images, of one size.
-        stages: the convolutions.
-        rng: CPU generator for the initialisation.
+        specs: specs of the images, of one size.
+        stages: stages of convolutions.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(self, specs: Sequence[ArraySpec], stages: Stages, rng: torch.Generator) -> None:
@@ -91,19 +91,19 @@ class ImageEncoder(nn.Module):
         self.output_size = channels * found[-1] ** 2
 
     def forward(self, images: Sequence[Tensor]) -> Tensor:
-        """Images [N, channels, height, width] as `show` gives them -> [N, output_size]."""
+        """Encode images [N, channels, height, width], preprocessed by `show`, to [N, output_size]."""
         x = torch.cat([*images], 1) if len(images) > 1 else images[0]
         weight = next(self.parameters())
         return widen(self.layers(x.to(weight.dtype))).flatten(1)
 
 
 def show(image: Tensor, spec: ArraySpec, lead: int) -> Tensor:
-    """An image [*lead, *shape] of an environment as [N, channels, height, width] float32, from -½ to ½."""
+    """Preprocess an environment's image [*lead, *shape] to [N, channels, height, width] float32 in [-½, ½]."""
     return scale_pixels(pixels(image, spec, lead))
 
 
 def restore(image: Tensor, spec: ArraySpec) -> Tensor:
-    """`show` undone: [..., channels, height, width] -> [..., *shape] float32, of integers from 0 to 255."""
+    """Invert `show`: [..., channels, height, width] -> [..., *shape] float32; integer pixels are from 0 to 255."""
     frames, lead = spec.shape[:-3], image.shape[:-3]
     parted = image.reshape(*lead, *frames, -1, *spec.pixels)
     parted = parted if spec.channels_first else parted.movedim(-3, -1)
@@ -111,14 +111,14 @@ def restore(image: Tensor, spec: ArraySpec) -> Tensor:
 
 
 class ImageDecoder(nn.Module):
-    """A vector to images, as `ImageEncoder` sees them.
+    """Decoder of a vector to images, in the format that `ImageEncoder` takes.
 
     Args:
-        inputs: F, of the vector.
-        specs: the images, of one size.
-        stages: the convolutions, undone in reverse order.
-        rng: CPU generator for the initialisation.
-        scale: of the first layer's weights, as `rlcore.nn.dense.initialise_glorot` has it.
+        inputs: F; features of the vector.
+        specs: specs of the images, of one size.
+        stages: stages of the encoder; the decoder has transposed convolutions in reverse order.
+        rng: CPU generator for the initialization.
+        scale: initialization scale of the first layer; see `rlcore.nn.dense.initialise_glorot`.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class ImageDecoder(nn.Module):
         )
         count, padding = len(found) - 1, int(stages.padded)
         kernels = [KERNEL] * count if stages.padded else [*KERNELS]
-        channels = 2 ** (count - 1) * stages.multiplier  # as the last stage has them
+        channels = 2 ** (count - 1) * stages.multiplier  # channels of the encoder's last stage
         self.side = found[-1]
-        if not stages.padded:  # a vector of as many numbers, from one pixel on
+        if not stages.padded:  # one pixel with as many values as the encoder's output
             channels, self.side = channels * self.side**2, 1
         self.project = glorot_linear(inputs, channels * self.side**2, rng, scale)
         layers: list[nn.Module] = []
@@ -150,7 +150,7 @@ class ImageDecoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """[N, F] -> of each image, [N, channels, height, width]."""
+        """Decode x [N, F] to a list of images [N, channels, height, width]."""
         made = self.project(x.to(self.project.weight.dtype)).unflatten(1, (-1, self.side, self.side))
         made = made.contiguous(memory_format=torch.channels_last)
         images = widen(self.layers(made))

@@ -1,4 +1,4 @@
-"""Temperature: the weight of the entropy beside rewards."""
+"""Temperature of soft actor-critics: the weight of the entropy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 class Temperature(nn.Module):
-    """α, positive as the exponential of its only parameter.
+    """Temperature α > 0, the exponential of the parameter `log_alpha`.
 
     Args:
-        alpha: its first value.
+        alpha: initial value.
     """
 
     def __init__(self, alpha: float) -> None:
@@ -22,11 +22,11 @@ class Temperature(nn.Module):
 
     @property
     def alpha(self) -> Tensor:
-        """α [], without gradient."""
+        """Temperature α [], without gradient."""
         return self.log_alpha.detach().exp()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Temperature:
-        """Moved to another precision, log α stays float32 or better: bfloat16 would round away its steps."""
+        """Keep log α at least float32 when the module is converted: bfloat16 would lose small updates."""
         kept = self.log_alpha.data
         super()._apply(fn, recurse)
         if self.log_alpha.dtype not in (torch.float32, torch.float64):

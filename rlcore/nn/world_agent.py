@@ -1,4 +1,4 @@
-"""Agent around a world model: acts by the state that the model has of an episode."""
+"""Agent with a world model, which acts on the model's state."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rlcore.nn.world_model import Number, WorldModel
 
 
 class WorldAgent(nn.Module):
-    """World model and actor. Its carry: the model's state, and the action before, laid flat.
+    """World model and actor; the carry contains the model's state and the flattened previous action.
 
-    Greedy, both the latent and the action are the most likely ones. A masked actor takes choices that the environment's
-    masks allow; what the model imagines has none.
+    Greedy actions use the mode of the stochastic state and the mode of the policy. A masked actor obeys the
+    environment's action masks; imagined actions are not masked.
 
     Args:
-        world: whose states it acts on.
-        actor: who acts.
-        number: form in which a critic tells the value of a state; None: that of the model's reward.
+        world: world model.
+        actor: actor on the states of the world model.
+        number: distribution of values that a critic predicts; None = that of the reward head.
     """
 
     def __init__(self, world: WorldModel, actor: LatentActor, number: Number | None = None) -> None:
@@ -35,7 +35,7 @@ class WorldAgent(nn.Module):
         self.keys = (*world.encoder.images, *world.encoder.vectors, *self.masks)
 
     def initial(self, batch_size: int) -> dict[str, Tensor]:
-        """Zeros, which an episode's first row forgets."""
+        """Return a carry of zeros, name -> [B, ...]; it is ignored at the first row of an episode."""
         deter, stoch = self.world.rssm.sizes
         sizes = {"deter": deter, "stoch": stoch, "action": self.world.rssm.actions}
         return {name: torch.zeros(batch_size, size) for name, size in sizes.items()}
@@ -48,7 +48,7 @@ class WorldAgent(nn.Module):
         rng: Noise | None,
         greedy: bool = False,
     ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
-        """obs key -> [B, ...] -> the carry after it, actions [B, A], no extras."""
+        """Return the next carry, actions [B, A], and no extras, for obs key -> [B, ...]."""
         rssm, actor, count = self.world.rssm, self.actor, len(is_first)
         noise: Any = None if greedy or rng is None else rssm.noise(rng, count)
         state = ModelState(carry["deter"], carry["stoch"])
@@ -61,9 +61,9 @@ class WorldAgent(nn.Module):
         return {"deter": state.deter, "stoch": state.stoch, "action": actor.flat(action)}, action, {}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """[B, A] -> [B, *shape] in the environment's own form and bounds."""
+        """Convert actions [B, A] to the environment's [B, *shape], within its bounds."""
         return self.actor.form.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """[B, *shape] of the environment -> [B, A] as this agent says it."""
+        """Convert environment actions [B, *shape] to the agent's [B, A]."""
         return self.actor.form.from_env(action)

@@ -1,4 +1,4 @@
-"""Keys of world models that several Dreamers have; without torch, for a mistake is told before it is loaded."""
+"""Config keys of world models, shared by the Dreamers. This module does not import torch, to report errors early."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rlcore.nn.network_keys import ACTIVATIONS
 
 MASKED = "masked_actor"
 ACTORS = ("actor", MASKED)
-WORLD = "world_model"  # the part that a world model is, by SheepRL's names for parts
-# Those of every learner around one -> their places in its state (`registers`).
+WORLD = "world_model"  # SheepRL's name of the world model in the model registry
+# Registered models of every learner with a world model -> their paths in its state (`registers`).
 WORLD_PARTS = {WORLD: "agent.world", "actor": "agent.actor", "critic": "critic"}
 
 
 class Form(NamedTuple):
-    """Norm, bias and initialisation that the layers of one paper's networks share; without arguments, Dreamer V1's."""
+    """Norm, bias and initialization of the layers of a network; the defaults are those of Dreamer V1."""
 
-    eps: float | None = None  # added to the variance of a LayerNorm before each activation; None: there is none
-    bias: bool = True  # of every layer, beside a norm too
-    scale: float | None = 1.0  # of hidden layers' weights, as `rlcore.nn.dense.initialise_glorot` has it
+    eps: float | None = None  # ε of a LayerNorm before each activation; None = no LayerNorm
+    bias: bool = True  # layers have a bias, also before a norm
+    scale: float | None = 1.0  # initialization scale of hidden layers; see `rlcore.nn.dense.initialise_glorot`
 
 
 class Layers(NamedTuple):
@@ -33,46 +33,46 @@ class Layers(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """Stages of convolutions: 2ⁱ times the multiplier channels after stage i."""
+    """Stages of convolutions; stage i has 2ⁱ `multiplier` channels."""
 
     multiplier: int
     act: str
     form: Form
-    padded: bool  # each halves its image, down to 4 × 4 pixels; false: four without padding, of 64 × 64 pixels
+    padded: bool  # true: each stage halves the image, down to 4 × 4; false: four stages without padding, for 64 × 64
 
 
 class PolicyForm(NamedTuple):
-    """Distribution of an actor's actions; all but the first two are of continuous ones."""
+    """Distribution of an actor's actions, and its parameters."""
 
     kind: str  # "discrete", or a key of `rlcore.nn.latent_actor.CONTINUOUS`
-    unimix: float = 0.0  # share of a uniform distribution in discrete ones
-    min_std: float = 0.1
-    max_std: float = 1.0  # of "scaled" alone
-    init_std: float = 0.0
-    largest: float = 0.0  # that the model is given; 0: as it is
-    masked: bool = False  # discrete ones are kept to what the environment's masks allow
+    unimix: float = 0.0  # discrete actions: weight of the uniform distribution
+    min_std: float = 0.1  # continuous actions
+    max_std: float = 1.0  # only "scaled"
+    init_std: float = 0.0  # continuous actions
+    largest: float = 0.0  # maximum absolute value of continuous actions; 0 = no clipping
+    masked: bool = False  # discrete actions obey the environment's masks
 
 
 class Group:
-    """Base of the groups whose layers have a form."""
+    """Base of config groups of layers."""
 
     @property
     def form(self) -> Form:
-        """Norm, bias and initialisation of the group's layers."""
+        """Norm, bias and initialization of the layers."""
         return Form()
 
 
 @dataclass(frozen=True)
 class DenseKeys(Group):
-    """Hidden layers of a perceptron."""
+    """Hidden layers of an MLP."""
 
     dense_units: int = arg(400, "units of each hidden layer", low=1)
-    mlp_layers: int = arg(4, "hidden layers", low=0)
-    dense_act: str = arg("elu", "activation (torch.nn.ELU and the like are accepted)", choices=tuple(ACTIVATIONS))
+    mlp_layers: int = arg(4, "number of hidden layers", low=0)
+    dense_act: str = arg("elu", "activation (or its class, such as torch.nn.ELU)", choices=tuple(ACTIVATIONS))
 
     @property
     def layers(self) -> Layers:
-        """The hidden layers."""
+        """Hidden layers."""
         return Layers(self.dense_units, self.mlp_layers, self.dense_act, self.form)
 
 
@@ -80,155 +80,163 @@ class DenseKeys(Group):
 class HiddenKeys(Group):
     """One hidden layer."""
 
-    hidden_size: int = arg(200, "its units", low=1)
-    dense_act: str = arg("elu", "its activation", choices=tuple(ACTIVATIONS))
+    hidden_size: int = arg(200, "units of the hidden layer", low=1)
+    dense_act: str = arg("elu", "activation of the hidden layer", choices=tuple(ACTIVATIONS))
 
     @property
     def layers(self) -> Layers:
-        """The layer as hidden layers, one of them."""
+        """The hidden layer."""
         return Layers(self.hidden_size, 1, self.dense_act, self.form)
 
 
 @dataclass(frozen=True)
 class RecurrentKeys(Group):
-    """The recurrent state and the layer before its cell."""
+    """Recurrent state, and the layer before the recurrent cell."""
 
-    act: ClassVar[str] = "elu"  # of that layer
+    act: ClassVar[str] = "elu"  # activation of the layer before the cell
 
-    recurrent_state_size: int = arg(200, "numbers of the deterministic state h", low=1)
-    dense_units: int = arg(400, "units of the layer of latent and action before the cell", low=1)
+    recurrent_state_size: int = arg(200, "size of the deterministic state h", low=1)
+    dense_units: int = arg(400, "units of the layer before the cell, which reads stochastic state and action", low=1)
 
     @property
     def layers(self) -> Layers:
-        """The layer before the cell."""
+        """Layer before the cell."""
         return Layers(self.dense_units, 1, self.act, self.form)
 
     @property
     def cell(self) -> Form | None:
-        """Norm and bias of a `rlcore.nn.dense.LayerNormGRU`'s gates; None: it is a `rlcore.nn.dense.PlainGRU`."""
+        """Norm and bias of the gates of a `rlcore.nn.dense.LayerNormGRU`; None for a `rlcore.nn.dense.PlainGRU`."""
         return None
 
 
 @dataclass(frozen=True)
 class ObservationKeys(Group):
-    """Networks of one side, encoder or decoder: of images in stages of convolutions, of vectors one perceptron."""
+    """Observation encoder or decoder: a CNN for image keys, an MLP for vector keys."""
 
-    symlog: ClassVar[bool] = False  # vectors are seen and reconstructed in symlog space
+    symlog: ClassVar[bool] = False  # vectors are encoded and reconstructed in symlog space
 
-    cnn_channels_multiplier: int = arg(32, "channels of the largest image's convolution; others have multiples", low=1)
+    cnn_channels_multiplier: int = arg(
+        32, "channels of the first encoder convolution; they double with each stage", low=1
+    )
     cnn_act: str = arg("relu", "activation of convolutions", choices=tuple(ACTIVATIONS))
     dense_units: int = arg(400, "units of each hidden layer", low=1)
-    mlp_layers: int = arg(4, "hidden layers", low=0)
-    dense_act: str = arg("elu", "activation", choices=tuple(ACTIVATIONS))
+    mlp_layers: int = arg(4, "number of hidden layers", low=0)
+    dense_act: str = arg("elu", "activation of hidden layers", choices=tuple(ACTIVATIONS))
 
     @property
     def layers(self) -> Layers:
-        """The perceptron of the vectors."""
+        """MLP of the vector keys."""
         return Layers(self.dense_units, self.mlp_layers, self.dense_act, self.form)
 
     @property
     def stages(self) -> Stages:
-        """The convolutions of the images."""
+        """Convolutions of the image keys."""
         return Stages(self.cnn_channels_multiplier, self.cnn_act, self.form, padded=False)
 
 
 @dataclass(frozen=True)
 class DiscountKeys(DenseKeys):
-    """The head that says whether the episode goes on."""
+    """Continue head, which predicts the discount of the next step."""
 
-    learnable: bool = arg(True, "of SheepRL's files", unused="algo.world_model.use_continues says whether there is one")
+    learnable: bool = arg(
+        True, "train the continue head (SheepRL key)", unused="algo.world_model.use_continues enables the head"
+    )
 
 
 @dataclass(frozen=True)
 class WorldKeys:
-    """Keys of every world model; its algorithm adds the weights of its losses, and the form of its latents."""
+    """Config keys of every world model; the algorithms add loss weights and the settings of the stochastic state."""
 
-    stochastic_size: int = arg(32, "latent variables", low=1)
-    kl_free_nats: float = arg(1.0, "KL of a step below which it trains nothing, nats", low=0)
-    kl_regularizer: float = arg(1.0, "weight of the KL's loss", low=0)
-    clip_gradients: float = arg(100.0, "clip the gradient's global norm here; 0 = never", low=0)
+    stochastic_size: int = arg(32, "number of stochastic state variables", low=1)
+    kl_free_nats: float = arg(1.0, "free nats: the KL loss has no gradient if the KL is below this", low=0)
+    kl_regularizer: float = arg(1.0, "weight of the KL loss", low=0)
+    clip_gradients: float = arg(100.0, "maximum gradient norm; 0 = no clipping", low=0)
     encoder: ObservationKeys = arg(ObservationKeys(), "encoder of observations")
     recurrent_model: RecurrentKeys = arg(RecurrentKeys(), "recurrent state")
     transition_model: HiddenKeys = arg(HiddenKeys(), "prior")
     representation_model: HiddenKeys = arg(HiddenKeys(), "posterior")
     observation_model: ObservationKeys = arg(ObservationKeys(), "decoder of observations")
-    reward_model: DenseKeys = arg(DenseKeys(), "head of the reward")
-    discount_model: DenseKeys = arg(DiscountKeys(), "head of the episodes' ends")
+    reward_model: DenseKeys = arg(DenseKeys(), "reward head")
+    discount_model: DenseKeys = arg(DiscountKeys(), "continue head")
 
     @property
     def decoupled(self) -> bool:
-        """The posterior sees the observation alone, not the recurrent state."""
+        """True if the posterior depends only on the observation, not on the recurrent state."""
         return False
 
     @property
     def begin(self) -> str:
-        """State at an episode's start: "zeros"; "prior": of z the mode; "learned": of h too, as tanh of parameters."""
+        """State at the start of an episode.
+
+        "zeros": h = z = 0. "prior": h = 0, and z is the mode of its prior. "learned": h is the tanh of a parameter,
+        and z is the mode of its prior.
+        """
         return "zeros"
 
     @property
     def ends(self) -> bool:
-        """A head says whether the episode goes on."""
+        """True if the world model has a continue head."""
         return True
 
 
 @dataclass(frozen=True)
 class ActorKeys(DenseKeys):
-    """The actor of V1 and V2, who sees the model's states, and the noise by which it explores."""
+    """Actor of Dreamer V1 and V2, with exploration noise."""
 
-    cls: str = arg("actor", "which; masked_actor takes choices that the environment's masks allow", choices=ACTORS)
+    cls: str = arg("actor", "actor class; masked_actor obeys the environment's action masks", choices=ACTORS)
     min_std: float = arg(0.1, "added to the std of a continuous action", above=0)
-    init_std: float = arg(0.0, "added to what the network gives for the std")
-    clip_gradients: float = arg(100.0, "clip the gradient's global norm here; 0 = never", low=0)
+    init_std: float = arg(0.0, "added to the network's std output")
+    clip_gradients: float = arg(100.0, "maximum gradient norm; 0 = no clipping", low=0)
     expl_amount: float = arg(
-        0.0, "training: std of noise in a continuous action of -1 to 1; chance of a random discrete one", low=0
+        0.0, "exploration: std of noise in continuous actions, or probability of a random discrete action", low=0
     )
     expl_decay: float = arg(
         0.0,
-        "policy steps in which it halves; 0: it stays",
+        "half-life of expl_amount in policy steps; 0 = no decay",
         low=0,
         needs=Needs("expl_amount", lambda amount: amount > 0, " above 0"),
     )
-    expl_min: float = arg(0.0, "below which it does not fall", low=0)
+    expl_min: float = arg(0.0, "lower limit of the decayed expl_amount", low=0)
 
     def policy(self, kind: str) -> PolicyForm:
-        """Distribution of actions of that kind."""
+        """Return the policy form of a distribution."""
         return PolicyForm(kind, min_std=self.min_std, init_std=self.init_std, masked=self.cls == MASKED)
 
     @property
     def explores(self) -> bool:
-        """Actions get noise while they are collected."""
+        """True if exploration noise is added during collection."""
         return max(self.expl_amount, self.expl_min) > 0
 
     def exploration(self, policy_steps: int) -> float:
-        """Amount of noise after so many policy steps."""
+        """Return the amount of exploration noise after `policy_steps`."""
         halved = 0.5 ** (policy_steps / self.expl_decay) if self.expl_decay else 1.0
         return max(self.expl_amount * halved, self.expl_min)
 
 
 @dataclass(frozen=True)
 class EndsKeys(WorldKeys):
-    """World model of V1 and V2, whose head of the episodes' ends is off where no key asks for it."""
+    """World model of Dreamer V1 and V2, with an optional continue head."""
 
-    use_continues: bool = arg(False, "a head learns whether the episode goes on; false: every imagined one does")
+    use_continues: bool = arg(False, "train a continue head; false = imagined episodes never end")
 
     @property
     def ends(self) -> bool:
-        """A head says whether the episode goes on."""
+        """True if the world model has a continue head."""
         return self.use_continues
 
 
 @dataclass(frozen=True)
 class PercentileConfig:
-    """Shares that say which returns count as low and high."""
+    """Percentiles of the returns, whose difference is the scale."""
 
-    low: float = arg(0.05, "share of the returns below the low one", low=0, high=1)
-    high: float = arg(0.95, "share of the returns below the high one", low=0, high=1)
+    low: float = arg(0.05, "lower percentile of the returns, as a fraction", low=0, high=1)
+    high: float = arg(0.95, "upper percentile of the returns, as a fraction", low=0, high=1)
 
 
 @dataclass(frozen=True)
 class MomentsConfig:
-    """Scale of the returns, by which advantages are divided."""
+    """Scale of the returns; advantages are divided by it."""
 
-    decay: float = arg(0.99, "share of the old scale that stays with every gradient step", low=0, high=1)
-    max: float = arg(1.0, "advantages are divided by 1 / max at least: small returns are not made large", above=0)
-    percentile: PercentileConfig = arg(PercentileConfig(), "which returns")
+    decay: float = arg(0.99, "decay of the moving average of the scale, per gradient step", low=0, high=1)
+    max: float = arg(1.0, "the scale is at least 1 / max, so that small returns are not amplified", above=0)
+    percentile: PercentileConfig = arg(PercentileConfig(), "percentiles of the returns")

@@ -1,4 +1,4 @@
-"""World model: encoders and decoders by key around a recurrent state-space model, and heads for reward and ends."""
+"""World model: encoder, recurrent state-space model, and decoders of observation, reward and continue."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from rlcore.nn.world_keys import ObservationKeys, WorldKeys
 from rlcore.spec import ArraySpec, EnvSpec
 
 Obs = Mapping[str, Tensor]
-Distance = Callable[[Tensor, Tensor, int], Tensor]  # guess, target [*lead, ...] each, and how many are leading
+Distance = Callable[[Tensor, Tensor, int], Tensor]  # (prediction, target, number of leading dimensions) -> [*lead]
 
 
 class Number(Protocol):
-    """Form in which a network tells a number: `rlcore.functional` has `TwoHot` and `UnitNormal`."""
+    """Protocol of the distribution of a predicted scalar; implemented by `TwoHot` and `UnitNormal`."""
 
     @property
     def outputs(self) -> int:
-        """K: what the network gives for one."""
+        """Network outputs for one scalar, K."""
         ...
 
     def loss(self, outputs: Tensor, x: Tensor, /) -> Tensor:
-        """-log p of numbers. outputs [..., K], x [...] -> [...]."""
+        """Compute -log p(x) of targets x [...] and network outputs [..., K]; returns [...]."""
         ...
 
     def mean(self, outputs: Tensor, /) -> Tensor:
-        """[..., K] -> the numbers [...]."""
+        """Return the predicted scalars [...] of network outputs [..., K]."""
         ...
 
 
 def frames(spec: EnvSpec, keys: Sequence[str]) -> list[ArraySpec]:
-    """The images of these keys without a past: a state remembers it."""
+    """Return the specs of image keys without frame stacks, because the model's state represents the past."""
     return [replace(spec.obs[key], window=None) for key in keys]
 
 
 class KeyEncoder(nn.Module):
-    """Observations to features: image keys through one network of convolutions, vector keys through one perceptron.
+    """Encoder of observations to features: a CNN for image keys, an MLP for vector keys.
 
     Args:
-        spec: of the environment.
-        images: the image keys, of one size, a power of two.
-        vectors: the others, laid one behind the other.
-        config: layers, and whether vectors are symlogged.
-        rng: CPU generator for the initialisation.
+        spec: spec of the environment.
+        images: image keys; square images of one size that the stages accept.
+        vectors: vector keys, concatenated in this order.
+        config: layers, and the use of symlog for vectors.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(
@@ -73,10 +73,15 @@ class KeyEncoder(nn.Module):
         self.output_size = sum(part.output_size for part in (self.cnn, self.mlp) if part is not None)
 
     def see(self, obs: Obs, lead: int) -> dict[str, Tensor]:
-        """Observations as the model sees and reconstructs them.
+        """Preprocess raw observations, key -> [*lead, *shape], to the format of encoder inputs and decoder targets.
 
-        Key -> [*lead, *shape] as the environment gave it -> images [*lead, channels, height, width] from -½ to ½,
-        vectors [*lead, size], in symlog space where the config says so, float32.
+        Args:
+            obs: raw observations.
+            lead: number of leading dimensions.
+
+        Returns:
+            Images [*lead, channels, height, width] in [-½, ½], and vectors [*lead, size], in symlog space if the config
+            has `symlog`; float32.
         """
         shown = {key: show(obs[key], self.spec.obs[key], lead) for key in self.images}
         seen = {key: image.unflatten(0, obs[key].shape[:lead]) for key, image in shown.items()}
@@ -84,9 +89,9 @@ class KeyEncoder(nn.Module):
         return seen | {key: symlog(vector) if self.symlog else vector for key, vector in vectors.items()}
 
     def restore(self, made: Obs) -> dict[str, Tensor]:
-        """`see` undone of some keys: [*lead, ...] -> key -> [*lead, *shape] float32 in the environment's units.
+        """Invert `see` for some keys: key -> [*lead, ...] to key -> [*lead, *shape].
 
-        A Discrete observation becomes its likeliest value.
+        The result is float32, in the environment's units. A Discrete observation becomes its most likely value.
         """
         found: dict[str, Tensor] = {}
         for key, part in made.items():
@@ -100,7 +105,7 @@ class KeyEncoder(nn.Module):
         return found
 
     def forward(self, seen: Obs) -> Tensor:
-        """Observations, as `see` gives them -> features [*lead, E]."""
+        """Encode observations, preprocessed by `see`, to features [*lead, E]."""
         parts: list[Tensor] = []
         if self.cnn is not None:
             images = [seen[key].flatten(0, -4) for key in self.images]
@@ -112,21 +117,21 @@ class KeyEncoder(nn.Module):
 
 
 def head_name(key: str) -> str:
-    """Name of a key's module; torch refuses the dot of a nested key, `a.b`, which is written as in an address."""
+    """Return the module name of a key; the dot of a nested key `a.b` is percent-encoded, because torch forbids it."""
     return f"of_{key.replace('.', '%2E')}"
 
 
 class KeyDecoder(nn.Module):
-    """States back to observations, as `KeyEncoder.see` gives them.
+    """Decoder of states to observations, in the format of `KeyEncoder.see`.
 
     Args:
-        inputs: F, of a state.
-        spec: of the environment.
-        images: the image keys, of one size, a power of two.
-        vectors: the others.
+        inputs: F; features of a state.
+        spec: spec of the environment.
+        images: image keys to decode; square images of one size that the stages accept.
+        vectors: vector keys to decode.
         config: layers.
-        scale: of output weights, as `rlcore.nn.dense.initialise_glorot` has it.
-        rng: CPU generator for the initialisation.
+        scale: initialization scale of output layers; see `rlcore.nn.dense.initialise_glorot`.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(
@@ -148,7 +153,7 @@ class KeyDecoder(nn.Module):
         self.heads = nn.ModuleDict({head_name(key): glorot_linear(units, n, rng, scale) for key, n in sizes.items()})
 
     def forward(self, feat: Tensor) -> dict[str, Tensor]:
-        """[*lead, F] -> key -> images [*lead, channels, height, width], vectors [*lead, size]."""
+        """Decode states [*lead, F] to key -> images [*lead, channels, height, width] or vectors [*lead, size]."""
         made: dict[str, Tensor] = {}
         if self.cnn is not None:
             lead = feat.shape[:-1]
@@ -163,22 +168,22 @@ class KeyDecoder(nn.Module):
 
     @staticmethod
     def loss(made: Mapping[str, Tensor], seen: Obs, lead: int, distance: Distance) -> Tensor:
-        """Distance of what was made from what was seen, summed over keys.
+        """Compute the reconstruction loss, summed over keys.
 
         Args:
-            made: as `forward` gives it.
-            seen: as `KeyEncoder.see` gives it.
-            lead: leading dimensions.
-            distance: of one key's.
+            made: predictions of `forward`.
+            seen: targets of `KeyEncoder.see`.
+            lead: number of leading dimensions.
+            distance: loss of one key.
 
         Returns:
-            [*lead].
+            Loss, [*lead].
         """
         return torch.stack([distance(guess, seen[key], lead) for key, guess in made.items()]).sum(0)
 
 
 class Observed(NamedTuple):
-    """L rows of N sequences as the model sees them: states, and their distributions before and after each row."""
+    """States inferred from N sequences of L rows, with their priors and posteriors, [L, N, ...]."""
 
     state: ModelState
     prior: Any
@@ -186,17 +191,17 @@ class Observed(NamedTuple):
 
 
 class WorldModel(nn.Module):
-    """Encoder, recurrent state-space model, and what is told of its states: observations, reward, whether it goes on.
+    """World model: encoder, RSSM, and prediction heads for observation, reward and continue.
 
     Args:
-        config: its networks.
-        spec: of the environment.
-        encoded: image keys and vector keys that are seen.
-        decoded: those that are reconstructed.
-        latent: form of the stochastic part.
-        number: form in which the reward is told.
-        scales: of output weights, and of those of the reward, as `rlcore.nn.dense.initialise_glorot` has it.
-        rng: CPU generator for the initialisation.
+        config: layers of the networks.
+        spec: spec of the environment.
+        encoded: image keys and vector keys to encode.
+        decoded: image keys and vector keys to decode.
+        latent: distribution of the stochastic state.
+        number: distribution of the predicted reward.
+        scales: initialization scale of output layers, and of the reward head; see `rlcore.nn.dense.initialise_glorot`.
+        rng: CPU generator for the initialization.
     """
 
     def __init__(
@@ -224,24 +229,24 @@ class WorldModel(nn.Module):
     def observe(
         self, seen: Obs, before: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
     ) -> Observed:
-        """Go through L rows of N sequences, seen as `KeyEncoder.see` gives them; the rest as `RSSM.observe` has it."""
+        """Infer the states of N sequences of L rows, preprocessed by `KeyEncoder.see`; see `RSSM.observe`."""
         return Observed(*self.rssm.observe(self.encoder(seen), before, is_first, noise, state))
 
     def reward_loss(self, feat: Tensor, reward: Tensor) -> Tensor:
-        """-log p of the reward [...] that arrives with states [..., F]: [...]."""
+        """Compute -log p(reward | state) of rewards [...] and states [..., F]; row t has the reward of step t-1 → t."""
         return self.number.loss(self.reward(feat), reward)
 
     def predict_reward(self, feat: Tensor) -> Tensor:
-        """[..., F] -> the reward that arrives with the state [...], in the environment's unit."""
+        """Predict the reward [...] of the step that led to states [..., F], in the environment's unit."""
         return self.number.mean(self.reward(feat))
 
     def continue_loss(self, feat: Tensor, goes_on: Tensor) -> Tensor:
-        """-log p of chances [...] in [0, 1] to go on, as the head tells them of states [..., F]; 0 without a head."""
+        """Compute the cross-entropy of target probabilities [...] to continue at states [..., F]; 0 without a head."""
         if self.goes_on is None:
             return torch.zeros_like(goes_on)
         return F.binary_cross_entropy_with_logits(self.predict_continue(feat), goes_on, reduction="none")
 
     def predict_continue(self, feat: Tensor) -> Tensor:
-        """[..., F] -> logits [...] of the episode going on, of a model that has a head for it."""
+        """Return the logits [...] of the continue head at states [..., F]; the model must have this head."""
         assert self.goes_on is not None, "use_continues=false"
         return self.goes_on(feat).squeeze(-1)

@@ -89,7 +89,9 @@ def test_the_top_of_a_box_off_zero_is_reached_and_never_passed(distribution: str
 
 
 def test_discrete_policy_for_a_box_is_refused() -> None:
-    with pytest.raises(UserError, match=r"distribution.type=discrete: not available for a Box action; must be one of auto, normal"):
+    with pytest.raises(
+        UserError, match=r"distribution.type=discrete: not available for a Box action; must be one of auto, normal"
+    ):
         assemble("known/Generous-v0", SMALL | {"total_steps": 1}, distribution="discrete")
 
 

@@ -28,7 +28,10 @@ PIXELS = ["algo.mlp_keys.encoder=[]", "algo.cnn_keys.encoder=[rgb]"]
         (["algo.actor.objective_mix=1.1"], ["algo.actor.objective_mix=1.1", "<= 1"]),
         (["algo.actor.objective_mix=-0.1"], ["algo.actor.objective_mix=-0.1", ">= 0"]),
         (["algo.unimix=1.1"], ["algo.unimix=1.1", "<= 1"]),
-        (["algo.actor.cls=masked_actor"], ["algo.actor.cls=masked_actor", "CartPole-v1 has no action masks", "to actor"]),
+        (
+            ["algo.actor.cls=masked_actor"],
+            ["algo.actor.cls=masked_actor", "CartPole-v1 has no action masks", "to actor"],
+        ),
         (["buffer.type=episodic"], ["buffer.type=episodic", "sequential, episode"]),
         (
             ["algo.world_model.recurrent_model.recurrent_state_size=2000000"],

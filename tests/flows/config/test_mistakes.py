@@ -284,7 +284,7 @@ def test_a_target_in_a_missing_module_is_answered_with_where_to_look(tmp_path, m
     [
         (
             ["exp=ppo_recurrent", "algo.rollout_steps=8"],
-            "algo.per_rank_sequence_length=16: must not be above algo.rollout_steps (8); null takes the whole rollout",
+            "algo.per_rank_sequence_length=16: must not be above algo.rollout_steps (8); null uses the whole rollout",
         ),
         (
             ["exp=sac", "buffer.prioritize_ends=true"],

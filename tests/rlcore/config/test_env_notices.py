@@ -65,7 +65,9 @@ def test_env_notices_and_check_spec_name_what_looks_like_an_image(
     with pytest.raises(UserError) as refused:
         algo.check_spec(found)
     assert "\n" not in str(refused.value)
-    assert f"key 'state' of Probe/Spaces-v0 is of kind vector ({described}, for algo.mlp_keys.encoder)" in str(refused.value)
+    assert f"key 'state' of Probe/Spaces-v0 is of kind vector ({described}, for algo.mlp_keys.encoder)" in str(
+        refused.value
+    )
     sentence = "an image is a Box of uint8, or of real numbers with the bounds 0 and 1; declare it as such"
     assert sentence in str(refused.value)
 
