@@ -57,18 +57,18 @@ ALGORITHMS: dict[str, Any] = {  # name -> `Algorithm`, or the module of a plugin
 }
 
 
-# SheepRL's algorithms that are not there yet, by the beginnings of their names.
+# Name prefixes of SheepRL's algorithms that are not implemented yet.
 ABSENT = ("dreamer_v3_5", "p2e", "ppo_decoupled", "sac_decoupled")
 
 
 def refuse_unknown(name: str) -> None:
-    """Refuse an algorithm that is not registered; a `UserError` says if it is one of SheepRL's that is to come."""
+    """Refuse an algorithm that is not registered, with a separate message for algorithms of SheepRL."""
     if name in ALGORITHMS:
         return
-    known = f"algorithms: {', '.join(ALGORITHMS)}, and those of your own with plugins=[your_module]"
+    known = f"algorithms: {', '.join(ALGORITHMS)}, and those of plugins (plugins=[your_module])"
     if name.startswith(ABSENT):
-        raise UserError(f"algo.name={name}: SheepRL's {name} is not there yet; {known}")
-    raise UserError(f"algo.name={name}: not an algorithm here{nearest(name, ALGORITHMS)}; {known}")
+        raise UserError(f"algo.name={name}: SheepRL's {name} is not implemented yet; {known}")
+    raise UserError(f"algo.name={name}: unknown algorithm{nearest(name, ALGORITHMS)}; {known}")
 
 
 def title(name: str) -> str:

@@ -227,7 +227,7 @@ class EndsKeys(WorldKeys):
 
 @dataclass(frozen=True)
 class PercentileConfig:
-    """Percentiles of the returns, whose difference is the scale."""
+    """Percentiles of the returns; their difference is the scale."""
 
     low: float = arg(0.05, "lower percentile of the returns, as a fraction", low=0, high=1)
     high: float = arg(0.95, "upper percentile of the returns, as a fraction", low=0, high=1)
