@@ -73,7 +73,7 @@ LINES = [
     ("stage make-env new exp=ppo seed.a.b=1", "must be an integer, got a mapping"),
     ("stage make-env new exp=ppo seed=1,2", "seed=1,2: several values"),
     ("stage make-env new exp=ppo algo.name=[ppo]", "algo.name=['ppo']: unknown algorithm"),
-    ("stage make-env new exp=ppo algo.name={a:1}", "algo.name={'a': 1}: not an algorithm here"),
+    ("stage make-env new exp=ppo algo.name={a:1}", "algo.name={'a': 1}: unknown algorithm"),
     ("stage make-env new exp=ppo algo.nosuch=1", "unknown key 'algo.nosuch' (value '1'); known here: "),
     ("stage make-env new exp=ppo env.id=../../etc", "env.id=../../etc: no such environment"),
     ("stage make-env new exp=ppo env.id=os:system", "a config may not import code"),

@@ -156,8 +156,8 @@ MISTAKES = [
     ("seed=3\nenv=mujoco", ["two settings in one entry", "'seed=3' and 'env=mujoco'"]),
     # Algorithms of SheepRL that are to come, and a key of its first versions.
     ("algo.name=dreamer_v3_5", ["algo.name=dreamer_v3_5", "SheepRL's dreamer_v3_5 is not implemented yet"]),
-    ("algo.name=ppo_decoupled", ["algo.name=ppo_decoupled", "not there yet"]),
-    ("algo.name=p2e_dv3_finetuning", ["algo.name=p2e_dv3_finetuning", "not there yet"]),
+    ("algo.name=ppo_decoupled", ["algo.name=ppo_decoupled", "not implemented yet"]),
+    ("algo.name=p2e_dv3_finetuning", ["algo.name=p2e_dv3_finetuning", "not implemented yet"]),
     ("algo.name=dreamer_v9", ["algo.name=dreamer_v9", "unknown algorithm; did you mean 'dreamer_v"]),
     ("algo.per_rank_gradient_steps=1", ["algo.per_rank_gradient_steps=1", "use algo.replay_ratio"]),
     # Values without a meaning, and keys without an effect beside the others.
