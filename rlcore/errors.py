@@ -108,6 +108,18 @@ class RunError(Sentence):
     """Failure of a run, such as a faulty environment, a NaN or a full disk. Exit code 1."""
 
 
+class NotBuilt(Sentence):
+    """Machine code that could not be made of a function, or that computes something else.
+
+    Attributes:
+        told: Whether the log has said so already.
+        key: The key of the function's code; None if it is not known which of several functions is at fault.
+    """
+
+    told = False
+    key: str | None = None
+
+
 class MachineFault(RunError):
     """Failure caused by the machine, not by the run; a retry may succeed."""
 

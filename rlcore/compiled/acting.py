@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from rlcore.compiled import machine_code
 from rlcore.compiled.held import Held, Reading, inputs_of
 from rlcore.door import Compiler
-from rlcore.errors import RunError
 from rlcore.functional.noise import Drawn, Noise, Recorder
 from rlcore.functional.tree import fit, leaves, rebuild
 from rlcore.protocols import Agent
@@ -33,15 +32,12 @@ def compile_acting(
     autocast: Any = nullcontext,
     must: bool = False,
 ) -> CompiledActing | None:
-    """Acting as machine code; None, and a sentence in the log, where the agent's code cannot be traced.
+    """Return acting as machine code; None, and a sentence in the log, if the agent's code cannot be compiled.
 
-    Another torch may not trace what the one did with which a run began: where it `must` be compiled as it was then, a
-    UserError. A RunError where the compiler failed.
+    If it `must` be compiled, because the run began so, an error is raised instead (`machine_code.leave_as_written`).
     """
     try:
         return CompiledActing(agent, carry, obs, compiler, autocast)
-    except RunError:
-        raise
     except Exception as error:  # whatever tracing meets in somebody's code
         fresh = ", or start a new run from its weights with init_from"
         machine_code.leave_as_written("acting", "compiled acting", must, error, fresh)

@@ -11,7 +11,6 @@ from torch.func import grad_and_value
 from rlcore.compiled import machine_code
 from rlcore.compiled.held import Held, Reading, inputs_of, layout
 from rlcore.door import Compiler
-from rlcore.errors import RunError
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import rebuild
 
@@ -111,8 +110,6 @@ class CompiledGradient:
             self._function, self._names = machine_code.make_once(
                 "the gradient", self._function_of(inputs), example, facts
             )
-        except RunError:
-            raise
         except Exception as error:  # whatever tracing meets in somebody's loss
             machine_code.leave_as_written("the gradient", "a compiled step", began, error)
         return self.built

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from rlcore.compiled import scan
 from rlcore.compiled.package import Compiled, Traced, build, cache_folder, constants, find, load, machine, shape
 from rlcore.compiled.thin_products import turn_thin_products
-from rlcore.errors import RunError, UserError, first_line
+from rlcore.errors import NotBuilt, RunError, UserError, first_line
 from rlcore.system.training_clock import not_training
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def make_once(
         The machine code, and what `facts.notes()` gave after the function was traced.
 
     Raises:
-        RunError: the compiler failed, or the cache cannot be written.
+        NotBuilt: there is no machine code of it, or none that computes what it does.
         ValueError: the function holds a tensor of `facts.plain`.
     """
     example = _distinct(example)
@@ -83,7 +83,9 @@ def make_once(
         return known
     graph = trace(function, example)
     if any(isinstance(value, torch.nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
-        raise RunError(f"{what} reads parameters that are none of its inputs: an optimizer's `uses` names their module")
+        raise NotBuilt(
+            f"{what} reads parameters that are none of its inputs; name their module in the optimizer's `uses`"
+        )
     held = {id(value) for value in constants(graph).values()}
     for attribute in (name for name, value in facts.plain.items() if id(value) in held):
         raise ValueError(
@@ -91,6 +93,8 @@ def make_once(
         )
     traced = Traced(what, graph, example, names[1 if held else 0] if names else None, facts.notes(), memory)
     if _waiting is None:
+        if (refused := _refused.pop(traced.key, None) if _refused else None) is not None:
+            raise refused
         return build([traced])[0], traced.notes
     _waiting.append(traced)
     return lambda inputs: list(graph(*inputs)), traced.notes
@@ -103,18 +107,41 @@ def _distinct(example: Sequence[Tensor]) -> list[Tensor]:
 
 
 _waiting: list[Traced] | None = None  # in a rehearsal: what was asked for and is not there yet
+_refused: dict[str, NotBuilt] = {}  # of the last rehearsal, by key: what it could not build
 
 
 @contextmanager
 def side_by_side() -> Iterator[None]:
-    """A rehearsal: functions asked for within are traced and run as they are; what was missing is built at the end."""
+    """A rehearsal: functions asked for within are traced and run as they are; what was missing is built at the end.
+
+    What cannot be built is logged at once, and is not tried again when the training asks for it.
+    """
     global _waiting
     _waiting = []
+    _refused.clear()
     try:
         yield
-        build(_waiting)
+        _build_or_refuse(_waiting)
     finally:
         _waiting = None
+
+
+def _build_or_refuse(functions: Sequence[Traced]) -> None:
+    """Build functions together; those that cannot be built are logged, and the others are built without them."""
+    if not functions:
+        return
+    try:
+        build(functions)
+    except NotBuilt as error:
+        faulty = {error.key} if error.key else {each.key for each in functions}
+        if len(faulty) > 1:
+            for each in functions:
+                _build_or_refuse([each])
+            return
+        (key,) = faulty
+        _refused[key] = error
+        _warn(next(each.what for each in functions if each.key == key), error)
+        _build_or_refuse([each for each in functions if each.key != key])
 
 
 def rehearsing() -> bool:
@@ -123,10 +150,18 @@ def rehearsing() -> bool:
 
 
 def leave_as_written(what: str, began_with: str, began: bool, error: Exception, else_do: str = "") -> None:
-    """Say, where it happens, that something runs as it is written because it cannot be traced.
+    """Log that something runs as it is written, because it cannot be traced or compiled.
 
-    Where the run `began` with machine code, as under another torch, a UserError.
+    Raises:
+        RunError: If the run `began` with machine code, and there is none now.
+        UserError: If the run `began` with machine code, and the function cannot be traced, as under another torch.
     """
+    if isinstance(error, NotBuilt):
+        if began:
+            raise RunError(f"this run began with {began_with}, and {what} cannot be compiled now: {error}") from error
+        if not rehearsing():
+            _warn(what, error)
+        return
     if began:
         raise UserError(
             f"this run began with {began_with}, which torch {torch.__version__} cannot trace here "
@@ -134,6 +169,12 @@ def leave_as_written(what: str, began_with: str, began: bool, error: Exception, 
         ) from error
     if not rehearsing():
         log.warning("%s runs as it is written, not compiled: %s", what, first_line(error))
+
+
+def _warn(what: str, error: NotBuilt) -> None:
+    if not error.told:
+        log.warning("%s is not compiled, training continues with it as it is written: %s", what, error)
+    error.told = True
 
 
 @dataclass(frozen=True)

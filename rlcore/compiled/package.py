@@ -29,7 +29,7 @@ from torch import Tensor
 
 from rlcore.compiled.compiler import compile_programs, switches
 from rlcore.compiled.toolchain import compiler_version, find_compiler
-from rlcore.errors import RunError
+from rlcore.errors import NotBuilt
 from rlcore.system.devices import processor
 from rlcore.system.durable import make_directory, sync_directory, write_synced
 
@@ -70,9 +70,10 @@ class Traced:
 
 
 def build(functions: Sequence[Traced]) -> list[Compiled]:
-    """Machine code for traced functions, from the cache or built now: list of inputs -> list of outputs.
+    """Return machine code for traced functions, from the cache or built now: list of inputs -> list of outputs.
 
-    A RunError where the compiler failed or the cache cannot be written.
+    Raises:
+        NotBuilt: If the compiler failed, what it made computes something else, or the cache cannot be written.
     """
     folder, wanted = cache_folder(), {each.key: each for each in functions}
     try:
@@ -86,9 +87,9 @@ def build(functions: Sequence[Traced]) -> list[Compiled]:
                 log.info("compiling %s, once for this configuration, into %s", names, folder)
                 packages |= _build(folder, missing)
     except OSError as error:
-        raise RunError(
-            f"{folder}: the compiled step cannot be kept there ({error.strerror or error}); "
-            "name another folder in SHEPHERD_CACHE, or train with algo.compile=false"
+        raise NotBuilt(
+            f"{folder}: compiled functions cannot be kept there ({error.strerror or error}); "
+            "name another folder in SHEPHERD_CACHE"
         ) from error
     for each in functions:
         if each.name is not None:
@@ -176,9 +177,17 @@ def _build(folder: Path, missing: Mapping[str, Traced]) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix=f"{first}.building-", dir=folder, ignore_cleanup_errors=True) as name:
         made = compile_programs(Path(name), [(each.graph, each.example) for each in missing.values()])
     packages = dict(zip(missing, made, strict=True))
+    faults = list[NotBuilt]()
     for key, package in packages.items():
-        check(load(package), missing[key])
-        _write_whole(folder, _name(key, package), package)
+        try:
+            check(load(package), missing[key])
+        except NotBuilt as fault:
+            fault.key = key
+            faults.append(fault)
+        else:
+            _write_whole(folder, _name(key, package), package)
+    if faults:
+        raise faults[0]
     return packages
 
 
@@ -201,7 +210,7 @@ def check(run: Compiled, traced: Traced) -> None:
         traced: the function.
 
     Raises:
-        RunError: some number is further off than rounding takes it, by the size of the largest of its tensor.
+        NotBuilt: some number is further off than rounding takes it, by the size of the largest of its tensor.
     """
     off, rng = list[float](), torch.Generator().manual_seed(0)
     for trial in range(TRIALS):
@@ -209,9 +218,7 @@ def check(run: Compiled, traced: Traced) -> None:
         if (found := _measure(run, traced, example)) is None:
             return
         off.append(found)
-    raise RunError(
-        f"what was compiled is wrong by {min(off):.2g}, a fault of the compiler; train with algo.compile=false"
-    )
+    raise NotBuilt(f"what was compiled is wrong by {min(off):.2g}, a fault of the compiler")
 
 
 def _move(value: Tensor, rng: torch.Generator) -> Tensor:

@@ -11,7 +11,6 @@ from torch import Tensor
 from rlcore.compiled import machine_code
 from rlcore.compiled.held import Held, inputs_of, layout
 from rlcore.door import Compiler
-from rlcore.errors import RunError
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import rebuild
 
@@ -110,8 +109,6 @@ class WholeStep:
             self._apart([*self._changed.tensors(), *self._held.tensors()], inputs, recorder)
             self._draws = [] if recorder is None else [*recorder.draws]
             self._make(inputs, recorder)
-        except RunError:
-            raise
         except Exception as error:  # whatever tracing meets in somebody's loss
             machine_code.leave_as_written("the gradient step", "a compiled step", began, error)
         return self.built

@@ -91,7 +91,8 @@ class Collector:
             self._room = Room(length + 1, arrival, self.device)
         room, carry = self._room, self.carry
         room.begin(arrival)
-        act = self._at_random if random else self._acts(room, length)
+        self._compile(room)
+        act = self._at_random if random else self._acts(length)
         said: list[tuple[Tensor, dict[str, Tensor]]] = []
         for t in range(length):
             action, taken, extras = act(*room.show(t))
@@ -110,12 +111,15 @@ class Collector:
         self.seconds = wall() - began
         return self._steps(room, said, carry)
 
-    def _acts(self, room: Room, length: int) -> Act:
-        """Function that acts in a rollout: compiled where the config asks for it and the agent's code can be traced."""
+    def _compile(self, room: Room) -> None:
+        """Compile acting once, if the config asks for it; before random actions too, so that faults show early."""
         if self._compiler is not None and self._acting is None and self.compiled is not False:
             (obs, _), again = room.show(0), bool(self.compiled)  # a run that goes on acts as it began
             self._acting = compile_acting(self.agent, self.carry, obs, self._compiler, self.autocast, again)
             self.compiled = self._acting is not None
+
+    def _acts(self, length: int) -> Act:
+        """Return the function that acts in a rollout: compiled, or as the agent's code is written."""
         if self._acting is None:
             return self._act
         self._acting.begin(self.rng, length)

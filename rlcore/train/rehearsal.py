@@ -32,14 +32,11 @@ def rehearse(context: Context, envs: VectorEnv) -> None:
 
     It goes on until the agent has acted and taken each kind of step, for half a minute at most. What it asks for in
     other shapes than the training, what fails in it or comes later costs only time: the training builds what it misses
-    when it meets it.
+    when it meets it. What cannot be built, or computes something else, is logged here, before anything is learned.
 
     Args:
         context: of the training, which keeps its own learner, streams and environments as they are.
         envs: of the training; their spec, number and device count.
-
-    Raises:
-        RunError: the compiler failed, or the cache cannot be written.
     """
     compiler = context.compiler and replace(context.compiler, made=[])
     apart = replace(context, ranks=Mute(context.ranks), compiler=compiler)

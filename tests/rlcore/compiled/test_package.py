@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlcore.compiled import machine_code
 from rlcore.compiled.package import Compiled, Traced, check
-from rlcore.errors import RunError
+from rlcore.errors import NotBuilt
 from rlcore.optim import rules
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
@@ -68,7 +68,7 @@ def test_a_number_on_the_other_side_of_a_kink_is_no_fault() -> None:
         return lambda inputs: list(made.graph(inputs[0] - torch.tensor([0, 0, by])))
 
     check(shift(2e-9), made)
-    with pytest.raises(RunError, match="is wrong by"):
+    with pytest.raises(NotBuilt, match="is wrong by"):
         check(shift(0.3), made)
 
 
@@ -90,5 +90,5 @@ FAULTS: dict[str, Callable[[list[Tensor], Outputs], Outputs]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_package_that_computes_something_else_is_refused(fault: str) -> None:
     made = traced()
-    with pytest.raises(RunError, match="a fault of the compiler"):
+    with pytest.raises(NotBuilt, match="a fault of the compiler"):
         check(lambda inputs: FAULTS[fault](inputs, list(made.graph(*inputs))), made)

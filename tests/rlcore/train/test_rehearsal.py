@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from rlcore.compiled import machine_code, package
 from rlcore.compiled.package import Compiled, Traced
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.errors import RunError
+from rlcore.errors import NotBuilt, RunError
+from rlcore.store.checkpoint import nested_state
 from rlcore.store.compare import tensor_digests
 from rlcore.train.loop import Loop
 from rlcore.train.rehearsal import DrawnEnvs, rehearse
@@ -143,7 +146,7 @@ def test_packages_are_checked_with_observations_that_tell_them_apart(
     (obs,) = [value for value in acting.example if value.shape == (3, 4) and value.dtype == torch.float32]
     assert acting.what == "acting" and len(obs.unique()) == 12
     blind = [torch.zeros_like(value) if value is obs else value for value in acting.example]
-    with pytest.raises(RunError, match="wrong by"):
+    with pytest.raises(NotBuilt, match="wrong by"):
         package.check(lambda inputs: list(acting.graph(*blind)), acting)
 
 
@@ -155,3 +158,104 @@ def test_environments_on_a_device_are_rehearsed_there() -> None:
         tensor = arrival.obs[key]
         assert isinstance(tensor, torch.Tensor) and tensor.numpy().dtype == rows.dtype == spec.obs[key].dtype
         assert tensor.shape == rows.shape == (3, *spec.obs[key].shape)
+
+
+WRONG = "the gradient step is not compiled, training continues with it as it is written: what was compiled is wrong by"
+
+
+CHECK = package.check
+
+
+@pytest.fixture
+def wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Machine code of steps that is a hundredth off; the keys that were compiled, in their order."""
+    asked: list[str] = []
+    graphs: dict[bytes, Traced] = {}
+
+    def compile_programs(work: Path, programs: Sequence[tuple[Any, Sequence[torch.Tensor]]]) -> list[bytes]:
+        made = [Traced("", *program) for program in programs]
+        asked.extend(each.key for each in made)
+        graphs.update({each.key.encode(): each for each in made})
+        return [each.key.encode() for each in made]
+
+    def check(run: Compiled, traced: Traced) -> None:
+        off = 1.01 if traced.what == "the gradient step" else 1.0
+        CHECK(lambda given: [off * made for made in run(given)], traced)
+
+    monkeypatch.setattr(package, "compile_programs", compile_programs)
+    for place in (package, machine_code):
+        monkeypatch.setattr(place, "load", lambda content: run_graphs([graphs[content]])[0])
+    monkeypatch.setattr(package, "check", check)
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
+    return asked
+
+
+def iterate(one: Training, count: int) -> Training:
+    for _ in range(count):
+        one.collect()
+        one.update()
+    return one
+
+
+def test_rehearse_warns_once_before_random_actions_and_training_stays_eager(
+    wrong: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    one = training("sac", "Pendulum-v1", learning_starts=30, hidden_size=8, per_rank_batch_size=8)
+    with caplog.at_level("WARNING"):
+        one.collect()
+    assert one.policy_steps < one.plan.random_steps and caplog.text.count(WRONG) == 1
+    one.update()
+    iterate(one, 12)
+    assert one.learner.updates and one.collector.compiled and not one.learner.step.compiled
+    assert caplog.text.count(WRONG) == 1 and len(wrong) == 2  # acting and the step, once
+    plain = Training(one.config, compiled=False)
+    iterate(plain, 13)
+    for (name, found), wanted in zip(
+        one.learner.agent.named_parameters(), plain.learner.agent.parameters(), strict=True
+    ):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_resume_follows_a_run_that_fell_back(wrong: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the compiler has been mended since: all bits are those of the run that never stopped."""
+    small: dict[str, Any] = {"learning_starts": 6, "hidden_size": 8, "per_rank_batch_size": 8}
+    one = iterate(training("sac", "Pendulum-v1", **small), 6)
+    state = nested_state.encode(one.state_dict())
+    whole = tensor_digests(iterate(one, 4).state_dict())
+    monkeypatch.setattr(package, "check", lambda *_: None)
+    again = training("sac", "Pendulum-v1", **small)
+    again.load_state_dict(nested_state.decode(*state))
+    assert tensor_digests(iterate(again, 4).state_dict()) == whole and not again.learner.step.compiled
+
+
+def test_resume_of_a_compiled_run_does_not_fall_back(wrong: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    small: dict[str, Any] = {"learning_starts": 6, "hidden_size": 8, "per_rank_batch_size": 8}
+    with monkeypatch.context() as patch:
+        patch.setattr(package, "check", lambda *_: None)
+        state = nested_state.encode(iterate(training("sac", "Pendulum-v1", **small), 6).state_dict())
+    monkeypatch.setenv("SHEPHERD_CACHE", str(Path(os.environ["SHEPHERD_CACHE"]) / "another"))
+    again = training("sac", "Pendulum-v1", **small)
+    again.load_state_dict(nested_state.decode(*state))
+    with pytest.raises(RunError, match="this run began with a compiled step, and the gradient step cannot be compiled"):
+        iterate(again, 1)
+
+
+def test_rehearse_builds_the_others_when_one_does_not_compile(
+    wrong: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The C++ compiler does not say whose code it refuses."""
+    makes = package.compile_programs
+
+    def fails(work: Path, programs: Sequence[tuple[Any, Sequence[torch.Tensor]]]) -> list[bytes]:
+        if any(len(example) > 20 for _, example in programs):
+            raise NotBuilt("it could not be compiled (error: no such file); check the C++ compiler")
+        return makes(work, programs)
+
+    monkeypatch.setattr(package, "compile_programs", fails)
+    one = training("sac", "Pendulum-v1", learning_starts=30, hidden_size=8, per_rank_batch_size=8)
+    with caplog.at_level("WARNING"):
+        iterate(one, 13)
+    assert one.learner.updates and one.collector.compiled and not one.learner.step.compiled and len(wrong) == 1
+    assert [each.getMessage().partition(" (")[0] for each in caplog.records if "not compiled" in each.getMessage()] == [
+        "the gradient step is not compiled, training continues with it as it is written: it could not be compiled"
+    ]
