@@ -152,6 +152,13 @@ def rehearsing() -> bool:
 def leave_as_written(what: str, began_with: str, began: bool, error: Exception, else_do: str = "") -> None:
     """Log that something runs as it is written, because it cannot be traced or compiled.
 
+    Args:
+        what: The function, for the message.
+        began_with: What a run that `began` has of it, for the message.
+        began: True if the run has learned with machine code of it.
+        error: Why it cannot be traced or compiled.
+        else_do: Another remedy, for the message of a run that began with it.
+
     Raises:
         RunError: If the run `began` with machine code, and there is none now.
         UserError: If the run `began` with machine code, and the function cannot be traced, as under another torch.

@@ -70,7 +70,13 @@ class Traced:
 
 
 def build(functions: Sequence[Traced]) -> list[Compiled]:
-    """Return machine code for traced functions, from the cache or built now: list of inputs -> list of outputs.
+    """Return machine code for traced functions, from the cache or built now.
+
+    Args:
+        functions: All are built together; a fault of one is an error of the call.
+
+    Returns:
+        For each of them a function: list of inputs -> list of outputs.
 
     Raises:
         NotBuilt: If the compiler failed, what it made computes something else, or the cache cannot be written.
