@@ -1,1 +1,1 @@
-"""Judging a policy: whole episodes, final evaluations, films."""
+"""Evaluation of policies and world models: episodes, final evaluations, videos, and loading for inference."""

@@ -1,4 +1,4 @@
-"""Episodes of a policy: rows as they come, whole episodes cut out of them, and these as a dataset of Minari's."""
+"""Recording of complete episodes of a policy, and export of them as a Minari dataset."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from rlcore.streams import integer
 from rlcore.types import Arrival
 from rlcore.user_code import user_code
 
-PURPOSE = "dataset"  # stream of the environments' seeds
+PURPOSE = "dataset"  # random stream of the environment seeds
 
 
 class PlayedRows:
-    """Rows of [B] arrivals and the actions that answered them, up to so many bytes.
+    """Recorder of time steps [B] and actions.
 
     Args:
-        limit: in bytes; None = all of them.
+        limit: recording stops when this number of bytes is exceeded; None: no limit.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -41,7 +41,7 @@ class PlayedRows:
         self.bytes, self._limit = 0, limit
 
     def __call__(self, arrival: Arrival, action: np.ndarray) -> None:
-        """Take one moment of play."""
+        """Record a time step and the action that was chosen for it."""
         if self._limit is not None and self.bytes > self._limit:
             return
         for key, value in (columns(arrival) | {"action": action}).items():
@@ -49,7 +49,7 @@ class PlayedRows:
             self.bytes += value.nbytes
 
     def columns(self) -> dict[str, np.ndarray]:
-        """key -> [T, B, ...], in the alignment of rlcore/types.py; `action` in the environment's form."""
+        """Return name -> [T, B, ...], aligned as in rlcore/types.py; `action` is in the environment's form."""
         return {key: np.stack(rows) for key, rows in self.rows.items()}
 
 
@@ -64,16 +64,16 @@ def collect_episodes(
     round: int = 0,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
-    """Play whole episodes with a policy and write them as a dataset of Minari's.
+    """Run complete episodes with a policy and write them as a Minari dataset.
 
     Args:
-        run: whose environment and seed.
-        path: the checkpoint that the policy lies in.
-        name: of the new dataset, in Minari's form.
-        episodes: how many.
-        actions: "sampled", "greedy" or "random" (uniformly, without the policy).
-        round: set of environment seeds; no training and no evaluation has any of them.
-        on_progress: called after every step with the number of episodes that have ended, and `episodes`.
+        run: defines environment and seed.
+        path: checkpoint with the policy.
+        name: name of the new dataset, in Minari's form.
+        episodes: number of episodes.
+        actions: "sampled", "greedy" or "random" (uniform, without the policy).
+        round: number of the set of environment seeds; training and evaluations use none of these seeds.
+        on_progress: called after every step with the number of finished episodes, and `episodes`.
 
     Returns:
         `folder`, `episodes`, `rows` (actions taken), `mean` (return).
@@ -89,7 +89,7 @@ def collect_episodes(
         if on_progress is not None:
             on_progress(len(played.done), episodes)
     assert played.arrival is not None
-    recorded(played.arrival, recorded.rows["action"][-1])  # what nobody has answered is the last observation
+    recorded(played.arrival, recorded.rows["action"][-1])  # the last time step has no action; this one is ignored
     result = played.result()
     tell_of_cut(result, config, card)
     found = whole_episodes(recorded.columns(), episodes, lambda index: integer(config.seed, PURPOSE, round, index))
@@ -105,15 +105,15 @@ def collect_episodes(
 
 
 def whole_episodes(rows: Mapping[str, np.ndarray], count: int, seed: Callable[[int], int]) -> list[PlayedEpisode]:
-    """Episodes 0 to `count` - 1 of a play, of which environment k of B played k, k+B, k+2B, ...
+    """Cut recorded rows into episodes; environment k of B ran every B-th episode, from k.
 
     Args:
-        rows: of a `PlayedRows`, [T, B, ...].
-        count: how many of them.
-        seed: episode -> what its environment was reset with.
+        rows: columns of `PlayedRows`, [T, B, ...].
+        count: number of episodes.
+        seed: returns the environment seed of an episode.
 
     Returns:
-        The episodes, in order.
+        Episodes 0 to `count` - 1, in order.
     """
     ended = rows["terminated"] | rows["truncated"]
     width, found = ended.shape[1], {}
@@ -131,7 +131,7 @@ def whole_episodes(rows: Mapping[str, np.ndarray], count: int, seed: Callable[[i
 
 
 def _about(run: RunDirectory, path: Path, actions: str) -> dict[str, Any]:
-    """Origin of a dataset: whose policy played, in which environment, by which code."""
+    """Return the origin of a dataset: policy, environment, and version of the code."""
     config, identity, card = run.read_config(), run.read_identity(), run.read_card()
     made = manifest(path)
     who = {"checkpoint": made["policy_steps"], "digest": made["digest"]} if actions != "random" else {}
@@ -149,7 +149,7 @@ def _about(run: RunDirectory, path: Path, actions: str) -> dict[str, Any]:
 
 
 def _for_minari(about: dict[str, Any], episodes: int) -> dict[str, Any]:
-    """The keys that Minari shows of a dataset, and all of its origin beside them."""
+    """Return the metadata keys that Minari displays, and the complete origin under `shepherd`."""
     whose = (
         "uniformly random actions" if about["actions"] == "random" else f"{about['actions']} actions of {about['algo']}"
     )

@@ -1,4 +1,4 @@
-"""Episodes that were played beside what a world model makes of them, and episodes of its own."""
+"""Comparison of recorded episodes with the reconstructions and predictions of a world model."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.types import Arrival, Rows
 
-SEEN, LENGTH, SEQUENCES = 5, 50, 6  # rows that the model sees, rows in all, sequences: as in the authors' films
-ROWS = 500  # that are recorded of an environment at most
-PURPOSE = "dream"  # stream of the environments' seeds
+SEEN, LENGTH, SEQUENCES = 5, 50, 6  # observed rows, all rows, sequences, as in the videos of Dreamer's authors
+ROWS = 500  # maximum number of rows recorded per environment
+PURPOSE = "dream"  # random stream of the environment seeds
 
 
 @dataclass(frozen=True)
 class Dream:
-    """Sequences of L rows and N episodes, and as many dreams.
+    """N recorded sequences of L rows, and the predictions of a world model for them.
 
     Attributes:
-        truth: what was recorded [L, N]; `goes_on` is 0 where the episode terminated, 1 elsewhere.
-        model: what the model says of it [L, N]: it sees the first rows, and the actions of all.
-        seen: how many rows it sees.
-        there: [L, N] bool, rows that were recorded; behind an episode's end there are none.
-        own: what it says of its own dreams [H+1, N], with the policy's most likely actions, from the last row seen on.
+        truth: recorded data [L, N]; `goes_on` is 0 if the episode terminated in the row, otherwise 1.
+        model: predictions [L, N]: posterior reconstructions of the first `seen` rows, then open-loop predictions from
+            the recorded actions.
+        seen: number of rows that the model observes.
+        there: [L, N] bool, True for recorded rows, False for the padding after the end of an episode.
+        own: predictions of imagined trajectories [H+1, N] with the policy's most likely actions, starting from the
+            last observed row.
     """
 
     truth: Told
@@ -49,18 +51,18 @@ class Dream:
 
 
 def dream(run: RunDirectory, path: Path, on_progress: OnProgress | None = None) -> Dream:
-    """Play episodes with the policy of a checkpoint, greedily, and look into its world model.
+    """Run greedy episodes with the policy of a checkpoint and compute the predictions of its world model.
 
     Args:
-        run: whose environment and seed.
+        run: defines environment and seed.
         path: the checkpoint's directory.
-        on_progress: called after every step with the number of episodes that have ended, and of all.
+        on_progress: called after every step with the number of finished episodes, and the number of all.
 
     Returns:
-        The dream.
+        Recorded sequences and predictions.
 
     Raises:
-        UserError: the run's algorithm learns no world model.
+        UserError: the run's algorithm has no world model.
     """
     config = config_of(run)
     refuse_without_world(config.algo, config.algo.name)
@@ -72,7 +74,7 @@ def dream(run: RunDirectory, path: Path, on_progress: OnProgress | None = None) 
 def record(
     model: LoadedWorldModel, config: RunConfig, card: dict[str, Any], on_progress: OnProgress | None = None
 ) -> dict[str, np.ndarray]:
-    """Rows of greedy play on seeds that nothing else has, as `PlayedRows.columns` gives them; `ROWS` at most."""
+    """Record up to `ROWS` rows of greedy episodes, on seeds that nothing else uses; return `PlayedRows.columns`."""
     recorded, played = PlayedRows(), None
 
     def on_step(arrival: Arrival, action: Rows) -> None:
@@ -87,18 +89,21 @@ def record(
             if on_progress is not None:
                 on_progress(len(played.done), SEQUENCES)
     assert played is not None and played.arrival is not None
-    on_step(played.arrival, recorded.rows["action"][-1])  # what nobody has answered is the last observation
+    on_step(played.arrival, recorded.rows["action"][-1])  # the last time step has no action; this one is ignored
     return recorded.columns()
 
 
 def cut(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """N sequences of L rows out of [T, B] rows, each within an episode, from its beginning, its end and between.
+    """Cut N sequences of L rows, each within one episode, out of [T, B] rows.
+
+    Their positions vary from the start of the episode (first sequence) to its end (last sequence).
 
     Args:
-        rows: of a `PlayedRows`.
+        rows: columns of `PlayedRows`.
 
     Returns:
-        The sequences [L, N, ...], and which of their rows are there [L, N]: those behind an episode's end repeat it.
+        Sequences [L, N, ...], and a mask [L, N] that is False for padding. If an episode is shorter than L, the padding
+        repeats its last row.
     """
     length, width = rows["is_first"].shape
     episodes: list[tuple[int, int, int]] = []
@@ -117,21 +122,21 @@ def cut(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarr
 
 
 def look(model: LoadedWorldModel, rows: Mapping[str, np.ndarray], there: np.ndarray) -> Dream:
-    """Look into a model: sequences as it sees them, and its dreams from where it has seen the first rows of each.
+    """Compute the predictions of a world model for recorded sequences, and its imagined trajectories.
 
     Args:
-        model: to look into.
-        rows: sequences [L, N, ...], as `cut` gives them.
-        there: [L, N], as `cut` gives it.
+        model: the world model with its actor.
+        rows: sequences [L, N, ...] from `cut`.
+        there: mask [L, N] from `cut`.
 
     Returns:
-        The dream.
+        Recorded sequences and predictions.
     """
     obs = {key: rows[f"obs/{key}"] for key in model.spec.obs if f"obs/{key}" in rows}
     seen = model.observe({key: part[:SEEN] for key, part in obs.items()}, rows["action"][:SEEN])
     then, _ = model.imagine(seen.at(-1), rows["action"][SEEN - 1 : -1])
     whole = ModelState(*(torch.cat(parts) for parts in zip(seen, then, strict=True)))
-    newest = torch.from_numpy(there.sum(0).clip(max=SEEN) - 1)  # of an episode of fewer rows its last one
+    newest = torch.from_numpy(there.sum(0).clip(max=SEEN) - 1)  # the last row of an episode with fewer rows
     begin = seen.at((newest, torch.arange(len(newest))))
     own, _ = model.imagine(begin, steps=len(there) - SEEN)
     dreamed = ModelState(*(torch.cat([first.unsqueeze(0), after]) for first, after in zip(begin, own, strict=True)))

@@ -1,4 +1,4 @@
-"""Evaluation of one agent on the run's environment: fixed seeds, disjoint from training by purpose."""
+"""Evaluation of an agent in the run's environment, on fixed seeds that training does not use."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from rlcore.user_code import user_code
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-ORDINARY = 2_000  # actions: Gymnasium's longest own limit; no shorter episode of an environment with one is ever cut
-ENDLESS = 1_000  # of an environment without a limit of its own
-SHARE = 100  # an episode may take one of so many parts of algo.total_steps: 100 episodes take no more than training
+ORDINARY = 2_000  # actions; minimum limit if the environment has its own, which is at most 2,000 in Gymnasium
+ENDLESS = 1_000  # actions; minimum limit if the environment has none
+SHARE = 100  # the limit is at least algo.total_steps / SHARE, so that 100 episodes cost no more than training
 log = logging.getLogger(__name__)
 
 
 def episode_limit(config: RunConfig, card: dict[str, Any]) -> int | None:
-    """Actions after which an evaluation cuts an episode; None where the environment ends it by then.
+    """Return the number of actions after which an evaluation truncates an episode.
 
-    `evaluation.max_episode_steps`, else in proportion to training: a policy that never arrives must not be watched for
-    longer than it was trained.
+    It is `evaluation.max_episode_steps`, or by default proportional to the training budget. An evaluation of a policy
+    that never ends an episode thus takes no longer than training.
 
     Args:
-        config: of the run.
+        config: config of the run.
         card: the environment card.
 
     Returns:
-        The limit, or None.
+        The limit, or None if the limit of the environment is not larger.
     """
     own: int | None = card["max_episode_steps"]
     limit = config.evaluation.max_episode_steps
@@ -60,22 +60,22 @@ def evaluate_agent(
     on_step: OnStep | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
-    """Play episodes 0..N-1 of a round of evaluation.
+    """Evaluate an agent on episodes 0..N-1 of a round.
 
     Args:
-        agent: acts; unchanged.
-        config: environment, seed and how many environments are stepped together.
+        agent: the agent; it is not changed.
+        config: environment, seed and number of environments that are stepped together.
         card: the environment card (tier, limit).
         episodes: N.
         greedy: most likely actions instead of samples.
-        round: picks a set of environment seeds; 0 is the standing one, any other is fresh.
-        purpose: stream of the environments' seeds.
-        fabric: device and precision of the agent; None = CPU, float32.
-        on_step: called with every arrival and action.
-        on_progress: called after every step with the number of episodes that have ended, and N.
+        round: number of the set of environment seeds; evaluations during training use 0.
+        purpose: random stream of the environment seeds.
+        fabric: device and precision of the agent; None: CPU, float32.
+        on_step: called with every time step and action.
+        on_progress: called after every step with the number of finished episodes, and N.
 
     Returns:
-        mean, std, ci95, episodes, returns, mean_length, cut (how many episodes had no end in sight).
+        mean, std, ci95, episodes, returns, mean_length, cut (number of episodes that the limit truncated).
     """
     played = Played(episodes)
     with keeping_switches():  # these environments are in this process even if those of training are not
@@ -102,22 +102,22 @@ def play_round(
     fabric: Fabric | None = None,
     on_step: OnStep | None = None,
 ) -> Generator[Played]:
-    """Play a round step by step: arguments as of `evaluate_agent`.
+    """Run the episodes of a round step by step; see `evaluate_agent`.
 
     Args:
-        agent: acts.
+        agent: the agent.
         config: environment and seed.
         card: the environment card.
         episodes: N.
-        num_envs: environments stepped together, which changes no episode; None = evaluation.num_envs.
-        greedy: most likely actions.
-        round: set of environment seeds.
-        purpose: stream of the environments' seeds.
-        fabric: device and precision of the agent.
-        on_step: called with every arrival and action.
+        num_envs: number of environments stepped together, which changes no episode; None: `evaluation.num_envs`.
+        greedy: most likely actions instead of samples.
+        round: number of the set of environment seeds.
+        purpose: random stream of the environment seeds.
+        fabric: device and precision of the agent; None: CPU, float32.
+        on_step: called with every time step and action.
 
     Yields:
-        The record of episodes after every step. The environments are closed when it ends, or is closed itself.
+        The record of episodes after every step. The environments are closed when the generator ends or is closed.
     """
     env, limit = dataclasses.replace(adapt_to_evaluation(config.env), sync_env=True), episode_limit(config, card)
     if limit is not None:
@@ -145,11 +145,11 @@ def play_round(
 
 
 def tell_of_cut(result: EvalResult, config: RunConfig, card: dict[str, Any]) -> None:
-    """Warn of episodes that the evaluation's own limit ended."""
+    """Log a warning if the limit of the evaluation truncated episodes."""
     if result.cut:
         log.warning(
-            "%d of %d episodes were cut at %s steps: no end in sight (evaluation.max_episode_steps sets where; "
-            "env.max_episode_steps ends them in training too)",
+            "%d of %d episodes were truncated after %s steps (evaluation.max_episode_steps sets this limit; "
+            "env.max_episode_steps truncates episodes in training too)",
             result.cut,
             len(result.returns),
             f"{episode_limit(config, card):,}",

@@ -1,4 +1,4 @@
-"""A policy to look at: episodes as an MP4 file, with or without a display, or in a window."""
+"""Videos of a policy as MP4 files, for which no display is needed, and display of episodes in a window."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from rlcore.user_code import is_failure, spell_error, user_code
 if TYPE_CHECKING:
     import gymnasium
 
-FRAMES_PER_SECOND = 30.0  # where the environment does not say
-FILM_ROUND = 2  # of environment seeds
-MAX_STEPS = 2_000  # a film is cut here
+FRAMES_PER_SECOND = 30.0  # if the environment does not declare `render_fps`
+FILM_ROUND = 2  # set of environment seeds for videos
+MAX_STEPS = 2_000  # maximum number of actions per episode in a video
 log = logging.getLogger(__name__)
 ChooseAction = Callable[[dict[str, np.ndarray]], Any]
 
 
 @user_code()
 def film(run: RunDirectory, path: str | Path, name: str = "policy.mp4", episodes: int = 1) -> str | None:
-    """Record greedy episodes of a checkpoint, one behind the other.
+    """Record greedy episodes of a checkpoint, one after the other.
 
     Args:
-        run: whose environment.
+        run: defines the environment.
         path: the checkpoint's directory.
-        name: of the file in media/.
-        episodes: how many.
+        name: name of the file in media/.
+        episodes: number of episodes.
 
     Returns:
-        The video's path relative to the run, or None if there is no video (the log says why).
+        The video's path relative to the run, or None if it failed; the reason is logged.
     """
     try:
         return record_checkpoint(run, path, name, episodes)
-    except BaseException as error:  # a picture is never worth a run
+    except BaseException as error:  # a failed video must not end the run
         if not is_failure(error):
             raise
         log.warning("no video: %s", error if isinstance(error, UserError) else spell_error(error))
@@ -56,7 +56,7 @@ def film(run: RunDirectory, path: str | Path, name: str = "policy.mp4", episodes
 
 @user_code()
 def record_checkpoint(run: RunDirectory, path: str | Path, name: str, episodes: int) -> str:
-    """Record greedy episodes as `film` does; raise an error, a `UserError` if the cause is known, if that fails."""
+    """Record greedy episodes like `film`, but raise an error if that fails; a `UserError` if the cause is known."""
     config = config_of(run)
     with limited_env(adapt_to_evaluation(config.env), "rgb_array") as env:
         policy = load_policy(path)
@@ -66,7 +66,7 @@ def record_checkpoint(run: RunDirectory, path: str | Path, name: str, episodes: 
 
 
 def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, int]]:
-    """Play episodes of a checkpoint greedily in a window; gives return and length of each."""
+    """Show greedy episodes of a checkpoint in a window; yield return and length of each."""
     config = config_of(run)
     limit, policy = episode_limit(config, run.read_card()), load_policy(path)
     with user_code(), limited_env(adapt_to_evaluation(config.env), "human") as env:
@@ -80,9 +80,9 @@ def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, 
 
 
 def greedy(policy: LoadedPolicy) -> ChooseAction:
-    """For one episode: from one observation dict to the most likely action as an environment takes it.
+    """Return a function that maps an observation dict to the most likely action in the environment's form.
 
-    The policy's carry goes from each call to the next. Discrete actions are int.
+    The function keeps the policy's carry between calls, so use it for one episode. Discrete actions are int.
     """
     carry = None
 
@@ -97,24 +97,24 @@ def greedy(policy: LoadedPolicy) -> ChooseAction:
 def record(
     begin: Callable[[], ChooseAction], env: gymnasium.Env, path: Path, seeds: Sequence[int], max_steps: int
 ) -> dict[str, Any]:
-    """Play episodes and write them as one video, whole or not at all.
+    """Run episodes and write them as one video. No incomplete file is left behind.
 
     Args:
-        begin: gives, for each episode, what goes from one observation (as the environment gives it) to one action (as
-            it takes it).
-        env: made with render_mode="rgb_array"; the caller closes it.
-        path: the .mp4 file; its folder is made.
-        seeds: of the episodes.
-        max_steps: an episode is cut after so many actions.
+        begin: called for each episode; returns a function that maps an observation to an action, both in the
+            environment's form.
+        env: environment with render_mode="rgb_array"; the caller closes it.
+        path: the .mp4 file; its folder is created.
+        seeds: seed of each episode.
+        max_steps: maximum number of actions per episode.
 
     Returns:
-        path, returns (undiscounted, of what was shown), lengths (actions), both of each episode.
+        path, returns (undiscounted, of the recorded steps) and lengths (in actions); the latter two per episode.
 
     Raises:
-        UserError: this environment cannot be drawn here; says why.
+        UserError: the environment cannot be rendered or the video cannot be written; the message has the reason.
     """
     if env.render_mode != "rgb_array":
-        raise UserError(f"{_name(env)}: no video without pictures; make it with render_mode='rgb_array'")
+        raise UserError(f"{_name(env)}: a video needs rendered images; create it with render_mode='rgb_array'")
     (obs, _), frame = env.reset(seed=seeds[0]), _frame(env)
     returns, lengths = list[float](), list[int]()
     with writing(path, _rate(env), frame.shape) as write:
@@ -142,25 +142,25 @@ def _rate(env: gymnasium.Env) -> float:
 
 
 def _frame(env: gymnasium.Env) -> np.ndarray:
-    """The picture of the moment, [height, width, 3] uint8, both sides even."""
+    """Render an image [height, width, 3], padded so that both sides are even."""
     try:
         picture: Any = env.render()
-    except BaseException as error:  # every renderer fails in its own way where a driver or a display is missing
+    except BaseException as error:  # renderers raise different errors if a driver or a display is missing
         if not is_failure(error):
             raise
         reason = (isinstance(error, Exception) and first_line(error)) or spell_error(error)
-        raise UserError(f"{_name(env)}: cannot be drawn here ({reason})") from error
+        raise UserError(f"{_name(env)}: cannot be rendered here ({reason})") from error
     if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.shape[2] != 3:
         what = getattr(picture, "shape", None) or type(picture).__name__
-        raise UserError(f"{_name(env)}: drew {what} instead of a picture [height, width, 3]")
-    # H.264 in its common form halves the colour planes and so takes even sides only.
+        raise UserError(f"{_name(env)}: render() returned {what}, expected an image [height, width, 3]")
+    # H.264 with the common 4:2:0 chroma subsampling requires even sides.
     odd = [(0, side % 2) for side in picture.shape[:2]]
     return np.pad(picture, [*odd, (0, 0)], mode="edge") if any(o for _, o in odd) else picture
 
 
 @contextmanager
 def writing(path: Path, rate: float, shape: tuple[int, ...]) -> Iterator[Callable[[np.ndarray], None]]:
-    """A function that takes frames of `shape`, both sides even; the file gets its name when every frame is in it."""
+    """Context manager that returns a function to write frames of `shape`; the file appears when it is complete."""
     import imageio_ffmpeg
 
     height, width, _ = shape
@@ -177,13 +177,13 @@ def writing(path: Path, rate: float, shape: tuple[int, ...]) -> Iterator[Callabl
     def send(picture: np.ndarray | None) -> None:
         try:
             frames.send(picture)
-        except (OSError, RuntimeError) as error:  # no program, no space, a codec that is not there
+        except (OSError, RuntimeError) as error:  # ffmpeg or a codec is missing, or the disk is full
             raise _failure(path, str(error)) from error
 
     def write(picture: np.ndarray) -> None:
         nonlocal count
         if picture.shape != shape:
-            raise _failure(path, f"the picture changed from {shape} to {picture.shape} within the episode")
+            raise _failure(path, f"the image shape changed from {shape} to {picture.shape}")
         send(np.ascontiguousarray(picture, dtype=np.uint8))
         count += 1
 
@@ -191,9 +191,9 @@ def writing(path: Path, rate: float, shape: tuple[int, ...]) -> Iterator[Callabl
         send(None)
         yield write
         frames.close()
-        # The program's exit code is not told: a full disk at its end shows only in what it left.
+        # imageio_ffmpeg does not return ffmpeg's exit code, so a full disk is noticed only by counting the frames.
         if not temporary.exists() or imageio_ffmpeg.count_frames_and_secs(str(temporary))[0] != count:
-            raise _failure(path, "the file is not whole; is the disk full?")
+            raise _failure(path, "the file is incomplete; is the disk full?")
         os.replace(temporary, path)
     finally:
         frames.close()

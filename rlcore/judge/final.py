@@ -1,4 +1,4 @@
-"""Evaluation of checkpoints, on other seeds than those they were chosen on; the last one of a run."""
+"""Evaluation of checkpoints on seeds that did not select them, and the final evaluation of a run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rlcore.store.events import EventLog
 from rlcore.store.patience import patiently
 from rlcore.user_code import user_code
 
-TOGETHER = 10  # environments of each of several policies: few, since the first episodes may decide
-FINAL_ROUND = 1  # of environment seeds; 0 is that of the evaluations that chose the best checkpoint
+TOGETHER = 10  # environments per policy in `side_by_side`; few, because the first episodes may be enough
+FINAL_ROUND = 1  # set of environment seeds; evaluations during training, which choose the best checkpoint, use 0
 
 
 def evaluate_checkpoint(
@@ -30,18 +30,18 @@ def evaluate_checkpoint(
     round: int = FINAL_ROUND,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
-    """Play episodes 0..N-1 of a round with the policy of a checkpoint, on the CPU.
+    """Evaluate the policy of a checkpoint on episodes 0..N-1 of a round, on the CPU.
 
     Args:
-        run: whose environment and seed.
+        run: defines environment and seed.
         path: the checkpoint's directory, or an exported policy.
         episodes: N.
         greedy: most likely actions instead of samples.
-        round: set of environment seeds.
-        on_progress: as for `evaluate_agent`.
+        round: number of the set of environment seeds.
+        on_progress: see `evaluate_agent`.
 
     Returns:
-        As `evaluate_agent`.
+        See `evaluate_agent`.
     """
     agent = load_policy(path).agent
     return evaluate_agent(
@@ -59,20 +59,20 @@ def side_by_side(
     round: int,
     on_progress: OnProgress | None = None,
 ) -> list[dict[str, Any]]:
-    """Play the same episodes with several greedy policies in turns, a step of each, on the CPU.
+    """Evaluate several greedy policies on the same episodes, in alternation step by step, on the CPU.
 
     Args:
-        run: whose environment and seed.
+        run: defines environment and seed.
         paths: checkpoints' directories or exported policies.
-        episodes: the most of each.
-        enough: called after every step with each policy's returns of the first episodes that all of them have ended;
-            true ends the play.
-        round: set of environment seeds.
-        on_progress: called after every step with the number of episodes that have ended, of all policies together, and
-            of how many.
+        episodes: maximum number of episodes per policy.
+        enough: called after every step with the returns of each policy in the first episodes that all policies have
+            finished; the evaluation stops if it returns True.
+        round: number of the set of environment seeds.
+        on_progress: called after every step with the number of finished episodes and the maximum number, both summed
+            over policies.
 
     Returns:
-        Of each policy as `evaluate_agent`, of those first episodes; empty where none of them has ended.
+        Result of each policy (see `evaluate_agent`) in these first episodes; empty if there are none.
     """
     config, card = config_of(run), run.read_card()
     agents = [load_policy(path).agent for path in paths]
@@ -96,11 +96,13 @@ def side_by_side(
 
 
 def final_evaluation(run: RunDirectory, on_progress: OnProgress | None = None) -> dict[str, Any]:
-    """Judge the run's chosen checkpoint, greedily and sampling, write it down, and record a video if asked.
+    """Evaluate the run's best checkpoint with greedy and sampled actions, store the result, and record a video.
+
+    The video is recorded only if `env.capture_video` is set.
 
     Args:
-        run: trained to its end.
-        on_progress: called with the number of episodes that have ended, and of all in both modes.
+        run: a run whose training has ended.
+        on_progress: called with the number of finished episodes, and the number of all episodes in both modes.
 
     Returns:
         The evaluation event: policy_steps, final, greedy, stochastic, checkpoint, video.

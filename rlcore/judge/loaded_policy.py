@@ -1,4 +1,4 @@
-"""A trained policy to act with; of its agent, only shapes, config and weights are needed."""
+"""Trained policies for inference, built from config, specs and weights."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from rlcore.types import Carry
 
 
 def algorithm_of(description: Mapping[str, Any]) -> Any:
-    """The algorithm that a description names, of a plugin too; a `UserError` where it is not here."""
+    """Return the algorithm that a description names, built in or of a plugin. Raises UserError if it is unknown."""
     plugins.load()
     name = description["algo"]["name"]
-    if name not in ALGORITHMS:  # what only brought an environment is not asked for
+    if name not in ALGORITHMS:  # otherwise plugins are not required: they may only have registered an environment
         plugins.require(description.get("plugins", ()))
-        raise UserError(f"algo.name={name}: not an algorithm here; algorithms: {', '.join(ALGORITHMS)}")
+        raise UserError(f"algo.name={name}: unknown algorithm; algorithms: {', '.join(ALGORITHMS)}")
     return ALGORITHMS[name]
 
 
 class LoadedPolicy:
-    """An agent with the shapes it expects.
+    """Trained agent for inference, which validates its inputs.
 
     Args:
         description: `algo` (its config as plain values), `distribution`, `plugins`, `spec`, `policy_steps`, `digest`.
         state: the agent's state_dict.
-        seed: of the noise of sampled actions.
+        seed: seed of the noise for sampled actions.
     """
 
     def __init__(self, description: Mapping[str, Any], state: Mapping[str, Any], seed: int = 0) -> None:
@@ -53,53 +53,54 @@ class LoadedPolicy:
         self._rng = Noise(seed, "policy_eval")
 
     def initial(self, batch_size: int) -> Carry:
-        """The carry at the start of so many episodes; () where the policy remembers nothing."""
+        """Return the carry at the start of `batch_size` episodes; () if the policy is feed-forward."""
         return self._acting.initial(batch_size)
 
     def predict(self, obs: Any, greedy: bool = True) -> np.ndarray:
-        """Actions for observations, in the environment's own form, of a policy that remembers nothing.
+        """Return the actions of a feed-forward policy for observations, in the environment's form.
 
         Args:
-            obs: one observation or a batch of them: an array where the environment gives an array (key `state`),
-                or a dict of arrays.
-            greedy: the most likely action; False samples.
+            obs: one observation or a batch. A dict of arrays, or an array if the environment's observations are arrays
+                (key `state`).
+            greedy: True: the most likely action; False: a sample.
 
         Returns:
-            One action or a batch of them, as the observations were given.
+            One action, or a batch of actions for a batch of observations.
 
         Raises:
-            UserError: a key is missing, of another shape or not finite; names it and what was expected. Or the policy
-                remembers, and would forget from one call to the next: names `step`.
+            UserError: a key is missing, has another shape or is not finite; the message names the key and what was
+                expected. Or the policy is recurrent and needs `step`.
         """
         if names := [*self.initial_carry(1)]:
             raise UserError(
-                f"this policy remembers ({', '.join(names)}) and would begin an episode at each call of predict; "
-                "use action, carry = policy.step(obs, carry), with carry=None at an episode's start"
+                f"this policy has recurrent state ({', '.join(names)}), which predict would reset at each call; "
+                "use action, carry = policy.step(obs, carry), with carry=None at the start of an episode"
             )
         return self.step(obs, greedy=greedy)[0]
 
     def step(
         self, obs: Any, carry: Carry | None = None, is_first: Any = None, greedy: bool = True
     ) -> tuple[np.ndarray, Carry]:
-        """As `predict`, for every policy: gives the carry that is to be handed in with the next observations.
+        """Return actions like `predict`, and the carry to pass with the next observations; works for every policy.
 
         Args:
-            obs: as for `predict`.
-            carry: of the last call; None begins episodes.
-            is_first: [B] bool, which of the observations open an episode; None = none of them, or all without a carry.
-            greedy: the most likely action; False samples.
+            obs: see `predict`.
+            carry: returned by the last call; None starts new episodes.
+            is_first: [B] bool, True if an observation is the first of an episode. None: False for all, or True for all
+                if `carry` is None.
+            greedy: True: the most likely action; False: a sample.
 
         Returns:
-            Actions as `predict` gives them, and the carry.
+            Actions (see `predict`), and the carry.
 
         Raises:
-            UserError: as `predict`; `is_first` is of another length than the batch.
+            UserError: see `predict`; or `is_first` does not have the length of the batch.
         """
         said, carry = self._answer(obs, carry, is_first, greedy)
         return said["action"], carry
 
     def _answer(self, obs: Any, carry: Carry | None, is_first: Any, greedy: bool) -> tuple[dict[str, np.ndarray], Any]:
-        """The action and what the agent says beside it, by name, a batch where a batch was given; and the carry."""
+        """Return action, logprob and value by name, batched if the observations are, and the carry."""
         given = obs if isinstance(obs, Mapping) else {self.obs_keys[0]: obs}
         arrays = {key: self._array(given, key) for key in self.obs_keys}
         single = [arrays[key].ndim == len(self.spec.obs[key].shape) for key in self.obs_keys]
@@ -109,7 +110,7 @@ class LoadedPolicy:
         count = len(batch[self.obs_keys[0]])
         opens = np.full(count, carry is None) if is_first is None else np.asarray(is_first, dtype=bool).reshape(-1)
         if len(opens) != count:
-            raise UserError(f"is_first: expected one value an observation, {count}, got {len(opens)}")
+            raise UserError(f"is_first: expected one value per observation ({count}), got {len(opens)}")
         form = self.initial(count)
         with torch.no_grad():
             carry, action, extras = self._acting.act(
@@ -120,38 +121,38 @@ class LoadedPolicy:
 
     @functools.cached_property
     def signature(self) -> Signature:
-        """Every array that `exchange` takes and gives; found out by asking the agent once."""
+        """All arrays that `exchange` takes and returns; determined by one call of the agent."""
         specs = {key: self.spec.obs[key] for key in self.obs_keys}
         return signature_of(specs, self.initial_carry(1), self._answer(self.example(), None, None, True)[0])
 
     def example(self) -> dict[str, np.ndarray]:
-        """A batch of one observation by key: zeros, the smallest value of a Discrete one, a mask that allows all."""
+        """Return a batch with one observation: zeros, the smallest value if Discrete, masks that allow all choices."""
         specs = {key: self.spec.obs[key] for key in self.obs_keys}
         return {key: np.full((1, *s.shape), s.kind == "mask" or s.start, s.dtype) for key, s in specs.items()}
 
     def initial_carry(self, batch_size: int) -> dict[str, np.ndarray]:
-        """The carry at the start of so many episodes as arrays [B, ...] named as `carry.lstm.0`; {} where it is ()."""
+        """Return the initial carry as name -> array [B, ...], with names like `carry.lstm.0`; {} if feed-forward."""
         return self._name(self.initial(batch_size))
 
     def exchange(self, given: Any, greedy: bool = True) -> dict[str, np.ndarray]:
-        """Everything by name, as `signature` lists it: what a server takes and gives.
+        """Compute actions with all inputs and outputs by name, as listed in `signature`; used by servers.
 
         Args:
-            given: observations by key, or an array alone where there is one key and no carry; of a policy that
-                remembers also `is_first` [B] bool and the carry, as the last call gave it or of `initial_carry`.
-            greedy: the most likely action; False samples.
+            given: observations by key, or an array if there is one key and no carry. A recurrent policy also needs
+                `is_first` [B] bool and the carry, from the last call or from `initial_carry`.
+            greedy: True: the most likely action; False: a sample.
 
         Returns:
-            `action`, `logprob` and `value` where the agent says them, and the carry for the next observations.
+            `action`, `logprob` and `value` (if the agent returns them), and the carry for the next observations.
 
         Raises:
-            UserError: something is missing or of another shape, or a number of the carry is NaN.
+            UserError: an input is missing or has another shape, or the carry contains NaN.
         """
         if not self.signature.carry:
             return self._answer(given, None, None, greedy)[0]
         names = [column.name for column in self.signature.inputs if column.kind in ("is_first", "carry")]
         if missing := [name for name in names if given.get(name) is None]:
-            raise UserError(f"{missing[0]!r} is missing; a policy that remembers takes {', '.join(names)}")
+            raise UserError(f"{missing[0]!r} is missing; a recurrent policy needs {', '.join(names)}")
         opens = np.asarray(given["is_first"], dtype=bool).reshape(-1)
         parts = list[torch.Tensor]()
         for column in self.signature.carry:
@@ -159,8 +160,8 @@ class LoadedPolicy:
             if np.shape(given[name]) != shape:
                 raise UserError(f"{name!r}: expected shape {shape}, got {np.shape(given[name])}")
             parts.append(torch.from_numpy(np.array(given[name], column.dtype)))
-            if parts[-1].isnan().any():  # a null in JSON is NaN by now, and would stay in what is remembered
-                raise UserError(f"{name!r}: expected numbers, got nan; hand in what the last call gave")
+            if parts[-1].isnan().any():  # a null in JSON was converted to NaN, which would persist in the carry
+                raise UserError(f"{name!r}: expected numbers, got nan; pass the carry returned by the last call")
         obs = {key: given[key] for key in self.obs_keys if key in given}
         left = iter(parts)
         carry = map_leaves(lambda _: next(left), self.initial(len(opens)))
@@ -189,10 +190,10 @@ class LoadedPolicy:
         if spec.n is None:
             with np.errstate(over="ignore"):
                 array = np.asarray(array, dtype=np.float32, order="C")
-            if not (finite := np.isfinite(array)).all():  # a null in JSON is NaN by now
+            if not (finite := np.isfinite(array)).all():  # a null in JSON was converted to NaN
                 where = tuple(map(int, np.argwhere(~finite)[0]))
                 raise UserError(f"obs {key!r}: expected finite float32 numbers, got {array[where]} at {list(where)}")
             return array
         if not np.all((array == np.floor(array)) & (array >= spec.start) & (array < spec.start + spec.n)):
             raise UserError(f"obs {key!r}: expected whole numbers from {spec.start} to {spec.start + spec.n - 1}")
-        return np.asarray(array, dtype=np.int64, order="C")  # ascontiguousarray would make [1] of []
+        return np.asarray(array, dtype=np.int64, order="C")  # ascontiguousarray would change shape [] to [1]

@@ -1,4 +1,4 @@
-"""A trained world model to look into: what it makes of observations, what it expects of actions, and what it says."""
+"""Trained world models for analysis: posterior states of observations, imagined trajectories, and predictions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rlcore.spec import ArraySpec, EnvSpec
 
 
 class Told(NamedTuple):
-    """Observations, reward, end and value that a model tells of states [...].
+    """Predictions of a world model for states [...].
 
     Attributes:
-        obs: decoded key -> [..., *shape] in the environment's own form, dtype and units.
-        reward: [...] float32, in the environment's unit: what arrives with the state.
-        goes_on: [...] float32, the probability that the episode does not end in the state, of Dreamer V1 and V2
-            times `gamma`, as their heads learn it; None: the model has no head for it.
-        value: [...] float32, discounted return to come under the policy; None: its critic is not there.
+        obs: decoded key -> [..., *shape] in the environment's form, dtype and units.
+        reward: [...] float32, in the environment's unit; the reward received with the state.
+        goes_on: [...] float32, probability that the episode does not terminate in the state; times `gamma` for Dreamer
+            V1 and V2, as their heads learn it. None if the model has no continuation head.
+        value: [...] float32, expected discounted return under the policy; None if the critic was not loaded.
     """
 
     obs: dict[str, np.ndarray]
@@ -40,15 +40,15 @@ class Told(NamedTuple):
 
 
 class LoadedWorldModel:
-    """A world model, and the actor and critic that learned in it, on the CPU in float32.
+    """World model with the actor and critic trained in it, on the CPU in float32.
 
-    States are `rlcore.nn.rssm.ModelState`: `deter` and `stoch`, [..., H] and [..., Z]. Latents are of one stream,
-    so that the same calls in the same order give the same states.
+    States are `rlcore.nn.rssm.ModelState`: `deter` and `stoch`, [..., H] and [..., Z]. All latent samples come from one
+    random stream, so the same sequence of calls returns the same states.
 
     Args:
-        description: as `LoadedPolicy` takes it.
-        parts: states of a learner's parts, `agent` and `critic`; or of the registered `world_model` alone.
-        seed: of the latents and of sampled actions.
+        description: see `LoadedPolicy`.
+        parts: state_dicts of a learner's parts `agent` and `critic`, or only of the registered `world_model`.
+        seed: seed of the latents and of sampled actions.
 
     Raises:
         UserError: the algorithm has no world model.
@@ -67,7 +67,7 @@ class LoadedWorldModel:
             self.agent.world.load_state_dict(parts[WORLD])
         self.agent.requires_grad_(False).eval()
         self.world = self.agent.world
-        self.keys = (*self.world.encoder.images, *self.world.encoder.vectors)  # encoded
+        self.keys = (*self.world.encoder.images, *self.world.encoder.vectors)  # keys that the encoder reads
         self._critic: Any = None
         if "critic" in parts:
             outputs = self.agent.number.outputs
@@ -78,19 +78,19 @@ class LoadedWorldModel:
 
     @torch.no_grad()
     def observe(self, obs: Mapping[str, Any], action: Any, is_first: Any = None) -> ModelState:
-        """States after each row of sequences, as training finds them: row 0 opens one, whatever came before.
+        """Compute the posterior states of sequences, as in training. Row 0 always starts from the initial state.
 
         Args:
-            obs: encoded key -> [T, B, *shape], as the environment gives them.
-            action: [T, B, *shape] in the environment's form; action[t] answers obs[t], so the last one is not looked
-                at.
-            is_first: [T, B] bool, rows that open an episode; None: row 0 alone.
+            obs: encoded key -> [T, B, *shape], as returned by the environment.
+            action: [T, B, *shape] in the environment's form; action[t] was taken after obs[t], so the last one is not
+                used.
+            is_first: [T, B] bool, True for the first row of an episode; None: only row 0.
 
         Returns:
-            [T, B, ...].
+            States [T, B, ...].
 
         Raises:
-            UserError: a key is missing, or shapes do not fit.
+            UserError: a key is missing, or shapes do not match.
         """
         rows = {key: self._rows(obs, key) for key in self.keys}
         length, count = next(iter(rows.values())).shape[:2]
@@ -104,23 +104,23 @@ class LoadedWorldModel:
     def imagine(
         self, state: ModelState, action: Any = None, *, steps: int = 15, greedy: bool = True
     ) -> tuple[ModelState, np.ndarray]:
-        """States that follow, of which nothing is seen: drawn from the prior.
+        """Imagine a trajectory, without observations: states are sampled from the prior.
 
         Args:
             state: [B, ...], before the first action.
-            action: [H, B, *shape] in the environment's form; None: the actor's own.
-            steps: H, where the actor acts.
-            greedy: its most likely actions; False samples.
+            action: [H, B, *shape] in the environment's form; None: the actor chooses actions.
+            steps: H, used if `action` is None.
+            greedy: True: the actor's most likely actions; False: samples.
 
         Returns:
             The states after each action [H, B, ...], and the actions [H, B, *shape] in the environment's form.
 
         Raises:
-            UserError: the actor is to act and is not there, or shapes do not fit.
+            UserError: `action` is None and the actor was not loaded, or shapes do not match.
         """
         rssm, actor, count = self.world.rssm, self.agent.actor, len(state.deter)
         if action is None and not self.acts:
-            raise UserError("imagine: a world model alone has no actor; give it the actions")
+            raise UserError("imagine: this world model was loaded without its actor; pass the actions")
         given = None if action is None else self._flat(action, None, count)
         states, taken = list[ModelState](), list[Tensor]()
         for t in range(steps if given is None else len(given)):
@@ -138,7 +138,7 @@ class LoadedWorldModel:
 
     @torch.no_grad()
     def decode(self, state: ModelState) -> Told:
-        """Tell of states [..., H], [..., Z] observations, reward, whether the episode goes on, and value."""
+        """Predict observations, reward, continuation probability and value of states [..., H], [..., Z]."""
         lead = state.deter.shape[:-1]
         feat = map_leaves(lambda part: part.reshape(-1, part.shape[-1]), state).feat
         made = self.world.encoder.restore(self.world.decoder(feat))
@@ -149,7 +149,7 @@ class LoadedWorldModel:
         return Told(obs, self.world.predict_reward(feat).reshape(lead).numpy(), *told)
 
     def _rows(self, obs: Mapping[str, Any], key: str) -> Tensor:
-        """Observations of a key as a tensor [T, B, *shape]."""
+        """Return the observations of a key as a tensor [T, B, *shape]."""
         if key not in obs:
             raise UserError(f"obs: key {key!r} is missing; expected {', '.join(self.keys)}")
         spec, array = self.spec.obs[key], np.asarray(obs[key])
@@ -158,18 +158,18 @@ class LoadedWorldModel:
         return torch.from_numpy(np.ascontiguousarray(array))
 
     def _flat(self, action: Any, length: int | None, count: int) -> Tensor:
-        """Actions [T, B, *shape] of the environment as the model takes them, [T, B, A']."""
+        """Convert actions [T, B, *shape] of the environment to the model's input [T, B, A']."""
         array, shape = np.array(action, self.spec.action.dtype), self.spec.action.shape
         length = len(array) if length is None else length
         if array.shape != (length, count, *shape):
-            form = "" if shape else ": a number an action, without an axis of its own"
+            form = "" if shape else ": actions are scalars and have no dimension of their own"
             raise UserError(f"action: expected {(length, count, *shape)}, got {array.shape}{form}")
         own = self.agent.from_env(torch.from_numpy(array).flatten(0, 1))
         return self.agent.actor.flat(own).unflatten(0, (length, count))
 
 
 def _fit(values: np.ndarray, spec: ArraySpec) -> np.ndarray:
-    """Values in a spec's dtype, the nearest that it holds."""
+    """Convert values to a spec's dtype; integers are rounded and clipped to its range."""
     if np.dtype(spec.dtype).kind in "iu":
         info = np.iinfo(spec.dtype)
         values = values.round().clip(info.min, info.max)
@@ -177,7 +177,7 @@ def _fit(values: np.ndarray, spec: ArraySpec) -> np.ndarray:
 
 
 def refuse_without_world(config: Any, name: str) -> None:
-    """Refuse an algorithm, by its `Config` and name, that learns no world model."""
+    """Raise a UserError if an algorithm, given by its `Config` and name, has no world model."""
     if WORLD not in config.registers:
         have = [other for other, module in ALGORITHMS.items() if WORLD in module.Config.registers]
-        raise UserError(f"{name} learns no world model to look into; algorithms that do: {', '.join(have)}")
+        raise UserError(f"algo.name={name}: has no world model; algorithms with one: {', '.join(have)}")

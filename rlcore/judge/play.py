@@ -1,4 +1,4 @@
-"""Playing whole episodes on seeds of their own: evaluations, the random baseline, comparisons of champions."""
+"""Complete episodes on fixed seeds, for evaluations, the random baseline and comparisons of models."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ OnProgress = Callable[[int, int], None]
 
 
 def part_of(on_progress: OnProgress, part: int, parts: int) -> OnProgress:
-    """Count one of several equally long plays, the `part`-th from 0, as a part of them all."""
+    """Return a progress callback for number `part` (from 0) of several equally long evaluations."""
     return lambda done, total: on_progress(part * total + done, parts * total)
 
 
 @dataclass(frozen=True)
 class EvalResult:
-    """Results of N episodes, in order of episode.
+    """Results of N episodes, ordered by episode.
 
     Attributes:
         returns: undiscounted, in the environment's unit.
         lengths: in actions.
-        cut: how many of them the evaluation's own limit ended.
+        cut: number of episodes that the limit of the evaluation truncated.
     """
 
     returns: list[float]
@@ -42,7 +42,7 @@ class EvalResult:
     cut: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """mean, std (unbiased), ci95 [low, high] of the mean (Student's t), episodes, returns, mean_length, cut."""
+        """Return mean, std (unbiased), ci95 (Student's t interval of the mean), episodes, returns, mean_length, cut."""
         count = len(self.returns)
         mean = statistics.fmean(self.returns)
         std = statistics.stdev(self.returns) if count > 1 else 0.0
@@ -59,7 +59,7 @@ class EvalResult:
 
 
 class Played:
-    """Episodes of a play as they end, in whatever order.
+    """Record of the finished episodes of an evaluation, in any order.
 
     Args:
         episodes: N.
@@ -68,25 +68,25 @@ class Played:
     def __init__(self, episodes: int) -> None:
         self.episodes = episodes
         self.done: dict[int, tuple[float, int, bool]] = {}  # episode -> return, length, whether the limit ended it
-        self.arrival: Arrival | None = None  # the newest, which no action has answered
+        self.arrival: Arrival | None = None  # the newest time step, which has no action yet
         self._first = 0
 
     @property
     def first(self) -> int:
-        """Number of the first episodes, without a gap, that have ended: a count that favours no short ones."""
+        """Number n such that episodes 0..n-1 have ended; unlike all finished episodes, they are not biased to short."""
         while self._first in self.done:
             self._first += 1
         return self._first
 
     def result(self, count: int | None = None) -> EvalResult:
-        """The result of the first `count` episodes, of all of them where it is not given."""
+        """Return the result of the first `count` episodes, by default of all."""
         ordered = [self.done[i] for i in range(self.episodes if count is None else count)]
         returns, lengths, cut = zip(*ordered, strict=True)
         return EvalResult(list(returns), list(lengths), sum(cut))
 
 
 def student_t_975(freedom: int) -> float:
-    """97.5 % point of Student's t: exact for 1 and 2 degrees of freedom, above by Hill's expansion (CACM 1970, 396)."""
+    """Return the 97.5 % quantile of Student's t: exact for 1 and 2 degrees of freedom, else Hill (CACM 1970, 396)."""
     if freedom == 1:
         return math.tan(math.pi * 0.475)
     if freedom == 2:
@@ -114,20 +114,21 @@ def playing(
     autocast: Any = nullcontext,
     on_step: OnStep | None = None,
 ) -> Iterator[Played]:
-    """Play whole episodes: environment k of B plays episodes k, k+B, k+2B, ...
+    """Run complete episodes on B environments.
 
-    Which environment plays which episode is fixed beforehand, so short episodes are not favoured.
+    Environment k runs the episodes k, k+B, k+2B, … This assignment is fixed in advance, so that the results are not
+    biased towards short episodes.
 
     Args:
-        agent: acts.
-        envs: freshly made; seeded by episode.
+        agent: the agent.
+        envs: new environments, seeded by episode.
         episodes: N.
-        rng: action noise; None when greedy.
+        rng: action noise; None if `greedy` is True.
         greedy: most likely actions instead of samples.
-        limit: actions after which the environments were told to truncate; such episodes are counted as cut.
-        device: where the agent computes.
-        autocast: entered around the agent (mixed precision).
-        on_step: called with every arrival and the action (in the environment's form) that answers it.
+        limit: limit of actions set in the environments; episodes truncated by it are counted in `cut`.
+        device: device of the agent.
+        autocast: context manager for calls of the agent (mixed precision).
+        on_step: called with every time step and the action chosen for it, in the environment's form.
 
     Yields:
         The same record after every step, until all episodes have ended.

@@ -1,4 +1,4 @@
-"""Loading of a policy (from a run, a checkpoint, an exported folder), its export, and what it fits."""
+"""Loading of policies and world models from runs, checkpoints and exported folders; export; checks of shapes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 FORMAT = 1
 AGENT, BESIDE, PART = (
     (f"{name}.json", f"{name}.safetensors") for name in ("agent", "beside", "weights")
-)  # the shape of a state, and its tensors
+)  # structure of a state, and its tensors
 
 
 def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
-    """Description that `LoadedPolicy` needs beside the weights, for the checkpoint at `path` of a run."""
+    """Return the description that `LoadedPolicy` needs in addition to the weights, for a checkpoint of a run."""
     config = run.read_config()
     manifest = checkpoint.manifest(path)
     return {
@@ -46,7 +46,10 @@ def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
 
 
 class Source(NamedTuple):
-    """Findings in a checkpoint or an exported folder: description for `LoadedPolicy`, parts by name; for errors."""
+    """Content of a checkpoint or an exported folder: a description for `LoadedPolicy`, and the parts by name.
+
+    `place` and `files` are used in error messages.
+    """
 
     description: dict[str, Any]
     parts: dict[str, Any]
@@ -55,17 +58,18 @@ class Source(NamedTuple):
 
 
 def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
-    """The policy of a run (its best checkpoint, else the latest), a checkpoint, a folder of them, or an exported one.
+    """Load a policy.
 
     Args:
-        path: where it is.
-        seed: of the noise of sampled actions.
+        path: a run (its best checkpoint, or the latest if there is no best), a checkpoint, a folder of checkpoints, or
+            an exported policy.
+        seed: seed of the noise for sampled actions.
 
     Returns:
         A `LoadedPolicy` on the CPU in float32.
 
     Raises:
-        UserError: there is none there, or it is damaged.
+        UserError: there is no policy at `path`, or it is damaged.
     """
     source = read_source(path)
     if "part" in source.description:
@@ -75,17 +79,17 @@ def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
 
 
 def load_world_model(path: str | Path, seed: int = 0) -> LoadedWorldModel:
-    """The world model of a run, a checkpoint or an exported policy, as `load_policy` finds it; or a registered one.
+    """Load a world model.
 
     Args:
-        path: where it is.
-        seed: of the latents.
+        path: a run, a checkpoint or an exported policy (see `load_policy`), or a registered world model.
+        seed: seed of the latents.
 
     Returns:
         A `LoadedWorldModel` on the CPU in float32.
 
     Raises:
-        UserError: there is none there, it is damaged, or its algorithm learns none.
+        UserError: there is no model at `path`, it is damaged, or its algorithm has no world model.
     """
     source = read_source(path)
     with _tell_errors_in(source.place, source.files):
@@ -93,7 +97,7 @@ def load_world_model(path: str | Path, seed: int = 0) -> LoadedWorldModel:
 
 
 def read_source(path: str | Path) -> Source:
-    """Parts of a learner, the agent's among them, from where `load_policy` finds a policy; raises what it raises."""
+    """Load the parts of a learner, including the agent, from a path; see `load_policy`."""
     path = Path(path)
     if (path / "policy.json").exists():
         return _read_exported(path)
@@ -101,7 +105,7 @@ def read_source(path: str | Path) -> Source:
         return _read_part(path)
     path = _checkpoint_at(path)
     learning, bookkeeping = checkpoint.load(path)
-    if "policy" not in bookkeeping:  # it lies in a run, which knows
+    if "policy" not in bookkeeping:  # the checkpoint of a run, which has the description
         run = RunDirectory.of_checkpoint(path.resolve())
         return Source(describe(run, path), learning["learner"], f"checkpoint {path}")
     moment = {key: checkpoint.manifest(path)[key] for key in ("policy_steps", "digest")}
@@ -110,7 +114,7 @@ def read_source(path: str | Path) -> Source:
 
 
 def _checkpoint_at(path: Path) -> Path:
-    """The checkpoint that a path stands for: itself, a run's, or the newest of a folder."""
+    """Return the checkpoint of a path: the path itself, the checkpoint chosen for a run, or the newest in a folder."""
     if (path / "manifest.json").exists():
         return path
     if (run := RunDirectory(path)).config.exists():
@@ -118,14 +122,14 @@ def _checkpoint_at(path: Path) -> Path:
     newest = checkpoint.newest_good(path)
     if newest is None:
         raise UserError(
-            f"{path}: no policy there; give a run, a checkpoint, what Training.save wrote or an exported policy"
+            f"{path}: no policy there; give a run, a checkpoint, a folder of Training.save or an exported policy"
         )
     return newest
 
 
 @contextmanager
 def _tell_errors_in(source: str, files: str) -> Iterator[None]:
-    """Turn every way in which files, which may be anybody's, can describe no policy into a `UserError`."""
+    """Context manager that converts all errors caused by invalid files, which are not trusted, to a `UserError`."""
     try:
         yield
     except OSError as error:
@@ -137,18 +141,16 @@ def _tell_errors_in(source: str, files: str) -> Iterator[None]:
 
 
 def _read_exported(path: Path) -> Source:
-    """The parts of an exported folder, which may be anybody's."""
+    """Load the parts of an exported folder, which is not trusted."""
     files = f"policy.json and {AGENT[0]}"
     with _tell_errors_in(str(path), files):
         description = _description(path, "policy.json")
-        beside = (
-            _read(path, BESIDE) if (path / BESIDE[0]).exists() else {}
-        )  # of earlier versions only the agent is there
+        beside = _read(path, BESIDE) if (path / BESIDE[0]).exists() else {}  # earlier versions exported only the agent
         return Source(description, {**beside, "agent": _read(path, AGENT)}, str(path), files)
 
 
 def _read_part(path: Path) -> Source:
-    """A part of a learner that was exported alone, which may be anybody's."""
+    """Load a single exported part of a learner, which is not trusted."""
     files = f"part.json and {PART[0]}"
     with _tell_errors_in(str(path), files):
         description = _description(path, "part.json")
@@ -173,21 +175,21 @@ def _write(path: Path, names: tuple[str, str], state: Any) -> None:
 
 
 def refuse_other_shapes(policy: LoadedPolicy, config: RunConfig, spec: EnvSpec) -> None:
-    """Hold the weights that a run is to start from against the agent that is to take them: a `UserError` names both."""
+    """Raise a UserError if the weights of `init_from` do not have the shapes of this run's agent."""
     agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
     if wrong := misfit(policy.agent.state_dict(), agent.state_dict()):
         raise UserError(f"init_from={config.init_from}: {wrong}; use its algo and env keys")
 
 
 def misfit(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
-    """The first entry in which a state cannot be taken for one of this run, in words; None where all fit."""
+    """Return a message about the first entry whose shape does not match this run, or None if all match."""
     for name, found, wanted in differing_shapes(theirs, ours):
         return f"its {name} is {found}, in this run {wanted}"
     return None
 
 
 def differing_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The entries of two agents' states that are of different shapes: name, what is there, what is here."""
+    """Yield the entries of two states with different shapes: name, shape in `theirs`, shape in `ours`."""
     for name in sorted({*theirs, *ours}):
         found, wanted = (_shape_of(state.get(name)) for state in (theirs, ours))
         if wanted != found:
@@ -195,7 +197,7 @@ def differing_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iter
 
 
 def describe_agent(config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
-    """Describe the policy of a training that has no run, as `describe` does that of a run's checkpoint."""
+    """Return the description of a policy that was trained without a run directory; see `describe`."""
     kept = {"algo": plain(config.algo), "distribution": config.distribution.type, "plugins": [*config.plugins]}
     return {"format": FORMAT, **kept, "spec": spec.to_json()}
 
@@ -207,9 +209,9 @@ def _shape_of(value: Any) -> str:
 
 
 def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
-    """Write the policy of a run's checkpoint as a folder that needs nothing of the run: policy.json and its weights.
+    """Export the policy of a run's checkpoint to a self-contained folder with policy.json and weights.
 
-    Beside them lie the parts that another run may start from, critics say.
+    The folder also has the parts that another run can start from, such as critics.
     """
     learning, bookkeeping = checkpoint.load(path)
     description = describe(run, path)
@@ -224,9 +226,9 @@ def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
 
 
 def export_part(run: RunDirectory, path: Path, part: str, destination: Path) -> Path:
-    """Write a part of the learner in a run's checkpoint, one that its algorithm `registers`, as a folder of its own.
+    """Export a part of the learner (one of the algorithm's `registers`) from a run's checkpoint to its own folder.
 
-    part.json describes the agent that it belongs to, as policy.json does; its state lies beside.
+    part.json describes the agent of the part, like policy.json. The weights are in separate files.
     """
     description = describe(run, path)
     algorithm = ALGORITHMS[description["algo"]["name"]]
@@ -243,18 +245,21 @@ def export_part(run: RunDirectory, path: Path, part: str, destination: Path) -> 
 
 
 def load_part(path: str | Path) -> dict[str, Any]:
-    """The state of a part of a learner that was exported alone: name -> tensor, as its `load_state_dict` takes it.
+    """Load the state of a single exported part of a learner.
 
     Args:
-        path: the folder that `export_part` wrote.
+        path: a folder written by `export_part`.
 
     Returns:
-        The state.
+        name -> tensor, the argument of `load_state_dict`.
 
     Raises:
-        UserError: there is none there, or it is damaged.
+        UserError: there is no exported part at `path`, or it is damaged.
     """
     if not (Path(path) / "part.json").exists():
-        raise UserError(f"{path}: no part of a learner that lies alone; load_policy and load_world_model read the rest")
+        raise UserError(
+            f"{path}: not a single exported part (no part.json); for policies and world models, use load_policy and "
+            "load_world_model"
+        )
     source = _read_part(Path(path))
     return source.parts[source.description["part"]]

@@ -1,4 +1,4 @@
-"""The uniformly random agent: the baseline every trained one is shown beside."""
+"""Random agent, the baseline for trained agents."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from rlcore.spec import EnvSpec
 
 
 class RandomAgent:
-    """Draws every action uniformly; unbounded sides of a Box as Gymnasium samples them (normal, exponential).
+    """Agent with uniformly random actions.
+
+    Unbounded elements of a Box are sampled as in Gymnasium: normal if both sides are unbounded, exponential if one is.
 
     Args:
-        spec: the environment.
+        spec: spec of the environment.
     """
 
     def __init__(self, spec: EnvSpec) -> None:
@@ -24,7 +26,7 @@ class RandomAgent:
         self.low, self.high = np.asarray(action.low, np.float64), np.asarray(action.high, np.float64)
 
     def initial(self, batch_size: int) -> tuple[()]:
-        """No carry."""
+        """Return the carry, which is empty."""
         return ()
 
     def act(
@@ -35,7 +37,7 @@ class RandomAgent:
         rng: Noise | None,
         greedy: bool = False,
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
-        """Actions [B, A], of a Box [B, all elements]; of discrete ones those alone that the masks among `obs` allow."""
+        """Draw actions [B, A], or [B, all elements] for a Box. Discrete actions obey the action masks in `obs`."""
         assert rng is not None
         batch, spec, draw, keys = len(is_first), self.spec.action, rng.host, self.spec.mask_keys
         if keys:
@@ -52,12 +54,12 @@ class RandomAgent:
         return (), torch.from_numpy(np.where(below & above, uniform, free)), {}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """[B, A] -> [B, *shape] in the environment's dtype, with `start` added."""
+        """Convert actions [B, A] to [B, *shape] in the environment's dtype, with `start` added."""
         spec = self.spec.action
         values = action if spec.continuous else action + torch.tensor(spec.start)
         return values.to(getattr(torch, spec.dtype)).view(-1, *spec.shape)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """[B, *shape] -> [B, A], `to_env` undone."""
+        """Convert actions [B, *shape] to [B, A]; the inverse of `to_env`."""
         values = action.reshape(len(action), -1)
         return values.double() if self.spec.action.continuous else values.long() - torch.tensor(self.spec.action.start)

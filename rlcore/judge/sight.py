@@ -1,4 +1,4 @@
-"""Pictures of the images that a network sees: each image key after all wrappers, its frames side by side."""
+"""Pictures of image observations as the network receives them: each image key after all wrappers, with its frames."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from PIL import Image, ImageDraw
 
 from rlcore.spec import ArraySpec, EnvSpec
 
-MOMENT = 40  # rows after an episode's start, when things have begun to move
-SIDE, GAP, LINE = 168, 6, 18  # pixels: of a frame at least, between two, of a line of words
+MOMENT = 40  # rows after the start of an episode, when there usually is some motion
+SIDE, GAP, LINE = 168, 6, 18  # pixels: minimum side of a frame, gap between frames, height of a line of text
 
 
 def draw_images(rows: Mapping[str, np.ndarray], spec: EnvSpec, keys: Sequence[str]) -> bytes:
-    """Draw what one environment's images are in the first of some episodes.
+    """Draw the image observations of the first environment at one time step of its first episode.
 
     Args:
         rows: `obs/<key>` [T, B, *shape] of every key, `is_first` [T, B] bool.
-        spec: of the environment; its windows say which frames are seen at once.
-        keys: of the images, one at least.
+        spec: spec of the environment, which has the windows.
+        keys: image keys, at least one.
 
     Returns:
-        A PNG file: a line of words and a row of frames for each key, the oldest frame on the left.
+        A PNG file: for each key, a line of text and a row of frames with the oldest on the left.
     """
     row = _moment(rows["is_first"][:, 0])
     strips = [(_words(key, spec.obs[key]), _panels(rows[f"obs/{key}"][:, 0], spec.obs[key], row)) for key in keys]
@@ -44,7 +44,7 @@ def draw_images(rows: Mapping[str, np.ndarray], spec: EnvSpec, keys: Sequence[st
 
 
 def _moment(is_first: np.ndarray) -> int:
-    """The row to show: `MOMENT`, or the last one of the first episode."""
+    """Return the row to draw: `MOMENT`, or the last row of the first episode if that is shorter."""
     starts = np.flatnonzero(is_first[1:]) + 1
     end = int(starts[0]) if len(starts) else len(is_first)
     return min(MOMENT, end - 1)
@@ -57,11 +57,11 @@ def _words(key: str, spec: ArraySpec) -> str:
 
 
 def _panels(rows: np.ndarray, spec: ArraySpec, row: int) -> list[Image.Image]:
-    """Frames of one environment's rows [T, *shape] that are seen at `row` of its first episode."""
+    """Return the frames that the agent sees at `row` of the first episode, from rows [T, *shape] of an environment."""
     back = [0] if spec.window is None else [i * spec.window.dilation for i in range(spec.window.frames)]
     panels = []
     for seen in (rows[max(0, row - steps)] for steps in reversed(back)):
-        for plane in seen.reshape(-1, *spec.shape[-3:]):  # an environment may stack frames by itself
+        for plane in seen.reshape(-1, *spec.shape[-3:]):  # an environment may also stack frames itself
             pixels = plane if not spec.channels_first else np.moveaxis(plane, -3, -1)
             parts = [pixels] if pixels.shape[-1] == 3 else list(np.moveaxis(pixels, -1, 0))
             panels += [Image.fromarray(_to_bytes(part)).convert("RGB") for part in parts]
@@ -70,7 +70,7 @@ def _panels(rows: np.ndarray, spec: ArraySpec, row: int) -> list[Image.Image]:
 
 
 def _to_bytes(pixels: np.ndarray) -> np.ndarray:
-    """Pixels as uint8; of another dtype, from their smallest value as black to their largest as white."""
+    """Convert pixels to uint8; other dtypes are scaled so that the smallest value is black and the largest white."""
     if pixels.dtype == np.uint8:
         return np.ascontiguousarray(pixels)
     low, high = float(pixels.min()), float(pixels.max())

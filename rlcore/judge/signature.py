@@ -1,4 +1,4 @@
-"""Signature of a policy: every array that it takes and gives, by name. Serving, MLflow and model pages read it here."""
+"""Signature of a policy: names, shapes and dtypes of its inputs and outputs, for serving, MLflow and model pages."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from rlcore.spec import ArraySpec
 
-SAID = ("logprob", "value")  # of what an agent says beside its action, parts that are served
+SAID = ("logprob", "value")  # extras of an agent that servers return in addition to the action
 
 
 @dataclass(frozen=True)
 class Column:
-    """One array.
+    """Name, shape and dtype of an input or output array.
 
     Attributes:
-        name: an observation's key, `is_first`, `action`, `logprob`, `value`, or a place in the carry, `carry.lstm.0`.
-        kind: of an observation "vector", "image", "mask" or "goal"; "carry"; else its name.
-        shape: without the batch N, which is first.
-        dtype: NumPy's name.
+        name: an observation key, `is_first`, `action`, `logprob`, `value`, or a tensor of the carry (`carry.lstm.0`).
+        kind: "vector", "image", "mask" or "goal" for an observation; "carry"; otherwise the name.
+        shape: without the batch dimension N, which is the first.
+        dtype: NumPy name.
     """
 
     name: str
@@ -34,14 +34,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Signature:
-    """Arrays in and arrays out; what is carried comes out as it is to come in with the next observations."""
+    """Input and output arrays of a policy. The carry in the outputs is an input of the next call."""
 
     inputs: tuple[Column, ...]
     outputs: tuple[Column, ...]
 
     @property
     def by_name(self) -> bool:
-        """True where arrays are taken by name: a single observation key, without a carry, is an array alone."""
+        """True if inputs are passed by name; False for a single observation key without carry, passed as an array."""
         return len(self.inputs) > 1
 
     @property
@@ -53,15 +53,15 @@ class Signature:
 def signature_of(
     specs: Mapping[str, ArraySpec], carry: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]
 ) -> Signature:
-    """The signature of a policy.
+    """Build the signature of a policy.
 
     Args:
-        specs: of the observation keys that it reads.
-        carry: at the start of an episode, by name, [1, ...] each.
-        given: its answer to an observation: `action` and what it said beside it, by name, [1, ...] each.
+        specs: specs of the observation keys that the policy reads.
+        carry: initial carry by name, [1, ...] each.
+        given: output for an example: `action` and extras by name, [1, ...] each.
 
     Returns:
-        The table.
+        The signature.
     """
     obs = [Column(key, spec.kind, spec.shape, spec.dtype) for key, spec in specs.items()]
     opens = [Column("is_first", "is_first", (), "bool")] if carry else []

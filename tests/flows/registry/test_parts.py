@@ -94,7 +94,7 @@ def test_a_world_model_alone_is_looked_into_and_is_no_policy(
     action = torch.zeros(5, 2, dtype=torch.int64).numpy()
     told, wanted = (model.decode(model.imagine(begin, action)[0]) for model in (alone, whole))
     assert (told.reward == wanted.reward).all() and (told.obs["state"] == wanted.obs["state"]).all()
-    with pytest.raises(UserError, match="a world model alone has no actor; give it the actions"):
+    with pytest.raises(UserError, match="this world model was loaded without its actor; pass the actions"):
         alone.imagine(begin)
     with pytest.raises(UserError, match="world_model of a learner, not a policy"):
         flows.load_policy("models:/alone-world_model/1")
@@ -169,5 +169,5 @@ def test_a_part_of_another_version_of_the_format_is_refused(tmp_path: Path) -> N
     (folder / "part.json").write_text(text.replace('"format": 1', '"format": 9'))
     with pytest.raises(UserError, match="part.json is of another format than 1"):
         flows.load_part(folder)
-    with pytest.raises(UserError, match="no part of a learner that lies alone"):
+    with pytest.raises(UserError, match="not a single exported part"):
         flows.load_part(run.path)

@@ -205,5 +205,5 @@ def test_a_policy_that_remembers_is_called_with_what_it_answered(
     assert len(set(np.ravel(answered["carry.lstm.0"]))) == 2 * recurrent.UNITS
     wrong = server.post("/invocations", json={"inputs": given | {"state": obs[0, :1].tolist()}})
     assert wrong.status_code == 400
-    assert "is_first: expected one value an observation, 1, got 2" in wrong.json()["message"]
+    assert "is_first: expected one value per observation (1), got 2" in wrong.json()["message"]
     assert "Traceback" not in wrong.text

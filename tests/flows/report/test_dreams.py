@@ -228,7 +228,7 @@ def test_the_command_says_what_it_left(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_run_without_a_world_is_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = checkpointed_run(tmp_path / "run", "ppo", weights=1)
     assert cli.main(["dream", str(run.path)]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("shepherd: ppo learns no world model to look into")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("shepherd: algo.name=ppo: has no world model")
     assert not run.media.exists()
 
 

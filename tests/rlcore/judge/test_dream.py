@@ -127,6 +127,6 @@ def test_long_episodes_are_cut_at_so_many_rows(tmp_path: Path, monkeypatch: pyte
 
 def test_a_run_without_a_world_is_refused_before_anything_is_played(tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "ppo", weights=1)
-    with pytest.raises(UserError, match="ppo learns no world model") as told:
+    with pytest.raises(UserError, match="algo.name=ppo: has no world model") as told:
         dream(run, checkpoint.resolve(run, "latest"))
     assert "\n" not in str(told.value)

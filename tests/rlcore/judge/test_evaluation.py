@@ -56,7 +56,7 @@ def test_episodes_without_end_are_cut_counted_and_named(caplog: pytest.LogCaptur
     result = evaluate([10, 10**9])
     assert (result["episodes"], result["cut"]) == (3, 1)
     assert result["mean_length"] == (10 + 10 + 1_000) / 3
-    assert caplog.text.count("1 of 3 episodes were cut at 1,000 steps: no end in sight") == 1
+    assert caplog.text.count("1 of 3 episodes were truncated after 1,000 steps") == 1
     assert "evaluation.max_episode_steps" in caplog.text
     assert "env.max_episode_steps" in caplog.text
 

@@ -128,7 +128,7 @@ def test_a_real_environment_is_filmed(tmp_path: Path, monkeypatch: pytest.Monkey
     ("env", "reason"),
     [
         (Painter(render_mode=None), "render_mode='rgb_array'"),
-        (Broken(), r"cannot be drawn here \(no GL library\)"),
+        (Broken(), r"cannot be rendered here \(no GL library\)"),
     ],
 )
 def test_an_environment_that_cannot_be_drawn_is_told_in_a_sentence(env: Painter, reason: str, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_policy_that_fails_leaves_the_old_video_and_nothing_else(tmp_path: Pat
 
 def test_a_video_that_is_not_whole_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imageio_ffmpeg, "count_frames_and_secs", lambda path: (1, 0.1))  # as after a full disk
-    with pytest.raises(UserError, match="not whole"):
+    with pytest.raises(UserError, match="the file is incomplete"):
         record(lambda: lambda obs: 0, Painter(), tmp_path / "policy.mp4", [0], 100)
     assert list(tmp_path.iterdir()) == []
 

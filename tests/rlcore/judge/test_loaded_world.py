@@ -163,7 +163,7 @@ def test_what_it_says_of_states_is_in_the_environments_form_and_units() -> None:
     [
         ({"rgb": None}, "obs: key 'rgb' is missing; expected rgb, grey, speed, room"),
         ({"speed": np.zeros((6, 2, 3))}, r"obs 'speed': expected \[T, B, 2, 2\], got \(6, 2, 3\)"),
-        ({"action": np.zeros((5, 2))}, r"action: expected \(6, 2\), got \(5, 2\): a number an action"),
+        ({"action": np.zeros((5, 2))}, r"action: expected \(6, 2\), got \(5, 2\): actions are scalars"),
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(change: dict[str, Any], words: str) -> None:
@@ -175,7 +175,7 @@ def test_a_mistake_is_told_in_a_sentence(change: dict[str, Any], words: str) -> 
 
 def test_an_algorithm_without_a_world_is_refused_in_a_sentence(tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "ppo", weights=1)
-    with pytest.raises(UserError, match="ppo learns no world model to look into; algorithms that do: .*dreamer_v3"):
+    with pytest.raises(UserError, match="algo.name=ppo: has no world model; algorithms with one: .*dreamer_v3"):
         load_world_model(run.path)
 
 

@@ -173,17 +173,17 @@ def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeyp
     signature = mlflow_signature(policy.signature).to_dict()
     assert list(example_of(policy)) == [part["name"] for part in json.loads(signature["inputs"])]
     assert [part["name"] for part in json.loads(signature["outputs"])] == ["action", "carry.age.0"]
-    with pytest.raises(
-        UserError, match="'carry.age.0' is missing; a policy that remembers takes is_first, carry.age.0"
-    ):
+    with pytest.raises(UserError, match="'carry.age.0' is missing; a recurrent policy needs is_first, carry.age.0"):
         policy.exchange({"state": OBS[:3], "is_first": first})
     with pytest.raises(UserError, match=r"'carry.age.0': expected shape \(2, 1\), got \(3, 1\)"):
         policy.exchange({"state": OBS[:2], "is_first": first[:2], **held})
-    with pytest.raises(UserError, match="is_first: expected one value an observation, 2, got 3"):
+    with pytest.raises(UserError, match=r"is_first: expected one value per observation \(2\), got 3"):
         policy.exchange({"state": OBS[:2], "is_first": first, **held})
     with pytest.raises(UserError, match="'carry.age.0': expected numbers, got nan"):
         policy.exchange({"state": OBS[:3], "is_first": first, "carry.age.0": held["carry.age.0"] + np.nan})
-    with pytest.raises(UserError, match=r"remembers \(carry.age.0\).* use action, carry = policy.step\(obs, carry\)"):
+    with pytest.raises(
+        UserError, match=r"recurrent state \(carry.age.0\).* use action, carry = policy.step\(obs, carry\)"
+    ):
         policy.predict(OBS[:3])
     assert policy.step(OBS[:3], carry, [0, 1, 0])[1]["age"][0].tolist() == [[4], [1], [4]]  # 0 and 1 are bools, too
 
@@ -219,5 +219,5 @@ def test_a_damaged_checkpoint_is_refused(run: RunDirectory, tmp_path: Path) -> N
     data = bytearray(file.read_bytes())
     data[-3] ^= 4
     file.write_bytes(data)
-    with pytest.raises(UserError, match=r"learning/tensors.safetensors is not what was written"):
+    with pytest.raises(UserError, match=r"learning/tensors.safetensors has changed since it was written"):
         load_policy(path)
