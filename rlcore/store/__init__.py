@@ -1,1 +1,1 @@
-"""Files of a run on disk: directory, event log, checkpoints, series, comparison."""
+"""Files of a run on disk: run directory, event log, checkpoints, metric series, comparison of checkpoints."""

@@ -1,4 +1,4 @@
-"""Comparing what two checkpoints learned, bit for bit."""
+"""Bitwise comparison of the learning states of two checkpoints."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from rlcore.types import Chunk
 
 
 class NothingInCommonError(UserError):
-    """Two runs without a good checkpoint after as many policy steps."""
+    """Two runs that have no good checkpoint at the same policy step."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One entry of the learning state in which two checkpoints differ.
+    """Entry of the learning state that differs between two checkpoints.
 
     Attributes:
-        entry: its place, as `learner/agent/critic.layers.0.weight`.
-        index: of the first differing element; () for a single value.
-        first: that element in the first checkpoint.
-        second: that element in the second.
-        largest: largest absolute difference in the entry; None where the entries are not numbers of one shape.
+        entry: path of the entry, such as `learner/agent/critic.layers.0.weight`.
+        index: index of the first differing element; () for a single value.
+        first: value of this element in the first checkpoint.
+        second: value of this element in the second checkpoint.
+        largest: largest absolute difference in the entry; None if the entries are not numbers of the same shape.
     """
 
     entry: str
@@ -42,25 +42,25 @@ class Difference:
     largest: float | None
 
     def __str__(self) -> str:
-        """One line for a person."""
+        """Return the difference as one line of text."""
         where = self.entry + (str(list(self.index)) if self.index else "")
         size = f", largest |Δ| {self.largest:.6g}" if self.largest is not None else ""
         return f"{where}: {self.first} and {self.second}{size}"
 
 
 def common(first: Path, second: Path) -> tuple[Path, Path]:
-    """The checkpoints that a comparison of two places is about.
+    """Return the pair of checkpoints to compare.
 
     Args:
         first: run or checkpoint directory.
-        second: likewise.
+        second: run or checkpoint directory.
 
     Returns:
-        Two checkpoints: those named, or the newest that verify after as many policy steps.
+        The two checkpoints if both are checkpoints, otherwise the newest good ones at the same policy step.
 
     Raises:
-        NothingInCommonError: the runs have no such moment in common.
-        UserError: a place holds no run or checkpoint, or one is damaged.
+        NothingInCommonError: the runs have no good checkpoint at the same policy step.
+        UserError: a path is no run or checkpoint, or a given checkpoint is damaged.
     """
     there = [_checkpoints(place) for place in (first, second)]
     if all((place / "manifest.json").exists() for place in (first, second)):
@@ -70,7 +70,7 @@ def common(first: Path, second: Path) -> tuple[Path, Path]:
         if all(checkpoint.damage(path) is None for path in pair):
             return pair
     raise NothingInCommonError(
-        f"{first} and {second}: no good checkpoint after the same policy steps; they have {_list(there[0])} and "
+        f"{first} and {second}: no good checkpoint at the same policy step; they have {_list(there[0])} and "
         f"{_list(there[1])} (checkpoint.keep_last=null keeps all)"
     )
 
@@ -89,7 +89,7 @@ def _checkpoints(place: Path) -> dict[int, Path]:
 
 
 def _policy_steps(path: Path) -> int:
-    """After how many a checkpoint was written; of a damaged one, which is passed over later, what its name says."""
+    """Return the policy steps of a checkpoint; for a damaged one, which is skipped later, take them from its name."""
     try:
         return checkpoint.manifest(path)["policy_steps"]
     except UserError:
@@ -101,7 +101,7 @@ def _list(choices: Mapping[int, Path]) -> str:
 
 
 def differences(first: Path, second: Path) -> Iterator[Difference]:
-    """Every entry of the learning states in which two good checkpoints differ, in the order of the first."""
+    """Yield the entries in which the learning states of two good checkpoints differ, in the order of the first."""
     states = [dict(_leaves(checkpoint.load(path)[0])) for path in (first, second)]
     for entry in [*states[0], *(e for e in states[1] if e not in states[0])]:
         if entry not in states[0] or entry not in states[1]:
@@ -114,12 +114,12 @@ def differences(first: Path, second: Path) -> Iterator[Difference]:
 
 
 def tensor_digests(state: Any) -> str:
-    """8 hexadecimal digits of the SHA-256 of each tensor, array and chunk of a learning state, in order, in a row."""
+    """Return the concatenated digests (8 hexadecimal digits of SHA-256) of all tensors, arrays and chunks, in order."""
     return "".join(_digest(value) for _, value in _tensors(state))
 
 
 def tensor_names(state: Any) -> list[str]:
-    """Places of tensors, as `learner/agent/critic.layers.0.weight`."""
+    """Return the paths of all tensors, arrays and chunks, such as `learner/agent/critic.layers.0.weight`."""
     return [place for place, _ in _tensors(state)]
 
 
@@ -132,7 +132,7 @@ def _digest(value: torch.Tensor | np.ndarray | Chunk) -> str:
         return chunk_digest(value)[:8]
     tensor = torch.from_numpy(np.array(value, order="C")) if isinstance(value, np.ndarray) else value.detach().cpu()
     digest = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)} ".encode())
-    row = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1))  # of stride 1, as `view` wants it
+    row = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1))  # `view` needs a stride of 1
     digest.update(row.view(torch.uint8).numpy().data)
     return digest.hexdigest()[:8]
 
@@ -176,6 +176,6 @@ def _differs(entry: str, first: Any, second: Any) -> Difference | None:
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
-    """Memory of a tensor as integers: NaN equals itself, and 0.0 is not -0.0."""
+    """Return the bits of a float tensor as integers, so that NaN equals itself and 0.0 differs from -0.0."""
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return x.contiguous().view(kinds[x.element_size()]) if x.is_floating_point() else x

@@ -1,4 +1,4 @@
-"""The config of a run, as its folder keeps it."""
+"""Loading of a run's configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlcore.store.directory import RunDirectory
 
 
 def config_of(run: RunDirectory) -> RunConfig:
-    """The checked config of a run; a UserError names its file where a value is wrong."""
+    """Load and validate the configuration of a run. Raises UserError, with the file's name, if it is invalid."""
     try:
         return build_config(run.read_config())
     except UserError as error:

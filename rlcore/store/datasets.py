@@ -1,4 +1,4 @@
-"""Datasets by the words that name them: a folder that `collect` wrote, or `minari:NAME`; torch-free until read."""
+"""Datasets given as a folder written by `collect` or as `minari:NAME`. torch is imported only to read rows."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ MINARI = "minari:"
 
 
 def is_minari(source: str) -> bool:
-    """Tell whether a dataset is named as one of Minari's."""
+    """Return True if the name is that of a Minari dataset."""
     return source.startswith(MINARI)
 
 
 def read_spec(source: str) -> EnvSpec:
-    """Observation keys and action of a dataset; a UserError where none is there."""
+    """Return observation keys and action of a dataset. Raises UserError if it does not exist or cannot be read."""
     if is_minari(source):
         return minari_datasets.read_spec(source.removeprefix(MINARI))
     try:
         return EnvSpec.from_json(json.loads((Path(source) / "manifest.json").read_text())["spec"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{source}: no dataset can be read there ({type(error).__name__}: {error}); give minari:NAME, or the "
-            "folder `dataset` of a run"
+            f"{source}: cannot read a dataset ({type(error).__name__}: {error}); give minari:NAME, or the folder "
+            "`dataset` of a run"
         ) from None
 
 
 def read_rows(source: str, spec: EnvSpec) -> TensorDict:
-    """Rows [T, K] of a dataset, as `rlcore.data.dataset` has them.
+    """Load the rows of a dataset.
 
     Args:
-        source: the dataset.
-        spec: of the environment that they are wanted for.
+        source: folder, or `minari:NAME`.
+        spec: spec of the environment, which the dataset must match.
 
     Returns:
-        The rows; `action` is in the environment's form.
+        [T, K] in the form of `rlcore.data.dataset`; `action` is in the environment's form.
 
     Raises:
-        UserError: there is none, it is damaged, or of other spaces.
+        UserError: the dataset does not exist, is damaged, or has other spaces than the environment.
     """
     import torch
 
@@ -65,13 +65,13 @@ def read_rows(source: str, spec: EnvSpec) -> TensorDict:
 
 
 def refuse_unfit(source: str, spec: EnvSpec) -> None:
-    """Hold a dataset's spaces against an environment's; a UserError names the first in which they differ."""
+    """Raise a UserError about the first difference between the spaces of a dataset and of an environment."""
     for difference in _differences(read_spec(source), spec):
-        raise UserError(f"{source}: {difference}; name a dataset of {spec.id}")
+        raise UserError(f"{source}: {difference}; choose a dataset of {spec.id}")
 
 
 def digest(source: str) -> str:
-    """SHA-256 of a dataset's files: names and contents."""
+    """Return the SHA-256 over names and contents of a dataset's files."""
     root = minari_datasets.folder(source.removeprefix(MINARI)) if is_minari(source) else Path(source)
     whole = hashlib.sha256()
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
@@ -81,18 +81,18 @@ def digest(source: str) -> str:
 
 
 def _differences(theirs: EnvSpec, ours: EnvSpec) -> Iterator[str]:
-    """Sentences on every space in which a dataset differs from an environment."""
+    """Yield a message for every space in which a dataset differs from an environment."""
     for key, part in ours.obs.items():
         if (found := theirs.obs.get(key)) is None:
-            yield f"it has no observation {key!r}, only {', '.join(theirs.obs) or 'what no agent can take'}"
+            yield f"it has no observation {key!r}, only {', '.join(theirs.obs) or 'ones that agents cannot use'}"
         elif (found.shape, found.n, found.start, _kind(found)) != (part.shape, part.n, part.start, _kind(part)):
-            yield f"its observation {key!r} is {_spelt(found)}, the environment's {_spelt(part)}"
+            yield f"its observation {key!r} is {_spelt(found)}, but the environment's is {_spelt(part)}"
     if (there := _spelt_action(theirs.action)) != (here := _spelt_action(ours.action)):
-        yield f"its actions are {there}, the environment's {here}"
+        yield f"its actions are {there}, but the environment's are {here}"
 
 
 def _kind(part: ArraySpec | ActionSpec) -> str:
-    """The kind of numbers: how wide they are does not matter."""
+    """Return the kind of a dtype, independent of its size; uint8 differs from other integers."""
     kind = np.dtype(part.dtype).kind
     return "i" if kind in "iub" and part.dtype != "uint8" else kind
 

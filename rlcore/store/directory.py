@@ -1,7 +1,7 @@
-"""The run directory: where everything of one run lies. The truth; everything else mirrors it.
+"""Run directory: all files of a run. It is the source of truth; trackers such as MLflow have copies.
 
-A run may hold what others should not read: its config, its log, the code that made it. Its folder is therefore made so
-that nobody but the owner can enter; the modes of the files inside do not matter. `chmod` on the folder shares the run.
+Config, log and code of a run can be confidential. Its folder is therefore created with access for the owner only, which
+also protects the files inside. Use `chmod` on the folder to share a run.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from rlcore.errors import DiskFault, UserError
 from rlcore.store.run_files import read_mapping
 from rlcore.system.durable import make_directory, make_private, sync_directory, write_synced
 
-SHOWN = 3  # runs named where a folder of many was given
+SHOWN = 3  # number of runs listed in an error message about a folder of runs
 
-ATTEMPTS, PAUSE = 20, 0.05  # at a lock: who only looks holds it for a moment, one that was killed until it has ended
+# Attempts to lock, and seconds between them: a check holds the lock for a moment, a killed process until it has ended.
+ATTEMPTS, PAUSE = 20, 0.05
 log = logging.getLogger(__name__)
 
 
 class RunDirectory:
-    """Names of the files of one run, under `path`.
+    """Paths of the files of a run, and access to the small ones.
 
         config.yaml, config_overrides.txt, run.json (run id), env_card.json, events.jsonl, summary.json, lineage.json
-        run.log, lock; code.diff, where the code was not that of its commit
+        run.log, lock; code.diff, if the code had uncommitted changes
         dataset/  checkpoints/<policy_steps>/  evaluations/<policy_steps>.json  media/
-        set_aside/<run id>/: runs that this folder held before
+        set_aside/<run id>/: earlier runs of this folder
 
     Args:
-        path: the run's folder; need not exist yet. It is made absolute, because an environment may call `os.chdir`.
+        path: the run's folder, which need not exist. It is made absolute, because an environment can call `os.chdir`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -65,18 +66,18 @@ class RunDirectory:
         self.driver = self.path / ".driver"
 
     def read_config(self) -> dict[str, Any]:
-        """config.yaml as plain values; `rlcore.run_config.build_config` makes the checked config of them.
+        """Read config.yaml as plain values, the input of `rlcore.run_config.build_config`.
 
-        A UserError where it is damaged, as for the other files that are read here.
+        Raises UserError if the file is damaged, like all methods that read a file.
         """
         fix = "restore it from a copy, or move the run's folder away"
         return read_mapping(self.config, fix, ("algo.name", "env.id"))
 
     @property
     def name(self) -> str:
-        """The run's one name, for people and other programs: `run_name` where its folder is called by that.
+        """Display name of the run: `run_name` if the path of the folder ends in it, otherwise the name of the folder.
 
-        Else its folder's, and of one of several seeds (`seed_3`) the two folders above it: sweep, trial, seed.
+        If the folder is one of several seeds (such as `seed_3`), the two parent folders are included: sweep/trial/seed.
         """
         chosen = Path(self.read_config()["run_name"] or self.path.name).parts
         place = self.path.absolute().parts
@@ -84,12 +85,12 @@ class RunDirectory:
         return "/".join(place[-depth:])
 
     def read_card(self) -> dict[str, Any]:
-        """The environment card, as `rlcore.envs.card.environment_card` gives it."""
+        """Read the environment card, written by `rlcore.envs.card.environment_card`."""
         fix = f"`shepherd stage make-env {self.path}` measures the environment again"
         return read_mapping(self.card, fix, ("tier",))
 
     def read_baseline(self) -> dict[str, Any] | None:
-        """Result of random actions while the dataset was collected, or None before that; of a damaged one too."""
+        """Read the result of random actions in `collect`; None if there is no dataset or its manifest is damaged."""
         if not (self.dataset / "manifest.json").exists():
             return None
         try:
@@ -99,26 +100,26 @@ class RunDirectory:
             return None
 
     def read_dataset_manifest(self) -> dict[str, Any]:
-        """The manifest of the dataset that `collect` wrote."""
+        """Read the manifest of the dataset that `collect` wrote."""
         fix = f"`shepherd stage collect {self.path}` collects it again"
         return read_mapping(self.dataset / "manifest.json", fix, ("result.mean", "result.episodes"))
 
     def read_summary(self) -> dict[str, Any]:
-        """The summary, or an empty dict before the run has ended; a damaged one is made again from the event log."""
+        """Read the summary; {} before the run has ended, or if it is damaged (it is recomputed from the event log)."""
         try:
-            told = read_mapping(self.summary, "it is made again") if self.summary.exists() else {}
+            told = read_mapping(self.summary, "it is recomputed from the event log") if self.summary.exists() else {}
         except UserError as damaged:
             log.warning("%s", damaged)
             told = {}
-        # Earlier versions have env steps, a few in a hundred less, alone.
+        # Earlier versions have only env steps, which are a few percent fewer.
         return {key.replace("env_steps", "policy_steps"): value for key, value in told.items()} | told
 
     def read_identity(self) -> dict[str, Any]:
-        """Facts fixed when the run was created: run_id, created, commit, dirty, lock_hash, plugins."""
+        """Read the facts recorded when the run was created: run_id, created, commit, dirty, lock_hash, plugins."""
         return read_mapping(self.identity, "restore it from a copy, or move the run's folder away", ("run_id",))
 
     def read_overrides(self) -> list[str]:
-        """The overrides that were typed, one a line; none where they are not there."""
+        """Read the command-line overrides of the run; [] if the file does not exist."""
         try:
             return self.overrides.read_text().splitlines()
         except FileNotFoundError:
@@ -131,19 +132,19 @@ class RunDirectory:
 
     @staticmethod
     def existing(path: str | Path) -> RunDirectory:
-        """The run directory at `path`; `UserError` where no run is."""
+        """Return the run directory at `path`. Raises UserError if there is no run."""
         run = RunDirectory(path)
         if not os.path.lexists(run.config):
             inside = [str(each.path) for each in itertools.islice(RunDirectory.below(Path(path)), SHOWN + 1)]
             if inside:
                 places = f"{', '.join(inside[:SHOWN])}{', …' if len(inside) > SHOWN else ''}"
-                raise UserError(f"{path}: a folder of runs, not a run; name one of those inside: {places}")
+                raise UserError(f"{path}: a folder of runs, not a run; give one of the runs in it: {places}")
             raise UserError(f"{path}: no run here (no config.yaml); give the folder that `shepherd train` printed")
         return run
 
     @staticmethod
     def of_checkpoint(path: Path) -> RunDirectory:
-        """The run directory that a checkpoint lies in; `UserError` if it lies elsewhere."""
+        """Return the run directory of a checkpoint. Raises UserError if the checkpoint is not in a run."""
         run = RunDirectory(path.parents[1])
         if path.parent != run.checkpoints or not run.config.exists():
             raise UserError(
@@ -154,7 +155,7 @@ class RunDirectory:
 
     @staticmethod
     def below(folder: Path) -> Iterator[RunDirectory]:
-        """The run directories in a folder and beneath it, in order; what lies inside one is its own affair."""
+        """Yield the run directories in a folder, recursively and sorted; folders inside a run are not searched."""
         for place, folders, files in os.walk(folder):
             folders.sort()
             if "config.yaml" in files and "run.json" in files:
@@ -163,24 +164,24 @@ class RunDirectory:
 
     @staticmethod
     def new(path: str | Path) -> RunDirectory:
-        """The run directory to be made at `path`; `UserError` where a run is there already."""
+        """Return the run directory to create at `path`. Raises UserError if there is a run already."""
         run = RunDirectory(path)
         try:
             there = run.config.exists()
-        except OSError as error:  # a name that is too long, a folder that is not ours to read
+        except OSError as error:  # the name is too long, or a folder is not readable
             raise UserError(f"run_dir={path}: cannot be read ({error.strerror}); choose another run_dir") from None
         if there:
             raise UserError(
-                f"run_dir={path}: a run is there already; continue it with `shepherd resume {path}` "
+                f"run_dir={path}: a run is there already; resume it with `shepherd resume {path}` "
                 "or choose another run_dir"
             )
         return run
 
     def make(self, overrides: str, identity: Mapping[str, Any], config: str, code_diff: bytes = b"") -> None:
-        """Make the folder with these files, config.yaml last: with it the run is there."""
+        """Create the folder with these files; config.yaml is written last, because its presence marks a run."""
         make_private(self.path)
         with self.writing():
-            RunDirectory.new(self.path)  # another process may have been quicker
+            RunDirectory.new(self.path)  # check again, now with the lock
             make_directory(self.media)
             write_text(self.overrides, overrides)
             write_json(self.identity, identity)
@@ -190,14 +191,20 @@ class RunDirectory:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the run's only writer inside; `UserError` where another process is. One that ends is none any more."""
+        """Context manager that makes this process the only writer of the run. Raises UserError if there is another.
+
+        The lock is released when the process ends, even if it is killed.
+        """
         with self._holding(self.lock):
             yield
 
     @contextmanager
     def driving(self) -> Iterator[None]:
-        """Be the process that leads the run from stage to stage (its trainer writes); `UserError` where another is."""
-        self.refuse_second_writer()  # before a lock file is made in a run that is somebody else's
+        """Context manager that makes this process the only one that runs the stages of the run.
+
+        Its trainer, a child process, takes the lock of `writing`. Raises UserError if another process has a lock.
+        """
+        self.refuse_second_writer()  # before a lock file is created in a run of another process
         with self._holding(self.driver):
             yield
 
@@ -210,24 +217,24 @@ class RunDirectory:
             os.close(descriptor)
 
     def refuse_second_writer(self) -> None:
-        """Raise the `UserError` of `writing` if another process leads or writes this run; changes nothing."""
+        """Raise the UserError of `writing` if another process drives or writes this run; changes nothing."""
         for path in (self.driver, self.lock):
             if path.exists():
                 with contextlib.suppress(PermissionError), open(path, "rb") as handle:
                     self._lock(handle.fileno())
 
     def is_taken(self) -> bool:
-        """Tell whether some process leads or writes this run just now; changes nothing, and does not wait."""
+        """Return True if a process drives or writes this run now; changes nothing and does not wait."""
         for path in (self.driver, self.lock):
             with contextlib.suppress(FileNotFoundError, PermissionError), open(path, "rb") as handle:
                 try:
-                    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look do not see each other
+                    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that checks do not conflict
                 except OSError:
                     return True
         return False
 
     def _take_lock(self, path: Path) -> int:
-        """The descriptor that holds the lock; the file says who holds it."""
+        """Lock a file, write the owner into it, and return the file descriptor."""
         try:
             make_private(self.path)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -235,7 +242,7 @@ class RunDirectory:
             raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another run_dir") from error
         try:
             self._lock(descriptor)
-            # For the sentence of whoever comes second; on a full disk that one has to do without the name.
+            # The owner is shown in the error of other processes; it is missing if the disk is full.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode())
@@ -259,19 +266,20 @@ class RunDirectory:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never a part."""
+    """Write JSON atomically; see `write_bytes`."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """`write_bytes`, in UTF-8."""
+    """Write UTF-8 text atomically; see `write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file durably, so that a reader sees the old one or the new one, never a part; makes its folder.
+    """Write a file durably and atomically, so that readers see the old or the new content; creates its folder.
 
-    On `DiskFault` the old file is there unless the very last step, making the name durable, failed.
+    Raises DiskFault if the write fails. The old file is then unchanged, unless only the last step (fsync of the folder)
+    failed.
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
@@ -287,7 +295,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _discard_leftovers(path: Path) -> None:
-    """Remove what writers of this file left that were killed; one that lives is still writing."""
+    """Remove temporary files of killed writers of this file."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
         pid = leftover.name.rpartition("-")[2]
         if not (pid.isdecimal() and _lives(int(pid))):
@@ -300,5 +308,5 @@ def _lives(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        return True  # somebody else's
+        return True  # a process of another user
     return True

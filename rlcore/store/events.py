@@ -1,28 +1,29 @@
-"""The event log: append-only JSON lines, the truth that MLflow, TensorBoard and the pictures are made from.
+"""Event log: append-only JSON lines, the source from which MLflow, TensorBoard and plots are made.
 
-Kinds, each with `kind` and `time` (seconds since 1970) and, where it belongs to a moment of training, `policy_steps`
-and beside them `env_steps`, the actions among those (rlcore/train/collect.py):
+Each event has `kind` and `time` (seconds since 1970). Events of training also have `policy_steps` and `env_steps`, the
+number of actions among them (rlcore/train/collect.py):
 
     start       run_id, algo, env_id, seed             once
-    resume      policy_steps                           a later process continued from that checkpoint
+    resume      policy_steps                           a new process continued from that checkpoint
     baseline    mean, std, ci95, episodes              the random policy
     metrics     policy_steps, values {name: number}    one window of metric.log_every
     evaluation  policy_steps, final, greedy {mean, std, ci95, episodes}, stochastic {...} (final only)
-                metrics and evaluations while training: wall_s, cpu_s: seconds so far (metric.disable_timer: none)
+                metrics and evaluations in training: wall_s, cpu_s: seconds so far (not with metric.disable_timer)
     checkpoint  policy_steps, path, digest of the learning state, tensors (rlcore.store.compare.tensor_digests)
     registered  name, version, aliases
     end         status (finished, stopped_early, dry_run, pruned, interrupted, failed, died), policy_steps, reason
 
-After a kill the same point may be written twice; readers keep the first of each (kind, policy_steps, final): training
-is exact, so both say the same but for times. A final evaluation over another number of episodes is another point.
+After a kill and a resume, the log can contain the same point twice. Training is deterministic, so both are equal except
+for times, and readers keep the first of each (kind, policy_steps, final). A final evaluation with another number of
+episodes is a different point.
 
-Earlier versions wrote `env_steps` alone, but for checkpoints. There readers get the policy steps of the checkpoint at
-these env steps, which every evaluation has, and elsewhere the env steps in their stead, a few in a hundred less.
+Earlier versions wrote only `env_steps`, except in checkpoint events. For their events, readers return the policy steps
+of the checkpoint at these env steps, if there is one (each evaluation has one). Otherwise they return the env steps,
+which are a few percent fewer.
 
-What a kill may leave at the end, a part of a line, is dropped. A line in the middle that is no event is the disk's
-doing: it is skipped, and said with its number. A checkpoint keeps how many points the log had, so that a resumed run
-tells how many of them are lost. Nothing that is learned hangs on it: the state, with the evaluations
-that early stopping looks at, lies in the checkpoints.
+An incomplete last line, left by a kill, is dropped. A damaged line before it is skipped with a warning. A checkpoint
+stores the number of points in the log, so that a resumed run can report how many were lost. Training does not depend on
+the log: all state, including the evaluations for early stopping, is in the checkpoints.
 """
 
 from __future__ import annotations
@@ -42,31 +43,38 @@ from typing import Any, TypeVar
 from rlcore.errors import DiskFault, UserError
 from rlcore.system.durable import make_directory, sync_directory
 
-# What readers rely on; a line without it is no event.
+# Required fields; a line without them is not an event.
 FIELDS: dict[str, dict[str, type]] = {
     "metrics": {"policy_steps": int, "values": dict},
-    "evaluation": {"policy_steps": int, "final": bool, "greedy": dict},  # with a mean
+    "evaluation": {"policy_steps": int, "final": bool, "greedy": dict},  # `greedy` has a mean
     "checkpoint": {"policy_steps": int},
     "resume": {"policy_steps": int},
     "end": {"status": str},
 }
-COMPLETE = ("finished", "stopped_early", "dry_run")  # statuses of a training that came to its end
+COMPLETE = ("finished", "stopped_early", "dry_run")  # statuses of completed training
 MOST_STEPS = 2**63 - 1
 log = logging.getLogger(__name__)
 AnyEvent = TypeVar("AnyEvent", bound=Mapping[str, Any])
 
 
 def last_event(events: Iterable[AnyEvent], kind: str, **fields: Any) -> AnyEvent | None:
-    """The last event of a kind with these values, or None."""
+    """Return the last event of a kind with these values, or None."""
     found = [e for e in events if e["kind"] == kind and all(e.get(k) == v for k, v in fields.items())]
     return found[-1] if found else None
 
 
 def ending(events: Iterable[AnyEvent], ended: AnyEvent | None = None) -> AnyEvent | None:
-    """Event that ended training: the `end` that holds; None where it goes on, or its process is gone without a word.
+    """Return the `end` event of training, or None if it is not ended or its process died without an event.
 
-    A complete run whose last stages are done again starts a trainer, which says `resume` and trains nothing: it stays
-    complete until there are metrics beyond its end. `ended` is the answer to the events before these.
+    If the last stages of a complete run are repeated, a trainer writes `resume` without training. The run stays
+    complete until there are metrics or checkpoints after its end.
+
+    Args:
+        events: events of the log, or the new ones.
+        ended: result for the events before these.
+
+    Returns:
+        The event, or None.
     """
     for event in events:
         if event["kind"] == "end":
@@ -79,30 +87,30 @@ def ending(events: Iterable[AnyEvent], ended: AnyEvent | None = None) -> AnyEven
 
 
 class EventLog:
-    """Appends events to one file; several processes may.
+    """Writer of an event log; several processes can append to the same file.
 
     Args:
-        path: `events.jsonl`; created on the first event.
+        path: `events.jsonl`; created with the first event.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Write one event.
+        """Append an event.
 
-        What is rare is durable on return. Metrics are the operating system's, so that a kill loses none; `sync` makes
-        them durable.
+        All events except metrics are durable on return. Metrics are in the page cache of the operating system, which
+        survives a killed process; `sync` makes them durable.
 
         Args:
-            kind: of the table above.
+            kind: a kind in the table above.
             **fields: its values, without NaN or infinity.
 
         Returns:
             The event.
 
         Raises:
-            DiskFault: the disk refused. A part of the line that was written is cut off before the next event.
+            DiskFault: the write failed. An incomplete line is removed before the next event.
         """
         event = {"kind": kind, "time": round(time.time(), 3), **fields}
         line = json.dumps(event, allow_nan=False) + "\n"
@@ -110,7 +118,7 @@ class EventLog:
             make_directory(self.path.parent)
             descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)  # another's line half-written must not look torn
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # else a line that another process is writing looks incomplete
                 size = self._mend(descriptor)
                 self._write(descriptor, line.encode())
                 if kind != "metrics":
@@ -120,27 +128,27 @@ class EventLog:
             if size == 0:
                 sync_directory(self.path.parent)
         except OSError as error:
-            raise DiskFault(f"{self.path}: no event can be written ({error.strerror or error})") from error
+            raise DiskFault(f"{self.path}: cannot write an event ({error.strerror or error})") from error
         return event
 
     def sync(self) -> None:
-        """Make all events so far durable: before a checkpoint, from which nobody will measure them again."""
+        """Make all events durable. Called before a checkpoint, because a resume from it does not repeat them."""
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return
         except OSError as error:
-            raise DiskFault(f"{self.path}: no event can be written ({error.strerror})") from error
+            raise DiskFault(f"{self.path}: cannot write an event ({error.strerror})") from error
         try:
             os.fsync(descriptor)
         except OSError as error:
-            raise DiskFault(f"{self.path}: events cannot be made durable ({error.strerror})") from error
+            raise DiskFault(f"{self.path}: cannot make events durable ({error.strerror})") from error
         finally:
             os.close(descriptor)
 
     @staticmethod
     def _mend(descriptor: int) -> int:
-        """Cut off a torn last line; the size that is left."""
+        """Remove an incomplete last line and return the remaining size."""
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             size = os.pread(descriptor, size, 0).rfind(b"\n") + 1
@@ -149,12 +157,12 @@ class EventLog:
 
     @staticmethod
     def _write(descriptor: int, line: bytes) -> None:
-        while line:  # a disk that is getting full takes a part, and refuses the next
+        while line:  # a disk that is almost full writes a part, and the next write fails
             line = line[os.write(descriptor, line) :]
 
 
 class Steps:
-    """Set of step numbers in 8 bytes each, made for steps that mostly come in ascending order."""
+    """Set of step numbers with 8 bytes each, fast if they are added mostly in ascending order."""
 
     def __init__(self) -> None:
         self._ascending = array("q")
@@ -173,28 +181,28 @@ class Steps:
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of a log in order, each point of training once, a torn last line dropped."""
+    """Yield the events of a log in order, without duplicate points and without an incomplete last line."""
     return EventReader(path).read()
 
 
 class EventReader:
-    """Reads a log that grows: each `read` gives what has come since the one before, as `read_events` gives the whole.
+    """Incremental reader of a growing log: each `read` yields the events added since the last one.
 
     Args:
-        path: `events.jsonl`; need not exist yet.
+        path: `events.jsonl`, which need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.offset, self._lines = 0, 0  # bytes and lines that are read
+        self.offset, self._lines = 0, 0  # number of bytes and lines read so far
         self._seen = {"metrics": Steps(), "evaluation": Steps()}
         self._judged: tuple[Any, ...] | None = None
-        self._moments: dict[Any, int] = {}  # env steps -> policy steps, of checkpoints
+        self._moments: dict[Any, int] = {}  # env steps -> policy steps of checkpoints
 
     def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the events of the lines that are whole by now, or that begin before the byte `until`.
+        """Yield the events of all complete lines, or only of those that start before the byte `until`.
 
-        Lines are read from the disk as they are asked for.
+        The file is read lazily.
         """
         if not self.path.exists():
             return
@@ -216,9 +224,9 @@ class EventReader:
                     yield event
 
     def _again(self, event: dict[str, Any]) -> bool:
-        """Tell whether an event says what an earlier one has said."""
+        """Return True if an event repeats an earlier one."""
         if event["kind"] == "evaluation" and event["final"]:
-            # Against the last one alone: asked for 100, 1,000 and again 100 episodes, the last 100 count.
+            # Compared only with the last one: after evaluations with 100, 1,000 and 100 episodes, the last is new.
             before, self._judged = self._judged, (event["policy_steps"], event["greedy"].get("episodes"))
             return self._judged == before
         seen = self._seen.get(event["kind"])
@@ -226,7 +234,10 @@ class EventReader:
 
 
 def _event(line: bytes, moments: dict[Any, int]) -> dict[str, Any] | None:
-    """The event that a line is, or None; `moments` has the checkpoints before it, and gets one that it tells of."""
+    """Parse a line; return the event, or None if it is damaged.
+
+    `moments` (env steps -> policy steps) has the earlier checkpoints; a checkpoint event is added to it.
+    """
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
@@ -244,6 +255,6 @@ def _event(line: bytes, moments: dict[Any, int]) -> dict[str, Any] | None:
     return None if event["kind"] == "evaluation" and not isinstance(event["greedy"].get("mean"), int | float) else event
 
 
-@functools.cache  # a log is read many times in a process
+@functools.cache  # warn once per line, because a log is read many times in a process
 def _tell(path: Path, number: int) -> None:
-    log.warning("%s: line %d is damaged: no event can be read from it, and it is left out", path, number)
+    log.warning("%s: line %d is damaged and was skipped", path, number)

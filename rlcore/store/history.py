@@ -1,4 +1,4 @@
-"""History of a run by its event log, read once in a process: later calls read only the lines that came since."""
+"""Cached history of a run, read from its event log; later calls in the same process read only new lines."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from rlcore.store.series import (
 )
 
 KEPT = frozenset((RETURN, LENGTH, BASELINE, *CLOCKS, *WHILE_TRAINING.values(), *FINAL.values()))
-LOGS = 8  # that a process keeps in memory
+LOGS = 8  # number of logs that a process keeps in memory
 
 
 class History:
-    """Events of one log, and the points of the metrics that are asked for beside mirrors.
+    """Events of a log, and the points of the metrics in `KEPT`, which code other than trackers uses.
 
     Args:
-        path: `events.jsonl`; need not exist yet.
+        path: `events.jsonl`, which need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
-        self.ended: Event | None = None  # how training ended, as `rlcore.store.events.ending` says
-        self.policy_steps = 0  # the largest of all metrics and checkpoints
+        self.ended: Event | None = None  # result of `rlcore.store.events.ending`
+        self.policy_steps = 0  # largest value in metrics and checkpoints
         self.newest = 0.0  # time of the newest metrics
-        self.lines: dict[str, Line] = {}  # metric -> points, of KEPT
-        self.events: list[Event] = []  # all but the metrics, in the log's order
+        self.lines: dict[str, Line] = {}  # metric -> points, for KEPT
+        self.events: list[Event] = []  # all events except metrics, in the log's order
         self._by_kind: dict[str, list[Event]] = {}
         self._reader, self._told = EventReader(path), Told()
-        self._file: tuple[int, int] | None = None  # device and inode of what is read
-        self._last = b""  # the end of what is read
+        self._file: tuple[int, int] | None = None  # device and inode of the file
+        self._last = b""  # the last bytes that were read
 
     def follow(self) -> None:
-        """Read what came since the last call."""
+        """Read the events added since the last call."""
         for event in self._reader.read():
             kind = event["kind"]
             self.ended = ending((event,), self.ended)
@@ -63,7 +63,7 @@ class History:
         self._file, self._last = self._mark(self._reader.offset)
 
     def continues(self) -> bool:
-        """Return True if the file still begins with what was read: another run may have the folder by now."""
+        """Return True if the file is the same and was only extended; a new run may have replaced it."""
         return self._file is None or (self._file, self._last) == self._mark(self._reader.offset)
 
     def of(self, kind: str) -> list[Event]:
@@ -72,7 +72,7 @@ class History:
 
     @property
     def evaluations(self) -> list[Event]:
-        """Evaluations while training, in the log's order."""
+        """Evaluations during training, in the log's order."""
         return evaluations(self.of("evaluation"))
 
     def last(self, kind: str, **fields: Any) -> Event | None:
@@ -83,10 +83,10 @@ class History:
         return next(fitting, None)
 
     def _mark(self, offset: int) -> tuple[tuple[int, int] | None, bytes]:
-        """Return which file the log is, and the last bytes before an offset."""
+        """Return device and inode of the log, and the last bytes before an offset."""
         try:
             descriptor = os.open(self._reader.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # the reader says what is wrong with it
+        except OSError:  # the reader reports the error
             return None, b""
         try:
             status, tail = os.fstat(descriptor), min(offset, 256)
@@ -95,12 +95,12 @@ class History:
             os.close(descriptor)
 
 
-_read: dict[Path, History] = {}  # the one that was asked for last is the last
+_read: dict[Path, History] = {}  # in order of use, the most recent last
 _reading = threading.Lock()
 
 
 def history(path: Path) -> History:
-    """Return what a log says up to now. The same object is returned for the same log, and grows with it."""
+    """Return the history of a log, updated with its new events. Calls for the same log return the same object."""
     path = path.absolute()
     with _reading:
         found = _read.pop(path, None)

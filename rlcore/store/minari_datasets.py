@@ -1,10 +1,10 @@
-"""Datasets in Minari's format (https://minari.farama.org): whole episodes, as other libraries write and read them.
+"""Reading and writing of datasets in Minari's format (https://minari.farama.org), which other libraries use.
 
-Minari's own package reads and writes them, in its folder: MINARI_DATASETS_PATH, else ~/.minari/datasets. It is imported
-where it is needed; the extra `minari` brings it.
+The `minari` package (extra `minari`) reads and writes them in MINARI_DATASETS_PATH, by default ~/.minari/datasets. It
+is imported on first use.
 
-    an episode of n actions     observations [n+1, ...]   actions, rewards, terminations, truncations [n, ...]
-    its rows in rlcore/types.py, of n+1: reward and flags one row later, with the observation that they came with
+    Minari, an episode of n actions     observations [n+1, ...]   actions, rewards, terminations, truncations [n, ...]
+    `Steps`, the same episode           n+1 rows; reward and flags are one row later, with the resulting observation
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     import gymnasium
     from gymnasium import spaces
 
-BARE = "state", "rgb"  # keys of an observation, a vector or an image, that an environment gives by itself
+BARE = "state", "rgb"  # keys for a vector or an image that an environment returns without a dict
 
 
 @dataclass(frozen=True)
 class PlayedEpisode:
-    """One whole episode of n actions.
+    """Complete episode of n actions.
 
     Attributes:
-        seed: that the environment was reset with.
+        seed: seed of the environment's reset.
         obs: key -> [n+1, ...].
         action: [n, ...], in the environment's form.
         reward: [n] float32.
@@ -55,30 +55,30 @@ class PlayedEpisode:
 
 
 def check_name(name: str) -> None:
-    """Refuse, with a UserError, a name that no new dataset can have here; also where Minari is not installed."""
+    """Raise a UserError if a new dataset cannot have this name, or if Minari is not installed."""
     try:
         _minari(name, ".dataset.minari_dataset").parse_dataset_id(name)
-    except (ValueError, TypeError):  # without a version it is the latter
+    except (ValueError, TypeError):  # TypeError if the version is missing
         raise UserError(
-            f"minari:{name}: no name of a Minari dataset; it is [FOLDER/]NAME-vNUMBER, as mine/cartpole-v0, of "
-            "letters, digits, - and _, with two or more of them in FOLDER"
+            f"minari:{name}: not a valid name of a Minari dataset; use [FOLDER/]NAME-vNUMBER, such as "
+            "mine/cartpole-v0, with letters, digits, - and _, and at least two characters in FOLDER"
         ) from None
     if folder(name).exists():
-        raise UserError(f"minari:{name}: is there already; choose another version, or `minari delete {name}`")
+        raise UserError(f"minari:{name}: already exists; choose another version, or run `minari delete {name}`")
 
 
 def write(name: str, episodes: Iterable[PlayedEpisode], env: gymnasium.Env, about: Mapping[str, Any]) -> str:
-    """Write a dataset, with nothing lost: images are stored as they are.
+    """Write a dataset without loss; images are not compressed to JPEG.
 
     Args:
-        name: of a new one, which `check_name` has passed.
-        episodes: in order.
-        env: from `rlcore.envs.make`; its spaces, and what Gymnasium knows of it, are written with the dataset.
-        about: `algorithm_name`, `author`, `description`, `requirements` as Minari has them; `shepherd`, a mapping of
-            JSON values that is kept with them.
+        name: name of the new dataset, checked by `check_name`.
+        episodes: episodes in order.
+        env: environment from `rlcore.envs.make`; its spaces and its Gymnasium spec are stored with the dataset.
+        about: Minari's `algorithm_name`, `author`, `description` and `requirements`, and `shepherd`, a mapping of JSON
+            values that is stored as additional metadata.
 
     Returns:
-        The folder that it lies in.
+        The folder of the dataset.
     """
     buffer = _minari(name, ".data_collector.episode_buffer").EpisodeBuffer
     space: Any = env.observation_space
@@ -99,7 +99,7 @@ def write(name: str, episodes: Iterable[PlayedEpisode], env: gymnasium.Env, abou
     place = folder(name)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what may be told of a dataset and is not
+            warnings.simplefilter("ignore")  # Minari warns about missing optional metadata
             dataset = _minari(name).create_dataset_from_buffers(
                 name,
                 buffers,
@@ -117,9 +117,9 @@ def write(name: str, episodes: Iterable[PlayedEpisode], env: gymnasium.Env, abou
 
 
 def read_spec(name: str) -> EnvSpec:
-    """Observation keys and action of a dataset; keys that no agent can take are left out.
+    """Return observation keys and action of a dataset; keys that agents cannot use are omitted.
 
-    A UserError where it is not there, cannot be read, or its actions are none that can be trained.
+    Raises UserError if the dataset does not exist, cannot be read, or has an unsupported action space.
     """
     dataset, obs = _load(name), {}
     for key, _, leaf in _leaves(dataset.observation_space):
@@ -131,18 +131,18 @@ def read_spec(name: str) -> EnvSpec:
 
 
 def read(name: str, keys: Iterable[str]) -> dict[str, np.ndarray]:
-    """Rows of a dataset, its episodes one behind the other, each with its last observation.
+    """Read the rows of a dataset: its episodes concatenated, each including its last observation.
 
     Args:
-        name: of the dataset.
-        keys: of the observations that are wanted; `read_spec` has them.
+        name: name of the dataset.
+        keys: observation keys to read, among those of `read_spec`.
 
     Returns:
-        obs/<key> [T, ...], action [T, ...] in the environment's form (at an episode's last row, where none was taken,
-        the one before), reward [T] float32, terminated, truncated and is_first [T] bool.
+        obs/<key> [T, ...], action [T, ...] in the environment's form, reward [T] float32, and terminated, truncated and
+        is_first [T] bool. The last row of an episode has no action and repeats the one before.
 
     Raises:
-        UserError: there is no episode, or one is not of the form that its dataset says.
+        UserError: the dataset has no episodes, or an episode has inconsistent lengths.
     """
     dataset = _load(name)
     paths = {key: path for key, path, _ in _leaves(dataset.observation_space)}
@@ -157,7 +157,7 @@ def read(name: str, keys: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def folder(name: str) -> Path:
-    """Folder in which a dataset lies, or would lie."""
+    """Return the folder of a dataset, which need not exist."""
     return _minari(name, ".storage.datasets_root_dir").get_dataset_path(name)
 
 
@@ -180,14 +180,14 @@ def _rows(episode: Any, paths: Mapping[str, tuple[Any, ...]]) -> dict[str, np.nd
 
 
 def _leaves(space: spaces.Space[Any]) -> list[Leaf]:
-    """As the flat dict that `rlcore.envs.make` makes of such observations."""
+    """Return the flattened observation keys, the same as `rlcore.envs.make` uses."""
     if kind_of("", space) == "image":
         return [(BARE[1], (), space)]
     return flat_leaves(space)
 
 
 def _is_bare(env: gymnasium.Env) -> bool:
-    """Tell whether the flat dict of an environment from `make` is one observation, which was no dict before."""
+    """Return True if the observation of the unwrapped environment is a single array, not a dict."""
     return len(found := obs_spaces(env)) == 1 and found.keys() <= {*BARE} and _is_leaf(bare_env(env).observation_space)
 
 
@@ -197,20 +197,20 @@ def _is_leaf(space: spaces.Space[Any]) -> bool:
 
 def _load(name: str) -> Any:
     if not name:
-        raise UserError("minari:: names no dataset; write minari:NAME, as minari:mine/cartpole-v0")
+        raise UserError("minari:: the name is missing; use minari:NAME, such as minari:mine/cartpole-v0")
     package = _minari(name)
     if not (folder(name) / "data").exists():
         there = nearest(name, package.list_local_datasets())
         raise UserError(
-            f"minari:{name}: not in {folder('')}{there}; `minari download {name}` gets one that Minari hosts, "
-            f"`shepherd collect RUN --minari {name}` makes one"
+            f"minari:{name}: not in {folder('')}{there}; `minari download {name}` downloads a dataset hosted by "
+            f"Minari, `shepherd collect RUN --minari {name}` creates one"
         )
     with _tell_mistakes(name):
         return package.load_dataset(name)
 
 
 def _minari(name: str, module: str = "") -> Any:
-    """Minari's package or a module of it, wanted for a dataset."""
+    """Import the `minari` package or a module of it. Raises UserError if it is not installed."""
     try:
         return import_module(f"minari{module}")
     except ImportError:
@@ -219,7 +219,7 @@ def _minari(name: str, module: str = "") -> Any:
 
 @contextmanager
 def _tell_mistakes(name: str) -> Iterator[None]:
-    """Tell of whatever a dataset, which may be anybody's, has that cannot be read, with its name."""
+    """Context manager that converts all errors of reading a dataset, which is not trusted, to a UserError."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Patience with a disk: what is in memory is not given up because it is full for a moment."""
+"""Retries of failed writes, so that data in memory is not lost if the disk is full for a moment."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TypeVar
 
 from rlcore.errors import DiskFault
 
-PAUSES = (1.0, 2.0)  # seconds between the tries; all of them fit well into the time that a signal leaves a trainer
+PAUSES = (1.0, 2.0)  # seconds before each retry; short enough for the time that a trainer has after a signal
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
 def patiently(write: Callable[[], Result]) -> Result:
-    """Call `write`, again a few times and seconds apart while it raises `DiskFault`; gives what it returns."""
+    """Call `write` and return its result; if it raises `DiskFault`, retry after each of `PAUSES`."""
     for pause in PAUSES:
         try:
             return write()
         except DiskFault as fault:
-            log.warning("%s; trying again in %g s", fault, pause)
+            log.warning("%s; retrying in %g s", fault, pause)
             time.sleep(pause)
     return write()

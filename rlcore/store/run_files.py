@@ -1,4 +1,4 @@
-"""Small JSON and YAML files of runs and sweeps, read so that damage is told in one sentence."""
+"""Reading of small JSON and YAML files of runs and sweeps, with one-sentence errors for damaged files."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import yaml
 
 from rlcore.errors import UserError
 
-FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same values, by libyaml in an eighth of the time
-LONG = 20_000  # characters from which on a text may be nested so deeply that libyaml overflows the stack
+FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, which takes an eighth of the time
+LONG = 20_000  # characters; longer texts could be nested so deeply that libyaml overflows the stack
 
 
 def read_mapping(path: Path, fix: str, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the mapping that a JSON or YAML file holds.
+    """Load a mapping from a JSON or YAML file.
 
     Args:
-        path: the file; a name that ends in `.yaml` is read as YAML.
-        fix: what the user can do about a damaged file; the end of the sentence.
-        keys: dotted keys that must be there.
+        path: the file; read as YAML if its name ends in `.yaml`.
+        fix: what the user can do if the file is damaged; appended to the message.
+        keys: dotted keys that are required.
 
     Returns:
         The mapping.
 
     Raises:
-        UserError: the file cannot be read, holds something else, or lacks a key; names the file and the fix.
+        UserError: the file cannot be read, is not a mapping, or lacks a key. The message has the file and the fix.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -49,5 +49,5 @@ def read_mapping(path: Path, fix: str, keys: Sequence[str] = ()) -> dict[str, An
 
 @functools.lru_cache(maxsize=8)
 def _parse(text: str) -> Any:
-    """Return the values of a YAML file: a run's config is read several times at every boundary."""
+    """Parse YAML, cached because a run's config is read several times between stages."""
     return yaml.load(text, FAST if len(text) < LONG else yaml.SafeLoader)

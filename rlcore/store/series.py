@@ -1,4 +1,4 @@
-"""The series of a run: its event log as points, for MLflow, TensorBoard, CSV, DVC, pictures and comparisons alike."""
+"""Metric series of a run, read from its event log for MLflow, TensorBoard, CSV, DVC, plots and comparisons."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from rlcore.store.events import Steps
 Event = dict[str, Any]
 Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, policy steps
 
-RETURN, LENGTH = "Rewards/rew_avg", "Game/ep_len_avg"  # of the episodes that ended in a window while training
-BASELINE = "Evaluation/random_mean"  # sorts behind the return, which is to be the first chart in MLflow
-# Seconds of training until there, over all processes that led the run one after the other; of a processor, those of
-# environments and ranks that are processes too.
+RETURN, LENGTH = "Rewards/rew_avg", "Game/ep_len_avg"  # of training episodes that ended in a window
+BASELINE = "Evaluation/random_mean"  # sorts after the evaluation return, so that MLflow shows that chart first
+# Seconds of training so far, summed over resumes of the run. CPU time includes the processes of environments and ranks.
 WALL, CPU = "Time/wall_s", "Time/cpu_s"
 CLOCKS = (WALL, CPU)
-# An evaluation while training and the final one may be of the same step: other seeds, other numbers of episodes.
+# The names differ, because an evaluation during training and the final one can be at the same step, with other seeds.
 WHILE_TRAINING = {"greedy": "Evaluation/greedy_mean"}
 FINAL = {"greedy": "Test/cumulative_reward", "stochastic": "Test/cumulative_reward_stochastic"}
 
 
 class Told:
-    """Points that were given already, of those that a log may say twice."""
+    """Filter of points that occur twice in a log."""
 
     def __init__(self) -> None:
         self._clocks = {name: Steps() for name in CLOCKS}
         self._others: set[tuple[str, int, float]] = set()
 
     def add(self, name: str, step: int, value: float) -> bool:
-        """Add a point; return True if it is new. A clock has one point a step, whatever its value."""
+        """Add a point; return True if it is new. Points of a clock are equal if their steps are equal."""
         if name in self._clocks:
             return self._clocks[name].add(step)
         known = len(self._others)
@@ -40,9 +39,9 @@ class Told:
 
 
 def points(events: Iterable[Event], told: Told | None = None) -> Iterator[Point]:
-    """Every metric point of the events of a log, in its order, each once.
+    """Yield the metric points of events, in order and without duplicates.
 
-    Who goes on with the events that came since passes the same `told` each time.
+    To process a growing log in several calls, pass the same `told` each time.
     """
     told = told or Told()
     for event in events:
@@ -50,14 +49,14 @@ def points(events: Iterable[Event], told: Told | None = None) -> Iterator[Point]
         for name, value in _values(event).items():
             if not isinstance(value, int | float):
                 continue
-            # Values of a window come once, but for the clock: an evaluation may come at the same step, a moment later.
+            # Window metrics are unique, except clocks, because an evaluation at the same step has a clock too.
             if (name in CLOCKS or event["kind"] != "metrics") and not told.add(name, step, value):
                 continue
             yield name, float(value), when, step
 
 
 class Line(Sequence[tuple[int, float]]):
-    """Points (policy_steps, value) of one metric, ascending, in 16 bytes each."""
+    """Points (policy_steps, value) of one metric, in ascending order, with 16 bytes each."""
 
     def __init__(self, points: Iterable[tuple[int, float]] = ()) -> None:
         self._steps, self._values = array("q"), array("d")
@@ -98,7 +97,7 @@ class Line(Sequence[tuple[int, float]]):
 
 
 def lines(events: Iterable[Event], kept: Sequence[str] | None = None) -> dict[str, Line]:
-    """Points by metric, of all metrics or of those that are `kept`."""
+    """Return metric -> points, for all metrics or only those in `kept`."""
     found: dict[str, Line] = {}
     for name, value, _, step in points(events):
         if kept is None or name in kept:
@@ -107,7 +106,7 @@ def lines(events: Iterable[Event], kept: Sequence[str] | None = None) -> dict[st
 
 
 def evaluations(events: Iterable[Event]) -> list[Event]:
-    """The evaluations while training with their intervals, in the log's order."""
+    """Return the evaluation events during training, in the order of the log."""
     return [e for e in events if e["kind"] == "evaluation" and not e["final"] and e.get("greedy")]
 
 

@@ -90,7 +90,7 @@ def test_a_flip_of_any_bit_of_the_manifest_is_found(run: RunDirectory) -> None:
     whole = (save(run) / "manifest.json").read_bytes()
     unseal(whole)
     for bit in range(8 * len(whole)):
-        with pytest.raises(ValueError, match="not what was written"):
+        with pytest.raises(ValueError, match="changed since it was written"):
             unseal(flipped(bit)(whole))
 
 
@@ -118,7 +118,7 @@ def test_a_file_of_another_checkpoint_of_the_run_is_found(run: RunDirectory, nam
 
 def test_a_checkpoint_under_another_name_is_found(run: RunDirectory) -> None:
     os.rename(save(run, 64), run.checkpoints / "128")
-    assert refusal(run.checkpoints / "128").count("manifest.json does not belong to it") == 1
+    assert refusal(run.checkpoints / "128").count("manifest.json does not belong to this checkpoint") == 1
 
 
 def test_what_is_missing_is_named(run: RunDirectory) -> None:
@@ -178,7 +178,7 @@ def test_the_format_before_is_refused_in_a_sentence(run: RunDirectory) -> None:
     path = save(run)
     manifest = json.loads((path / "manifest.json").read_bytes())
     (path / "manifest.json").write_text(json.dumps({"format": 1, "policy_steps": 64, "files": manifest["files"]}))
-    assert "manifest.json is of format 1, this version reads 2" in refusal(path)
+    assert "manifest.json has format 1, this version reads 2" in refusal(path)
 
 
 # Harm -----------------------------------------------------------------------------------------------------------------
@@ -343,8 +343,8 @@ def test_a_manifest_that_names_other_files_is_refused(
     files = content["files"]
     files[name] = files.pop("learning/state.json") if instead else files["learning/state.json"]
     (path / "manifest.json").write_bytes(seal(content))
-    assert "manifest.json does not belong to it" in refusal(path)
-    with pytest.raises(UserError, match="manifest.json does not belong to it"):
+    assert "manifest.json does not belong to this checkpoint" in refusal(path)
+    with pytest.raises(UserError, match="manifest.json does not belong to this checkpoint"):
         checkpoint.manifest(path)
     assert outside(tmp_path) == before
 
@@ -377,7 +377,7 @@ def test_a_manifest_without_end_is_not_read(run: RunDirectory) -> None:
     path = save(run)
     with open(path / "manifest.json", "ab") as handle:
         handle.truncate(2**40)  # takes no space
-    assert "manifest.json is not what was written" in refusal(path)
+    assert "manifest.json has changed since it was written" in refusal(path)
 
 
 # Names ----------------------------------------------------------------------------------------------------------------

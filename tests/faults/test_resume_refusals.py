@@ -46,9 +46,7 @@ def test_a_run_of_another_checkpoint_format_is_refused_and_left_as_it_is(tmp_pat
         manifest = json.loads((path / "manifest.json").read_bytes())
         (path / "manifest.json").write_text(json.dumps(manifest | {"format": 1}))
     before = files(run)
-    with pytest.raises(
-        UserError, match="manifest.json is of format 1, this version reads 2.*the version that wrote it"
-    ):
+    with pytest.raises(UserError, match="manifest.json has format 1, this version reads 2.*the version that wrote it"):
         Session(run)
     assert files(run) == before
 

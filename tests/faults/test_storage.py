@@ -193,7 +193,7 @@ def test_a_trainer_on_disks_that_fail_ends_with_a_sentence_and_at_last_in_the_sa
     with nothing_lost(run), monkeypatch.context() as patch:
         for name, value in environment(library, run.events, 8, full).items():
             patch.setenv(name, value)
-        with pytest.raises(DiskFault, match=r"events.jsonl: no event can be written \(No space left on device\)"):
+        with pytest.raises(DiskFault, match=r"events.jsonl: cannot write an event \(No space left on device\)"):
             train(run)
     assert good(run)
 
@@ -247,7 +247,7 @@ def test_what_is_in_memory_is_saved_when_a_full_disk_has_space_again(
     assert (saved["policy_steps"], session.policy_steps) == (at, at)  # nothing was trained again
     assert checkpoint.damage(run.path / saved["path"]) is None
     assert pauses == [1.0, 2.0]
-    assert caplog.text.count("(No space left on device); older ones are untouched; trying again in") == 2
+    assert caplog.text.count("(No space left on device); older ones are untouched; retrying in") == 2
 
 
 def test_a_disk_that_stays_full_ends_after_a_few_tries_with_a_failure_of_its_own_kind(

@@ -1,15 +1,15 @@
-"""Checkpoints: directories that are either whole and verified or not there.
+"""Checkpoints: directories that are written atomically and verified when they are read.
 
     checkpoints/<policy_steps>/manifest.json        every file's size and SHA-256; format; policy_steps; its own SHA-256
                                learning/state.json  nested state, tensors replaced by their names
                                learning/tensors.safetensors
                                bookkeeping/state.json  times, metrics not yet logged, versions, the fingerprint
-    checkpoints/chunks/                             what never changes again: written once, referred to by manifests
-    checkpoints/names.json                          which are `latest` and `best`; its own SHA-256
+    checkpoints/chunks/                             data that no longer changes: written once, referred to by manifests
+    checkpoints/names.json                          names of the `latest` and `best` checkpoint; its own SHA-256
 
-Committed by: files in a directory beside the final name, each fsynced; manifest, fsync; rename; fsync of the parent;
-only then are older ones removed. Reading never unpickles: JSON and safetensors. No other folder plays a part, not even
-TMPDIR.
+Order of writing: files in a temporary directory next to the final one, each with fsync; manifest, fsync; rename; fsync
+of the parent. Older checkpoints are removed only after that. Reading never unpickles; all data is JSON or safetensors.
+No other folder is used, not even TMPDIR.
 """
 
 from rlcore.store.checkpoint.chunks import chunks_of as chunks_of

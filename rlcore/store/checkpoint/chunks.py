@@ -1,8 +1,8 @@
-"""Chunks: parts of a state that never change again, each written once beside the checkpoints that refer to it.
+"""Files of chunks: parts of a state that no longer change, each written once and shared by checkpoints.
 
     checkpoints/chunks/<32 digits of its SHA-256>.safetensors
 
-A checkpoint costs what is new since the last one. A chunk that no checkpoint refers to any more is removed.
+A checkpoint therefore writes only data that is new since the last one. A chunk without references is removed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from rlcore.types import Chunk
 if TYPE_CHECKING:
     import torch
 
-FOLDER = "chunks"  # beside the checkpoints
+FOLDER = "chunks"  # next to the checkpoints
 
 
 def chunks_of(state: Any) -> Iterator[Chunk]:
-    """The chunks of a nested state."""
+    """Yield the chunks of a nested state."""
     if isinstance(state, Chunk):
         yield state
     elif isinstance(state, Mapping):
@@ -39,11 +39,14 @@ def chunks_of(state: Any) -> Iterator[Chunk]:
 
 
 def write_chunks(directory: Path, state: Any) -> None:
-    """Make every chunk of a state durable that is not there yet; a DiskFault where the disk refuses.
+    """Write all chunks of a state that are not on disk yet, durably.
 
     Args:
         directory: the run's `checkpoints` folder.
-        state: nested; its chunks know afterwards where they lie.
+        state: nested state; `Chunk.stored` of its chunks is updated.
+
+    Raises:
+        DiskFault: the write failed.
     """
     folder = directory / FOLDER
     new = [chunk for chunk in chunks_of(state) if not _there(chunk, folder)]
@@ -64,7 +67,7 @@ def _there(chunk: Chunk, folder: Path) -> bool:
 
 
 def digest(chunk: Chunk) -> str:
-    """SHA-256 of the file that a chunk is or would be, wherever it is stored."""
+    """Return the SHA-256 of a chunk's file, whether or not it was written already."""
     for entry in chunk.stored.values():
         return entry["sha256"]
     return hashlib.sha256(_content(chunk)).hexdigest()
@@ -80,7 +83,7 @@ def _write(chunk: Chunk, folder: Path) -> dict[str, Any]:
     content = _content(chunk)
     sha256 = hashlib.sha256(content).hexdigest()
     path = folder / f"{sha256[:32]}.safetensors"
-    if not path.exists() or path.read_bytes() != content:  # a killed process may have written it before
+    if not path.exists() or path.read_bytes() != content:  # a process that was killed may have written it already
         temporary = folder / f".{path.name}.tmp-{os.getpid()}"
         write_synced(temporary, content)
         os.rename(temporary, path)
@@ -88,20 +91,29 @@ def _write(chunk: Chunk, folder: Path) -> dict[str, Any]:
 
 
 def entry_of(chunk: Chunk, directory: Path) -> dict[str, Any]:
-    """file, size and sha256 of a chunk that `write_chunks` has made durable."""
+    """Return file, size and sha256 of a chunk that `write_chunks` has written."""
     return chunk.stored[str((directory / FOLDER).absolute())]
 
 
 def chunk_of(entry: Any, directory: Path) -> Chunk:
-    """The chunk that an entry of a checkpoint speaks of; its file is read, and verified, when it is asked for.
+    """Return the chunk of an entry, which is not trusted.
 
-    A `UserError` names the file then, where it is damaged. `ValueError` where `write_chunks` never made such an entry,
-    which may be anybody's.
+    The file is read and verified when `Chunk.columns` is called, which raises UserError if the file is damaged.
+
+    Args:
+        entry: file, size and sha256, from a checkpoint.
+        directory: the run's `checkpoints` folder.
+
+    Returns:
+        The chunk.
+
+    Raises:
+        ValueError: `write_chunks` cannot have written the entry.
     """
     if not isinstance(entry, dict) or set(entry) != {"file", "size", "sha256"}:
-        raise ValueError("no chunk")
+        raise ValueError("not the entry of a chunk")
     if not re.fullmatch(r"[0-9a-f]{32}\.safetensors", str(entry["file"])):
-        raise ValueError("no chunk's name")
+        raise ValueError("not the file name of a chunk")
     return Chunk(functools.partial(_read, directory, entry), {str((directory / FOLDER).absolute()): entry})
 
 
@@ -111,11 +123,11 @@ def _read(directory: Path, entry: dict[str, Any]) -> dict[str, torch.Tensor]:
     try:
         return load(read_whole(directory, f"{FOLDER}/{entry['file']}", {k: entry[k] for k in ("size", "sha256")}))
     except Damage as wrong:
-        raise UserError(f"{directory}: {wrong}; choose a checkpoint that does without it") from None
+        raise UserError(f"{directory}: {wrong}; choose a checkpoint that does not use this chunk") from None
 
 
 def sweep(directory: Path, wanted: Collection[str]) -> None:
-    """Remove all chunks but those of these names."""
+    """Remove all chunk files except those in `wanted`."""
     folder = directory / FOLDER
     for path in folder.iterdir():
         if path.name not in wanted:

@@ -1,4 +1,4 @@
-"""Single files of a checkpoint: regular ones of the size and digest that were written, or what is wrong with them."""
+"""Reading of single files of a checkpoint, with verification of type, size and SHA-256."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ MANIFEST_LIMIT = 1 << 22  # bytes; a manifest has three entries, and one for eac
 
 
 class Damage(Exception):
-    """Fault of a checkpoint, naming the file."""
+    """Damaged checkpoint; the message names the file."""
 
 
 class Unreadable(Damage):
-    """A checkpoint that may be good and cannot be read by this version, this user or now: never passed over."""
+    """Checkpoint that this version or user cannot read now, but which may be good; it must not be skipped."""
 
 
 def read_json(data: bytes, name: str) -> Any:
-    """The JSON value in a file's bytes; UserError, naming the file, where there is none."""
+    """Parse JSON. Raises UserError, with the file's name, if it is invalid."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise UserError(f"{name} is not JSON that can be read") from None
+        raise UserError(f"{name} is not valid JSON") from None
 
 
 def read_whole(path: Path, name: str, entry: Mapping[str, Any]) -> bytes:
-    """A file's content; `Damage` where it is not of the size and SHA-256 of its entry."""
+    """Return a file's content. Raises Damage if its size or SHA-256 differs from its entry in the manifest."""
     data = read(path, name, entry)
     if entry != {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}:
-        raise Damage(f"{name} is not what was written")
+        raise Damage(f"{name} has changed since it was written")
     return data
 
 
 def read(path: Path, name: str, entry: Any) -> bytes:
-    """A file's content, if it is a regular file of the size that was written; no link, pipe or device is followed."""
+    """Return the content of a regular file of the expected size; links, pipes and devices are refused."""
     try:
         descriptor = os.open(path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as handle:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise Damage(f"{name} is not a file")
+                raise Damage(f"{name} is not a regular file")
             fits = status.st_size <= MANIFEST_LIMIT if entry is None else status.st_size == _size(entry)
             if not fits:
-                raise Damage(f"{name} is not what was written")
+                raise Damage(f"{name} has changed since it was written")
             return handle.read()
     except OSError as error:
         kind = Unreadable if error.errno in TRANSIENT else Damage

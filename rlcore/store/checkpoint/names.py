@@ -1,4 +1,4 @@
-"""Choose a checkpoint: the newest that is good, the latest, the best; and which of them are kept."""
+"""Choice of checkpoints (newest, latest, best), and removal of old ones."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 
 def newest_first(directory: Path) -> Iterator[Path]:
-    """Checkpoints of a run by falling policy steps, damaged ones too.
+    """Yield the checkpoints of a run in descending order of policy steps, including damaged ones.
 
-    Those of earlier versions are called by env steps, a few in a hundred less: the order is the same.
+    Earlier versions named checkpoints by env steps, which are a few percent fewer; the order is the same.
     """
     names = [p for p in directory.iterdir() if _is_numbered(p.name)] if directory.is_dir() else []
     yield from sorted(names, key=lambda p: -int(p.name))
@@ -41,7 +41,7 @@ def _is_numbered(name: Any) -> bool:
 
 
 def find(directory: Path, policy_steps: int) -> Path | None:
-    """The checkpoint after so many policy steps, or None; one of an earlier version has another name."""
+    """Return the checkpoint at `policy_steps`, or None; also finds checkpoints of earlier versions by their content."""
     if (directory / str(policy_steps)).exists():
         return directory / str(policy_steps)
     older = [path for path in newest_first(directory) if int(path.name) < policy_steps and not damage(path, False)]
@@ -49,7 +49,7 @@ def find(directory: Path, policy_steps: int) -> Path | None:
 
 
 def policy_steps(path: Path) -> int:
-    """Policy steps of a checkpoint: its name, but for those of earlier versions and for damaged ones, as near it."""
+    """Return the policy steps of a checkpoint, or the number in its name if it is damaged."""
     try:
         return manifest(path)["policy_steps"]
     except UserError:
@@ -57,17 +57,24 @@ def policy_steps(path: Path) -> int:
 
 
 def newest_good(directory: Path, with_chunks: bool = False) -> Path | None:
-    """The newest checkpoint that verifies, or None; says loudly which were skipped and why.
+    """Return the newest good checkpoint, or None. Each damaged checkpoint that is skipped is logged as a warning.
 
-    One that may be good and cannot be read (of another format, or not ours to read) is never passed over: `UserError`.
-    Its chunks are verified too where training is to go on from it; whoever wants the policy needs none of them.
+    Args:
+        directory: the run's `checkpoints` folder.
+        with_chunks: also verify the chunks, which are needed to resume training, but not to load the policy.
+
+    Returns:
+        The checkpoint's directory, or None.
+
+    Raises:
+        UserError: a checkpoint may be good but cannot be read (another format, no permission); it is not skipped.
     """
     found = _newest_verified(directory, with_chunks)
     return found and found[0]
 
 
 def load_newest(directory: Path, with_chunks: bool = False) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
-    """The newest checkpoint that verifies, as `newest_good` finds it, and what it holds, as `load` gives it."""
+    """Load the newest good checkpoint: its path and the result of `load`; see `newest_good`."""
     found = _newest_verified(directory, with_chunks)
     if found is None:
         return None
@@ -77,7 +84,7 @@ def load_newest(directory: Path, with_chunks: bool = False) -> tuple[Path, dict[
 
 
 def newest_bookkeeping(directory: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The newest checkpoint that verifies, as `newest_good` finds it, and its bookkeeping, which needs no torch."""
+    """Load only the bookkeeping of the newest good checkpoint, without importing torch; see `newest_good`."""
     found = _newest_verified(directory, with_chunks=False)
     if found is None:
         return None
@@ -91,14 +98,17 @@ def _newest_verified(directory: Path, with_chunks: bool) -> tuple[Path, dict[str
         try:
             return path, read_files(path, with_chunks)
         except Unreadable as wrong:
-            raise UserError(f"checkpoint {path}: {wrong}; mend that, or go on with the version that wrote it") from None
+            raise UserError(f"checkpoint {path}: {wrong}; correct that, or use the version that wrote it") from None
         except Damage as wrong:
             log.warning("checkpoint %s is damaged and was skipped: %s", path, wrong)
     return None
 
 
 def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
-    """The checkpoint that `latest`, `best` or a number of policy steps names; a `UserError` lists those there are."""
+    """Return the checkpoint for `latest`, `best` or a number of policy steps.
+
+    Raises UserError, with a list of the existing ones, if there is none.
+    """
     there = [p.name for p in newest_first(run.checkpoints)]
     if not there:
         raise UserError(f"{run.path}: no checkpoint yet")
@@ -118,7 +128,7 @@ def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
 
 
 def choose(run: RunDirectory) -> Path:
-    """The checkpoint whose policy stands for a run: the best by the evaluations while training, else the latest."""
+    """Return the checkpoint that represents a run: the best by evaluations during training, or else the latest."""
     try:
         path = resolve(run, "best")
     except UserError:
@@ -126,20 +136,20 @@ def choose(run: RunDirectory) -> Path:
     wrong = damage(path, with_chunks=False)
     if wrong is None:
         return path
-    log.warning("best checkpoint %s is damaged (%s); the latest stands in for it", path, wrong)
+    log.warning("best checkpoint %s is damaged (%s); using the latest instead", path, wrong)
     return resolve(run, "latest")
 
 
 def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
-    """Let `latest` name a checkpoint and remove older ones: all but it, the best and the newest `keep` scheduled ones.
+    """Set `latest` to a checkpoint, and remove older ones except the best and the newest `keep` scheduled ones.
 
-    Those beyond it are damaged ones that a resume skipped: they count for nothing here, and training writes them anew
-    when it comes there. A disk that refuses fails no run.
+    Checkpoints after it are damaged ones that a resume skipped. They are ignored, and training will overwrite them. If
+    the disk fails, a warning is logged and the run continues.
 
     Args:
-        run: whose.
-        keep: how many; None = all.
-        saved: the checkpoint that was just made durable.
+        run: the run.
+        keep: number of scheduled checkpoints to keep; None: all.
+        saved: the checkpoint that was just written.
     """
     try:
         names = _names(run) | {"latest": saved.name}
@@ -155,11 +165,11 @@ def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
             manifests = [read_manifest(path) for path in newest_first(run.checkpoints)]
             chunks.sweep(run.checkpoints, {name for each in manifests for name in each.get("chunks", {})})
     except (OSError, RunError, Damage) as error:
-        log.warning("%s: older checkpoints stay for now: %s", run.checkpoints, error)
+        log.warning("%s: older checkpoints could not be removed yet: %s", run.checkpoints, error)
 
 
 def _is_scheduled(path: Path) -> bool:
-    """Return whether a checkpoint counts for `checkpoint.keep_last`; those of earlier versions and damaged ones do."""
+    """Return True if a checkpoint counts for `checkpoint.keep_last`; damaged ones and those of earlier versions do."""
     try:
         return read_manifest(path).get("scheduled", True) is not False
     except Damage:
@@ -167,7 +177,7 @@ def _is_scheduled(path: Path) -> bool:
 
 
 def name_best(run: RunDirectory, path: Path) -> None:
-    """Let `best` name this checkpoint; `DiskFault` where the disk refuses."""
+    """Set `best` to this checkpoint. Raises DiskFault if the write fails."""
     _write_names(run, _names(run) | {"best": path.name})
 
 
@@ -176,22 +186,22 @@ def _write_names(run: RunDirectory, names: Mapping[str, str]) -> None:
 
 
 def _names(run: RunDirectory) -> dict[str, str]:
-    """`latest` and `best` as far as there are any; a damaged file is made good from the event log, and it is said."""
+    """Read `latest` and `best`, if they exist. If the file is damaged, warn and determine `best` from the event log."""
     try:
         names = unseal(run.names.read_bytes())
         if all(_is_numbered(name) for name in names.values()):
             return names
-        wrong = "it names no checkpoint"
+        wrong = "a name is not that of a checkpoint"
     except FileNotFoundError:
         return _best_of_log(run)
     except (OSError, ValueError) as error:
         wrong = str(error)
-    log.warning("%s is damaged (%s): the best checkpoint is found anew from the event log", run.names, wrong)
+    log.warning("%s is damaged (%s): the best checkpoint is determined from the event log", run.names, wrong)
     return _best_of_log(run)
 
 
 def _best_of_log(run: RunDirectory) -> dict[str, str]:
-    """The last evaluation while training that was as good as any before it."""
+    """Determine `best` from the event log: the highest mean return during training, the last one if equal."""
     events = history(run.events).evaluations
     best = max(events, key=lambda e: (e["greedy"]["mean"], e["policy_steps"]), default=None)
     path = find(run.checkpoints, best["policy_steps"]) if best else None

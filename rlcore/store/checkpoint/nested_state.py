@@ -1,7 +1,7 @@
-"""Nested state as two byte strings: JSON for the shape, safetensors for the numbers. Nothing is ever unpickled.
+"""Encoding of nested state as JSON for the structure and safetensors for the tensors, without pickle.
 
-What is decoded may be anybody's: every way in which it can be wrong ends in one sentence, and the memory that decoding
-takes is bounded by the size of what is decoded.
+Decoded data is not trusted. Every invalid input leads to a one-sentence error, and decoding takes no more memory than
+the input's size requires.
 """
 
 from __future__ import annotations
@@ -19,10 +19,17 @@ from rlcore.types import Chunk
 
 
 def encode(state: Any, entry_of: Callable[[Chunk], Any] | None = None) -> tuple[bytes, bytes]:
-    """Dicts (text or integer keys), lists, tensors, arrays and JSON values as two byte strings: the shape, the numbers.
+    """Encode a nested state as structure and tensors.
 
-    `entry_of` tells by which JSON value a chunk is found again; without it, all that it holds is in there.
-    `TypeError`, naming its place, where something else is in there.
+    Args:
+        state: dicts with string or integer keys, lists, tensors, arrays, chunks and JSON values.
+        entry_of: returns a JSON value that identifies a chunk; None: the content of chunks is included.
+
+    Returns:
+        JSON of the structure, and safetensors.
+
+    Raises:
+        TypeError: the state contains a value of another type; the message has its path.
     """
     from safetensors.torch import save
 
@@ -37,17 +44,27 @@ def decode(
     names: tuple[str, str] = ("the shape", "the tensors"),
     chunk: Callable[[Any], Chunk] | None = None,
 ) -> Any:
-    """The state that `encode` was given; tuples come back as lists. `chunk` finds one by its entry.
+    """Decode the outputs of `encode`; tuples become lists.
 
-    `UserError` where `encode` never wrote this: it calls the two files by their `names`.
+    Args:
+        shape: JSON of the structure.
+        tensors: safetensors.
+        names: names of the two files, for error messages.
+        chunk: returns the chunk of an entry.
+
+    Returns:
+        The state.
+
+    Raises:
+        UserError: `encode` cannot have written the data.
     """
     numbers = _read_tensors(tensors, names[1])
     try:
         state = _join(read_json(shape, names[0]), numbers, chunk)
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise UserError(f"{names[0]} holds what no checkpoint holds") from None
+        raise UserError(f"{names[0]} is not the state of a checkpoint") from None
     if numbers:
-        raise UserError(f"{names[1]} holds tensors that {names[0]} does not name")
+        raise UserError(f"{names[1]} has tensors that {names[0]} does not refer to")
     return state
 
 
@@ -56,12 +73,12 @@ def _read_tensors(data: bytes, name: str) -> dict[str, torch.Tensor]:
 
     try:
         return load(data)
-    except Exception as error:  # whatever the parser makes of it: the types differ by version and by fault
-        raise UserError(f"{name} is not safetensors that can be read ({type(error).__name__})") from None
+    except Exception as error:  # error types of the parser differ between versions
+        raise UserError(f"{name} is not a valid safetensors file ({type(error).__name__})") from None
 
 
 def _split(value: Any, name: str, tensors: dict[str, torch.Tensor], entry_of: Callable[[Chunk], Any] | None) -> Any:
-    """JSON with {"tensor": name} or {"array": name} in place of tensors and arrays, which go to `tensors`."""
+    """Convert to JSON values, with {"tensor": name} or {"array": name} for tensors, which are added to `tensors`."""
     if isinstance(value, Chunk):
         if entry_of is not None:
             return {"chunk": entry_of(value)}
@@ -79,11 +96,11 @@ def _split(value: Any, name: str, tensors: dict[str, torch.Tensor], entry_of: Ca
         return value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"{name}: a {type(value).__name__} cannot go into a checkpoint")
+    raise TypeError(f"{name}: a {type(value).__name__} cannot be stored in a checkpoint")
 
 
 def _put(tensor: torch.Tensor, name: str, tensors: dict[str, torch.Tensor]) -> str:
-    """Store a tensor and return the name it got: keys "a/b" and "a", "b" would both be called a/b."""
+    """Store a tensor under a unique name and return it; the key "a/b" and the keys "a", "b" would both give a/b."""
     while name in tensors:
         name += "'"
     tensors[name] = tensor
@@ -93,13 +110,13 @@ def _put(tensor: torch.Tensor, name: str, tensors: dict[str, torch.Tensor]) -> s
 def _plain_key(key: Any) -> str | int:
     if isinstance(key, (str, int)):
         return key
-    raise TypeError(f"a {type(key).__name__} cannot name a checkpoint entry")
+    raise TypeError(f"a {type(key).__name__} cannot be a key in a checkpoint")
 
 
 def _join(shape: Any, tensors: dict[str, torch.Tensor], chunk: Callable[[Any], Chunk] | None) -> Any:
-    """The state of a shape that `_split` made; takes the tensors out as it comes to them, so each belongs to one."""
+    """Return the state of a structure from `_split`; removes each used tensor, so that none is used twice."""
     if isinstance(shape, list):
-        raise TypeError("a list that is not marked as one")
+        raise TypeError("a list without the key 'list'")
     if not isinstance(shape, dict):
         return shape
     ((kind, content),) = shape.items()

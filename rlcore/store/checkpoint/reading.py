@@ -1,4 +1,4 @@
-"""Reading one checkpoint: what is returned is what was verified, byte for byte, or the file at fault is named."""
+"""Reading and verification of a checkpoint. Errors name the damaged file."""
 
 from __future__ import annotations
 
@@ -28,17 +28,25 @@ FOLDERS = {
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The learning and bookkeeping states of a checkpoint, as `save` was given them; tuples come back as lists.
+    """Load the learning and bookkeeping states of a checkpoint; tuples become lists.
 
-    They are made of the very bytes that were verified; a chunk is read and verified when its columns are asked for.
-    `UserError`, naming the file, where it is damaged, of another format or holds what no `save` writes.
+    All files are verified. A chunk is read and verified when its columns are requested.
+
+    Args:
+        path: the checkpoint's directory.
+
+    Returns:
+        The learning state and the bookkeeping state, as passed to `save`.
+
+    Raises:
+        UserError: the checkpoint is damaged, has another format, or was not written by `save`.
     """
     with in_a_sentence(path):
         return decode(read_files(path), path)
 
 
 def decode(files: Mapping[str, bytes], path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Learning and bookkeeping from the very bytes of a checkpoint that were verified; chunks are read when wanted."""
+    """Decode the learning and bookkeeping states from verified files; chunks are read later, on request."""
     from rlcore.store.checkpoint import nested_state  # torch
 
     learning = nested_state.decode(
@@ -48,22 +56,22 @@ def decode(files: Mapping[str, bytes], path: Path) -> tuple[dict[str, Any], dict
         chunk=functools.partial(chunk_of, directory=path.absolute().parent),
     )
     if not isinstance(learning, dict):
-        raise Damage("learning/state.json holds no state")
+        raise Damage("learning/state.json has no state")
     return learning, decode_bookkeeping(files)
 
 
 def decode_bookkeeping(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Bookkeeping alone, for which no torch is needed, from the very bytes of a checkpoint that were verified."""
+    """Decode only the bookkeeping from verified files, without importing torch."""
     name = "bookkeeping/state.json"
     bookkeeping = read_json(files[name], name)
     if not isinstance(bookkeeping, dict):
-        raise Damage(f"{name} holds no state")
+        raise Damage(f"{name} has no state")
     return bookkeeping
 
 
 @contextmanager
 def in_a_sentence(path: Path) -> Iterator[None]:
-    """Tell what is wrong with a checkpoint as a `UserError` that names it."""
+    """Context manager that converts errors about a checkpoint to a UserError with its path."""
     try:
         yield
     except (Damage, UserError) as wrong:
@@ -71,7 +79,10 @@ def in_a_sentence(path: Path) -> Iterator[None]:
 
 
 def manifest(path: Path) -> dict[str, Any]:
-    """format, policy_steps, files {name: {size, sha256}}, digest: SHA-256 over the learning part's names and hashes."""
+    """Return the manifest: format, policy_steps, files {name: {size, sha256}}, and digest.
+
+    The digest is the SHA-256 over names and hashes of the learning files. Raises UserError if the manifest is damaged.
+    """
     with in_a_sentence(path):
         content = read_manifest(path)
         if "policy_steps" not in content:
@@ -81,21 +92,26 @@ def manifest(path: Path) -> dict[str, Any]:
 
 
 def _read_policy_steps(path: Path, content: Mapping[str, Any]) -> int:
-    """The policy steps of a checkpoint that an earlier version called by its env steps."""
+    """Return the policy steps of a checkpoint of an earlier version, which was named by its env steps."""
     name = "learning/state.json"
     state = json.loads(read_whole(path, name, content["files"][name]))
     try:
         for key in ("ranks", "0", "collector", "policy_steps"):
             state = dict(state["items"])[key]
-    except KeyError:  # of a version that did not count them
+    except KeyError:  # written by a version that did not count policy steps
         return content["env_steps"]
     return state
 
 
 def damage(path: Path, with_chunks: bool = True) -> str | None:
-    """Fault of a checkpoint, naming the file, or None when every byte is as it was written.
+    """Verify a checkpoint; return why it is damaged, with the file's name, or None if it is good.
 
-    Without its chunks, what a policy needs is read and nothing else: a replay memory may be many times as large.
+    Args:
+        path: the checkpoint's directory.
+        with_chunks: also verify the chunks. A policy does not need them, and replay buffers can be much larger.
+
+    Returns:
+        The reason, or None.
     """
     try:
         read_files(path, with_chunks)
@@ -105,9 +121,9 @@ def damage(path: Path, with_chunks: bool = True) -> str | None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """format, policy_steps, files {name: {size, sha256}}; `Damage` where they are not what was written here.
+    """Return the manifest's format, policy_steps and files {name: {size, sha256}}. Raises Damage if it is damaged.
 
-    Earlier versions have `env_steps` in place of policy_steps, and in the checkpoint's name.
+    Checkpoints of earlier versions have `env_steps` instead of policy_steps, also in their name.
     """
     data = read(path, "manifest.json", None)
     try:
@@ -115,21 +131,21 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except ValueError:
         other = _format(data)
         if other not in (None, FORMAT):
-            raise Unreadable(f"manifest.json is of format {other}, this version reads {FORMAT}") from None
-        raise Damage("manifest.json is not what was written") from None
+            raise Unreadable(f"manifest.json has format {other}, this version reads {FORMAT}") from None
+        raise Damage("manifest.json has changed since it was written") from None
     if content.get("format") != FORMAT:
-        raise Damage(f"manifest.json is of another format than {FORMAT}, which this version reads")
+        raise Damage(f"manifest.json does not have format {FORMAT}, which this version reads")
     files = content.get("files")
     if not isinstance(content.get("chunks", {}), dict):
-        raise Damage("manifest.json is not what was written")
+        raise Damage("manifest.json has changed since it was written")
     steps = str(content.get("policy_steps", content.get("env_steps")))
     if not isinstance(files, dict) or set(files) != set(FILES) or steps != path.absolute().name:
-        raise Damage("manifest.json does not belong to it")
+        raise Damage("manifest.json does not belong to this checkpoint")
     return content
 
 
 def _format(data: bytes) -> int | None:
-    """The format that a manifest which we did not write names."""
+    """Return the format number in an invalid manifest, or None."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
@@ -139,9 +155,9 @@ def _format(data: bytes) -> int | None:
 
 
 def read_files(path: Path, with_chunks: bool = False) -> dict[str, bytes]:
-    """The contents of a checkpoint's `FILES` by name; `Damage` where one byte is not as its manifest says.
+    """Return the contents of a checkpoint's `FILES` by name. Raises Damage if a file differs from the manifest.
 
-    `with_chunks` verifies the chunks as well.
+    If `with_chunks` is True, the chunks are verified too.
     """
     manifest = read_manifest(path)
     entries = manifest["files"]
@@ -161,6 +177,6 @@ def _check_folder(path: Path, folder: str, expected: set[str]) -> None:
         kind = Unreadable if error.errno in TRANSIENT else Damage
         raise kind(f"{folder or path.name} cannot be read ({error.strerror})") from None
     if strange:
-        wrong = "is missing" if strange[0] in expected else "does not belong to it"
-        # repr: the name is somebody else's, and may hold what moves a terminal's cursor
+        wrong = "is missing" if strange[0] in expected else "does not belong to this checkpoint"
+        # repr, because the name is not trusted and can contain control characters
         raise Damage(f"{os.path.join(folder, strange[0])!r} {wrong}")

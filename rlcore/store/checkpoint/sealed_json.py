@@ -1,4 +1,4 @@
-"""Small JSON files that protect themselves: any changed byte, a space too, is found when they are read."""
+"""Small JSON files with a checksum of their own, so that every changed byte is detected."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
-    """JSON of an object with `sha256`, the digest of all the rest. The same content always gives the same bytes."""
+    """Return JSON of an object with an added key `sha256`, the digest of all other keys; deterministic."""
     body = {key: value for key, value in content.items() if key != "sha256"}
     return _canonical(body | {"sha256": hashlib.sha256(_canonical(body)).hexdigest()})
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """The content that `seal` was given, without the digest; `ValueError` where `seal` did not make these bytes."""
+    """Return the content passed to `seal`. Raises ValueError if the bytes are not an output of `seal`."""
     try:
         content = json.loads(data)
         if isinstance(content, dict) and seal(content) == data:
             return {key: value for key, value in content.items() if key != "sha256"}
     except (ValueError, RecursionError):
-        raise ValueError("not what was written") from None
-    raise ValueError("not what was written")
+        raise ValueError("changed since it was written") from None
+    raise ValueError("changed since it was written")
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

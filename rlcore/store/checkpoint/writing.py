@@ -1,4 +1,4 @@
-"""Writing one checkpoint: durable under its name in one step, or not there."""
+"""Durable and atomic writing of a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def save(
     replace: bool = False,
     scheduled: bool = True,
 ) -> Path:
-    """Write one checkpoint durably.
+    """Write a checkpoint durably and atomically.
 
-    A disk with less free space than two of it is warned of and tried all the same: training may end before the disk is
-    full, and a full one costs nothing that is there already.
+    If the free disk space is less than twice its size, a warning is logged, and the checkpoint is written anyway:
+    training may end before the disk is full, and a failed write does not damage existing checkpoints.
 
     Args:
         directory: the run's `checkpoints` folder.
-        policy_steps: names the checkpoint.
+        policy_steps: name of the checkpoint.
         learning: nested dicts and lists of tensors, arrays, chunks and JSON values.
         bookkeeping: JSON values.
-        replace: one of that name that verifies makes room; else it is kept, since a run comes to the same bits there.
-        scheduled: the schedule of checkpoints has one here; `prune` does not count the others (of evaluations, and of
-            interruptions).
+        replace: overwrite a good checkpoint of that name. By default it is kept, because training is deterministic and
+            would write the same bits.
+        scheduled: False for checkpoints of evaluations and interruptions, which `prune` does not count.
 
     Returns:
         The checkpoint's directory.
 
     Raises:
-        DiskFault: the disk refused; what was there before is untouched.
+        DiskFault: the write failed; existing checkpoints are unchanged.
     """
     final = directory / str(policy_steps)
     temporary = directory / f".{policy_steps}.tmp-{os.getpid()}"
@@ -59,7 +59,7 @@ def save(
             _write(temporary, policy_steps, learning, bookkeeping, scheduled)
             move_aside(final)
             os.rename(temporary, final)
-        sync_directory(directory)  # also for one that is there: its writer may have died before this line
+        sync_directory(directory)  # also for an existing one, because its writer may have died before this line
     except OSError as error:
         _remove(temporary)
         raise DiskFault(
@@ -99,19 +99,19 @@ def _write(
 def _warn_of_space(directory: Path, size: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < 2 * size:
-        log.warning("%s: %d bytes are free and a checkpoint takes %d; free some space", directory, free, size)
+        log.warning("%s: only %d bytes are free, a checkpoint takes %d; free some space", directory, free, size)
 
 
 def move_aside(path: Path) -> None:
-    """Take a checkpoint's name from it in one step, so that a kill leaves no half of it under that name."""
+    """Rename a checkpoint to a temporary name atomically, so that a kill leaves no partial checkpoint."""
     if os.path.lexists(path):
         os.rename(path, path.with_name(f".{path.name}.tmp-{os.getpid()}-old"))
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what has no name any more, and what a killed writer left; the run's lock sees to it that no other writes.
+    """Remove temporary folders, including those of killed writers; the run's lock ensures that nothing else writes.
 
-    What the disk does not let go is tried again with the next checkpoint.
+    If a removal fails, it is retried with the next checkpoint.
     """
     for leftover in directory.glob(".[0-9]*.tmp-*"):
         _remove(leftover)

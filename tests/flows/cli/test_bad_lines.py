@@ -85,7 +85,7 @@ LINES = [
         "'x' matches no parameter",
     ),
     ("stage make-env new exp=ppo algo.lr_schedule=[]", "cannot be combined with algo.anneal_lr=true"),
-    ("stage make-env new exp=sac buffer.load_from=minari:", "minari:: names no dataset"),
+    ("stage make-env new exp=sac buffer.load_from=minari:", "minari:: the name is missing"),
     ("stage make-env new exp=sac env.id=CartPole-v1", "sac takes continuous actions"),
     ("stage make-env new exp=ppo fabric.devices=two", "fabric.devices=two: "),
     ("stage make-env new exp=ppo metric.logger=5", "metric.logger=5: must be a mapping"),

@@ -64,7 +64,7 @@ def test_a_manifest_that_says_nothing_is_damage(run: RunDirectory, content: byte
 def test_a_manifest_of_another_checkpoint_is_damage(run: RunDirectory) -> None:
     first, second = save(run, 64), save(run, 128)
     (second / "manifest.json").write_bytes((first / "manifest.json").read_bytes())
-    assert checkpoint.damage(second) == "manifest.json does not belong to it"
+    assert checkpoint.damage(second) == "manifest.json does not belong to this checkpoint"
 
 
 def test_a_file_that_does_not_belong_is_damage(run: RunDirectory) -> None:
@@ -232,12 +232,12 @@ def test_pruning_that_the_disk_refuses_fails_no_run(
 
     monkeypatch.setattr(os, "replace", full)
     checkpoint.prune(run, 1, run.checkpoints / "128")
-    assert "older checkpoints stay for now" in caplog.text
+    assert "older checkpoints could not be removed yet" in caplog.text
     assert len(list(checkpoint.newest_first(run.checkpoints))) == 2
 
 
 def test_a_manifest_that_is_damaged_is_told_in_a_sentence(run: RunDirectory) -> None:
     path = save(run, 64)
     (path / "manifest.json").write_bytes(b"{")
-    with pytest.raises(UserError, match="manifest.json is not what was written"):
+    with pytest.raises(UserError, match="manifest.json has changed since it was written"):
         checkpoint.manifest(path)

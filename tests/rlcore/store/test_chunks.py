@@ -151,7 +151,7 @@ def test_an_entry_that_nobody_wrote_is_a_sentence(tmp_path: Path, entry: Any) ->
     from rlcore.store.checkpoint.chunks import chunk_of
 
     shape = json.dumps({"chunk": entry}).encode()
-    with pytest.raises(UserError, match="holds what no checkpoint holds"):
+    with pytest.raises(UserError, match="is not the state of a checkpoint"):
         nested_state.decode(shape, nested_state.encode({})[1], chunk=lambda given: chunk_of(given, tmp_path))
 
 

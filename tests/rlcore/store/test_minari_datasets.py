@@ -86,12 +86,14 @@ def test_rounds_and_kinds_of_action_play_other_episodes_and_a_name_is_taken_once
     )
     assert first == again and first[0][0] != other[0][0] and first[0][0] == random[0][0] and first != random
     assert minari.load_dataset("c-v0").storage.metadata["algorithm_name"] == "random"
-    with pytest.raises(UserError, match=r"^minari:a-v0: is there already; .*`minari delete a-v0`"):
+    with pytest.raises(UserError, match=r"^minari:a-v0: already exists; .*`minari delete a-v0`"):
         collect_episodes(run, path, "a-v0", 3)
     for wrong in ("a", "a-v", "a b-v0", "a/b-v0"):
-        with pytest.raises(UserError, match=r"no name of a Minari dataset; it is \[FOLDER/\]NAME-vNUMBER") as refused:
+        with pytest.raises(
+            UserError, match=r"not a valid name of a Minari dataset; use \[FOLDER/\]NAME-vNUMBER"
+        ) as refused:
             minari_datasets.check_name(wrong)
-        assert "two or more of them in FOLDER" in str(refused.value)
+        assert "at least two characters in FOLDER" in str(refused.value)
         assert "v0-v0" not in str(refused.value)
 
 
@@ -243,19 +245,22 @@ def test_a_dataset_of_other_spaces_is_refused_by_what_differs() -> None:
         (spec_for(six, rgb=Odd.observation_space["image"]), "it has no observation 'rgb', only state"),
         (
             spec_for(six, state=spaces.Box(-1, 1, (4,), np.float32)),
-            r"its observation 'state' is \[3\] of float32, the environment's \[4\] of float32",
+            r"its observation 'state' is \[3\] of float32, but the environment's is \[4\] of float32",
         ),
-        (spec_for(six, state=spaces.Discrete(3)), r"'state' is \[3\] of float32, the environment's 3 values from 0"),
+        (
+            spec_for(six, state=spaces.Discrete(3)),
+            r"'state' is \[3\] of float32, but the environment's is 3 values from 0",
+        ),
         (
             spec_for(spaces.Box(-1, 1, (1,), np.float32), state=box),
-            r"its actions are Box \[1\] from -2 to 2, the environment's Box \[1\] from -1 to 1",
+            r"its actions are Box \[1\] from -2 to 2, but the environment's are Box \[1\] from -1 to 1",
         ),
         (
             spec_for(spaces.Discrete(2, start=1), state=box),
-            r"the environment's Discrete \[2\] from \[1\], of shape \[\]",
+            r"but the environment's are Discrete \[2\] from \[1\], of shape \[\]",
         ),
     ):
-        with pytest.raises(UserError, match=rf"^minari:vector-v0: .*{sentence}; name a dataset of Odd-v0$"):
+        with pytest.raises(UserError, match=rf"^minari:vector-v0: .*{sentence}; choose a dataset of Odd-v0$"):
             datasets.refuse_unfit("minari:vector-v0", spec)
 
 
@@ -265,7 +270,7 @@ def test_what_is_not_there_is_told_with_what_to_do(tmp_path: Path, monkeypatch: 
         UserError, match=r"^minari:mine-v1: not in .*did you mean 'mine-v0'\?; `minari download mine-v1`"
     ):
         datasets.read_spec("minari:mine-v1")
-    with pytest.raises(UserError, match=r"nowhere: no dataset can be read there .*give minari:NAME"):
+    with pytest.raises(UserError, match=r"nowhere: cannot read a dataset .*give minari:NAME"):
         datasets.read_spec(str(tmp_path / "nowhere"))
     (tmp_path / "minari/mine-v0/data/main_data.hdf5").write_bytes(b"torn")
     with pytest.raises(UserError, match=r"^minari:mine-v0: cannot be read: "):

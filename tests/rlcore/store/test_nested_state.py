@@ -71,24 +71,27 @@ def test_the_same_state_gives_the_same_bytes() -> None:
 
 @pytest.mark.parametrize("wrong", [{"f": print}, {"s": {1, 2}}, [object()]])
 def test_anything_else_is_refused_with_its_place(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"/[fs0]: a .* cannot go into a checkpoint"):
+    with pytest.raises(TypeError, match=r"/[fs0]: a .* cannot be stored in a checkpoint"):
         nested_state.encode(wrong)
 
 
 def test_keys_of_another_type_are_refused() -> None:
-    with pytest.raises(TypeError, match="a tuple cannot name a checkpoint entry"):
+    with pytest.raises(TypeError, match="a tuple cannot be a key in a checkpoint"):
         nested_state.encode({(1, 2): 3})
 
 
 @pytest.mark.parametrize(
     ("shape", "says"),
     [
-        (b'{"items": [["w", {"tensor": "/w"}]]', "shape.json is not JSON"),
-        (b"[" * 100_000, "shape.json is not JSON"),
-        (b'{"items": [["w", {"tensor": "/v"}]]}', "shape.json holds what no checkpoint holds"),
-        (b'{"items": [["w", {"object": "/w"}]]}', "shape.json holds what no checkpoint holds"),
-        (b'{"items": [["v", {"tensor": "/w"}], ["w", {"tensor": "/w"}]]}', "shape.json holds what no checkpoint holds"),
-        (b'{"items": []}', "numbers.safetensors holds tensors that shape.json does not name"),
+        (b'{"items": [["w", {"tensor": "/w"}]]', "shape.json is not valid JSON"),
+        (b"[" * 100_000, "shape.json is not valid JSON"),
+        (b'{"items": [["w", {"tensor": "/v"}]]}', "shape.json is not the state of a checkpoint"),
+        (b'{"items": [["w", {"object": "/w"}]]}', "shape.json is not the state of a checkpoint"),
+        (
+            b'{"items": [["v", {"tensor": "/w"}], ["w", {"tensor": "/w"}]]}',
+            "shape.json is not the state of a checkpoint",
+        ),
+        (b'{"items": []}', "numbers.safetensors has tensors that shape.json does not refer to"),
     ],
 )
 def test_a_shape_that_was_never_encoded_is_refused_with_the_name_of_its_file(shape: bytes, says: str) -> None:
@@ -100,5 +103,5 @@ def test_a_shape_that_was_never_encoded_is_refused_with_the_name_of_its_file(sha
 def test_numbers_that_were_never_encoded_are_refused_with_the_name_of_their_file() -> None:
     shape, numbers = nested_state.encode({"w": torch.ones(2)})
     for wrong in (b"", numbers[:-1], numbers + b"x", bytes(len(numbers)), b"\xff" * 8 + numbers):
-        with pytest.raises(UserError, match="numbers.safetensors is not safetensors that can be read"):
+        with pytest.raises(UserError, match="numbers.safetensors is not a valid safetensors file"):
             nested_state.decode(shape, wrong, ("shape.json", "numbers.safetensors"))
