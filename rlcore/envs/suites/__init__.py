@@ -1,1 +1,1 @@
-"""Families of environments: which ids they have and which extra installs them."""
+"""Suites of environments: their ids, the extras that install them, and how they are made and saved."""

@@ -1,4 +1,4 @@
-"""DeepMind Control suite (Tassa et al. 2018, arXiv:1801.00690): MuJoCo tasks with rewards from 0 to 1 a step."""
+"""DeepMind Control suite (Tassa et al. 2018, arXiv:1801.00690): MuJoCo tasks with rewards in [0, 1] per step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rlcore.envs.suites.headless import headless_rendering
 from rlcore.envs.suites.mujoco_warnings import log_mujoco_warnings
 from rlcore.envs.suites.suite import DECIDED_ELSEWHERE, Suite
 
-FILM = (240, 320)  # height and width of what `render` draws
-FREE = 1e9  # a bound as large is none (LQR's): such an action is taken as it is
-FAST = {"shadow": False, "reflection": False}  # what a picture is drawn without, and takes an eighth of the time
+FILM = (240, 320)  # height and width of the images of `render`
+FREE = 1e9  # bounds this large mean "unbounded" (LQR): the action is not rescaled
+FAST = {"shadow": False, "reflection": False}  # with these an image takes an eighth of the time
 
-# Domain -> its tasks, in dm-control 1.0; an id is the two with `_` between.
+# Domain -> tasks of dm-control 1.0; an id is `<domain>_<task>`.
 TASKS: Mapping[str, str] = {
     "acrobot": "swingup swingup_sparse",
     "ball_in_cup": "catch",
@@ -43,29 +43,31 @@ TASKS: Mapping[str, str] = {
 
 
 class DMC(gymnasium.Env):
-    """One task as an environment of Gymnasium: keys `rgb` and `state`, actions from -1 to 1.
+    """One task as a Gymnasium environment: keys `rgb` and `state`, actions in [-1, 1].
 
-    It ends where the task's discount is 0, and is truncated after the task's own time (1,000 steps of most).
+    An episode terminates if the task's discount is 0. It is truncated at the task's time limit (1,000 steps in most
+    tasks).
 
     Args:
-        domain_name: of the task.
-        task_name: within the domain.
-        from_pixels: key `rgb`, uint8, what the camera sees, which takes nine tenths of the time to draw; where
-            `env.wrapper` does not say, if `algo.cnn_keys` reads an image.
-        from_vectors: key `state`, float32, all observations of the task one behind the other.
-        height: of the picture, in pixels.
-        width: likewise.
-        camera_id: which camera.
+        domain_name: domain of the task.
+        task_name: name of the task in the domain.
+        from_pixels: add key `rgb`, uint8, the camera image. Rendering takes nine tenths of the time of a step. If
+            `env.wrapper` does not set it, images are rendered if `algo.cnn_keys` reads an image.
+        from_vectors: add key `state`, float32, all observations of the task concatenated.
+        height: height of the image in pixels.
+        width: width of the image in pixels.
+        camera_id: number of the camera.
         task_kwargs: arguments of the task.
-        environment_kwargs: arguments of its environment.
-        channels_first: the picture is [3, height, width]; else [height, width, 3].
-        visualize_reward: the colours show the reward.
-        fast_rendering: no smoothing of edges, shadows and reflections. Other pixels: not for published comparisons.
+        environment_kwargs: arguments of the task's environment.
+        channels_first: the image is [3, height, width]; otherwise [height, width, 3].
+        visualize_reward: color the bodies by the reward.
+        fast_rendering: render without antialiasing, shadows and reflections. The pixels differ, so do not use it for
+            comparisons with published results.
         render_mode: None, or "rgb_array".
 
     Attributes:
-        draws: whether pictures are wanted now; where an episode is only played again, black will do.
-        metadata: Gymnasium's: how it can be drawn.
+        draws: if False, images are black; used when an episode is replayed and its images are not needed.
+        metadata: render modes and frame rate, as in Gymnasium.
     """
 
     draws: bool
@@ -88,10 +90,10 @@ class DMC(gymnasium.Env):
         render_mode: str | None = None,
     ) -> None:
         if not (from_pixels or from_vectors):
-            raise ValueError("from_pixels and from_vectors are both false: nothing could be observed")
+            raise ValueError("from_pixels=false and from_vectors=false: no observation remains; set one of them")
         suite: Any = importlib.import_module("dm_control.suite")
         log_mujoco_warnings()
-        task = {**(task_kwargs or {}), "random": 0}  # every episode has a generator of its own
+        task = {**(task_kwargs or {}), "random": 0}  # `reset` replaces the generator in every episode
         environment = dict(environment_kwargs or {})
         self.task: Any = suite.load(domain_name, task_name, task, environment, visualize_reward)
         self.from_pixels, self.from_vectors, self.channels_first = bool(from_pixels), from_vectors, channels_first
@@ -113,25 +115,25 @@ class DMC(gymnasium.Env):
         self.observation_space = spaces.Dict(parts)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Open an episode, whose start the seed decides; without one, this environment's own generator."""
+        """Start an episode; without a seed, one is drawn from the environment's generator."""
         super().reset(seed=seed)
         own = seed if seed is not None else int(self.np_random.integers(2**31))
-        self.task.task._random = np.random.RandomState(own)  # what the task draws from, which it only lets be read
+        self.task.task._random = np.random.RandomState(own)  # the task's generator; dm-control has no setter
         return self._obs(self.task.reset()), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take one action, from -1 to 1 within the task's bounds."""
+        """Take one action in [-1, 1], which is rescaled to the task's bounds."""
         share = (np.asarray(action, np.float64) + 1) / 2
         now = self.task.step(self.low + share * (self.high - self.low))
         ends = bool(now.last() and now.discount == 0)
         return self._obs(now), float(now.reward or 0.0), ends, bool(now.last()) and not ends, {}
 
     def render(self) -> Any:
-        """A picture [240, 320, 3] uint8 of the task's camera."""
+        """Return a camera image, [240, 320, 3] uint8."""
         return self._draw(*FILM)
 
     def close(self) -> None:
-        """Release the engine and what it draws with."""
+        """Close the engine and its renderer."""
         self.task.close()
 
     def _obs(self, now: Any) -> dict[str, np.ndarray]:
@@ -151,7 +153,7 @@ class DMC(gymnasium.Env):
 
 
 class DMCSuite(Suite):
-    """Tasks of dm-control by SheepRL's names: `env.wrapper.domain_name` and `task_name` make `env.id`."""
+    """Tasks of dm-control with SheepRL's keys: `env.wrapper.domain_name` and `task_name` form `env.id`."""
 
     name = "dmc"
     extra = "dmc"
@@ -163,20 +165,20 @@ class DMCSuite(Suite):
     from_keys: Mapping[str, str] = {"height": "screen_size", "width": "screen_size", "from_pixels": "image_key"}
 
     def ids(self) -> Sequence[str]:
-        """Domain and task of each."""
+        """Return all ids, `<domain>_<task>`."""
         return tuple(_PARTS)
 
     def ids_to_try(self) -> Sequence[str]:
-        """A single task: all of them have one engine."""
+        """Return one task, because all tasks use the same engine."""
         return ("cartpole_balance",)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """The task of an id."""
-        headless_rendering()  # read as dm-control is imported
+        """Make the task of an id."""
+        headless_rendering()  # dm-control reads the environment variables when it is imported
         return DMC(*_PARTS[env_id], **arguments, render_mode=render_mode)
 
     def source(self, env_id: str) -> Any:
-        """The class that all tasks have here."""
+        """Return the class of all tasks."""
         return DMC
 
 

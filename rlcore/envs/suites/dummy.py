@@ -1,4 +1,4 @@
-"""Three environments to try a pipeline with: SheepRL's names, spaces and episodes; pictures and numbers that count."""
+"""Three dummy environments to test a pipeline, with SheepRL's names, spaces and episodes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rlcore.envs.suites.suite import Suite
 
 
 class Dummy(gymnasium.Env):
-    """An environment whose every observation shows how many actions were taken; the reward is always 0.
+    """Environment with observations that show the number of actions taken; the reward is always 0.
 
     Args:
-        action: its action space.
-        image_size: of the picture, uint8; every pixel is the count modulo 256.
-        n_steps: the episode terminates with the action after so many.
-        vector_shape: of the numbers, float32; each is the count.
-        dict_obs_space: key `rgb` and key `state`; else the numbers alone.
+        action: action space.
+        image_size: shape of the image, uint8; every pixel is the count modulo 256.
+        n_steps: the episode terminates with action number `n_steps` + 1.
+        vector_shape: shape of the vector, float32; each element is the count.
+        dict_obs_space: observations have the keys `rgb` and `state`; otherwise they are the vector only.
         render_mode: None, or "rgb_array".
 
     Attributes:
-        metadata: Gymnasium's: how it can be drawn.
+        metadata: render modes and frame rate, as in Gymnasium.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - Gymnasium's own form
@@ -47,21 +47,21 @@ class Dummy(gymnasium.Env):
         self.count = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Open an episode; all of them are alike."""
+        """Start an episode; all episodes are equal."""
         super().reset(seed=seed)
         self.count = 0
         return self._obs(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Count; a ValueError where it is no action of the space."""
+        """Count the action; raise ValueError if it is not in the action space."""
         if not self.action_space.contains(action):
-            raise ValueError(f"{action!r} is no action of {self.action_space}")
+            raise ValueError(f"{action!r} is not an action of {self.action_space}")
         ends = self.count == self.n_steps
         self.count += 1
         return self._obs(), 0.0, ends, False, {}
 
     def render(self) -> Any:
-        """A picture [64, 64, 3] uint8 in the shade of the observation's."""
+        """Return an image [64, 64, 3] uint8 with the pixel value of the observation."""
         return np.full((64, 64, 3), self.count % 256, np.uint8)
 
     def _obs(self) -> Any:
@@ -72,21 +72,21 @@ class Dummy(gymnasium.Env):
 
 
 class ContinuousDummy(Dummy):
-    """A dummy of `action_dim` unbounded real numbers; `others` are the arguments of `Dummy`."""
+    """Dummy with an action of `action_dim` unbounded real numbers; `others` are the arguments of `Dummy`."""
 
     def __init__(self, action_dim: int = 2, **others: Any) -> None:
         super().__init__(spaces.Box(-np.inf, np.inf, (action_dim,), np.float32), **others)
 
 
 class DiscreteDummy(Dummy):
-    """A dummy of `action_dim` choices and short episodes; `others` are the arguments of `Dummy`."""
+    """Dummy with `action_dim` discrete actions and short episodes; `others` are the arguments of `Dummy`."""
 
     def __init__(self, action_dim: int = 2, n_steps: int = 4, **others: Any) -> None:
         super().__init__(spaces.Discrete(action_dim), n_steps=n_steps, **others)
 
 
 class MultiDiscreteDummy(Dummy):
-    """A dummy of one choice for each of `action_dims`; `others` are the arguments of `Dummy`."""
+    """Dummy with one discrete sub-action per entry of `action_dims`; `others` are the arguments of `Dummy`."""
 
     def __init__(self, action_dims: Sequence[int] = (2, 2), **others: Any) -> None:
         super().__init__(spaces.MultiDiscrete(list(action_dims)), **others)
@@ -100,20 +100,20 @@ CLASSES: Mapping[str, type[Dummy]] = {
 
 
 class DummySuite(Suite):
-    """The three of them by SheepRL's ids."""
+    """Suite of the three dummy environments, with SheepRL's ids."""
 
     name = "dummy"
-    note = "pictures and numbers that count, reward 0: to try a pipeline with"
+    note = "images and vectors that show the step count, reward 0; to test a pipeline"
     targets = ("sheeprl.utils.env.get_dummy_env",)
 
     def ids(self) -> Sequence[str]:
-        """The ids of the classes."""
+        """Return the ids of the classes."""
         return tuple(CLASSES)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """An object of the id's class."""
+        """Make an environment of the id's class."""
         return CLASSES[env_id](**arguments, render_mode=render_mode)
 
     def source(self, env_id: str) -> Any:
-        """The id's class."""
+        """Return the class of an id."""
         return CLASSES[env_id]

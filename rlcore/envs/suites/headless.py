@@ -1,4 +1,4 @@
-"""Pictures where there is no display."""
+"""Rendering without a display."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 
 
 def headless_rendering() -> None:
-    """Choose renderers that need no display where there is none; call it before an environment is made.
+    """Select renderers that need no display, if there is no display; call it before an environment is made.
 
-    Sets MUJOCO_GL (EGL, else OSMesa, whichever library is there) and SDL_VIDEODRIVER (pygame), each only where the
-    user has not. An empty MUJOCO_GL, which MuJoCo's renderer refuses, counts as not set and is removed.
+    Set MUJOCO_GL (EGL, or OSMesa if only that library is installed) and SDL_VIDEODRIVER (pygame), unless the user has
+    set them. An empty MUJOCO_GL is removed, because MuJoCo's renderer refuses it.
     """
     if not os.environ.get("MUJOCO_GL"):
         os.environ.pop("MUJOCO_GL", None)

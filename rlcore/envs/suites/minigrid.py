@@ -1,4 +1,4 @@
-"""MiniGrid and BabyAI: rooms of cells, seen from where the agent stands, with a task in words."""
+"""MiniGrid and BabyAI: grid worlds with a partial view and a mission in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlcore.envs.suites.gym import ImportedSuite
 
 log = logging.getLogger(__name__)
 
-# What a cell is described by: its object, its colour, and whether a door is open, closed or locked.
+# Number of values of a cell's object, color and state (open, closed, locked).
 CELL = (11, 6, 3)
 # Every word of every mission of MiniGrid 3.2.
 VOCABULARY = (
@@ -28,7 +28,7 @@ WORDS = tuple(VOCABULARY.split())
 
 
 class MissionWords(gymnasium.ObservationWrapper):
-    """The mission as numbers: key `mission`, 1 for each of `WORDS` that occurs; the last for any other."""
+    """Wrapper that encodes the key `mission` as a bag of words: one entry per word of `WORDS`, one for other words."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
@@ -38,7 +38,7 @@ class MissionWords(gymnasium.ObservationWrapper):
         self.observation_space = spaces.Dict(parts)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """The observation with its mission as numbers."""
+        """Encode the mission as [54] int8."""
         row = np.zeros(len(WORDS) + 1, np.int8)
         for word in re.findall(r"\w+", observation["mission"]):
             row[self.numbers.get(word, len(WORDS))] = 1
@@ -46,9 +46,9 @@ class MissionWords(gymnasium.ObservationWrapper):
 
 
 class Cells(gymnasium.ObservationWrapper):
-    """The cells in view as zeros and ones: key `image`, of each cell one entry for its object, its colour, its state.
+    """Wrapper that one-hot encodes the cells in view (key `image`): object, color and state of each cell.
 
-    They are numbers of kinds, which a network that takes them for brightness would have to guess apart.
+    MiniGrid gives them as category numbers, which a network would treat as brightness.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -61,14 +61,14 @@ class Cells(gymnasium.ObservationWrapper):
         self.rows = [np.eye(count, dtype=np.int8) for count in CELL]
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """The observation with its cells [height, width, 20] int8."""
+        """Encode the cells as [height, width, 20] int8."""
         cells = observation["image"]
         drawn = [rows[cells[..., part]] for part, rows in enumerate(self.rows)]
         return {**observation, "image": np.concatenate(drawn, -1)}
 
 
 class MiniGridSuite(ImportedSuite):
-    """Ids of MiniGrid and BabyAI; `env.wrapper.pixels=true` gives key `image` as a picture, 8 pixels a cell."""
+    """Ids of MiniGrid and BabyAI; with `env.wrapper.pixels=true` key `image` is a picture, 8 pixels per cell."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -82,19 +82,19 @@ class MiniGridSuite(ImportedSuite):
         )
 
     def ids(self) -> list[str]:
-        """Ids of which there is no newer version."""
-        newest = {env_id.rpartition("-v")[0]: env_id for env_id in super().ids()}  # in the order of their versions
+        """Return the newest version of each id."""
+        newest = {env_id.rpartition("-v")[0]: env_id for env_id in super().ids()}  # ids are sorted by version
         return list(newest.values())
 
     def has(self, env_id: str) -> bool:
-        """Tell whether it has an id; those of wave function collapse lack the patterns that their package left out."""
+        """Return True if the suite has an id; excludes wave function collapse, which lacks its patterns."""
         return not env_id.startswith("MiniGrid-WFC-") and super().has(env_id)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """A room, its observations as numbers."""
+        """Make an environment with numeric observations."""
         others = {key: value for key, value in arguments.items() if key != "pixels"}
         env = super().make(env_id, others, render_mode)
-        # It prints every draft of a mission that it throws away.
+        # BabyAI prints every rejected mission to stdout; log it instead.
         vars(importlib.import_module("minigrid.envs.babyai.core.roomgrid_level"))["print"] = _note
         if arguments.get("pixels"):
             return MissionWords(importlib.import_module("minigrid.wrappers").RGBImgPartialObsWrapper(env))

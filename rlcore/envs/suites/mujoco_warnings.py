@@ -1,4 +1,4 @@
-"""MuJoCo's warnings, of Gymnasium's robots and of DeepMind Control's tasks: each once, in the log."""
+"""Redirection of MuJoCo's warnings to the log, each once, for Gymnasium's robots and DeepMind Control."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ log = logging.getLogger(__name__)
 
 
 def log_mujoco_warnings() -> None:
-    """Send the engine's warnings to logging; its own way is to write MUJOCO_LOG.TXT into the working directory.
+    """Send the engine's warnings to logging; by default it writes MUJOCO_LOG.TXT in the working directory.
 
-    dm-control sends them to a logger that prints each again and again: call this when that is imported.
+    dm-control redirects them to a logger that repeats each one, so call this function after it is imported.
     """
     mujoco: Any = importlib.import_module("mujoco")
     mujoco.set_mju_user_warning(_tell)
@@ -21,5 +21,5 @@ def log_mujoco_warnings() -> None:
 
 @functools.cache
 def _tell(text: str) -> None:
-    """Log one; that something in a package's file will not be known to a later MuJoCo is nothing for a user."""
+    """Log a warning; deprecations in the files of packages are logged at debug level, because users cannot fix them."""
     log.log(logging.DEBUG if "is deprecated" in text else logging.WARNING, "MuJoCo: %s", text)

@@ -1,4 +1,4 @@
-"""Environments and wrappers of the user's own: what `env.wrapper._target_` names, as in SheepRL's files."""
+"""Environments and wrappers of the user, named by `env.wrapper._target_` as in SheepRL's files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ KEY = "env.wrapper._target_"
 
 
 class OwnClass(Suite):
-    """A suite of one class or function, `target` of one of the plugins; ids are whatever the user calls it.
+    """Suite of one class or function of a plugin, `target`; it accepts any id.
 
-    A UserError where its package is none of the plugins, or it makes no environment.
+    Raises UserError if the package of `target` is not a plugin, or if `target` does not make an environment.
     """
 
     name = "your own class"
@@ -29,41 +29,42 @@ class OwnClass(Suite):
 
     def __init__(self, target: str) -> None:
         self.target, found = target, plugins.member(KEY, target)
-        # No other function: a config from elsewhere would choose among all that a plugin has, `subprocess.run` maybe.
+        # For safety no other function is accepted: a foreign config could name one that the plugin imports, for example
+        # `subprocess.run`.
         if not (_is_env_class(found) or (inspect.isfunction(found) and _makes_env(found))):
             raise UserError(
-                f"{KEY}={target}: this is no class of gymnasium.Env, nor a function of the plugin that is annotated as "
-                "giving one (`-> gymnasium.Env`)"
+                f"{KEY}={target}: must be a subclass of gymnasium.Env, or a function of the plugin with the return "
+                "annotation `-> gymnasium.Env`"
             )
         self.own: Any = found
 
     @property
     def wraps(self) -> bool:
-        """True where the class or function wants to be handed an environment: its first argument is `env`."""
+        """True if the class or function wraps an environment: its first argument is `env`."""
         if isinstance(self.own, type) and not issubclass(self.own, gymnasium.Wrapper):
             return False
         return next(iter(inspect.signature(self.own).parameters), "") == "env"
 
     def ids(self) -> tuple[str, ...]:
-        """None that could be listed."""
+        """Return no ids, because any id is accepted."""
         return ()
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """An object of the class, or what the function gives."""
-        # What cannot be drawn need not know the argument.
+        """Call the class or function, and check that the result is an environment."""
+        # The argument is omitted if nothing is rendered, because not every class accepts it.
         drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
         return _check_env(self.own(**{**arguments, **drawn}))
 
     def source(self, env_id: str) -> Any:
-        """The class or function."""
+        """Return the class or function."""
         return self.own
 
     def parameters(self, env_id: str) -> None:
-        """Unknown: it says itself what it does not take."""
+        """Return None: the call itself reports unknown arguments."""
         return
 
     def place(self, env_id: str) -> str:
-        """The key that names it."""
+        """Return the key that names the class or function."""
         return f"{KEY}={self.target}"
 
 
@@ -74,12 +75,12 @@ def _is_env_class(found: object) -> bool:
 def _check_env(made: Any) -> gymnasium.Env:
     if not isinstance(made, gymnasium.Env):
         hint = f"; {COMPATIBLE}" if hasattr(made, "step") and hasattr(made, "reset") else ""
-        raise TypeError(f"it gave a {type(made).__name__}, no gymnasium.Env{hint}")
+        raise TypeError(f"it returned a {type(made).__name__}, not a gymnasium.Env{hint}")
     return made
 
 
 def _makes_env(function: Any) -> bool:
-    """Tell whether a function is a plugin's own and says that it gives an environment."""
+    """Return True if a function is defined in a plugin and annotated to return an environment."""
     if not any(f"{function.__module__}.".startswith(f"{plugin}.") for plugin in plugins.list_named()):
         return False
     try:
@@ -89,16 +90,16 @@ def _makes_env(function: Any) -> bool:
 
 
 class OwnWrapper(Suite):
-    """The environments of a suite in a wrapper of the user's own.
+    """Environments of a suite in a wrapper of the user.
 
-    Of the keys of `env.wrapper` the wrapper gets those that its signature names, the suite's environment all others.
+    The wrapper gets the keys of `env.wrapper` that its signature names; the suite's environment gets the others.
 
     Args:
         own: the wrapper.
-        inner: the suite whose environments it is put around.
+        inner: suite of the wrapped environments.
 
     Raises:
-        UserError: an argument of the wrapper has the name of one that the suite takes from a key of the env group.
+        UserError: An argument of the wrapper has the name of an argument that the suite takes from the env group.
     """
 
     def __init__(self, own: OwnClass, inner: Suite) -> None:
@@ -109,20 +110,20 @@ class OwnWrapper(Suite):
         for name in self.names:
             if name in inner.from_keys:
                 raise UserError(
-                    f"{KEY}={own.target}: its argument {name} would hide that of the suite {inner.name}, which is "
-                    f"env.{inner.from_keys[name]}; rename it"
+                    f"{KEY}={own.target}: its argument {name} would hide the argument of the suite {inner.name} that "
+                    f"is set by env.{inner.from_keys[name]}; rename it"
                 )
 
     def ids(self) -> Sequence[str]:
-        """Ids of the suite."""
+        """Return the ids of the suite."""
         return self.inner.ids()
 
     def has(self, env_id: str) -> bool:
-        """Ask the suite whether it has an id."""
+        """Return True if the suite has an id."""
         return self.inner.has(env_id)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """The suite's environment, wrapped."""
+        """Make the suite's environment and wrap it."""
         mine = {name: value for name, value in arguments.items() if name in self.names}
         env = open_env(self.inner, env_id, self._others(arguments), render_mode)
         try:
@@ -133,41 +134,41 @@ class OwnWrapper(Suite):
             env.close()
             given = ", ".join(f"env.wrapper.{name}={value}" for name, value in mine.items()) or "no arguments"
             raise UserError(
-                f"{KEY}={self.own.target} with {given}: cannot be put around {env_id} ({spell_error(error)})"
+                f"{KEY}={self.own.target} with {given}: cannot wrap {env_id} ({spell_error(error)})"
             ) from error
 
     def _others(self, wrapper: Mapping[str, Any]) -> dict[str, Any]:
-        """The keys of `env.wrapper` that are the suite's."""
+        """Return the keys of `env.wrapper` that belong to the suite."""
         return {key: value for key, value in wrapper.items() if key not in self.names and key not in self.decided}
 
     def parameters(self, env_id: str) -> None:
-        """Unknown here: the suite is asked with its own."""
+        """Return None: the suite checks its own arguments."""
         return
 
     def source(self, env_id: str) -> Any:
-        """The wrapper."""
+        """Return the wrapper."""
         return self.own.own
 
     def sources(self, env_id: str) -> Sequence[Any]:
-        """The wrapper, and what makes that which it is put around."""
+        """Return the wrapper and the sources of the wrapped environment."""
         return (self.own.own, *self.inner.sources(env_id))
 
     def evaluation(self, env_id: str, wrapper: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The suite's, of its own keys."""
+        """Return `env.wrapper` with the suite's changes for evaluation."""
         return {**wrapper, **self.inner.evaluation(env_id, self._others(wrapper))}
 
     def check(self, env_id: str, wrapper: Mapping[str, Any], together: int) -> None:
-        """The suite's, of its own keys."""
+        """Check the suite's keys with the suite."""
         self.inner.check(env_id, self._others(wrapper), together)
 
     def repeats(self, wrapper: Mapping[str, Any]) -> bool:
-        """Ask the suite whether its environments repeat actions themselves."""
+        """Return True if the suite's environments repeat actions themselves."""
         return self.inner.repeats(self._others(wrapper))
 
     def room(self, env_id: str) -> int | None:
-        """The suite's."""
+        """Return the suite's number of further environments."""
         return self.inner.room(env_id)
 
     def place(self, env_id: str) -> str:
-        """The key that names the wrapper."""
+        """Return the key that names the wrapper."""
         return self.own.place(env_id)

@@ -1,4 +1,4 @@
-"""All suites by name, those of plugins too: which one `env.id` and `env.wrapper` mean, and what is listed of each."""
+"""Registry of all suites, including those of plugins; finds the suite of `env.id` and `env.wrapper`."""
 
 from __future__ import annotations
 
@@ -37,32 +37,34 @@ SUITES: dict[str, Suite] = {
 
 
 def register(suite: Suite) -> None:
-    """Add a suite from outside, as a plugin does when it is imported; twice the same name is one mistake or a reload.
+    """Add a suite of a plugin; a suite of the same class (for example after a reload) is replaced.
 
-    A UserError where it takes the name of a suite of another class.
+    Raise UserError if a suite of another class has this name.
     """
     known = SUITES.get(suite.name)
-    # A module that is imported anew brings a class of the same name that is another object.
+    # Compare names, because a reloaded module has a new class object.
     if known is not None and type(known).__qualname__ != type(suite).__qualname__:
-        raise UserError(f"the suite {suite.name!r} of {type(suite).__module__}: this name is taken; choose another one")
+        raise UserError(
+            f"the suite {suite.name!r} of {type(suite).__module__}: this name is taken; choose another name"
+        )
     SUITES[suite.name] = suite
 
 
 def suite_with(env_id: str) -> Suite | None:
-    """The suite that has an id; None where none has it."""
+    """Return the suite that has an id, or None."""
     return next((suite for suite in SUITES.values() if suite.has(env_id)), None)
 
 
 def suite_of(env: gymnasium.Env) -> Suite | None:
-    """The suite that an environment comes from; None of a class that belongs to none."""
+    """Return the suite of an environment, or None if its class belongs to no suite."""
     spec = env.unwrapped.spec
     return None if spec is None else suite_with(spec.id)
 
 
 def own_class(wrapper: Mapping[str, Any]) -> OwnClass | None:
-    """The class of a plugin that `env.wrapper` names; None where a suite is to make the environment.
+    """Return the class of a plugin that `env.wrapper` names, or None if a suite makes the environment.
 
-    A UserError where its package is none of the plugins, or it is no class of gymnasium.Env.
+    Raise UserError if the package is not a plugin, or if the class is not a subclass of gymnasium.Env.
     """
     target = wrapper.get("_target_")
     if target is None or any(target in suite.targets for suite in SUITES.values()):
@@ -72,7 +74,7 @@ def own_class(wrapper: Mapping[str, Any]) -> OwnClass | None:
 
 @dataclass(frozen=True)
 class Listed:
-    """One row of `shepherd envs`: `ids` can be made once the `extra` is `installed`; of those `refused`, why not."""
+    """Row of `shepherd envs`: a suite, its extra, its ids, and the reason for each id that cannot be made."""
 
     name: str
     extra: str

@@ -1,4 +1,4 @@
-"""Two tasks that are learned within minutes on a processor: one of numbers or their picture, one of pixels."""
+"""Two small tasks that are learned within minutes on a CPU: one with vectors (or images), one with images."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from gymnasium import spaces
 
 from rlcore.envs.suites.suite import Suite
 
-MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # of row and column: up, down, left, right
+MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # (row, column): up, down, left, right
 
 
 class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
-    """A mass in the plane, to be pushed to the middle and kept there.
+    """Task to push a mass in the plane to the center and keep it there.
 
-    It begins at rest on a circle of radius 1 and is held within ±1.5. A step keeps four fifths of its velocity, adds a
-    fifth of the force (-1 to 1 in each direction) and moves it by a fifth of the sum. Reward exp(-4 d²) at distance d,
-    so that an episode returns less than `n_steps`.
+    The mass starts at rest on a circle of radius 1; its position is clipped to ±1.5. A step computes
+    v ← 0.8 v + 0.2 force and x ← x + 0.2 v, with a force in [-1, 1]². The reward is exp(-4 d²) at distance d from the
+    center, so the return of an episode is less than `n_steps`.
 
     Args:
-        n_steps: the episode is cut after so many actions.
+        n_steps: the episode is truncated after this number of actions.
         render_mode: None, or "rgb_array".
 
     Attributes:
-        metadata: Gymnasium's: how it can be drawn.
-        observation_space: place and velocity, [4] float32.
+        metadata: render modes and frame rate, as in Gymnasium.
+        observation_space: position and velocity, [4] float32.
         action_space: force, [2] float32.
     """
 
@@ -39,15 +39,15 @@ class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
         self.n_steps, self.render_mode = n_steps, render_mode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Open an episode at a random place of the circle."""
+        """Start an episode at a random position on the circle."""
         super().reset(seed=seed)
         angle = self.np_random.uniform(0, 2 * np.pi)
         self.count, self.place, self.velocity = 0, np.array([np.cos(angle), np.sin(angle)]), np.zeros(2)
         return self._obs(), {}
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Push; what is outside of -1 to 1 is clipped."""
-        force = np.clip(np.asarray(action, np.float64), -1, 1).round(6)  # the last bits of an action change nothing
+        """Apply a force; it is clipped to [-1, 1]."""
+        force = np.clip(np.asarray(action, np.float64), -1, 1).round(6)  # ignore the last bits of an action
         self.velocity = 0.8 * self.velocity + 0.2 * force
         self.place = np.clip(self.place + 0.2 * self.velocity, -1.5, 1.5)
         self.count += 1
@@ -55,11 +55,11 @@ class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
         return self._obs(), reward, False, self.count == self.n_steps, {}
 
     def render(self) -> Any:
-        """The plane as [64, 64, 3] uint8: the mass red, the middle green, each a dot that fades within six pixels."""
+        """Return an image [64, 64, 3] uint8: the mass is a red dot and the center a green one, with blurred edges."""
         middles = np.stack([self.place, np.zeros(2)], 1)[..., None]  # [2, dots, 1]
         along = np.exp(-np.square(31.5 + 20 * middles - np.arange(64)) / 18)
         picture = np.zeros((64, 64, 3), np.uint8)
-        picture[..., :2] = (255 * along[1].T[:, None] * along[0].T).round()  # the first number to the right
+        picture[..., :2] = (255 * along[1].T[:, None] * along[0].T).round()  # the first coordinate is horizontal
         return picture
 
     def _obs(self) -> np.ndarray:
@@ -67,19 +67,19 @@ class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 class Crosshair(gymnasium.Env[np.ndarray, np.int64]):
-    """A board on which a crosshair is to be moved onto another one, again and again, from pixels.
+    """Task to move a crosshair onto another one, repeatedly, from pixels.
 
-    Each is a row and a column of the picture in a colour of its own: the red one moves, up, down, left or right. Where
-    both are in one cell the reward is 1, and the green one goes to another cell.
+    Each crosshair is a row and a column of the image in one color. The agent moves the red one up, down, left or right.
+    If both are in the same cell, the reward is 1 and the green one moves to another cell.
 
     Args:
-        cells: of a side.
-        n_steps: the episode is cut after so many actions.
+        cells: cells per side of the board, 2 to 8.
+        n_steps: the episode is truncated after this number of actions.
         render_mode: None, or "rgb_array".
 
     Attributes:
-        metadata: Gymnasium's: how it can be drawn.
-        observation_space: the picture, [64, 64, 3] uint8.
+        metadata: render modes and frame rate, as in Gymnasium.
+        observation_space: the image, [64, 64, 3] uint8.
         action_space: the four directions.
     """
 
@@ -89,18 +89,18 @@ class Crosshair(gymnasium.Env[np.ndarray, np.int64]):
 
     def __init__(self, cells: int = 4, n_steps: int = 32, render_mode: str | None = None) -> None:
         if not 2 <= cells <= 8:
-            raise ValueError(f"cells={cells}: 2 to 8")
+            raise ValueError(f"cells={cells}: must be from 2 to 8")
         self.cells, self.n_steps, self.render_mode = cells, n_steps, render_mode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Open an episode with both in random cells, which differ."""
+        """Start an episode with both crosshairs in different random cells."""
         super().reset(seed=seed)
         self.count, self.place = 0, self.np_random.integers(self.cells, size=2)
         self._hide()
         return self.render(), {}
 
     def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Move; the edge stops it."""
+        """Move one cell, unless the edge is reached."""
         self.place = np.clip(self.place + MOVES[action], 0, self.cells - 1)
         self.count += 1
         found = bool((self.place == self.goal).all())
@@ -109,7 +109,7 @@ class Crosshair(gymnasium.Env[np.ndarray, np.int64]):
         return self.render(), float(found), False, self.count == self.n_steps, {}
 
     def render(self) -> Any:
-        """The picture, which is the observation too: lines of a quarter of a cell through the middle of each."""
+        """Return the image, which is also the observation; the lines are a quarter of a cell wide."""
         picture, cell = np.zeros((64, 64, 3), np.uint8), 64 // self.cells
         for channel, (row, column) in enumerate((self.place, self.goal)):
             first, second = (slice(cell * at + cell * 3 // 8, cell * at + cell * 5 // 8) for at in (row, column))
@@ -117,7 +117,7 @@ class Crosshair(gymnasium.Env[np.ndarray, np.int64]):
         return picture
 
     def _hide(self) -> None:
-        """Draw a cell for the goal, any but that of the one that moves."""
+        """Draw a random cell for the goal, different from the agent's cell."""
         cell = int(self.np_random.integers(self.cells**2 - 1))
         cell += cell >= self.place[0] * self.cells + self.place[1]
         self.goal = np.array(divmod(cell, self.cells))
@@ -127,20 +127,20 @@ CLASSES: Mapping[str, type[gymnasium.Env[Any, Any]]] = {"point_mass": PointMass,
 
 
 class SmallSuite(Suite):
-    """The two tasks by their ids."""
+    """Suite of the two tasks."""
 
     name = "small"
-    note = "a mass to push, crosshairs to align: learned within minutes"
+    note = "push a mass, align crosshairs: learned within minutes"
 
     def ids(self) -> Sequence[str]:
-        """The ids of the classes."""
+        """Return the ids of the classes."""
         return tuple(CLASSES)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """An object of the id's class."""
+        """Make an environment of the id's class."""
         every = {**arguments, "render_mode": render_mode}
         return CLASSES[env_id](**every)
 
     def source(self, env_id: str) -> Any:
-        """The id's class."""
+        """Return the class of an id."""
         return CLASSES[env_id]

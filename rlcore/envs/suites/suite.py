@@ -1,4 +1,4 @@
-"""The protocol of a suite: one file that says which ids there are, how they are made, vectorised, saved and judged."""
+"""Protocol of a suite: its ids, and how its environments are made, vectorized, saved and evaluated."""
 
 from __future__ import annotations
 
@@ -20,68 +20,68 @@ from rlcore.errors import UserError, first_line
 from rlcore.types import State
 from rlcore.user_code import is_failure, spell_error
 
-# Keys that SheepRL's files put into `env.wrapper` and that are decided elsewhere here.
+# Keys of `env.wrapper` in SheepRL's files that other keys set here.
 DECIDED_ELSEWHERE = ("_target_", "_convert_", "id", "render_mode")
 
 
 class OpaqueStateError(Exception):
-    """An environment holds something whose state cannot be read; the text names it, as `LunarLander.world`."""
+    """Error of an environment with an attribute that cannot be saved; the text names it: `LunarLander.world`."""
 
 
 class Lanes(Protocol):
-    """Code that steps B environments at once, each of whose lanes can be set and read by itself.
+    """Protocol of code that steps B environments at once; the state of each lane can be set and read.
 
-    A lane gives, bit for bit, what a single environment gives that is where the lane is. It knows no time limit and
-    opens no episode: both are done around it. `put` and `take` copy all that the next step depends on, generators too.
+    A lane gives the same bits as a single environment in the same state. The caller applies time limits and resets.
+    `put` and `take` copy everything that the next step depends on, including random generators.
     """
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray | dict[str, np.ndarray], np.ndarray, np.ndarray]:
-        """Take actions [B, ...] in the environment's own form; obs, reward [B], terminated [B].
+        """Take actions [B, ...] in the form of the environment's action space; return obs, reward [B], terminated [B].
 
-        Observations are [B, ...], or key -> [B, ...] where those of a single environment are a dict.
+        Observations are [B, ...], or key -> [B, ...] if those of a single environment are a dict.
         """
         ...
 
     def put(self, index: int, env: gymnasium.Env) -> None:
-        """Let a lane go on where a single environment (its `unwrapped`) is."""
+        """Copy the state of a single environment (its `unwrapped`) to a lane."""
         ...
 
     def take(self, index: int, env: gymnasium.Env) -> None:
-        """Let a single environment (its `unwrapped`) go on where a lane is."""
+        """Copy the state of a lane to a single environment (its `unwrapped`)."""
         ...
 
     def attributes(self, envs: Sequence[gymnasium.Env]) -> Mapping[str, np.ndarray | list[Any]] | None:
-        """Attributes that `take` and resets change in single environments, for all lanes at once.
+        """Return the attributes that `take` and resets change in single environments, for all lanes at once.
 
         Args:
-            envs: the single environment of each lane (its `unwrapped`), which draws the starts of its episodes.
+            envs: the single environment of each lane (its `unwrapped`), which draws the starts of episodes.
 
         Returns:
-            Name -> arrays [B, ...], or a list of B values; all other attributes are the same in each lane. None if
-            that is not known, or the suite has `engines`: then each lane is saved by itself, which takes 0.15 ms.
+            Name -> array [B, ...] or list of B values; all other attributes are equal in all lanes. None if this is not
+            known, or if the suite has `engines`; then each lane is saved separately, which takes 0.15 ms.
         """
         ...
 
     def close(self) -> None:
-        """Release what it holds."""
+        """Close the environments."""
         ...
 
 
 class Suite(Protocol):
-    """A family of environments. Subclass it, override what differs, and `register` an object of it.
+    """Protocol of a family of environments. Subclass it, override what differs, and `register` an instance.
 
     Attributes:
-        name: as `shepherd envs` prints it.
-        extra: the extra of this project that installs it, "" where it is always there.
-        requires: the module whose presence says that the extra is installed, "" where none is needed.
-        packages: distributions whose versions decide what its environments do; of several names the first found.
-        note: one line for the reader.
-        targets: what SheepRL's files write as `env.wrapper._target_` where they mean this suite; nothing is imported.
-        engines: attributes of its environments (as `AtariEnv.ale`) that `capture` saves, since nobody else can.
-        decided: keys of `env.wrapper` that are no arguments, since they are decided elsewhere.
-        tier: "boundary" where it is known that none of its environments can be saved or played again; "" = measured.
-        tier_reason: why it is that tier.
-        from_keys: arguments that it takes from keys of the env group, unless `env.wrapper` has them.
+        name: name in the list of `shepherd envs`.
+        extra: extra of this project that installs the suite; "" if it is always installed.
+        requires: module that must be importable for the extra to count as installed; "" if none.
+        packages: alternative names of the engine's distribution; the version of the first installed one is recorded.
+        note: one line for the list of `shepherd envs`.
+        targets: values of `env.wrapper._target_` in SheepRL's files that mean this suite; they are not imported.
+        engines: attributes of the environments (for example `AtariEnv.ale`) that `capture` saves.
+        decided: keys of `env.wrapper` that are not arguments, because other keys set them.
+        tier: "boundary" if the environments can be neither saved nor replayed; "" to measure the tier.
+        tier_reason: reason for `tier`.
+        from_keys: argument -> key of the env group that sets it, unless `env.wrapper` has the argument.
     """
 
     name: str
@@ -97,104 +97,104 @@ class Suite(Protocol):
     from_keys: Mapping[str, str] = {}
 
     def ids(self) -> Sequence[str]:
-        """Every id that it has, whether it is installed or not."""
+        """Return the ids that can be listed; if the suite is not installed, this can be none."""
         ...
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """A bare environment, not yet reset; whatever it raises becomes a sentence.
+        """Make an environment without this project's wrappers; exceptions are reported as a UserError.
 
         Args:
-            env_id: one of `ids`.
-            arguments: `env.wrapper` without what is decided elsewhere.
-            render_mode: Gymnasium's; None to step without pictures.
+            env_id: an id of the suite.
+            arguments: `env.wrapper` without the keys in `decided`.
+            render_mode: as in Gymnasium; None if nothing is rendered.
 
         Returns:
-            The environment; Gymnasium's wrappers around it are fine.
+            The environment, not yet reset; it can have wrappers of Gymnasium.
         """
         ...
 
     def source(self, env_id: str) -> Any:
-        """The class or function that makes an id; the files of its package decide whether a card still holds."""
+        """Return the class or function that makes an id; a change in its package invalidates environment cards."""
         ...
 
     def sources(self, env_id: str) -> Sequence[Any]:
-        """All classes and functions that an id comes from."""
+        """Return all classes and functions that make an id."""
         return (self.source(env_id),)
 
     def has(self, env_id: str) -> bool:
-        """Tell whether an id is one of the suite's `ids`."""
+        """Return True if the suite has an id."""
         return env_id in self.ids()
 
     def ids_to_try(self) -> Sequence[str]:
-        """Ids that `shepherd envs` makes to see whether they can be; of a suite of many alike, some."""
+        """Return the ids that `shepherd envs` makes as a test; a suite of many similar ids returns some of them."""
         return self.ids()
 
     def is_listed(self) -> bool:
-        """Tell whether `shepherd envs` lists the suite: it has ids, or an extra that would bring some."""
+        """Return True if `shepherd envs` lists the suite: it has ids, or an extra."""
         return bool(self.extra or self.ids())
 
     def vector(self, env_id: str, arguments: Mapping[str, Any]) -> Callable[[int], Lanes] | None:
-        """Code that steps B of them at once, by their number B; None where there is none that is exact."""
+        """Return a function from B to vectorized code for B environments; None if there is no exact code."""
         return None
 
     def capture(self, env: gymnasium.Env) -> State:
-        """The state of its `engines`, as nested dicts of arrays and JSON scalars; all else is saved by itself.
+        """Return the state of the `engines` of an environment (its `unwrapped`), as dicts of arrays and JSON scalars.
 
-        An OpaqueStateError where it cannot be read now.
+        Other attributes are saved without the suite. Raise OpaqueStateError if the state cannot be read now.
         """
         return {}
 
     def restore(self, env: gymnasium.Env, state: State) -> None:
-        """Put the engines of an environment (its `unwrapped`) into a captured state."""
-        assert not state, f"the suite {self.name} captures a state and has no restore"
+        """Restore the engines of an environment (its `unwrapped`) from a captured state."""
+        assert not state, f"the suite {self.name} implements capture, but not restore"
 
     def evaluation(self, env_id: str, wrapper: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`env.wrapper` of evaluation episodes, from that of training: observations and actions stay the same.
+        """Return `env.wrapper` of evaluation episodes; it must not change observations and actions.
 
-        An episode that training ends with a lost life, say, goes on to the end of the game.
+        For example, an episode that ends with a lost life in training continues to the end of the game.
         """
         return wrapper
 
     def check(self, env_id: str, wrapper: Mapping[str, Any], together: int) -> None:
-        """Refuse a run on `together` environments for reasons that making a single one does not find; a UserError."""
+        """Raise UserError if a run with `together` environments is impossible, although a single one can be made."""
 
     def repeats(self, wrapper: Mapping[str, Any]) -> bool:
-        """Tell whether environments repeat actions themselves, as `env.wrapper` tells them, so that nobody else may."""
+        """Return True if the environments repeat actions themselves; then no `ActionRepeat` wrapper is added."""
         return "action_repeat" in self.from_keys.values()
 
     def room(self, env_id: str) -> int | None:
-        """Number of further environments of the suite that there can be now; None = any number."""
+        """Return how many more environments of the suite can be made now; None = any number."""
         return None
 
     def trial(self, env_id: str) -> None:
-        """Find out whether an id can be made here, a UserError where not; by default by making it."""
+        """Raise UserError if an id cannot be made here; by default an environment is made."""
         open_env(self, env_id, {}).close()
 
     def parameters(self, env_id: str) -> list[str] | None:
-        """Names of the arguments that an id takes; None where it takes any, or it cannot be found out here."""
+        """Return the names of the arguments of an id; None if any name is accepted, or if they are not known."""
         try:
             parameters = inspect.signature(self.source(env_id)).parameters.values()
-        except Exception:  # `make` says what is wrong with the code behind the id
+        except Exception:  # `make` reports errors in the code of the id
             return None
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             return None
         return [p.name for p in parameters if p.name not in ("self", "render_mode")]
 
     def place(self, env_id: str) -> str:
-        """Words with which the user got it, as messages begin."""
+        """Return the key and value with which the user chose the environment; messages start with it."""
         return f"env.id={env_id}"
 
 
 def is_installed(suite: Suite) -> bool:
-    """Tell whether the package that a suite needs can be imported (found, not imported)."""
+    """Return True if the package that a suite needs is installed; it is not imported."""
     try:
         return not suite.requires or importlib.util.find_spec(suite.requires) is not None
-    except ValueError:  # a module that is there but was blocked: sys.modules[name] is None
+    except ValueError:  # the module is blocked: sys.modules[name] is None
         return False
 
 
 def refuse_missing(suite: Suite, env_id: str) -> None:
-    """Refuse, in a UserError with the command that installs it, a suite whose extra is not there."""
+    """Raise UserError, with the command to install it, if the extra of a suite is missing."""
     if suite.extra and not is_installed(suite):
         raise UserError(
             f"{suite.place(env_id)}: the package for {suite.name} is not installed; "
@@ -203,19 +203,19 @@ def refuse_missing(suite: Suite, env_id: str) -> None:
 
 
 def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode: str | None = None) -> gymnasium.Env:
-    """An environment of a suite, without wrappers of this project.
+    """Make an environment of a suite, without this project's wrappers.
 
     Args:
-        suite: whose.
-        env_id: one of its ids.
+        suite: the suite.
+        env_id: an id of the suite.
         wrapper: `env.wrapper`.
-        render_mode: Gymnasium's; None to step without pictures.
+        render_mode: as in Gymnasium; None if nothing is rendered.
 
     Returns:
         The environment, not yet reset; its `unwrapped.spec` has the id.
 
     Raises:
-        UserError: the suite's extra is missing (and named), or the arguments do not fit.
+        UserError: The suite's extra is missing, an argument is unknown, or the environment cannot be made.
     """
     refuse_missing(suite, env_id)
     arguments = check_arguments(suite, env_id, wrapper)
@@ -246,18 +246,18 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
 
 
 def check_arguments(suite: Suite, env_id: str, wrapper: Mapping[str, Any]) -> dict[str, Any]:
-    """`env.wrapper` as arguments of an environment; a UserError for one that it is known not to take."""
+    """Return `env.wrapper` as arguments of an environment; raise UserError for an unknown argument."""
     arguments = {key: value for key, value in wrapper.items() if key not in suite.decided}
     known = suite.parameters(env_id)
     for key in arguments:
         if known is not None and key not in known:
-            hint = nearest(key, known) or f"; it takes {', '.join(known) or 'none'}"
+            hint = nearest(key, known) or f"; its arguments are: {', '.join(known) or 'none'}"
             raise UserError(f"env.wrapper.{key}={arguments[key]}: {env_id} has no such argument{hint}")
     return arguments
 
 
 def why_not(suite: Suite, env_id: str) -> str | None:
-    """Reason an id cannot be made here, in its maker's words; None where it can. What it warns of is for who trains."""
+    """Return the reason why an id cannot be made here, or None; warnings of the environment are suppressed."""
     quiet = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,1 +1,1 @@
-"""Crafter: a small Minecraft, seen from above."""
+"""Crafter: a two-dimensional survival game similar to Minecraft."""

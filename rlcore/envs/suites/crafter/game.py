@@ -1,8 +1,9 @@
-"""Crafter's game as a Gymnasium environment that a seed decides, and its state as plain values.
+"""Crafter as a deterministic Gymnasium environment, and its state as plain values.
 
-Crafter keeps the creatures of each part of its map in a set, whose order is that of their addresses, and draws from
-it: two games of one seed differ. Here they are kept in the order in which they came. It seeds its episodes by counting
-them from a seed that is given once; here each draws its world from the environment's generator.
+Crafter is not deterministic by itself: it stores the creatures of each part of the map in a set and draws random ones
+from it, and the order of a set depends on memory addresses. Here they are stored in the order of insertion. Crafter
+derives the seeds of episodes from one seed and a counter; here every reset draws a seed from the environment's
+generator.
 """
 
 from __future__ import annotations
@@ -20,51 +21,51 @@ from gymnasium import spaces
 from rlcore.envs.plain import decode, encode, restore_in_place
 from rlcore.types import State
 
-VIDEO = 256  # pixels of a side when it is filmed
-COUNTERS = ("_step", "_episode", "_seed", "_last_health", "_unlocked")  # of the game
-MAPS = ("daylight", "_mat_map", "_obj_map")  # of its world
-SHARED = ("world", "random", "player")  # attributes of its creatures that all of them have in common
+VIDEO = 256  # side of rendered images in pixels
+COUNTERS = ("_step", "_episode", "_seed", "_last_health", "_unlocked")  # attributes of the game
+MAPS = ("daylight", "_mat_map", "_obj_map")  # attributes of the world
+SHARED = ("world", "random", "player")  # attributes that all creatures share
 
 
 class Members(dict[Any, None]):
-    """A set that keeps the order in which its members came, with what Crafter asks of one."""
+    """Ordered set with the methods that Crafter uses."""
 
     def __init__(self, members: Iterable[Any] = ()) -> None:
         super().__init__(dict.fromkeys(members))
 
     def add(self, member: Any) -> None:
-        """Take one in, at the end."""
+        """Add a member at the end."""
         self[member] = None
 
     def remove(self, member: Any) -> None:
-        """Let one go; a KeyError where it is none."""
+        """Remove a member; raise KeyError if it is missing."""
         del self[member]
 
 
 class World(engine.World):
-    """Crafter's map, its creatures in the order in which they came."""
+    """Crafter's map, with creatures in the order of insertion."""
 
     def reset(self, seed: int | None = None) -> None:
-        """An empty map."""
+        """Clear the map."""
         super().reset(seed)
         self._chunks = defaultdict(Members)
 
 
 class Crafter(gymnasium.Env):
-    """Crafter (Hafner 2021, arXiv:2109.06780): one picture [height, width, 3] uint8, 17 actions.
+    """Crafter (Hafner 2021, arXiv:2109.06780): an image [height, width, 3] uint8 and 17 actions.
 
     An episode terminates with the player's death and is truncated after `length` actions.
 
     Args:
-        reward: false: always 0.
-        screen_size: of the picture, pixels; of both sides, or width and height.
-        area: cells of the map.
-        view: cells in view, the inventory's among them.
-        length: of the longest episode, actions.
+        reward: if False, the reward is always 0.
+        screen_size: size of the image in pixels: one number for both sides, or width and height.
+        area: size of the map in cells.
+        view: size of the view in cells, including the inventory.
+        length: time limit in actions.
         render_mode: None, or "rgb_array".
 
     Attributes:
-        metadata: Gymnasium's: how it can be drawn.
+        metadata: render modes and frame rate, as in Gymnasium.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - Gymnasium's own form
@@ -80,13 +81,13 @@ class Crafter(gymnasium.Env):
     ) -> None:
         sides = (64, 64) if screen_size is None else np.broadcast_to(screen_size, 2).tolist()
         self.game: Any = crafter.Env(tuple(area), tuple(view), tuple(sides), reward, length, seed=0)
-        self.game._world.__class__ = World  # its views know it already
+        self.game._world.__class__ = World  # replacing the class keeps the object that the game's views refer to
         self.observation_space = spaces.Box(0, 255, (*sides[::-1], 3), np.uint8)  # rows, columns
         self.action_space = spaces.Discrete(self.game.action_space.n)
         self.render_mode = render_mode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Open an episode in a world of its own."""
+        """Start an episode in a new world."""
         super().reset(seed=seed)
         self.game._seed, self.game._episode = int(self.np_random.integers(2**31 - 1)), 0
         return self.game.reset(), {}
@@ -98,7 +99,7 @@ class Crafter(gymnasium.Env):
         return obs, float(reward), bool(dead), bool(done and not dead), info
 
     def render(self) -> Any:
-        """A picture for people; at night it has noise, which is not to be the game's."""
+        """Return an image for videos; its night noise does not change the game's random generator."""
         random, sides = self.game._world.random, self.game._size
         state = random.get_state()
         try:
@@ -110,7 +111,7 @@ class Crafter(gymnasium.Env):
 
 
 def capture_game(game: Any) -> State:
-    """The state of a game, which is not changed."""
+    """Return the state of a game, without changing it."""
     world = game._world
     places = {id(creature): place for place, creature in enumerate(world._objects) if creature is not None}
     return {
@@ -136,7 +137,7 @@ def capture_game(game: Any) -> State:
 
 
 def restore_game(game: Any, state: State) -> None:
-    """Put a game into a captured state."""
+    """Restore a captured state in a game."""
     world = game._world
     for owner, part in ((game, "counters"), (world, "maps")):
         for name, value in decode(state[part]).items():

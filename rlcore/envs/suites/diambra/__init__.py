@@ -1,1 +1,1 @@
-"""DIAMBRA Arena's nine fighting games, over the protocol of their engine; no package of DIAMBRA's is needed."""
+"""DIAMBRA Arena's nine fighting games. The engine is used through its protocol, without DIAMBRA's packages."""

@@ -1,4 +1,4 @@
-"""Engines: one server each, which plays one game at a time; where they are, and a connection to one of them."""
+"""DIAMBRA engines: their addresses, exclusive claims, and connections. An engine is a server that plays one game."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from rlcore.errors import UserError
 
 VARIABLE = "DIAMBRA_ENVS"
 DEFAULT = "localhost:50051"
-PATIENCE = 5.0  # seconds in which somebody who has just ended lets go of an engine, and in which one closes a game
-START = 20.0  # seconds in which an engine's container opens its port: `diambra run` waits for the first one alone
+PATIENCE = 5.0  # seconds to wait for an engine that another process is releasing, and for an engine to close a game
+START = 20.0  # seconds to wait for an engine's port; `diambra run` waits for the first engine only
 HOW = "diambra run -s={} shepherd train …"
 
 
 class EngineError(RuntimeError):
-    """An engine that does not answer, or answers with an error."""
+    """Error of an engine that does not answer, or answers with an error."""
 
 
 def addresses() -> list[str]:
-    """`host:port` of every engine: those in DIAMBRA_ENVS, which `diambra run` sets; without it the default one."""
+    """Return `host:port` of every engine in DIAMBRA_ENVS, which `diambra run` sets, or the default address."""
     return os.environ.get(VARIABLE, "").split() or [DEFAULT]
 
 
 def are_named() -> bool:
-    """Tell whether the user, or `diambra run`, has said where engines are."""
+    """Return True if DIAMBRA_ENVS is set, by the user or by `diambra run`."""
     return bool(os.environ.get(VARIABLE, "").split())
 
 
 def take(address: str) -> socket.socket | None:
-    """A claim to an engine, good until it is closed or this process ends; None where another one has it.
+    """Claim an engine until the socket is closed or this process ends; return None if another process has claimed it.
 
-    An engine plays one game: a second client would take it from the first. The claim is a name that the kernel gives
-    once in a network namespace, as ports are, and takes back by itself from whoever was killed.
+    The claim is needed, because a second client would take the engine from the first one. It is an abstract Unix
+    socket: its name is unique in a network namespace, and the kernel releases it if the process is killed.
     """
     claim = socket.socket(socket.AF_UNIX)
     try:
@@ -49,7 +49,7 @@ def take(address: str) -> socket.socket | None:
 
 
 def take_any(patience: float = PATIENCE) -> tuple[str, socket.socket] | None:
-    """The first engine that nobody has, and the claim to it; None where all are still taken after some seconds."""
+    """Claim the first free engine; return its address and the claim, or None if none is free in `patience` seconds."""
     until = time.monotonic() + patience
     while True:
         for address in addresses():
@@ -61,7 +61,7 @@ def take_any(patience: float = PATIENCE) -> tuple[str, socket.socket] | None:
 
 
 def count_free() -> int:
-    """Number of engines that nobody has."""
+    """Return the number of free engines."""
     free = 0
     for address in set(addresses()):
         if (claim := take(address)) is not None:
@@ -71,7 +71,7 @@ def count_free() -> int:
 
 
 def is_there(address: str, until: float) -> bool:
-    """Tell whether something listens at an address, at once or before a time of the monotonic clock."""
+    """Return True if a server listens at an address; try until `until`, a time of the monotonic clock."""
     host, _, port = address.rpartition(":")
     while True:
         try:
@@ -87,37 +87,37 @@ def is_there(address: str, until: float) -> bool:
 
 
 def refuse_absent(needed: list[str], suggested: int, patience: float = START) -> None:
-    """Refuse, in a UserError, engines of which one does not listen; `suggested` is how many to start instead."""
+    """Raise UserError if one of the engines does not listen; `suggested` is the number of engines to start."""
     until = time.monotonic() + (patience if are_named() else 0)
     if silent := [address for address in needed if not is_there(address, until)]:
         where = f"at {' '.join(silent)} of {VARIABLE}" if are_named() else f"at {DEFAULT}, and {VARIABLE} is not set"
-        raise UserError(f"no engine answers {where}: start the command with engines, {HOW.format(suggested)}")
+        raise UserError(f"no engine answers {where}; start the command with engines: {HOW.format(suggested)}")
 
 
 def refuse_few(training: int) -> None:
-    """Refuse, in a UserError, engines that are too few to train so many environments and evaluate one."""
+    """Raise UserError if there are too few engines for `training` environments and one evaluation environment."""
     needed, given = training + 1, len(set(addresses()))
     if given < needed:
         has = f"{VARIABLE} names {given}" if are_named() else f"{VARIABLE} is not set"
         raise UserError(
-            f"env.num_envs (of all fabric.devices) is {training}: {needed} engines are needed, one for each and one to "
-            f"evaluate on, and {has}: start the command with engines, {HOW.format(needed)}"
+            f"env.num_envs (of all fabric.devices) is {training}: {needed} engines are needed, one for each and one "
+            f"for evaluation, but {has}; start the command with engines: {HOW.format(needed)}"
         )
 
 
 class Engine:
-    """A connection to an engine that is claimed by this one.
+    """Connection to a claimed engine.
 
     Args:
         address: `host:port`.
-        claim: from `take`; closed with the connection.
-        patience: seconds in which the engine must have started its game.
+        claim: claim from `take`; it is closed with the connection.
+        patience: seconds to wait for the start of the game.
     """
 
     def __init__(self, address: str, claim: socket.socket, patience: float) -> None:
         self.grpc: Any = importlib.import_module("grpc")
         self.address, self.patience, self._claim = address, patience, claim
-        # A connection that is closed with it: else one is kept for all of this process's engines of an address.
+        # Without a local pool, gRPC shares connections to one address and keeps them open after `close`.
         self._channel = self.grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         self._calls = {name: self._call(name) for name in METHODS}
 
@@ -128,15 +128,15 @@ class Engine:
         )
 
     def start(self, settings: Any) -> Any:
-        """Start a game by an `EnvSettings`; gives the `EnvInitResponse`."""
+        """Start a game with an `EnvSettings`; return the `EnvInitResponse`."""
         return self._ask("EnvInit", settings, wait_for_ready=True, timeout=self.patience)
 
     def reset(self, episode: Any) -> Any:
-        """Open an episode by its `EpisodeSettings`; gives a `StepResetResponse`."""
+        """Start an episode with its `EpisodeSettings`; return a `StepResetResponse`."""
         return self._ask("Reset", episode)
 
     def step(self, move: int, attack: int) -> Any:
-        """Take an action; gives a `StepResetResponse`."""
+        """Take an action; return a `StepResetResponse`."""
         kinds = messages()
         return self._ask("Step", kinds.Actions(actions=[kinds.Action(move=move, attack=attack)]))
 
@@ -148,8 +148,8 @@ class Engine:
             raise EngineError(f"the engine at {self.address}, {method}: {error.code().name}, {text}") from None
 
     def close(self) -> None:
-        """End the game and let go of the engine, which another one may use then."""
-        with contextlib.suppress(self.grpc.RpcError):  # it has ended by itself
+        """End the game and release the engine."""
+        with contextlib.suppress(self.grpc.RpcError):  # the game or the engine has already ended
             self._calls["Close"](messages().Empty(), timeout=PATIENCE)
         self._channel.close()
         self._claim.close()

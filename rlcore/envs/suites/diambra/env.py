@@ -1,4 +1,4 @@
-"""One environment: a game that an engine plays against an agent."""
+"""Gymnasium environment of one DIAMBRA game."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rlcore.envs.suites.diambra.messages import (
 from rlcore.envs.suites.diambra.settings import Keys, check_game, env_settings, episode_settings
 from rlcore.errors import UserError
 
-FRAMES = 60  # of the game, a second
+FRAMES = 60  # frames of the game per second
 GAME_STATES = {
     "round_done": ROUND_DONE,
     "stage_done": STAGE_DONE,
@@ -38,7 +38,7 @@ GAME_STATES = {
 
 
 class Readout(NamedTuple):
-    """One number that the engine reads from the game's memory: of which player and which, and what is seen of it."""
+    """Observation of one number in the game's memory: its category and number, its space, and its encoding."""
 
     category: int
     number: int
@@ -47,20 +47,20 @@ class Readout(NamedTuple):
 
 
 class DiambraEnv(gymnasium.Env):
-    """A game of one player; observations are a flat dict by SheepRL's names, uint8 frames [h, w, c] under `frame`.
+    """Game with one player; observations are a flat dict with SheepRL's keys, `frame` is uint8 [h, w, c].
 
-    An action of the kind DISCRETE is one of the moves (0 is none), then one of the attacks. Numbers are int32 (1,).
-    An episode terminates when the engine says that it is over.
+    Actions of kind DISCRETE are the moves (0 is no move), followed by the attacks. Numbers are int32 (1,). An episode
+    terminates when the engine reports its end.
 
     Args:
-        game: the engine's name of it.
+        game: the engine's id of the game.
         keys: `env.wrapper`.
-        outfits: how many the game has.
-        engine: to play on; closed with the environment, also where a UserError says what the game does not have.
+        outfits: number of outfits of the game.
+        engine: connection to the engine; closed with the environment, also if the constructor raises.
         render_mode: None, or "rgb_array".
 
     Attributes:
-        metadata: Gymnasium's: how it can be drawn.
+        metadata: render modes and frame rate, as in Gymnasium.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES}  # noqa: RUF012 - Gymnasium's own form
@@ -81,7 +81,7 @@ class DiambraEnv(gymnasium.Env):
             raise
         self._role = P1
         self._frame = np.zeros(self.frame_shape, np.uint8)
-        self._actions: deque[np.ndarray] = deque(maxlen=keys.diambra_wrappers.stack_actions)  # the newest is last
+        self._actions: deque[np.ndarray] = deque(maxlen=keys.diambra_wrappers.stack_actions)  # oldest first
 
     # Spaces
 
@@ -91,7 +91,7 @@ class DiambraEnv(gymnasium.Env):
         self._moves, attacks = actions.n_moves, actions.n_attacks_no_comb if single else actions.n_attacks
         if self.keys.action_space == "MULTI_DISCRETE":
             return spaces.MultiDiscrete([self._moves, attacks])
-        return spaces.Discrete(self._moves + attacks - 1)  # no move and no attack are the same action
+        return spaces.Discrete(self._moves + attacks - 1)  # "no move" and "no attack" are one action
 
     def _observation_space(self) -> spaces.Dict:
         wrappers = self.keys.diambra_wrappers
@@ -118,7 +118,7 @@ class DiambraEnv(gymnasium.Env):
         return spaces.Dict(self._filter_keys(found))
 
     def _prefixes(self) -> tuple[str, str, str]:
-        """Prefixes of the keys of both players' numbers, behind that of their common ones."""
+        """Return the key prefixes of common numbers and of those of both players."""
         return ("", "own_", "opp_") if self.keys.diambra_wrappers.role_relative else ("", "P1_", "P2_")
 
     def _reading(self, category: int, number: int, state: Any) -> Readout:
@@ -135,15 +135,15 @@ class DiambraEnv(gymnasium.Env):
         asked = self.keys.diambra_wrappers.filter_keys
         for key in asked:
             if key not in found:
-                hint = nearest(key, found) or f"; there are {', '.join(found)}"
-                raise UserError(f"env.wrapper.diambra_wrappers.filter_keys={key}: no key of {self.game}{hint}")
+                hint = nearest(key, found) or f"; its keys are {', '.join(found)}"
+                raise UserError(f"env.wrapper.diambra_wrappers.filter_keys={key}: not a key of {self.game}{hint}")
         self._readings = {key: reading for key, reading in self._readings.items() if not asked or key in asked}
         return {key: space for key, space in found.items() if not asked or key in (*asked, "frame")}
 
     # Playing
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Open an episode; an EngineError where the engine does not."""
+        """Start an episode; raise EngineError if the engine fails."""
         super().reset(seed=seed)
         most = self.keys.diambra_wrappers.no_op_max
         response = self._begin()
@@ -160,9 +160,9 @@ class DiambraEnv(gymnasium.Env):
         return self.engine.reset(episode)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take an action `repeat_action` times, fewer where a round ends; an EngineError as for `reset`."""
+        """Take an action `repeat_action` times, or until a round ends; raise EngineError if the engine fails."""
         if not self.action_space.contains(action):
-            raise ValueError(f"{action!r} is no action of {self.action_space}")
+            raise ValueError(f"{action!r} is not an action of {self.action_space}")
         flat = np.reshape(action, -1)
         move, attack = (int(part) for part in flat) if len(flat) == 2 else self._split(int(flat[0]))
         reward = 0.0
@@ -179,7 +179,7 @@ class DiambraEnv(gymnasium.Env):
         return self._obs(response), self._scale_reward(reward), over, False, self._info(response)
 
     def _split(self, action: int) -> tuple[int, int]:
-        """Move and attack of an action of the kind DISCRETE."""
+        """Split an action of kind DISCRETE into move and attack."""
         return (action, 0) if action < self._moves else (0, action - self._moves + 1)
 
     def _is_over(self, response: Any) -> bool:
@@ -193,7 +193,7 @@ class DiambraEnv(gymnasium.Env):
         return float(np.sign(reward)) if wrappers.clip_reward else reward
 
     def _full_health(self) -> int:
-        """The largest loss of health that a character of the first player can suffer."""
+        """Return the range of the health of the first player's character."""
         states = self.info.ram_states_categories[P1].ram_states
         first = min(number for number in states if "health" in RAM_STATES.get(number, ""))
         return states[first].max - states[first].min
@@ -223,21 +223,21 @@ class DiambraEnv(gymnasium.Env):
         return {name: bool(response.info.game_states[state]) for name, state in GAME_STATES.items()}
 
     def render(self) -> Any:
-        """The last frame, [h, w, 3] uint8."""
+        """Return the last frame, [h, w, 3] uint8."""
         return np.broadcast_to(self._frame, (*self.frame_shape[:2], 3)).copy()
 
     def close(self) -> None:
-        """Let go of the engine; a second time nothing happens."""
+        """Release the engine; further calls have no effect."""
         if self._open:
             self._open = False
             self.engine.close()
 
 
 def one_hot(values: Any, sizes: Any) -> np.ndarray:
-    """Choices one behind the other, each as `size` zeros and a one; a ValueError where one is none of its choices."""
+    """Return the concatenated one-hot encodings of several choices; raise ValueError if one is out of range."""
     rows = []
     for value, size in zip(values, sizes, strict=True):
         if not 0 <= value < size:
-            raise ValueError(f"{value} is none of {size} choices")
+            raise ValueError(f"{value} is not one of {size} choices (0 to {size - 1})")
         rows.append(np.eye(1, size, int(value), dtype=np.int8)[0])
     return np.concatenate(rows)

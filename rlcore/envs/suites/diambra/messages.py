@@ -1,8 +1,7 @@
-"""Messages of the engine's gRPC service `interface.EnvServer`, as version 2.2 of DIAMBRA Arena sends and reads them.
+"""Messages of the engine's gRPC service `interface.EnvServer`, compatible with version 2.2 of DIAMBRA Arena.
 
-The classes are made here from the field numbers, which are all that goes over the wire: DIAMBRA's own are generated for
-a protobuf older than 4, beside which neither MLflow nor TensorBoard can be installed. Enumerations are plain numbers,
-as on the wire.
+The message classes are built here from field numbers, which are all that the wire format uses. DIAMBRA's generated
+classes need protobuf < 4, which conflicts with MLflow and TensorBoard. Enumerations are plain integers, as on the wire.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-# Each field as `type name number`; `*` after a type says repeated, `type -> type` is a map.
+# Each field is `type name number`; `type*` is repeated, `type -> type` is a map.
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "Empty": (),
     "FrameShape": ("int32 h 1", "int32 w 2", "int32 c 3"),
@@ -79,7 +78,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "Info": ("int32 -> bool game_states 1",),
     "StepResetResponse": ("Observation observation 1", "int32 reward 2", "Info info 3"),
 }
-METHODS: Mapping[str, tuple[str, str]] = {  # name -> messages that it takes and gives
+METHODS: Mapping[str, tuple[str, str]] = {  # name -> request and response messages
     "EnvInit": ("EnvSettings", "EnvInitResponse"),
     "Reset": ("EpisodeSettings", "StepResetResponse"),
     "Step": ("Actions", "StepResetResponse"),
@@ -89,7 +88,7 @@ SERVICE = "interface.EnvServer"
 
 BINARY, DISCRETE, MULTI_DISCRETE, BOX = range(4)  # types of RAM states and of actions
 ROUND_DONE, STAGE_DONE, GAME_DONE, EPISODE_DONE, ENV_DONE = range(5)  # game states
-COMMON, P1, P2 = 1, 2, 3  # categories of RAM states; the last two are the roles too
+COMMON, P1, P2 = 1, 2, 3  # categories of RAM states; P1 and P2 are also the roles
 _OF_A_PLAYER = """
     side wins character health super_bar super_count super_max_count super_type stun_bar stunned health_1 health_2
     active_character character_1 character_2 bar_status aggressor_bar weapon_bar power_bar weapon_fight weapon_lost
@@ -100,8 +99,8 @@ RAM_STATES: Mapping[int, str] = {100: "stage", 101: "timer", **dict(enumerate(_O
 
 @functools.cache
 def messages() -> Any:
-    """The classes, as attributes by their names; an ImportError without protobuf."""
-    # Of the extra `diambra`; 60 ms.
+    """Return a namespace of the message classes; raise ImportError if protobuf is missing."""
+    # Imported here, because it takes 60 ms and is installed by the extra `diambra` only.
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="shepherd/diambra.proto", package="shepherd.diambra")
@@ -111,7 +110,7 @@ def messages() -> Any:
         for field in fields:
             *kind, field_name, number = field.split()
             _add_field(message, "".join(kind), field_name, int(number), f".{file.package}.")
-    # A pool of its own: DIAMBRA's package, where somebody has it, puts the same names into the common one.
+    # A separate pool avoids conflicts with DIAMBRA's package, which registers the same names in the default pool.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     names = (f"{file.package}.{name}" for name in FIELDS)
@@ -120,9 +119,9 @@ def messages() -> Any:
 
 
 def _add_field(message: Any, kind: str, name: str, number: int, package: str) -> None:
-    """Add one field to a description of a message."""
+    """Add one field to the description of a message."""
     key, is_map, value = kind.partition("->")
-    if is_map:  # on the wire a repeated message of a key and a value
+    if is_map:  # encoded as a repeated message with key and value
         entry = message.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
         entry.options.map_entry = True
         _add_field(entry, key, "key", 1, package)

@@ -1,7 +1,6 @@
-"""Keys of `env.wrapper` for DIAMBRA's games, by SheepRL's and DIAMBRA's names, and the episode that they ask for.
+"""Keys of `env.wrapper` for DIAMBRA's games, with SheepRL's and DIAMBRA's names, and the messages made from them.
 
-What DIAMBRA draws at random (a role, a character, …) is drawn from the environment's own generator, anew for every
-episode.
+Random choices of DIAMBRA (role, character, …) are drawn from the environment's generator in every episode.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rlcore.errors import Mistakes, UserError
 
 ROLES = {"P1": P1, "P2": P2}
 ACTIONS = {"DISCRETE": DISCRETE, "MULTI_DISCRETE": MULTI_DISCRETE}
-PREFIXES = ("diambra.arena.Roles.", "diambra.arena.SpaceTypes.")  # as files for SheepRL 0.5 write these names
+PREFIXES = ("diambra.arena.Roles.", "diambra.arena.SpaceTypes.")  # prefixes of names in files of SheepRL 0.5
 TOWERS, SUPER_ARTS, STYLES, ULTIMATES, SPEEDS = range(1, 5), range(1, 4), range(1, 3), range(1, 3), range(1, 3)
 STYLES_OF = {"kof98umh": range(1, 4)}
 LARGEST_FRAME, LARGEST_STACK = 512, 48
@@ -28,69 +27,75 @@ LARGEST_FRAME, LARGEST_STACK = 512, 48
 
 @dataclass(frozen=True)
 class GameKeys:
-    """Settings by which the engine plays: `diambra_settings`. A null is drawn for every episode."""
+    """Settings of the engine: `diambra_settings`. A value of null is drawn for every episode."""
 
-    role: str | None = arg(None, "the player's side", choices=("P1", "P2", None))
-    step_ratio: int = arg(6, "frames of the game for every action", low=1, high=6)
-    difficulty: int | None = arg(None, "of the opponent; the game says which there are", low=1)
-    continue_game: float = arg(0.0, "probability of a continue after a lost game; below 0: how many of them", high=1)
-    show_final: bool = arg(False, "the game's final animation is shown")
-    tower: int | None = arg(3, "Ultimate Mortal Kombat 3: tower to climb", choices=(*TOWERS, None))
-    characters: str | tuple[str | None, ...] | None = arg(None, "a name, or as many as the game selects")
-    outfits: int = arg(1, "as many outfits as this may be worn", low=1)
-    super_art: int | None = arg(None, "Street Fighter III", choices=(*SUPER_ARTS, None))
-    fighting_style: int | None = arg(None, "The King of Fighters '98", low=1, high=3)
-    ultimate_style: tuple[int, int, int] | None = arg(
-        None, "The King of Fighters '98: dash, evade, bar", low=ULTIMATES[0], high=ULTIMATES[-1]
+    role: str | None = arg(None, "side of the player; null: random", choices=("P1", "P2", None))
+    step_ratio: int = arg(6, "frames of the game per action", low=1, high=6)
+    difficulty: int | None = arg(None, "difficulty of the opponent; the range depends on the game", low=1)
+    continue_game: float = arg(
+        0.0, "probability of continuing after a lost game; if negative, the number of continues", high=1
     )
-    speed_mode: int | None = arg(None, "Marvel vs. Capcom, X-Men vs. Street Fighter", choices=(*SPEEDS, None))
-    disable_keyboard: bool = arg(True, "nobody plays along by keyboard")
-    disable_joystick: bool = arg(True, "nobody plays along by joystick")
-    grpc_timeout: int = arg(60, "seconds in which the engine must have started the game", low=1, high=3600)
+    show_final: bool = arg(False, "show the game's final animation")
+    tower: int | None = arg(3, "Ultimate Mortal Kombat 3: tower to climb", choices=(*TOWERS, None))
+    characters: str | tuple[str | None, ...] | None = arg(
+        None, "name of the character, or a list if the game selects several; null: random"
+    )
+    outfits: int = arg(1, "number of outfits to draw from", low=1)
+    super_art: int | None = arg(None, "Street Fighter III: super art; null: random", choices=(*SUPER_ARTS, None))
+    fighting_style: int | None = arg(None, "The King of Fighters '98: fighting style; null: random", low=1, high=3)
+    ultimate_style: tuple[int, int, int] | None = arg(
+        None, "The King of Fighters '98: dash, evade, bar; null: random", low=ULTIMATES[0], high=ULTIMATES[-1]
+    )
+    speed_mode: int | None = arg(
+        None, "Marvel vs. Capcom, X-Men vs. Street Fighter: speed mode; null: random", choices=(*SPEEDS, None)
+    )
+    disable_keyboard: bool = arg(True, "ignore the keyboard")
+    disable_joystick: bool = arg(True, "ignore joysticks")
+    grpc_timeout: int = arg(60, "seconds to wait until the engine has started the game", low=1, high=3600)
     splash_screen: bool = arg(False, unused="there is no window to show it in")
-    frame_shape: Any = arg(None, unused="env.screen_size and env.grayscale decide it")
+    frame_shape: Any = arg(None, unused="env.screen_size and env.grayscale set it")
     n_players: Any = arg(None, unused="one agent plays against the game")
-    seed: Any = arg(None, unused="the run's seed decides it")
-    rank: Any = arg(None, unused="every environment takes an engine that is free")
+    seed: Any = arg(None, unused="the seed of the run sets it")
+    rank: Any = arg(None, unused="every environment uses the next free engine")
     env_address: Any = arg(None, unused="DIAMBRA_ENVS has the addresses")
-    render_mode: Any = arg(None, unused="films are recorded from frames")
+    render_mode: Any = arg(None, unused="videos are recorded from frames")
     game_id: Any = arg(None, unused="env.id names the game")
 
 
 @dataclass(frozen=True)
 class WrapperKeys:
-    """Changes of actions, observations and rewards: `diambra_wrappers`."""
+    """Settings of actions, observations and rewards: `diambra_wrappers`."""
 
-    no_op_max: int = arg(0, "an episode begins with so many no-ops at most, one at least", low=0, high=12)
-    normalize_reward: bool = arg(False, "rewards in units of normalization_factor x full health")
+    no_op_max: int = arg(0, "maximum of random no-ops at the start of an episode (at least 1); 0: none", low=0, high=12)
+    normalize_reward: bool = arg(False, "divide rewards by normalization_factor x full health")
     normalization_factor: float = arg(0.5, "see normalize_reward", above=0)
-    clip_reward: bool = arg(False, "rewards are their sign")
+    clip_reward: bool = arg(False, "replace rewards by their sign")
     no_attack_buttons_combinations: bool = arg(False, "attacks are single buttons")
-    add_last_action: bool = arg(False, "key `action`: the last action")
-    stack_actions: int = arg(1, "so many of the last actions, oldest first", low=1, high=LARGEST_STACK)
-    scale: bool = arg(False, "numbers between 0 and 1, choices one-hot")
-    exclude_image_scaling: bool = arg(False, "frames stay bytes when scale is set")
-    process_discrete_binary: bool = arg(False, "choices between two are one-hot too when scale is set")
-    role_relative: bool = arg(False, "keys own_… and opp_… in place of P1_… and P2_…")
-    filter_keys: tuple[str, ...] = arg([], "the keys that are left beside frame; none: all")
-    wrappers: tuple[Any, ...] = arg([], "classes cannot be named in a config")
-    repeat_action: Any = arg(None, unused="env.action_repeat decides it")
+    add_last_action: bool = arg(False, "add key `action`: the last action")
+    stack_actions: int = arg(1, "number of actions in key `action`, oldest first", low=1, high=LARGEST_STACK)
+    scale: bool = arg(False, "scale numbers to [0, 1] and encode choices as one-hot")
+    exclude_image_scaling: bool = arg(False, "with scale=true: keep frames as uint8")
+    process_discrete_binary: bool = arg(False, "with scale=true: encode binary choices as one-hot too")
+    role_relative: bool = arg(False, "keys own_… and opp_… instead of P1_… and P2_…")
+    filter_keys: tuple[str, ...] = arg([], "observation keys to keep in addition to frame; empty: all")
+    wrappers: tuple[Any, ...] = arg([], "not supported: a config cannot name classes")
+    repeat_action: Any = arg(None, unused="env.action_repeat sets it")
     flatten: Any = arg(None, unused="observations are always flat")
-    frame_shape: Any = arg(None, unused="env.screen_size and env.grayscale decide it")
-    stack_frames: Any = arg(None, unused="env.frame_stack decides it")
-    dilation: Any = arg(None, unused="env.frame_stack_dilation decides it")
+    frame_shape: Any = arg(None, unused="env.screen_size and env.grayscale set it")
+    stack_frames: Any = arg(None, unused="env.frame_stack sets it")
+    dilation: Any = arg(None, unused="env.frame_stack_dilation sets it")
 
     def check(self, prefix: str) -> None:
-        """Refuse what cannot go together."""
+        """Raise UserError if keys cannot be combined."""
         mistakes = Mistakes()
         if self.stack_actions > 1 and not self.add_last_action:
             mistakes.note(
-                UserError(f"{prefix}stack_actions={self.stack_actions}: needs {prefix}add_last_action=true to be seen")
+                UserError(f"{prefix}stack_actions={self.stack_actions}: requires {prefix}add_last_action=true")
             )
         if self.wrappers:
             mistakes.note(
                 UserError(
-                    f"{prefix}wrappers={spell(list(self.wrappers))}: no class can be named in a config; leave it out"
+                    f"{prefix}wrappers={spell(list(self.wrappers))}: a config cannot name classes; remove the key"
                 )
             )
         mistakes.tell()
@@ -100,24 +105,26 @@ class WrapperKeys:
 class Keys:
     """All keys of `env.wrapper`."""
 
-    action_space: str = arg("DISCRETE", "moves or attacks; or a move and an attack", choices=tuple(ACTIONS))
-    screen_size: int | tuple[int, int] | None = arg(64, "pixels; null = the game's own", low=1, high=LARGEST_FRAME)
-    grayscale: bool = arg(False, "frames of one channel")
-    repeat_action: int = arg(1, "how many times an action is taken; step_ratio is 1 then", low=1, high=12)
-    increase_performance: bool = arg(True, "the engine makes frames of screen_size and grayscale; else the run does")
-    diambra_settings: GameKeys = arg(GameKeys(), "how the engine plays")
-    diambra_wrappers: WrapperKeys = arg(WrapperKeys(), "what is done to actions, observations and rewards")
-    rank: Any = arg(None, unused="every environment takes an engine that is free")
+    action_space: str = arg(
+        "DISCRETE", "DISCRETE: a move or an attack; MULTI_DISCRETE: a move and an attack", choices=tuple(ACTIONS)
+    )
+    screen_size: int | tuple[int, int] | None = arg(64, "in pixels; null: the game's size", low=1, high=LARGEST_FRAME)
+    grayscale: bool = arg(False, "convert frames to one channel")
+    repeat_action: int = arg(1, "number of repeats of each action; above 1, step_ratio is 1", low=1, high=12)
+    increase_performance: bool = arg(True, "the engine resizes and converts frames; false: the run does")
+    diambra_settings: GameKeys = arg(GameKeys(), "settings of the engine")
+    diambra_wrappers: WrapperKeys = arg(WrapperKeys(), "settings of actions, observations and rewards")
+    rank: Any = arg(None, unused="every environment uses the next free engine")
     log_level: Any = arg(None, unused="the run has a log")
 
     @property
     def step_ratio(self) -> int:
-        """Frames of the game for every action that the engine is sent."""
+        """Frames of the game per action sent to the engine."""
         return 1 if self.repeat_action > 1 else self.diambra_settings.step_ratio
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels that the engine is asked for; 0 = the game's own."""
+        """Height, width and channels requested from the engine; 0 = the game's value."""
         if not self.increase_performance:
             return 0, 0, 0
         size = self.screen_size or 0
@@ -126,7 +133,7 @@ class Keys:
 
 
 def read_keys(wrapper: Mapping[str, Any]) -> Keys:
-    """`env.wrapper` as keys; a UserError with all that is wrong in it."""
+    """Convert `env.wrapper` to `Keys`; raise one UserError with all mistakes in it."""
     plain = {key: _short(value) for key, value in wrapper.items()}
     settings = plain.get("diambra_settings")
     if isinstance(settings, Mapping):
@@ -138,7 +145,7 @@ def read_keys(wrapper: Mapping[str, Any]) -> Keys:
 
 
 def _short(value: Any) -> Any:
-    """`diambra.arena.Roles.P1` as `P1`."""
+    """Remove DIAMBRA's prefix: `diambra.arena.Roles.P1` becomes `P1`."""
     for prefix in PREFIXES:
         if isinstance(value, str) and value.startswith(prefix):
             return value.removeprefix(prefix)
@@ -146,43 +153,48 @@ def _short(value: Any) -> Any:
 
 
 def check_choices(settings: Mapping[str, Any], game: str, outfits: int) -> None:
-    """Refuse, in one UserError, what a game is known not to have without an engine: outfits and fighting styles.
+    """Raise one UserError if outfits or fighting style are out of the game's range; needs no engine.
 
-    `settings` are `diambra_settings` as typed; values that are no numbers at all are told by `read_keys`.
+    `settings` are `diambra_settings` as typed; `read_keys` reports values that are not integers.
     """
     mistakes, most = Mistakes(), {"outfits": outfits, "fighting_style": STYLES_OF.get(game, STYLES)[-1]}
     for key, high in most.items():
         value = settings.get(key)
         if isinstance(value, int) and value > high:
             place = f"env.wrapper.diambra_settings.{key}"
-            mistakes.note(UserError(f"{place}={value}: {game} has 1 to {high}"))
+            mistakes.note(UserError(f"{place}={value}: must be from 1 to {high} in {game}"))
     mistakes.tell()
 
 
 def check_game(keys: Keys, game: str, outfits: int, info: Any) -> None:
-    """Refuse, in one UserError, what a game does not have; `info` is the engine's `EnvInitResponse`."""
+    """Raise one UserError if settings do not fit the game; `info` is the engine's `EnvInitResponse`."""
     mistakes, settings, place = Mistakes(), keys.diambra_settings, "env.wrapper.diambra_settings."
     low, high, characters = info.difficulty_bounds.min, info.difficulty_bounds.max, info.characters_info
     if settings.difficulty is not None and not low <= settings.difficulty <= high:
-        mistakes.note(UserError(f"{place}difficulty={settings.difficulty}: {game} has {low} to {high}, or null"))
+        mistakes.note(
+            UserError(f"{place}difficulty={settings.difficulty}: must be from {low} to {high} in {game}, or null")
+        )
     with mistakes.catch():
         check_choices({key: getattr(settings, key) for key in ("outfits", "fighting_style")}, game, outfits)
     for name in named_characters(settings):
         if name is not None and name not in characters.char_list:
             known = sorted(characters.char_list)
-            hint = nearest(name, known) or f"; {game} has {', '.join(known)}"
-            mistakes.note(UserError(f"{place}characters={name}: no character of {game}{hint}"))
+            hint = nearest(name, known) or f"; its characters are {', '.join(known)}"
+            mistakes.note(UserError(f"{place}characters={name}: not a character of {game}{hint}"))
     mistakes.tell()
 
 
 def named_characters(settings: GameKeys) -> tuple[str | None, ...]:
-    """The characters that the user names, None where one is to be drawn."""
+    """Return the characters that the user has named; None stands for a random one."""
     named = settings.characters
     return (named,) if isinstance(named, str) else named or ()
 
 
 def draw_characters(settings: GameKeys, characters: Any, rng: np.random.Generator) -> list[str]:
-    """As many characters as a game selects: those named, and others drawn, no two of which are one person."""
+    """Return the named characters, and random ones up to the number that the game selects.
+
+    A random character is never another name of a character that is already selected.
+    """
     chosen = dict(enumerate(named_characters(settings)[: characters.chars_to_select]))
     twins = dict(characters.char_homonymy_map)
     taken = {name for name in chosen.values() if name is not None}
@@ -201,7 +213,7 @@ def draw_characters(settings: GameKeys, characters: Any, rng: np.random.Generato
 
 
 def env_settings(keys: Keys, game: str) -> Any:
-    """The `EnvSettings` message by which an engine starts a game for one player."""
+    """Return the `EnvSettings` message that starts a game for one player."""
     height, width, channels = keys.frame_shape
     return messages().EnvSettings(
         game_id=game,
@@ -215,12 +227,12 @@ def env_settings(keys: Keys, game: str) -> Any:
 
 
 def episode_settings(keys: Keys, game: str, info: Any, rng: np.random.Generator) -> Any:
-    """The `EpisodeSettings` message of a new episode: what the keys leave open is drawn, always in the same order."""
+    """Return the `EpisodeSettings` message of a new episode; open settings are drawn, always in the same order."""
     settings = keys.diambra_settings
     kinds = messages()
 
     def draw_if_open(value: Any, choices: range) -> int:
-        draw = choices[int(rng.integers(len(choices)))]  # also where it is not needed: the others stay as they are
+        draw = choices[int(rng.integers(len(choices)))]  # always draw, so that one setting does not change the others
         return draw if value is None else value
 
     seed = int(rng.integers(2**31 - 1))

@@ -1,4 +1,4 @@
-"""The suite of DIAMBRA's games: which there are, and what stands in their way here."""
+"""Suite of DIAMBRA's games: ids, creation on a free engine, and checks of the settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlcore.errors import Mistakes, UserError
 
 log = logging.getLogger(__name__)
 
-OUTFITS: Mapping[str, int] = {  # the engine says all else of a game, but not how many outfits it has
+OUTFITS: Mapping[str, int] = {  # number of outfits; the only property of a game that the engine does not report
     "doapp": 4,
     "sfiii3n": 7,
     "tektagt": 5,
@@ -44,12 +44,12 @@ OUTFITS: Mapping[str, int] = {  # the engine says all else of a game, but not ho
 
 
 class DiambraSuite(Suite):
-    """Nine games by DIAMBRA's ids; each environment has an engine of its own, among those of DIAMBRA_ENVS."""
+    """Suite of nine games with DIAMBRA's ids; each environment needs its own engine, listed in DIAMBRA_ENVS."""
 
     name = "diambra"
     extra = "diambra"
     requires = "grpc"
-    note = "its engines run beside: diambra run -s=2 shepherd train …; resumed at an episode's end"
+    note = "needs engines: diambra run -s=2 shepherd train …; open episodes are truncated at checkpoints"
     targets = ("sheeprl.envs.diambra.DiambraWrapper",)
     from_keys = {  # noqa: RUF012 - read only
         "screen_size": "screen_size",
@@ -60,11 +60,11 @@ class DiambraSuite(Suite):
     tier_reason = "the game is in an engine that cannot be copied"
 
     def ids(self) -> Sequence[str]:
-        """DIAMBRA's names of the games."""
+        """Return DIAMBRA's ids of the games."""
         return tuple(OUTFITS)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """A game on an engine that is free; a UserError tells all that is in the way, in the order of its repair."""
+        """Start a game on a free engine; raise one UserError with all problems, in the order in which to fix them."""
         mistakes, claimed = Mistakes(), None
         with mistakes.catch():
             refuse_missing(self, env_id)
@@ -85,17 +85,17 @@ class DiambraSuite(Suite):
             return DiambraEnv(env_id, keys, OUTFITS[env_id], engine, render_mode)
         except EngineError as error:
             raise UserError(
-                f"env.id={env_id}: the game does not start; are its ROM and DIAMBRAROMSPATH right? ({error})"
+                f"env.id={env_id}: the game does not start ({error}); check its ROM and DIAMBRAROMSPATH"
             ) from None
 
     def _claim(self, env_id: str) -> Any:
-        """Address of a free engine that is there, and the claim to it; a UserError where there is none."""
+        """Return the address of a free engine that answers, and the claim to it; raise UserError if there is none."""
         found = take_any()
         if found is None:
             known = addresses()
             raise UserError(
-                f"env.id={env_id}: every environment needs an engine of its own, and all are taken "
-                f"({' '.join(known)}): start the command with more, {HOW.format(len(known) + 1)}"
+                f"env.id={env_id}: every environment needs its own engine, but all are in use ({' '.join(known)}); "
+                f"start the command with more: {HOW.format(len(known) + 1)}"
             )
         try:
             refuse_absent([found[0]], max(2, len(addresses())))
@@ -105,13 +105,13 @@ class DiambraSuite(Suite):
         return found
 
     def check(self, env_id: str, wrapper: Mapping[str, Any], together: int) -> None:
-        """Refuse, in one UserError, a missing package, too few engines, those that are not there, and wrong keys."""
+        """Raise one UserError for a missing package, too few engines, engines that do not answer, and wrong keys."""
         mistakes, known = Mistakes(), addresses()
         with mistakes.catch():
             refuse_missing(self, env_id)
         with mistakes.catch():
             refuse_few(together)
-        if are_named():  # else it is said already that there are none
+        if are_named():  # otherwise `refuse_few` has reported that there are none
             with mistakes.catch():
                 refuse_absent(known[: together + 1], together + 1)
         with mistakes.catch():
@@ -122,24 +122,24 @@ class DiambraSuite(Suite):
         mistakes.tell()
 
     def source(self, env_id: str) -> Any:
-        """The environment's class; the engine's own version is nowhere to be read."""
+        """Return the environment's class; the version of the engine cannot be read."""
         return DiambraEnv
 
     def parameters(self, env_id: str) -> None:
-        """Unknown here: what is wrong in the keys is told beside all else that is wrong."""
+        """Return None: `make` reports wrong keys together with all other problems."""
         return
 
     def room(self, env_id: str) -> int:
-        """As many as there are engines that nobody has."""
+        """Return the number of free engines."""
         return count_free()
 
     def trial(self, env_id: str) -> None:
-        """Refuse where no engine is there; no game is started, of which the user may not have the ROM."""
+        """Raise UserError if no engine answers; no game is started, because its ROM can be missing."""
         refuse_absent(addresses()[:1], 2, patience=0)
 
 
 def _unused(wrapper: Mapping[str, Any]) -> Sequence[str]:
-    """Keys of `env.wrapper` that have a value and no effect, each with the reason."""
+    """Return a message, with the reason, for each key of `env.wrapper` that is set but has no effect."""
     given = {a.key: (at(wrapper, a.key), a.unused) for a in arguments(Keys) if a.unused}
     return [
         f"env.wrapper.{key}={spell(value)} has no effect: {why}"
@@ -150,7 +150,7 @@ def _unused(wrapper: Mapping[str, Any]) -> Sequence[str]:
 
 @functools.cache
 def _tell_unused(sentences: tuple[str, ...]) -> None:
-    """Warn of keys without effect, of the same ones once."""
+    """Warn once of keys without effect."""
     for sentence in sentences:
         log.warning("%s", sentence)
 
@@ -158,7 +158,7 @@ def _tell_unused(sentences: tuple[str, ...]) -> None:
 @functools.cache
 def _tell_step_ratio(repeat: int, ratio: int) -> None:
     log.warning(
-        "env.action_repeat=%d: the engine plays one frame for each of the repeats, "
+        "env.action_repeat=%d: the engine plays one frame per repeat, "
         "so env.wrapper.diambra_settings.step_ratio is 1 instead of %d",
         repeat,
         ratio,

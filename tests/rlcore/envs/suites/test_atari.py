@@ -174,9 +174,9 @@ def test_a_state_of_before_the_stickiness_goes_on() -> None:
 @pytest.mark.parametrize(
     ("wrapper", "told"),
     [
-        ({"repeat_action_probability": 2}, "repeat_action_probability=2: a number from 0 to 1"),
-        ({"repeat_action_probability": None}, "repeat_action_probability=None: a number from 0 to 1"),
-        ({"continuous": True, "noop_max": 30}, "noop_max=30: 0 with continuous actions"),
+        ({"repeat_action_probability": 2}, "repeat_action_probability=2: must be a number from 0 to 1"),
+        ({"repeat_action_probability": None}, "repeat_action_probability=None: must be a number from 0 to 1"),
+        ({"continuous": True, "noop_max": 30}, "noop_max=30: must be 0 with continuous actions"),
     ],
 )
 def test_numbers_that_no_game_can_have_are_told(wrapper: dict[str, Any], told: str) -> None:

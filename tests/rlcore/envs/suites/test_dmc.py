@@ -140,7 +140,7 @@ def test_sheeprls_keys_mean_the_same(overrides: list[str], env_id: str, wrapper:
 
 
 def test_what_it_cannot_do_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="from_pixels and from_vectors are both false"):
+    with pytest.raises(UserError, match="from_pixels=false and from_vectors=false: no observation remains"):
         made(from_vectors=False)
     with pytest.raises(
         UserError, match="env.wrapper.from_pixel=True: cartpole_balance has no such argument.*from_pixels"

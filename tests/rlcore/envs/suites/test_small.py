@@ -108,7 +108,7 @@ def test_edges_stop_it_and_a_board_has_two_to_eight_cells() -> None:
             for _ in range(9):
                 env.step(move)
             assert board.place[0] == at[0] and at[1] in (None, board.place[1])
-    with pytest.raises(UserError, match="env.wrapper.cells=9.*2 to 8"):
+    with pytest.raises(UserError, match="env.wrapper.cells=9.*must be from 2 to 8"):
         make(EnvSettings("crosshair", wrapper={"cells": 9}))
 
 

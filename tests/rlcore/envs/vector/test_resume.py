@@ -167,7 +167,7 @@ def test_a_replay_that_comes_out_differently_is_refused():
         envs.step(action)
     state = envs.state_dict()
     state["last"]["obs"]["state"][1, 0] += np.float32(1e-6)
-    with pytest.raises(RunError, match=r"environment 1: replaying the 5 actions .* 'state'"):
+    with pytest.raises(RunError, match=r"environment 1: a replay of the 5 actions .* 'state'"):
         vector("LunarLander-v3", "replay").load_state_dict(state)
 
 
