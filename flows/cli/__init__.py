@@ -1,1 +1,1 @@
-"""`shepherd`: the command line."""
+"""Command-line interface `shepherd`."""

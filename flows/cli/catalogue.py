@@ -1,4 +1,4 @@
-"""Lists of what can be trained, and on what: `shepherd agents` and `shepherd envs`."""
+"""Commands `shepherd agents` and `shepherd envs`, which list algorithms and environments."""
 
 from __future__ import annotations
 
@@ -45,13 +45,16 @@ OBSERVATIONS = {
 
 
 def agents() -> None:
-    """`shepherd agents`: print the algorithms and what each can be trained on."""
+    """Print the algorithms and the spaces that each supports (`shepherd agents`)."""
     plugins.load()
     show(agents_table(ALGORITHMS))
 
 
 def envs(words: Sequence[str] = ()) -> None:
-    """`shepherd envs`: print the suites, one line each; with words, a suite's ids or the ids that contain the word."""
+    """Print environments (`shepherd envs`).
+
+    Without words, print one line per suite; with words, the ids of that suite, or all ids that contain the words.
+    """
     from rlcore.envs.suites.registry import SUITES, list_suite  # gymnasium
 
     plugins.load()
@@ -68,18 +71,18 @@ def envs(words: Sequence[str] = ()) -> None:
         known = [*listed, *(one for suite in listed.values() for one in suite.ids())]
         raise UserError(
             f"{word}: no suite and no environment of this name{nearest(word, known)}; suites: {', '.join(listed)}; "
-            "environments of your own are listed with plugins=[your_module]"
+            "to list your own environments, add plugins=[your_module]"
         )
     show(envs_table(list_suite(listed[name], ids) for name, ids in found.items() if ids))
 
 
 def _simplify(name: str) -> str:
-    """Return a name as it is compared: in lower case, without spaces and punctuation."""
+    """Return a name in lower case, without spaces and punctuation, for comparisons."""
     return re.sub(r"[\W_]", "", name.lower())
 
 
 def suites_table(suites: Iterable[Any]) -> RenderableType:
-    """One line for each suite: name, number of ids, whether it is installed, note; and how to list the ids."""
+    """Return a table of the suites: name, number of ids, state of the installation, note."""
     from rlcore.envs.suites.suite import is_installed  # gymnasium
 
     rows = [
@@ -88,7 +91,7 @@ def suites_table(suites: Iterable[Any]) -> RenderableType:
     ]
     head = ("suite", "environments", "state", "about")
     return Group(
-        table(head, rows, numbers=("environments",)), "", Text("shepherd envs atari   lists one suite or finds an id")
+        table(head, rows, numbers=("environments",)), "", Text("to list one suite or find ids: shepherd envs atari")
     )
 
 
@@ -97,11 +100,20 @@ def _state(installed: bool, extra: str) -> str:
 
 
 def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
-    """Each algorithm (name -> module): paper, spaces (found out by trying every kind), presets and what they reach."""
+    """Return a table of algorithms: paper, supported spaces, presets and results.
+
+    Supported spaces are determined by trying each kind.
+
+    Args:
+        algorithms: name -> module.
+
+    Returns:
+        The table, for rich.
+    """
     parts: list[RenderableType] = []
     for name, module in algorithms.items():
         actions = [kind for kind, action in ACTIONS.items() if _takes(module, OBSERVATIONS["Box"], action)]
-        first = ACTIONS[actions[0]] if actions else None  # which of them it is makes no odds to what is observed
+        first = ACTIONS[actions[0]] if actions else None  # supported observations do not depend on the action space
         observations = (kind for kind, obs in OBSERVATIONS.items() if first and _takes(module, obs, first))
         facts = Table.grid(Column(style="dim"), Column(), padding=(0, 3, 0, 0))
         facts.add_row("paper", paper(module))
@@ -112,20 +124,27 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
         if tuned := _list_variants(name):
             facts.add_row("or", ", ".join(f"exp={preset}" for preset in tuned))
         if (results := BUILT_IN.parent / "docs/results" / f"{name}.md").exists():
-            facts.add_row("reached", f"{short_path(results)} (make validate)")
+            facts.add_row("results", f"{short_path(results)} (make validate)")
         parts += [Text(name, "bold"), Padding.indent(facts, 2)]
     return _narrow(parts)
 
 
 def _list_variants(name: str) -> list[str]:
-    """The presets of an algorithm beside the one of its own name; `ppo_recurrent` and those after it are not PPO's."""
+    """Return the other presets of an algorithm, such as `ppo_pendulum`; `ppo_recurrent` belongs to another one."""
     others = [other for other in ALGORITHMS if other.startswith(f"{name}_")]
     mine = [preset for preset in presets() if preset.startswith(f"{name}_")]
     return [preset for preset in mine if not any(f"{preset}_".startswith(f"{other}_") for other in others)]
 
 
 def envs_table(suites: Iterable[Any]) -> RenderableType:
-    """The ids of each suite, and the extra that is missing; a suite has name, extra, installed, ids, note, refused."""
+    """Return the ids of each suite and the missing extra.
+
+    Args:
+        suites: objects with name, extra, installed, ids, note and refused.
+
+    Returns:
+        The lists, for rich.
+    """
     parts: list[RenderableType] = []
     for suite in suites:
         title = Text.assemble(
@@ -137,19 +156,19 @@ def envs_table(suites: Iterable[Any]) -> RenderableType:
             parts.append(Padding.indent(ids, 2))
         for why in dict.fromkeys(suite.refused.values()):
             refused = ", ".join(env_id for env_id, reason in suite.refused.items() if reason == why)
-            parts.append(Padding.indent(Text(f"not here: {refused} ({why})"), 2))
+            parts.append(Padding.indent(Text(f"not available: {refused} ({why})"), 2))
     return _narrow(parts)
 
 
 def _narrow(parts: list[RenderableType]) -> RenderableType:
-    """The parts below each other, in lines of at most 100 columns, or less on a narrower terminal."""
+    """Stack the parts vertically, at most 100 columns wide, or the width of a narrower terminal."""
     return Constrain(Group(*parts), min(100, console(sys.stdout).width))
 
 
 def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> bool:
-    """Return True if the algorithm takes these spaces: its config allows them, and a plugin's agent acts in them."""
-    # Required keys are sizes, which an agent's form does not depend on, and the budget, large enough for all that
-    # an algorithm wants to have begun within it.
+    """Return True if the algorithm supports these spaces: its config accepts them, and a plugin's agent can act."""
+    # Required keys are sizes, whose values do not matter here, and the budget, which must be large enough for the
+    # checks of every algorithm.
     required = {key: 64 for key, value in defaults(module.Config).items() if value == "???"}
     values = defaults(module.Config) | required | {"total_steps": 10**9}
     images = [key for key, part in obs.items() if part.kind == "image"]
@@ -161,16 +180,23 @@ def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> boo
         config.check_spec(spec)
     except UserError:
         return False
-    if isinstance(module, Algorithm):  # its check is complete, which a test finds out by trying; torch takes seconds
+    if isinstance(module, Algorithm):  # a test proves that its check is complete; importing torch would take seconds
         return True
     return answers(module, config, spec, empty=True) or answers(module, config, spec, empty=False)
 
 
 def answers(module: Any, config: Any, spec: EnvSpec, empty: bool) -> bool:
-    """Return True if an agent acts on an observation of zeros.
+    """Return True if an agent can act on an observation of zeros.
 
-    With `empty` all is made of tensors that hold nothing: to draw a Dreamer's 18 million numbers takes half a
-    second, and this is asked eight times. Code that reads one of them is to be tried with numbers.
+    Args:
+        module: the algorithm.
+        config: its config.
+        spec: the environment.
+        empty: use tensors without data. Initializing the 18 million parameters of a Dreamer takes 0.5 s, and this
+            function is called eight times. Agents that read values need `empty=False`.
+
+    Returns:
+        True if the agent returned an action.
     """
     import torch
 
@@ -187,6 +213,6 @@ def answers(module: Any, config: Any, spec: EnvSpec, empty: bool) -> bool:
             zeros = {key: torch.zeros(1, *p.shape, dtype=getattr(torch, p.dtype)) for key, p in spec.obs.items()}
             noise = EmptyNoise() if empty else Noise(0, "probe")
             agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), noise, False)
-    except Exception:  # a UserError, or whatever somebody's agent meets in a space that it is not made for
+    except Exception:  # a UserError, or any error of an agent of a plugin in a space that it does not support
         return False
     return True

@@ -1,4 +1,4 @@
-"""`shepherd compare`: which of several groups of runs is better, as a sentence, a table and a page."""
+"""Command `shepherd compare`, which compares groups of runs and reports a sentence, a table and a page."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rlcore.system.printable import print_safely
 
 
 def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str | None, as_json: bool) -> None:
-    """Compare sides, write the page, and print the verdict; with `as_json` all figures, and nothing else.
+    """Compare groups of runs, write the page and print the verdict; with `as_json`, print only the results as JSON.
 
-    Without `runs` groups are looked for where runs are made.
+    Groups are searched in the folder `runs`, or in the default folder of runs if it is None.
     """
     from flows.compare.report import report  # SciPy, Gymnasium
     from flows.compare.verdict import as_json as plain
@@ -30,12 +30,12 @@ def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str |
     show("", found.headline, *(f"  {sentence}" for sentence in [*found.sentences, *made.notes]), "")
     show(table(head, rows, head[2:], rule=True), "")
     if found.commands:
-        show("what would settle it", *(f"  {command}" for command in found.commands), "")
-    print_safely(f"page, pictures and figures: {short_path(folder / 'index.html')}")
+        show("to decide it, train more runs", *(f"  {command}" for command in found.commands), "")
+    print_safely(f"page with pictures and figures: {short_path(folder / 'index.html')}")
 
 
 def _telling(every: float = 5.0) -> Callable[[str], None]:
-    """Says now and then how far it is, where that takes long: MLflow is asked for each run's points."""
+    """Return a function that prints progress at most once every `every` seconds; loading from MLflow can be slow."""
     last = time.monotonic()
 
     def tell(done: str) -> None:

@@ -1,4 +1,4 @@
-"""`shepherd config`: the composed config, printed."""
+"""Command `shepherd config`, which prints the composed config."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from flows.config.compose import compose, dump, params_yaml
 
 
 def config(overrides: Sequence[str], params: bool = False) -> str:
-    """The composed config of these overrides as YAML, or the `params.yaml` of the DVC pipelines."""
+    """Return the composed config of these overrides as YAML, or in the form of the DVC pipelines' `params.yaml`."""
     return dump(params_yaml(overrides) if params else compose(overrides)[1]).removesuffix("\n")

@@ -1,6 +1,6 @@
-"""The text of `shepherd train -h`, and the table of keys in docs/configuration.md: both from the typed config.
+"""Text of `shepherd train -h` and table of keys in docs/configuration.md, both generated from the typed config.
 
-python -m flows.cli.help docs/configuration.md      # writes the table anew
+python -m flows.cli.help docs/configuration.md      # regenerates the table
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from rlcore.config.schema import REQUIRED, Argument, arguments
 from rlcore.config.values import at, nearest, plain, spell
 from rlcore.errors import UserError
 
-WIDTH, PRESET = 100, 20  # columns of the text, and left of what a preset is
-ROOT = "run"  # the section of keys without a group
+WIDTH, PRESET = 100, 20  # columns of the text, and before the description of a preset
+ROOT = "run"  # section of keys without a group
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
 USAGE = """\
 usage: shepherd train exp=PRESET [key=value ...]
 
-Train an agent: from a config to a registered model. A preset chooses the algorithm, the environment
-and their settings; every key can be set anew behind it. Files of a group are chosen by name
-(env=mujoco logger=csv optim=adamw), single keys by their dotted place (algo.optimizer.lr=3e-4).
+Train an agent, evaluate it and register the model. A preset sets the algorithm, the environment and
+their hyperparameters. Arguments after the preset override its values: GROUP=FILE selects a config
+file (env=mujoco logger=csv optim=adamw), KEY=VALUE sets one key (algo.optimizer.lr=3e-4).
 
   shepherd train exp=ppo env.id=Acrobot-v1 env.num_envs=8 algo.total_steps=200000 seed=3
-  shepherd train -h algo                 one section; also a word, as in: shepherd train -h schedule
-  shepherd train -h exp=ppo_pendulum     with that preset's values in place of the defaults
+  shepherd train -h algo                 show one section, here algo
+  shepherd train -h schedule             show the keys that contain a word, here schedule
+  shepherd train -h exp=ppo_pendulum     show the values of a preset, here ppo_pendulum
 """
 
 
 def train_help(words: Sequence[str] = ()) -> str:
-    """Help of `shepherd train -h`, at most 100 columns wide.
+    """Return the text of `shepherd train -h`, at most 100 columns wide.
 
-    Overrides among the words have the values that come of them shown beside the defaults; other words select keys: a
-    section as `algo`, the start of a key, or any part of it or of its description. A word that fits no key raises
-    UserError.
+    If the words contain overrides, the resulting values are shown with the defaults. Other words select keys: a
+    section such as `algo`, or any part of a key or of its description. A word that matches no key raises UserError.
     """
     plugins.load()
     overrides = [word for word in words if "=" in word]
     filters = [word.rstrip(".") for word in words if "=" not in word]
-    algorithms, values, shown = list(ALGORITHMS), {}, "Values are defaults; a preset may change them."
+    algorithms, values, shown = list(ALGORITHMS), {}, "The values shown are defaults; a preset may change them."
     if overrides:
         config, values = compose(overrides)
-        algorithms, shown = [config.algo.name], f"Values after {' '.join(overrides)}."
+        algorithms, shown = [config.algo.name], f"The values shown are those of {' '.join(overrides)}."
     sections = _select(_sections(algorithms), filters)
     head = [] if filters else [USAGE, _choices()]
     return "\n".join([*head, shown, "", *(_section(title, keys, values) for title, keys in sections.items())]).rstrip()
 
 
 def table() -> str:
-    """Every key in Markdown, a table for each section: key, default, what is allowed, what it means."""
+    """Return all keys in Markdown, one table per section: key, default, allowed values, meaning."""
     lines: list[str] = []
     for title, keys in _sections(ALGORITHMS).items():
         lines += [f"### {title}", "", "| key | default | allowed | meaning |", "|---|---|---|---|"]
@@ -74,18 +74,18 @@ def table() -> str:
 
 
 def rewrite(text: str) -> str:
-    """A document with the table of keys between its two marks made anew; ValueError where a mark is missing."""
+    """Return a document with a new table of keys between its two marks; raise ValueError if a mark is missing."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"the document must hold {BEGIN} and {END}")
+        raise ValueError(f"the document must contain {BEGIN} and {END}")
     return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"
 
 
 def _sections(algorithms: Iterable[str]) -> dict[str, list[Argument]]:
-    """Keys by group, those of the algorithms first and those without a group last."""
+    """Return the keys by group: first the algorithms' keys, last the keys without a group."""
     sections: dict[str, list[Argument]] = {}
-    found: dict[str, dict[str, Argument]] = {}  # key -> algorithm -> what it is there
+    found: dict[str, dict[str, Argument]] = {}  # key -> algorithm -> argument
     names = list(algorithms)
     for name in names:
         for argument in arguments(ALGORITHMS[name].Config, "algo."):
@@ -97,7 +97,7 @@ def _sections(algorithms: Iterable[str]) -> dict[str, list[Argument]]:
 
 
 def _of_all(given: Mapping[str, Argument], names: Sequence[str]) -> Argument:
-    """A key that some algorithms have: the first one's, with who has it and whose default is another."""
+    """Merge the definitions of one key; its help names the algorithms that have it and their other defaults."""
     first = next(iter(given.values()))
     if first.key == "algo.name":
         return dataclasses.replace(first, choices=tuple(given))
@@ -114,16 +114,16 @@ def _select(sections: dict[str, list[Argument]], words: Sequence[str]) -> dict[s
     if not any(chosen.values()):
         known = [*sections, *(argument.key for keys in sections.values() for argument in keys)]
         hint = nearest(words[0], known) or f"; sections: {', '.join(sections)}"
-        raise UserError(f"-h {' '.join(words)}: no key fits{hint}")
+        raise UserError(f"-h {' '.join(words)}: no key matches{hint}")
     return {title: keys for title, keys in chosen.items() if keys}
 
 
 def _choices() -> str:
-    """Presets with their first line of comment, and the files of the other groups."""
+    """Return the presets with their descriptions, and the files of the other groups."""
     lines = ["presets (exp=)"]
     for name in presets():
         start = f"  {name:<16}  "
-        if len(start) > PRESET:  # a long name has a line to itself
+        if len(start) > PRESET:  # a long name gets its own line
             lines.append(start.rstrip())
             start = " " * PRESET
         lines += _hanging(start, _about(name))
@@ -134,7 +134,7 @@ def _choices() -> str:
 
 
 def _about(preset: str) -> str:
-    """The first sentence of a preset's comment, and its file where it is the user's own."""
+    """Return the first sentence of a preset's comment, and its file if the user has added the preset."""
     files = (folder / "exp" / f"{preset}{ending}" for folder in config_folders() for ending in (".yaml", ".yml"))
     file = next(file for file in files if file.is_file())
     comment = re.search(r"^#(?! @package).*(\n#.*)*", file.read_text(errors="replace"), re.MULTILINE)
@@ -144,7 +144,7 @@ def _about(preset: str) -> str:
 
 
 def _section(title: str, keys: Sequence[Argument], values: Mapping[str, Any]) -> str:
-    """The keys of a section with what they are set to, what they mean and what is allowed."""
+    """Return the keys of a section with their values, meanings and allowed values."""
     lines, part = [title], title
     for argument in keys:
         if argument.key.rpartition(".")[0] not in (part, ""):
@@ -175,7 +175,7 @@ def _default(argument: Argument) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value as one would type it; `required` where the config must give one."""
+    """Return a value in command-line syntax, or `required` if the config must set it."""
     if isinstance(value, list):
         return "[" + ", ".join(map(_text, value)) + "]"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Progress of many trainings at once: one line for all of them, and a line for each that ends."""
+"""Progress of several concurrent trainings: one progress line for all, and one line for each that ends."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ from flows.cli.progress import SETTLED, Line, Progress
 from flows.report.sentences import describe, duration, number
 from flows.runs.listeners import listening
 
-SHOWN = 4  # trainings in the line
+SHOWN = 4  # trainings shown in the progress line
 
 
 @contextmanager
 def following_jobs(doing: str, total: int, done: int = 0, best: float | None = None) -> Iterator[None]:
-    """Show what is told of jobs inside the `with`: `doing` names them, `done` of all have ended before."""
+    """Context manager that shows the progress of jobs.
+
+    Args:
+        doing: name of the jobs, for example "trials".
+        total: number of jobs.
+        done: number of jobs that have ended before.
+        best: best result so far.
+
+    Yields:
+        None.
+    """
     progress = Jobs(doing, total, done, best)
     try:
         with listening(progress.hear):
@@ -25,7 +35,7 @@ def following_jobs(doing: str, total: int, done: int = 0, best: float | None = N
 
 
 class Jobs(Progress):
-    """Shows how many of so many trainings have ended, how far those at work are, and the best so far."""
+    """Progress line of several trainings: number of ended ones, progress of the running ones, best result."""
 
     def __init__(self, doing: str, total: int, done: int = 0, best: float | None = None, **options: Any) -> None:
         super().__init__(total, **options)
@@ -35,14 +45,14 @@ class Jobs(Progress):
     def _begin(self, doing: str, total: int, done: int) -> None:
         self._doing, self._total, self._done, self._since = doing, total, done, self._clock()
         self._running: dict[str, tuple[float, float | None]] = {}
-        # What the ETA follows: trainings' worth of work seen here, since the first of it. What was trained before a
-        # resume is none of it, nor are the seconds in which Prefect and the workers start.
+        # The ETA uses the work seen by this process, in trainings, and the time since the first of it. Work from
+        # before a resume and the start-up time of Prefect and the workers are excluded.
         self._first: dict[str, float] = {}
         self._ended = 0.0
         self._seen_since: float | None = None
 
     def hear(self, kind: str, facts: dict[str, Any]) -> None:
-        """Take in news of jobs; safe to call from several threads."""
+        """Process an event of a job; thread-safe."""
         with self._lock:
             if kind == "job" and "policy_steps" in facts:
                 part = facts["policy_steps"] / facts["total_steps"]
@@ -85,7 +95,7 @@ class Jobs(Progress):
             self._write(self._training)
 
     def _eta(self, left: float) -> str:
-        """The time that so many trainings take, at the speed of those seen so far."""
+        """Return the expected time of `left` trainings, at the average speed so far."""
         took = 0.0 if self._seen_since is None else self._clock() - self._seen_since
         seen = self._ended + sum(part - self._first[label] for label, (part, _) in self._running.items())
         return duration(left * took / seen) if took >= SETTLED and seen > 0 else "-"

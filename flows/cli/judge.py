@@ -1,4 +1,4 @@
-"""`shepherd evaluate`, `enjoy`, `collect`, `dream`: how a policy does, what it did, and what its model expects."""
+"""Commands `shepherd evaluate`, `enjoy`, `collect` and `dream`, which use a trained policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlcore.system.printable import print_safely
 
 
 def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, video: bool) -> None:
-    """Judge a policy over so many episodes of a round of seeds, greedily and sampling, and print the figures."""
+    """Evaluate a policy over `episodes` greedy and `episodes` stochastic episodes, and print the results."""
     from flows.report.tables import evaluation_table  # rich
     from flows.report.terminal import show  # rich
     from rlcore.judge.film import film
@@ -42,7 +42,7 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
 
 
 def collect(source: str, minari: str, episodes: int, checkpoint: str | None, actions: str, round: int) -> None:
-    """Play so many episodes with a policy and write them as a dataset of Minari's."""
+    """Play episodes with a policy and write them as a Minari dataset."""
     from rlcore.store.minari_datasets import check_name  # gymnasium
 
     check_name(minari)
@@ -56,50 +56,61 @@ def collect(source: str, minari: str, episodes: int, checkpoint: str | None, act
     print_safely(
         f"{made['episodes']} episodes, {made['rows']:,} actions, mean return {made['mean']:g}: {made['folder']}"
     )
-    print_safely(f"a memory begins with it by buffer.load_from=minari:{minari}")
+    print_safely(f"to fill a replay buffer with it: buffer.load_from=minari:{minari}")
 
 
 def enjoy(source: str, episodes: int) -> None:
-    """Show a policy playing in a window, or record it where there is no display."""
+    """Show a policy playing in a window, or record a video if there is no display."""
     from rlcore.judge.film import record_checkpoint, show
 
     run, path = locate(source)
     _compute_as(run)
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         recorded = record_checkpoint(run, path, "enjoy.mp4", episodes)
-        print_safely(f"no display here: recorded {short_path(run.path / recorded)}")
+        print_safely(f"no display found; video written to {short_path(run.path / recorded)}")
         return
     for number, (ret, length) in enumerate(show(run, path, episodes), 1):
         print_safely(f"episode {number}: return {ret:g} in {length} steps")
 
 
 def dream(source: str, checkpoint: str | None) -> None:
-    """Look into a world model: episodes beside what it makes of them, and its own dreams, as pictures and films."""
+    """Write pictures and videos of a world model: reconstructed episodes and imagined trajectories."""
     from flows.report.dreams import picture_dreams  # torch
 
     run, path = locate(source, checkpoint)
     _compute_as(run)
     with following(run):
-        made = picture_dreams(run, path, working("episodes to dream of"))
+        made = picture_dreams(run, path, working("episodes for the world model"))
     print_safely(f"dreams of {short_path(path)}:", *(f"  {short_path(run.path / name)}" for name in made), sep="\n")
 
 
 def _compute_as(run: RunDirectory) -> None:
-    """Have torch compute as the run's trainer does: with as many threads, and as exactly."""
+    """Set the number of threads and the precision of torch to those of the run's trainer."""
     from rlcore.train.fabric import set_switches  # torch
 
     set_switches(config_of(run))
 
 
 def locate(source: str, checkpoint: str | None = None) -> tuple[RunDirectory, Path]:
-    """The run and checkpoint that SOURCE means: of a run the named one (latest, best, a number) or the chosen one."""
+    """Return the run and the checkpoint directory of SOURCE.
+
+    Args:
+        source: run directory, checkpoint directory or models:/ URI.
+        checkpoint: latest, best or a number of policy steps; None for the best one, or the latest if none is best.
+
+    Returns:
+        The run and the path of the checkpoint.
+
+    Raises:
+        UserError: nothing is found, the checkpoint is damaged, or `checkpoint` is given for a source that is one.
+    """
     from rlcore.store import checkpoint as checkpoints  # numpy
 
     path, registered = Path(source).absolute(), source.startswith("models:/")
     if checkpoint is not None and (registered or (path / "manifest.json").exists()):
-        what = "a registered model is of one checkpoint" if registered else "this is a checkpoint already"
+        what = "a registered model" if registered else "a checkpoint"
         raise UserError(
-            f"--checkpoint {checkpoint}: {source}: {what}; leave --checkpoint out, or give the run's folder"
+            f"--checkpoint {checkpoint}: {source} is already {what}; leave --checkpoint out, or give the run directory"
         )
     if registered:
         from flows.registry.models import run_of  # MLflow

@@ -1,6 +1,6 @@
-"""`shepherd`: the command line. Exit codes: 0 done, 1 failure, 2 the user's mistake, 130 interrupted.
+"""Entry point of `shepherd`. Exit codes: 0 success, 1 failure, 2 user error, 130 interrupted.
 
-Heavy libraries are imported by the command that needs them, so that a mistake is told in a second.
+Each command imports the heavy libraries that it needs, so that a user error is reported within a second.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rlcore.user_code import user_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, None = the one that this process was started with; returns the exit code."""
+    """Run one command and return the exit code; `argv=None` uses the arguments of this process."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
-        gc.set_threshold(50_000, 20, 20)  # imports make hundreds of thousands of objects, and all of them stay
+        gc.set_threshold(50_000, 20, 20)  # imports create hundreds of thousands of objects that are never freed
         _warn_in_sentences()
     try:
         with terminable(for_good=argv is None):
@@ -38,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return CODE
     finally:
         if argv is None:
-            gc.freeze()  # nor looks Python through it all once more at its end
+            gc.freeze()  # skip the last garbage collection when Python exits
 
 
 def _warn_in_sentences() -> None:
-    """Our own warnings as lines of text; Prefect would print them with time and module."""
+    """Print this project's warnings as plain lines; Prefect would add time and module."""
     handler = log_handler("%(levelname)s %(message)s")
     for name in ("rlcore", "flows"):
         logging.getLogger(name).addHandler(handler)
@@ -50,22 +50,22 @@ def _warn_in_sentences() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run one command: a function that returns its exit code, or text to be printed, or nothing."""
-    modules, words = plugins.take_from(arguments)  # with every command; what it starts has them too
+    """Call the function of one command. It returns an exit code, text to print, or None."""
+    modules, words = plugins.take_from(arguments)  # every command accepts plugins; child processes inherit them
     if not words:
         parser().print_help()
         return 2
     line = translate(words)
     if line.words != words:
-        print_safely(f"shepherd: this stands for: {redact(str(line))}", *plugins.as_typed(modules), file=sys.stderr)
+        print_safely(f"shepherd: interpreted as: {redact(str(line))}", *plugins.as_typed(modules), file=sys.stderr)
     if line.search_path:
         variable = VARIABLES[0]
         os.environ[variable] = ";".join(filter(None, (line.search_path, os.environ.get(variable))))
     calls, values = parse(line.words)
-    read_dotenv() if calls == HELP else configure_environment()  # help reads nothing but the config
+    read_dotenv() if calls == HELP else configure_environment()  # help reads only the config
     plugins.name(modules)
     module, _, name = calls.partition(":")
-    with user_code():  # else `sys.exit()` in an environment or a plugin would end the command without a word
+    with user_code():  # otherwise `sys.exit()` in an environment or a plugin would end the command without a message
         result = getattr(import_module(module), name)(**values)
     if isinstance(result, str):
         print_safely(result)

@@ -1,6 +1,6 @@
-"""Command lines of SheepRL, Hydra and Lightning, of any of their versions, as the line that they stand for here.
+"""Translation of command lines of SheepRL, Hydra and Lightning (all versions) into command lines of `shepherd`.
 
-Tables say what their words mean. What is more than a matter of spelling is a `UserError` that names the line to type.
+Tables map words that differ only in spelling. Any other difference raises a `UserError` that names the line to type.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PROGRAMS = {
     "sheeprl-registration": "register-model",
     "sheeprl-model-manager": "register-model",
 }
-# Hydra's options, each with its short form and whether a value follows -> the command that is meant by it, "" for none,
-# a variable that takes the value, or a sentence for what is no spelling. {group} is the command that trains a group.
+# Hydra's options: (long form, short form, takes a value) -> equivalent command, "" if the option is ignored, the
+# environment variable that takes the value, or an error message. {group} is the command that trains a group.
 HYDRA_OPTIONS = {
     ("--cfg", "-c", True): "config",
     ("--resolve", "", False): "",
@@ -42,12 +42,12 @@ HYDRA_OPTIONS = {
     ("--hydra-help", "", False): "help",
     ("--config-dir", "-cd", True): VARIABLES[0],
     ("--config-path", "-cp", True): VARIABLES[0],
-    ("--multirun", "-m", False): "this is Hydra's option; here several values train a group of runs: `{group}`",
-    ("--config-name", "-cn", True): "this is Hydra's option; here a preset is named by exp=NAME",
-    ("--experimental-rerun", "", True): "this is Hydra's option; here `shepherd resume RUN` goes on with a run",
+    ("--multirun", "-m", False): "Hydra's option is not supported; to train a group of runs, type `{group}`",
+    ("--config-name", "-cn", True): "Hydra's option is not supported; choose a preset with exp=NAME",
+    ("--experimental-rerun", "", True): "Hydra's option is not supported; resume a run with `shepherd resume RUN`",
 }
-# Arguments of SheepRL's first versions (`ppo --env_id CartPole-v1`) whose key has another name now, or one of several:
-# that which the algorithm has.
+# Arguments of SheepRL's first versions (`ppo --env_id CartPole-v1`) whose key is now called differently. If there are
+# several keys, the one that the algorithm has is used.
 OLD_ARGUMENTS = {
     "env_id": "env.id",
     "mask_vel": "env.mask_velocities",
@@ -62,14 +62,14 @@ OLD_ARGUMENTS = {
     "mlp_keys": "algo.mlp_keys.encoder",
 }
 OLD_VALUES = {("max_episode_steps", "-1"): "null", ("frame_stack", "-1"): "1"}
-# What SheepRL's evaluation takes and ours has from the run.
+# Settings of SheepRL's evaluation that our evaluation reads from the run.
 LEFT_OUT = ("fabric.", "seed=", "float32_matmul_precision=", "num_threads=", "disable_grads=", "log_root=", "hydra.")
 OVERRIDE = re.compile(r"~|[^-][^=]*=")
 OPTION = re.compile(r"--?[A-Za-z]")
 
 
 class CommandLine(NamedTuple):
-    """A command line of ours: its words, a folder of config files before it, and what of the other was left out."""
+    """Command line of `shepherd`: its words, a folder of config files, and the omitted words of the original."""
 
     words: list[str]
     search_path: str = ""
@@ -77,18 +77,23 @@ class CommandLine(NamedTuple):
 
     def __str__(self) -> str:
         before = f"{VARIABLES[0]}={shlex.quote(self.search_path)} " if self.search_path else ""
-        without = f" (without {' '.join(self.left_out)}, which a run's evaluation has from it)" if self.left_out else ""
+        without = f" (ignored: {' '.join(self.left_out)}; an evaluation uses the config of its run)"
+        without = without if self.left_out else ""
         return f"{before}{shlex.join(['shepherd', *self.words])}{without}"
 
 
 def translate(typed: Sequence[str]) -> CommandLine:
-    """The line that a command line stands for, the same where it is one of ours; a `UserError` where none does."""
+    """Translate a command line; return it unchanged if it is already one of `shepherd`.
+
+    A line without an equivalent raises UserError.
+    """
     words = [*without_launcher(typed)]
     command, words = _command(words)
     if (asked := find_fabric_run_settings()) is not None:
         line = CommandLine([command or "train", *words, *asked])
         raise UserError(
-            f"LT_CLI_USED is set, as `fabric run` does: shepherd starts its processes itself; type `{line}`"
+            f"LT_CLI_USED is set, so `fabric run` started this process; shepherd starts its processes itself, type "
+            f"`{line}`"
         )
     if command in ("evaluate", "enjoy"):
         return _evaluation(command, words)
@@ -97,12 +102,12 @@ def translate(typed: Sequence[str]) -> CommandLine:
     if command not in ("train", "config"):
         return CommandLine([command, *words] if command else words)
     if ours := [word for word in words if re.match(r"sweep[.=]", word)]:
-        raise UserError(f"{ours[0]}: of a search over many runs; type `{CommandLine(['sweep', *words])}`")
+        raise UserError(f"{ours[0]}: is a setting of `shepherd sweep`; type `{CommandLine(['sweep', *words])}`")
     return _training(command, words)
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:
-    """The command of ours that is meant, "" where none is known, and the words behind it."""
+    """Return the equivalent command, "" if there is none, and the words after it."""
     first = words[0] if words else ""
     program = Path(first).name.removesuffix(".py").replace("_", "-")
     if {"--sheeprl_help", "--sheeprl-help"} & set(words):
@@ -113,8 +118,8 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
         return first, words[1:]
     if first.endswith(".py"):
         raise UserError(
-            f"{first}: a script of your own is run by Python; in it, `from flows import run` has SheepRL's run(cfg); "
-            f"without it, type `{CommandLine(['train', *words[1:]])}`"
+            f"{first}: shepherd does not run scripts; start it with python (`from flows import run` provides SheepRL's "
+            f"run(cfg)), or train without it: `{CommandLine(['train', *words[1:]])}`"
         )
     if first.startswith("checkpoint_path="):
         return "evaluate", words
@@ -128,7 +133,7 @@ def _preset(word: str) -> bool:
 
 
 def _hydra_option(word: str) -> tuple[str, bool] | None:
-    """The meaning of one of Hydra's options here, and whether its value is the next word; None for another word."""
+    """Return the meaning of one of Hydra's options and True if its value is the next word; None for other words."""
     option, equals, _ = word.partition("=")
     for (long, short, valued), meaning in HYDRA_OPTIONS.items():
         if option and option in (long, short):
@@ -137,7 +142,7 @@ def _hydra_option(word: str) -> tuple[str, bool] | None:
 
 
 def _training(command: str, words: list[str]) -> CommandLine:
-    """A training, or its config, with Hydra's options and the arguments of SheepRL's first versions as overrides."""
+    """Convert Hydra's options and the arguments of SheepRL's first versions to overrides of `train` or `config`."""
     if words and _preset(words[0]):
         words = [f"exp={words[0]}", *words[1:]]
     made: list[str] = []
@@ -163,7 +168,7 @@ def _training(command: str, words: list[str]) -> CommandLine:
 
 
 def _algorithm(words: Sequence[str]) -> str:
-    """The algorithm whose preset is named among the words, by its name; "" where that does not tell."""
+    """Return the algorithm of the preset among the words, judged by the preset's name; "" if it is unknown."""
     chosen = next((word[4:] for word in words if word.startswith("exp=")), "")
     if "--exp" in words[:-1]:
         chosen = words[words.index("--exp") + 1]
@@ -171,9 +176,9 @@ def _algorithm(words: Sequence[str]) -> str:
 
 
 def _key_of(argument: str, algorithm: str = "") -> str:
-    """The key that an argument of SheepRL's first versions sets (`--num_envs`, `--no_anneal_lr`), or its group's name.
+    """Return the key or group that an argument of SheepRL's first versions sets (`--num_envs`, `--no_anneal_lr`).
 
-    "" where there is none; of an algorithm's keys those of `algorithm`, "" = of any.
+    Return "" if there is none. Algorithm keys are those of `algorithm`, or of all algorithms if it is "".
     """
     name = argument.removeprefix("--").removeprefix("no_")
     if not argument.startswith("--") or not name:
@@ -189,7 +194,7 @@ def _key_of(argument: str, algorithm: str = "") -> str:
 
 
 def _setting(key: str, word: str, rest: list[str]) -> str:
-    """`key=value` of an argument, whose value is behind its `=` or in the next words, which are taken from `rest`."""
+    """Return `key=value` of an argument. Its value follows its `=`, or is removed from the next words in `rest`."""
     argument, equals, value = word.removeprefix("--").partition("=")
     values = [value] if equals else []
     while rest and not equals and not OPTION.match(rest[0]) and not OVERRIDE.match(rest[0]):
@@ -203,13 +208,13 @@ def _setting(key: str, word: str, rest: list[str]) -> str:
 
 
 def _group(words: Sequence[str]) -> CommandLine:
-    """The command that trains a run for each of the values; for each of three seeds where no key has several."""
+    """Return the command that trains one run per value, or one run for each of three seeds if no key has several."""
     several = any(re.fullmatch(r"[^\[{(]*,[^\[{(]*", word) for word in words)
     return CommandLine(["train", *(words or ["exp=ppo"]), *([] if several else ["seed=1,2,3"]), "group=NAME"])
 
 
 def _evaluation(command: str, words: list[str]) -> CommandLine:
-    """SheepRL's `checkpoint_path=… env.capture_video=True` as a folder and options."""
+    """Convert SheepRL's `checkpoint_path=… env.capture_video=True` to a folder and options."""
     made: list[str] = []
     left_out: list[str] = []
     for word in words:
@@ -221,32 +226,35 @@ def _evaluation(command: str, words: list[str]) -> CommandLine:
         elif word.startswith(LEFT_OUT):
             left_out.append(word)
         elif re.match(r"[\w.]+=", word) and not Path(word).exists():
-            raise UserError(f"{word}: an evaluation takes the config of its run; `shepherd {command} --help` says more")
+            raise UserError(
+                f"{word}: an evaluation uses the config of its run and accepts no overrides; see `shepherd {command} "
+                "--help`"
+            )
         else:
             made.append(word)
     return CommandLine([command, *made], left_out=left_out)
 
 
 def _run_of(words: Collection[str]) -> str:
-    """The run that SheepRL's registration means by `checkpoint_path=`; the other words say what a run has itself."""
+    """Return the run of SheepRL's `checkpoint_path=`; other settings of a registration are read from the run."""
     path = next((word.partition("=")[2] for word in words if word.startswith("checkpoint_path=")), "")
     if not path or not RunDirectory(path).identity.exists():
         raise UserError(
-            f"checkpoint_path={path}: not a run made here; `shepherd stage register-model RUN`, with the folder of "
-            "one, registers the checkpoint that it has chosen, its best"
+            f"checkpoint_path={path}: must be the directory of a run of shepherd; to register the best checkpoint of "
+            "a run, type `shepherd stage register-model RUN`"
         )
     return path
 
 
 def _with_folder(word: str) -> str:
-    """A setting that names a checkpoint as SheepRL does, `RUN/…/ckpt_8192_0.ckpt`, with the folder of ours it means."""
+    """Replace SheepRL's name of a checkpoint (`RUN/…/ckpt_8192_0.ckpt`) in a setting by our checkpoint directory."""
     key, _, path = word.partition("=")
     if not path.endswith(".ckpt"):
         return word
     folder = next((folder for folder in Path(path).parents if RunDirectory(folder).identity.exists()), None)
     if folder is None or Path(path).is_file():
         raise UserError(
-            f"{word}: SheepRL's .ckpt files cannot be read; type a folder of a run made here, as "
+            f"{word}: SheepRL's .ckpt files cannot be read; give a checkpoint directory of a run of shepherd, as "
             f"{key}=runs/a/checkpoints/8192"
         )
     from rlcore.store.checkpoint import resolve  # torch

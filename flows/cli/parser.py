@@ -1,6 +1,6 @@
-"""Everything that may be typed: the commands of `shepherd`, their arguments, and the function that each calls.
+"""Argument parser of `shepherd`: commands, their arguments, and the function that each command calls.
 
-Functions are named, not imported, so that a mistake is told in no time; a test holds the names against the code.
+Functions are named instead of imported, so that a user error is reported at once; a test checks the names.
 """
 
 from __future__ import annotations
@@ -19,21 +19,27 @@ from rlcore.errors import UserError
 STAGES = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model")
 SWEEP_HELP = "flows.cli.sweep_command:sweep_help"
 HELP = "flows.cli.help:train_help"  # `shepherd train -h`, with overrides and words that select keys
-KEYS = "key=value, as exp=ppo env.id=Acrobot-v1; `shepherd train -h` lists every key"
-SWEEP = "sweep=PRESET, sweep.trials=20 and the like, algo.gamma=interval(0.9,1) and the like, and keys as for train"
-RUN_DIR = "the run's folder"
-SOURCE = "run directory, checkpoint directory or models:/NAME@alias"
-SIDE = "group (group=NAME of the runs), sweep, folder or glob of runs, or mlflow:EXPERIMENT?FILTER"
+KEYS = "settings as key=value, for example exp=ppo env.id=Acrobot-v1; `shepherd train -h` lists all keys"
+SWEEP = (
+    "sweep=PRESET, keys of the sweep (sweep.trials=20), values to search (algo.gamma=interval(0.9,1)) and any key of "
+    "`shepherd train`"
+)
+RUN_DIR = "run directory"
+SOURCE = "run directory, checkpoint directory or models:/NAME@ALIAS"
+CHECKPOINT = (
+    "checkpoint of the run: latest, best, or a number of policy steps (default: best, or latest if none is best)"
+)
+SIDE = "name of a group of runs (set by group=NAME), sweep, folder of runs, glob, or mlflow:EXPERIMENT?FILTER"
 POSITIONALS = ("source", "run_dir", "first", "second", "sides", "folders", "name", "version", "words")
-MISSING = "the following arguments are required: "  # argparse's words
+MISSING = "the following arguments are required: "  # start of argparse's message
 PARAMS = (
-    "bring the run to the parameters in FILE (params.yaml): made where there is none; a run that learned with other "
-    "parameters or other code is set aside, inside its folder"
+    "parameter file (params.yaml): create the run from it, or continue the run if its parameters and code are the "
+    "same; otherwise move the old run to a subfolder and start again"
 )
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose mistakes are sentences; `commands` are the words that may come first."""
+    """Argument parser that reports errors as `UserError`; `commands` maps each command to its parser."""
 
     commands: Mapping[str, Any] = {}
 
@@ -41,17 +47,17 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Raise the mistake as a `UserError`; what is missing is told by its place in the line."""
+        """Raise a `UserError`; if arguments are missing, its message shows the complete command line."""
         if message.startswith(MISSING):
             usage = re.sub(r"\[-[^]]*\]", "", self.format_usage().removeprefix(f"usage: {self.prog}"))
             missing = " and ".join(_place(word) for word in message.removeprefix(MISSING).split(", "))
-            typed = f"`{' '.join([self.prog, *map(_place, usage.split())])}`; `{self.prog} --help` says more"
+            typed = f"`{' '.join([self.prog, *map(_place, usage.split())])}`; see `{self.prog} --help`"
             raise UserError(f"{missing}: missing; type {typed}")
-        raise UserError(f"{message}; `{self.prog} --help` says what may be typed")
+        raise UserError(f"{message}; see `{self.prog} --help`")
 
 
 def _finite(text: str) -> float:
-    """Return the number in `text`; an `ArgumentTypeError`, which argparse reports, if it is no finite one."""
+    """Convert text to a finite number; raise `ArgumentTypeError`, which argparse reports, if that is impossible."""
     with suppress(ValueError):
         if math.isfinite(number := float(text)):
             return number
@@ -59,20 +65,20 @@ def _finite(text: str) -> float:
 
 
 def _place(word: str) -> str:
-    """A word of a usage line, in capitals where it stands for what is to be typed."""
+    """Return a word of a usage line, in capitals if it is a placeholder."""
     return word if word.startswith(("-", "{")) else word.upper()
 
 
 def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The function that a command line means, as `module:name`, and the values of its arguments.
+    """Return the function of a command line, as `module:name`, and the values of its arguments.
 
-    Overrides may stand before and behind the options, of which argparse sees the first ones only.
+    Overrides are accepted before and after options; argparse by itself recognizes only the first ones.
     """
     if not arguments:
-        raise UserError("no command is named; `shepherd --help` lists them")
+        raise UserError("no command given; `shepherd --help` lists all commands")
     command = arguments[0]
     if command.startswith("-") and command not in ("-h", "--help", "--version"):
-        raise UserError(f"{command}: not known here; `shepherd --help` says what may be typed")
+        raise UserError(f"{command}: unknown option; see `shepherd --help`")
     if command == "train" and {"-h", "--help"} & set(arguments):
         return HELP, {"words": [a for a in arguments[1:] if a not in ("-h", "--help")]}
     if command == "sweep" and {"-h", "--help"} & set(arguments) and arguments[1] not in ("resume", "status"):
@@ -82,19 +88,21 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
     root = parser()
     if not command.startswith("-") and command not in root.commands:
         shown = command.strip() or repr(command)
-        raise UserError(f"{shown}: no such command{nearest(command, root.commands)}; `shepherd --help` lists them")
+        raise UserError(
+            f"{shown}: no such command{nearest(command, root.commands)}; `shepherd --help` lists all commands"
+        )
     options, rest = root.parse_known_args(arguments)
     values = vars(options)
     if rest and ("overrides" not in values or any(word.startswith("-") for word in rest)):
         known = re.findall(r"--[\w-]+", root.commands[arguments[0]].format_help())
         meant = nearest(rest[0], known) if rest[0].startswith("-") else ""
-        raise UserError(f"{' '.join(rest)}: not known here{meant}; `shepherd {command} --help` says what may be typed")
+        raise UserError(f"{' '.join(rest)}: unknown argument{meant}; see `shepherd {command} --help`")
     if rest:
         values["overrides"] = [*values["overrides"], *rest]
     for name in POSITIONALS:
         given = values.get(name)
         if "" in arguments and (given == "" or (isinstance(given, list) and "" in given)):
-            raise UserError(f"{name.upper()}: must not be empty; `shepherd {command} --help` says what may be typed")
+            raise UserError(f"{name.upper()}: must not be empty; see `shepherd {command} --help`")
     for name in ("episodes", "workers"):
         if (values.get(name) or 1) < 1 or values.get(name) == 0:
             raise UserError(f"--{name} {values[name]}: must be 1 or more")
@@ -104,51 +112,54 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def parser() -> Parser:
-    """The parser of all commands; `calls` is the function of the one that was typed."""
+    """Build the parser of all commands; its result `calls` names the function of the command."""
     root = Parser(prog="shepherd", description="Reinforcement learning as reproducible experiment stages.")
     root.add_argument("--version", action="version", version=f"shepherd {__version__}")
     group = root.add_subparsers(required=True, metavar="COMMAND")
     root.commands = group.choices
 
     command = _add(
-        group, "train", "flows.cli.train_command:train", "train an agent: from a config to a registered model"
+        group, "train", "flows.cli.train_command:train", "train an agent, evaluate it and register the model"
     )
-    command.add_argument("overrides", nargs="*", default=[], help=f"{KEYS}; several values: seed=0,1,2 group=NAME")
-    about = "runs of a group at once (as many as there are processor cores for)"
+    about = f"{KEYS}; several values of a key, as in seed=0,1,2 group=NAME, train one run per value"
+    command.add_argument("overrides", nargs="*", default=[], help=about)
+    about = "number of runs of a group that are trained at the same time (default: as many as the CPU cores allow)"
     command.add_argument("--workers", type=int, metavar="N", help=about)
     command = _add(
-        group, "resume", "flows.cli.train_command:resume", "continue a run, bit for bit as if it had never stopped"
+        group,
+        "resume",
+        "flows.cli.train_command:resume",
+        "resume a run; the result is bit for bit that of an uninterrupted run",
     )
     command.add_argument("run_dir", help=RUN_DIR)
-    about = "keys that change nothing learned, as metric.log_every=1000"
+    about = "new values, as key=value, of keys that do not affect learning, for example metric.log_every=1000"
     command.add_argument("overrides", nargs="*", default=[], help=about)
 
     _add_sweep(group)
     _add_judges(group)
-    command = _add(group, "config", "flows.cli.config:config", "print the composed config; run nothing")
+    command = _add(group, "config", "flows.cli.config:config", "print the composed config without training")
     command.add_argument("overrides", nargs="*", default=[], help=KEYS)
-    about = "as the params.yaml of the DVC pipelines: interpolations kept"
+    about = "print it in the form of params.yaml, the parameter file of the DVC pipelines (interpolations not resolved)"
     command.add_argument("--params", action="store_true", help=about)
-    about = "whether two runs or checkpoints learned the same bits; exit code 1 if not"
+    about = "compare what two runs or checkpoints learned, bit for bit; exit code 1 if they differ"
     command = _add(group, "diff", "flows.runs.diff:diff", about)
-    command.add_argument("first", help="run or checkpoint directory, also of a run that is being trained")
-    command.add_argument("second", help="likewise")
+    command.add_argument("first", help="first run or checkpoint directory; the run may still be training")
+    command.add_argument("second", help="second run or checkpoint directory; the run may still be training")
     _add_reproduce(group)
     _add_reap(group)
     _add_compare(group)
-    _add(group, "agents", "flows.cli.catalogue:agents", "list algorithms, with their papers, spaces and presets")
-    about = "list suites of environments and missing extras; with a name, the ids of a suite or those that contain it"
+    _add(group, "agents", "flows.cli.catalogue:agents", "list algorithms with their papers, spaces and presets")
+    about = "list environment suites and missing extras, the ids of one suite, or the ids that contain a word"
     command = _add(group, "envs", "flows.cli.catalogue:envs", about)
-    command.add_argument(
-        "words", nargs="*", default=[], metavar="NAME", help="a suite, as atari, or an id or part of it"
-    )
+    about = "name of a suite, for example atari, or part of an environment id"
+    command.add_argument("words", nargs="*", default=[], metavar="NAME", help=about)
     _add_registry(group)
     _add_servers(group)
-    about = "run one stage on a run directory (make-env makes it from overrides)"
+    about = "run one stage of a run; the stage make-env creates the run directory"
     command = _add(group, "stage", "flows.cli.stage:stage", about)
-    command.add_argument("name", choices=STAGES)
+    command.add_argument("name", choices=STAGES, help="stage to run")
     command.add_argument("run_dir", help=RUN_DIR)
-    command.add_argument("overrides", nargs="*", default=[], help=f"make-env, or with --params: {KEYS}")
+    command.add_argument("overrides", nargs="*", default=[], help=f"only for make-env or with --params: {KEYS}")
     command.add_argument("--params", metavar="FILE", help=PARAMS)
     return root
 
@@ -161,104 +172,112 @@ def _add(group: Any, name: str, calls: str, help: str) -> Parser:
 
 def _add_reproduce(group: Any) -> None:
     about = (
-        "train a run or a registered version again from its lineage and compare the bits; exit code 1 if they differ"
+        "repeat the training of a run or a registered model from its recorded lineage and compare the bits; exit code "
+        "1 if they differ"
     )
     command = _add(group, "reproduce", "flows.cli.reproduce_command:reproduce", about)
-    command.add_argument("source", help="run directory or models:/NAME@alias")
-    about = "the second run's folder (beside the first: NAME_again)"
+    command.add_argument("source", help="run directory or models:/NAME@ALIAS")
+    about = "folder of the second run (default: the folder of the first run with the suffix _again)"
     command.add_argument("--run-dir", default="", metavar="DIR", help=about)
     command.add_argument("--json", dest="as_json", action="store_true", help="print the result as JSON")
 
 
 def _add_compare(group: Any) -> None:
-    about = "which of several groups of runs is better, beyond the noise: a verdict, a page, figures"
+    about = "compare groups of runs statistically: print a verdict and write a page with figures"
     command = _add(group, "compare", "flows.cli.compare_command:compare", about)
     command.add_argument("sides", nargs="+", metavar="SIDE", help=SIDE)
-    command.add_argument("--out", default="report", metavar="FOLDER", help="where the page is written (report)")
-    about = "return that runs are timed to; over several environments 0 is random and 1 is solved (solved)"
+    command.add_argument("--out", default="report", metavar="FOLDER", help="folder of the page (default: report)")
+    about = (
+        "return for which the time to reach it is reported; with several environments a normalized score, 0 = random "
+        "policy, 1 = solved (default: solved)"
+    )
     command.add_argument("--threshold", type=_finite, metavar="X", help=about)
-    about = "where groups are looked for (SHEPHERD_RUN_ROOT, else runs)"
+    about = "folder that is searched for groups (default: SHEPHERD_RUN_ROOT, or runs if that is not set)"
     command.add_argument("--runs", metavar="FOLDER", help=about)
-    command.add_argument("--json", action="store_true", dest="as_json", help="print the figures as JSON")
+    command.add_argument("--json", action="store_true", dest="as_json", help="print all results as JSON")
 
 
 def _add_reap(group: Any) -> None:
-    about = "mark runs whose process is gone, here and in MLflow, and say how each goes on"
+    about = "mark runs whose process has died, in their files and in MLflow, and print the command that resumes each"
     command = _add(group, "reap", "flows.cli.reap:reap", about)
-    command.add_argument("folders", nargs="*", default=[], help="where runs lie (SHEPHERD_RUN_ROOT, else runs)")
-    about = "also runs that were led on another machine, which is no more"
+    about = "folders with runs (default: SHEPHERD_RUN_ROOT, or runs if that is not set)"
+    command.add_argument("folders", nargs="*", default=[], help=about)
+    about = "also mark runs that were started on another machine; use it only if that machine no longer exists"
     command.add_argument("--elsewhere", action="store_true", help=about)
-    command.add_argument("--resume", dest="go_on", action="store_true", help="go on with each, one after the other")
-    command.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+    command.add_argument("--resume", dest="go_on", action="store_true", help="resume these runs, one after another")
+    command.add_argument("--json", dest="as_json", action="store_true", help="print the result as JSON")
 
 
 def _add_judges(group: Any) -> None:
-    """`evaluate`, `collect`, `enjoy` and `dream`, which play with a policy that is there."""
-    about = "judge a run, a checkpoint or a registered model over whole episodes"
+    """Add `evaluate`, `collect`, `enjoy` and `dream`, which use a trained policy."""
+    about = "evaluate the policy of a run, a checkpoint or a registered model"
     command = _add(group, "evaluate", "flows.cli.judge:evaluate", about)
     command.add_argument("source", help=SOURCE)
-    about = "episodes, greedy and stochastic each (100)"
+    about = "number of greedy episodes and number of stochastic episodes (default: 100)"
     command.add_argument("--episodes", type=int, default=100, metavar="N", help=about)
-    command.add_argument("--checkpoint", help="latest, best or a number of policy steps (the run's chosen one)")
-    about = "set of evaluation seeds (1: the run's own last evaluation)"
+    command.add_argument("--checkpoint", help=CHECKPOINT)
+    about = "number of the set of evaluation seeds (default: 1, the set of the run's final evaluation)"
     command.add_argument("--round", type=int, default=1, help=about)
-    command.add_argument("--video", action="store_true", help="also record one greedy episode")
-    about = "play episodes with a policy and write them as a dataset that Minari reads and a memory may begin with"
+    command.add_argument("--video", action="store_true", help="also record one greedy episode as a video")
+    about = "collect episodes of a policy as a Minari dataset, from which a replay buffer can be filled"
     command = _add(group, "collect", "flows.cli.judge:collect", about)
     command.add_argument("source", help=SOURCE)
-    about = "of the new dataset, [FOLDER/]NAME-vNUMBER; it lies in MINARI_DATASETS_PATH, else ~/.minari/datasets"
+    about = "name of the new dataset, [FOLDER/]NAME-vNUMBER, in MINARI_DATASETS_PATH (default: ~/.minari/datasets)"
     command.add_argument("--minari", required=True, metavar="NAME", help=about)
-    command.add_argument("--episodes", type=int, default=100, metavar="N", help="episodes (100)")
-    command.add_argument("--checkpoint", help="latest, best or a number of policy steps (the run's chosen one)")
-    about = "sampled from the policy, its most likely ones, or uniformly random ones (sampled)"
+    command.add_argument("--episodes", type=int, default=100, metavar="N", help="number of episodes (default: 100)")
+    command.add_argument("--checkpoint", help=CHECKPOINT)
+    about = "sampled from the policy, its most likely actions, or uniformly random actions (default: sampled)"
     command.add_argument("--actions", choices=("sampled", "greedy", "random"), default="sampled", help=about)
-    about = "set of environment seeds (0), which no training and no evaluation has"
+    about = "number of the set of environment seeds (default: 0); no training and no evaluation uses these seeds"
     command.add_argument("--round", type=int, default=0, help=about)
-    command = _add(group, "enjoy", "flows.cli.judge:enjoy", "watch a policy play; without a display: make a video")
+    about = "show a policy playing in a window; without a display, record a video"
+    command = _add(group, "enjoy", "flows.cli.judge:enjoy", about)
     command.add_argument("source", help=SOURCE)
-    command.add_argument("--episodes", type=int, default=3, metavar="N", help="episodes to show (3)")
-    about = "look into a world model: episodes beside what it makes of them, and its own dreams, as pictures and films"
+    command.add_argument("--episodes", type=int, default=3, metavar="N", help="number of episodes (default: 3)")
+    about = "write pictures and videos of a world model: reconstructed episodes and imagined trajectories"
     command = _add(group, "dream", "flows.cli.judge:dream", about)
     command.add_argument("source", help=SOURCE)
-    command.add_argument("--checkpoint", help="latest, best or a number of policy steps (the run's chosen one)")
+    command.add_argument("--checkpoint", help=CHECKPOINT)
 
 
 def _add_sweep(group: Any) -> None:
-    about = "find good hyperparameters: many trainings, then the winner beside the default configuration on fresh seeds"
+    about = "search for good hyperparameters, then train the best and the default configuration on new seeds"
     command = _add(group, "sweep", "flows.cli.sweep_command:sweep", about)
     command.add_argument("overrides", nargs="*", default=[], help=SWEEP)
-    command = _add(group, "sweep resume", "flows.cli.sweep_command:resume", "go on with a sweep")
-    command.add_argument("name", help="of the sweep, or its folder")
-    command.add_argument("overrides", nargs="*", default=[], help="sweep.trials, sweep.workers or sweep.confirm_seeds")
-    about = "take trials that have failed up again, from their last checkpoints"
+    command = _add(group, "sweep resume", "flows.cli.sweep_command:resume", "resume a sweep")
+    command.add_argument("name", help="name or folder of the sweep")
+    about = "new values of sweep.trials, sweep.workers or sweep.confirm_seeds, as key=value"
+    command.add_argument("overrides", nargs="*", default=[], help=about)
+    about = "also resume failed trials, each from its last checkpoint"
     command.add_argument("--failed", action="store_true", help=about)
-    command = _add(group, "sweep status", "flows.cli.sweep_command:status", "what a sweep has come to so far")
-    command.add_argument("name", help="of the sweep, or its folder")
-    command.add_argument("--json", action="store_true", dest="as_json", help="for a program")
+    command = _add(group, "sweep status", "flows.cli.sweep_command:status", "print the state and results of a sweep")
+    command.add_argument("name", help="name or folder of the sweep")
+    command.add_argument("--json", action="store_true", dest="as_json", help="print the state as JSON")
 
 
 def _add_servers(group: Any) -> None:
-    command = _add(group, "ui", "flows.cli.serving:ui", "show all runs in MLflow's pages, behind a password")
-    command.add_argument("--sweep", default="", metavar="NAME", help="show a sweep in Optuna's pages instead")
-    command.add_argument("--port", type=int, default=5000, metavar="N", help="port on this machine (5000)")
-    about = "serve a registered model over HTTP, behind a password"
+    command = _add(group, "ui", "flows.cli.serving:ui", "start the web pages of MLflow, protected by a password")
+    about = "start the Optuna dashboard of this sweep instead of MLflow"
+    command.add_argument("--sweep", default="", metavar="NAME", help=about)
+    command.add_argument("--port", type=int, default=5000, metavar="N", help="port on this machine (default: 5000)")
+    about = "serve a registered model over HTTP, protected by a password"
     command = _add(group, "serve", "flows.cli.serving:serve", about)
-    command.add_argument("model", help="models:/NAME@alias or models:/NAME/VERSION")
-    command.add_argument("--port", type=int, default=5001, metavar="N", help="port on this machine (5001)")
+    command.add_argument("model", help="registered model: models:/NAME@ALIAS or models:/NAME/VERSION")
+    command.add_argument("--port", type=int, default=5001, metavar="N", help="port on this machine (default: 5001)")
 
 
 def _add_registry(group: Any) -> None:
-    about = "registered models: list them, make one champion, go back"
+    about = "list registered models, promote a version to champion, or restore the previous champion"
     registry = _add(group, "registry", "flows.cli.registry:list_versions", about)
     registry.set_defaults(name=None)
     actions = registry.add_subparsers(metavar="ACTION")
-    about = "every version, newest first; of one model also who was champion, and why"
+    about = "list all versions, newest first; for a single model also the history of its champions"
     command = _add(actions, "list", "flows.cli.registry:list_versions", about)
-    command.add_argument("name", nargs="?", help="of one model, as ppo-CartPole-v1")
+    command.add_argument("name", nargs="?", help="list only this model, for example ppo-CartPole-v1")
     promote = _add(actions, "promote", "flows.cli.registry:promote", "make a version the champion by hand")
-    about = "make the champion before the present one champion again"
+    about = "make the previous champion the champion again"
     rollback = _add(actions, "rollback", "flows.cli.registry:rollback", about)
     for command in (promote, rollback):
-        command.add_argument("name", help="of the model, as ppo-CartPole-v1")
-        command.add_argument("--why", default="", metavar="TEXT", help="a reason for the history")
-    promote.add_argument("version", help="its number")
+        command.add_argument("name", help="name of the model, for example ppo-CartPole-v1")
+        command.add_argument("--why", default="", metavar="TEXT", help="reason, stored in the history of the model")
+    promote.add_argument("version", help="version number")

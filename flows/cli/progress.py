@@ -1,6 +1,6 @@
-"""Progress of long work: one line rewritten in place on a terminal, a plain line now and then in a file.
+"""Progress of long work: a line that is updated in place on a terminal, or occasional plain lines in a file.
 
-rich decides on colours, width and characters; `rich.progress` itself is not used (docs/decisions.md says why).
+rich determines colors, width and characters. `rich.progress` is not used; docs/decisions.md gives the reason.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from flows.runs.listeners import listening
 from rlcore.store.directory import RunDirectory
 from rlcore.system.printable import printable
 
-REDRAW_EVERY = 0.1  # s between two drawings on a terminal
+REDRAW_EVERY = 0.1  # s between two updates on a terminal
 LINE_EVERY = 10.0  # s between two lines in a file
-LINE_SHARE = 0.05  # part of the budget, or of the time so far, that is worth a line in a file
-MEMORY = 20.0  # s over which the rate behind the ETA forgets: longer than an evaluation, so that those do not shake it
-SETTLED = 1.0  # s of training, before which a rate says nothing of the rest
+LINE_SHARE = 0.05  # fraction of the budget, or of the elapsed time, between two lines in a file
+MEMORY = 20.0  # s, time constant of the average rate for the ETA; longer than an evaluation, to smooth those out
+SETTLED = 1.0  # s of training before the ETA is shown
 LONGEST_BAR, SHORTEST_BAR = 16, 5  # columns
 CLEAR = "\r\x1b[K"
 
 
 @contextmanager
 def following(run: RunDirectory) -> Iterator[None]:
-    """Show what is told of a run inside the `with`: one progress line, and a line for what happens."""
+    """Context manager that shows the progress of a run: one progress line, and one line per event."""
     progress = Progress(run.read_config()["algo"]["total_steps"])
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ def following(run: RunDirectory) -> Iterator[None]:
 
 
 class Line(NamedTuple):
-    """Line of progress: what is being done, how much of it is (0 to 1), what else there is to say, time left last."""
+    """Content of a progress line: name of the work, completed share (0 to 1), other parts, with the ETA last."""
 
     doing: str
     share: float
@@ -61,11 +61,11 @@ class Line(NamedTuple):
 
 
 class Progress:
-    """Shows how far training (to `total_steps` policy steps), a long update, an evaluation or a comparison is.
+    """Progress line of training (to `total_steps` policy steps), a long update, an evaluation or a comparison.
 
-    On a terminal the line is rewritten in place; elsewhere whole lines without control characters are written: of
-    training one for each 5 % or 10 s, of other work one for each 10 s, and in the long run one for each twentieth of
-    the time so far. Safe to call from several threads. A terminal or pipe that is gone ends the showing, nothing else.
+    On a terminal the line is updated in place. Otherwise plain lines without control characters are written: for
+    training every 5 % or 10 s, for other work every 10 s, and in long runs every 5 % of the elapsed time. Thread-safe.
+    If the terminal or pipe is closed, only the output stops.
     """
 
     def __init__(
@@ -77,23 +77,26 @@ class Progress:
         self._clock = clock
         self._lock = threading.RLock()
         self._training: Line | None = None
-        self._work: Line | None = None  # what goes on beside training
-        self._began = (0.0, 0)  # when that began, and how much of it was done then
-        self._rate: float | None = None  # policy steps a second of late
-        self._learns_since: float | None = 0.0  # elapsed seconds when gradient steps had begun; None: they have not
-        self._last = (0, 0.0)  # policy steps and elapsed seconds of the last update
-        self._written = -math.inf  # when a line was last written
-        self._steps_written = 0  # the policy steps in the last line on training
+        self._work: Line | None = None  # work other than training
+        self._began = (0.0, 0)  # time at which that work began, and how much of it was already done
+        self._rate: float | None = None  # recent policy steps per second
+        self._learns_since: float | None = 0.0  # elapsed seconds at the first gradient step; None before it
+        self._last = (0, 0.0)  # policy steps and elapsed seconds at the last update
+        self._written = -math.inf  # time of the last written line
+        self._steps_written = 0  # policy steps in the last line of training
         self._closed = False
 
     def update(
         self, steps: int, episode_return: float | None, steps_per_second: float, elapsed: float, updates: int
     ) -> None:
-        """Tell where training stands; draws only when it is time.
+        """Update the progress of training; the line is redrawn only if enough time has passed.
 
-        `episode_return` is the mean over recent episodes, None before the first has ended; `elapsed` are the seconds
-        of training so far, those before a resume included. Before the first of the `updates` (gradient steps) nothing
-        tells how long the rest will take.
+        Args:
+            steps: policy steps so far.
+            episode_return: mean return of recent episodes; None if no episode has ended yet.
+            steps_per_second: policy steps per second to show.
+            elapsed: seconds of training, including those before a resume.
+            updates: gradient steps so far. No ETA is shown before the first one.
         """
         with self._lock:
             self._follow_rate(steps, elapsed, updates)
@@ -113,7 +116,7 @@ class Progress:
                 self._write(self._training)
 
     def work(self, doing: str, done: int, total: int, unit: str = "episodes") -> None:
-        """Tell where other long work stands, by its unit; until it is done its line stands in place of training's."""
+        """Update the progress of other work; its line replaces the line of training until the work is done."""
         with self._lock:
             now = self._clock()
             if self._work is None or self._work.doing != doing:
@@ -130,13 +133,13 @@ class Progress:
                 self._write(self._work)
 
     def note(self, text: str) -> None:
-        """Write a line of its own above the progress line: an evaluation, a checkpoint."""
+        """Write a separate line above the progress line, for example the result of an evaluation."""
         with self._lock:
             self._emit(f"{CLEAR if self._live else ''}{printable(text)}\n")
             self._redraw()
 
     def close(self) -> None:
-        """Show the last state of training, whatever the time, and leave the line; nothing is drawn after that."""
+        """Write the last state of training and stop drawing."""
         with self._lock:
             if self._training is not None and self._last[0] != self._steps_written:
                 self._write(self._training)
@@ -147,9 +150,9 @@ class Progress:
             self._closed = True
 
     def _follow_rate(self, steps: int, elapsed: float, updates: int) -> None:
-        """Follow the rate of steps that are learned from, forgetting exponentially; evaluations' seconds count too."""
+        """Update the average step rate, which starts at the first gradient step and includes evaluations."""
         seconds = elapsed - self._last[1]
-        if self._learns_since is None or not updates:  # the first one's seconds are also of steps that none followed
+        if self._learns_since is None or not updates:  # part of this interval was without gradient steps
             self._learns_since = elapsed if updates else None
         elif seconds > 0:
             rate = (steps - self._last[0]) / seconds
@@ -171,12 +174,12 @@ class Progress:
             self._emit(printable("  ".join([line.doing, *line.parts])) + "\n")
 
     def _redraw(self) -> None:
-        """Bring the line on a terminal up to date."""
+        """Redraw the line on a terminal."""
         if self._live:
             self._emit(CLEAR, self._work or self._training)
 
     def _paint(self, line: Line) -> str:
-        """A line that fits: the bar shrinks, then it goes, then the speed, the return, the time left, the share."""
+        """Return a line that fits: shorten or omit the bar, then omit speed, return, ETA and percentage."""
         width = self._console.width - 1  # a full last column would wrap
         doing, *shown = parts = [printable(part) for part in (line.doing, *line.parts)]
         text = Text("  ".join(parts))
@@ -198,5 +201,5 @@ class Progress:
             if not self._closed:
                 self._console.file.write(text + (self._paint(line) if line else ""))
                 self._console.file.flush()
-        except (OSError, ValueError):  # the terminal or pipe is gone: training is not to die of it
+        except (OSError, ValueError):  # the terminal or pipe is closed, which must not end the training
             self._closed = True

@@ -1,4 +1,4 @@
-"""`shepherd reap`: runs whose process is gone are marked, in their logs and in MLflow, and told with what goes on."""
+"""Command `shepherd reap`, which marks runs with a dead process in their event logs and in MLflow."""
 
 from __future__ import annotations
 
@@ -19,19 +19,28 @@ from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.printable import print_safely, printable
 
-HEAD = ("run", "state", "policy steps", "goes on with")
+HEAD = ("run", "state", "policy steps", "resume with")
 
 
 def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, as_json: bool = False) -> int:
-    """Mark the runs below the folders whose process is gone, print how each goes on; with `go_on`, do that.
+    """Mark the runs below the folders whose process has died, and print the command that resumes each.
 
-    Without folders below that in which runs are made. A run that was led on another machine last is left alone, unless
-    `elsewhere`.
+    Args:
+        folders: folders with runs; empty for the default folder of runs.
+        elsewhere: also mark runs whose last process ran on another machine.
+        go_on: resume the runs, one after another.
+        as_json: print the result as JSON.
+
+    Returns:
+        Exit code: 1 if a resumed run failed, else 0.
+
+    Raises:
+        UserError: a folder does not exist.
     """
     folders = folders or [run_root()]
     for folder in folders:
         if not Path(folder).is_dir():
-            raise UserError(f"{folder}: no folder here; name one that holds runs")
+            raise UserError(f"{folder}: no such folder; give a folder that contains runs")
     check_servers()
     runs = [run for folder in folders for run in RunDirectory.below(Path(folder).absolute())]
     found, away = [], {}
@@ -56,7 +65,7 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
 
 
 def _find_all_gone(runs: Sequence[RunDirectory]) -> Iterator[Gone]:
-    """The runs whose process is gone; of one whose files are damaged the sentence is printed."""
+    """Yield the runs whose process has died; print an error for each run with damaged files."""
     for run in runs:
         try:
             run.read_identity()
@@ -64,11 +73,11 @@ def _find_all_gone(runs: Sequence[RunDirectory]) -> Iterator[Gone]:
             if (one := find_gone(run)) is not None:
                 yield one
         except (UserError, RunError) as error:
-            print_safely(f"{short_path(run.path)}: left out: {error}", file=sys.stderr)
+            print_safely(f"{short_path(run.path)}: skipped: {error}", file=sys.stderr)
 
 
 def _bring(one: Gone) -> dict[str, Any]:
-    """Bring the summary and MLflow up to date with what was marked; what is printed of it."""
+    """Update the summary and MLflow of a marked run; return what `shepherd reap` prints about it."""
     from flows.stages.summary import summarise  # numpy
     from rlcore.store import checkpoint  # numpy
 
@@ -77,7 +86,7 @@ def _bring(one: Gone) -> dict[str, Any]:
         newest = checkpoint.newest_good(run.checkpoints)
         if newest is not None and not one.marked:
             summarise(run)
-    except (UserError, RunError) as error:  # its log says what became of it; the others are not to wait for its repair
+    except (UserError, RunError) as error:  # an error in one run must not stop the other runs
         print_safely(f"{short_path(run.path)}: {error}", file=sys.stderr)
     return {
         "run_dir": str(run.path),
@@ -91,11 +100,11 @@ def _bring(one: Gone) -> dict[str, Any]:
 
 
 def _mark_sweeps(runs: Sequence[RunDirectory]) -> None:
-    """Have MLflow say of the sweeps of these runs that they are interrupted, where nobody drives them."""
+    """Mark the sweeps of these runs as interrupted in MLflow, unless a process is running them."""
     for sweep, run in {run.path.parents[1]: run for run in runs if len(run.path.parents) > 1}.items():
         if (sweep / "sweep.json").exists():
             from flows.sweeps.folder import SweepFolder  # Hydra
-            from flows.sweeps.mlflow_parent import note_killed  # likewise
+            from flows.sweeps.mlflow_parent import note_killed  # Hydra
 
             folder = SweepFolder(sweep.name)
             if folder.plan_file.exists():
@@ -107,17 +116,19 @@ def _show(told: Sequence[dict[str, Any]], away: dict[str, str], runs: int, folde
     if rows:
         show(table(HEAD, rows, numbers=("policy steps",)))
     else:
-        print_safely(f"{runs} runs in {', '.join(folders)}: none whose process is gone")
+        print_safely(f"checked {runs} runs in {', '.join(folders)}: no run has a dead process")
     for behind in (t["run_dir"] for t in told if not t["mlflow"]):
-        print_safely(f"MLflow is behind: {short_path(Path(behind))}/run.log says why", file=sys.stderr)
+        print_safely(f"MLflow could not be updated; see {short_path(Path(behind))}/run.log", file=sys.stderr)
     for run, host in away.items():
         print_safely(
-            f"{run}: led on {host}; reap there, or with --elsewhere if that machine is no more", file=sys.stderr
+            f"{run}: skipped, because it ran on {host}; run `shepherd reap` there, or add --elsewhere if that machine "
+            "no longer exists",
+            file=sys.stderr,
         )
 
 
 def _goes_on(run: RunDirectory) -> int:
-    """Continue a run; its exit code. One that fails keeps no other from going on."""
+    """Resume a run and return the exit code; an error is printed, so that the other runs are still resumed."""
     try:
         resume(short_path(run.path), ())
     except (UserError, RunError) as error:

@@ -1,4 +1,4 @@
-"""`shepherd registry`: what is registered, who is champion and since when, and moving that alias by hand."""
+"""Command `shepherd registry`, which lists registered models and moves the champion alias by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMBERS = ("version", "policy steps", "mean at the gate")
 
 
 def list_versions(name: str | None = None) -> None:
-    """Print registered models and their versions, newest first; of a single model also the history of its champion."""
+    """Print registered models and their versions, newest first; for a single model also the history of champions."""
     client = reachable_store(tracking_uri())
     if name is not None:
         registry.require_model(client, name, name)
@@ -35,7 +35,7 @@ def list_versions(name: str | None = None) -> None:
     rows = [row for one in chosen for row in _rows(client, one)]
     if not rows:
         what = f"{name} has no version" if name is not None else "no model is registered yet"
-        print_safely(f"{what}; `shepherd train exp=ppo` ends with one")
+        print_safely(f"{what}; `shepherd train exp=ppo` trains and registers one")
         return
     show(table(HEAD, rows, NUMBERS))
     if len(chosen) == 1 and (moves := list(_history(client, chosen[0]))):
@@ -43,14 +43,14 @@ def list_versions(name: str | None = None) -> None:
 
 
 def promote(name: str, version: str, why: str = "") -> str:
-    """Make a version the champion by hand, `why` goes into its history; returns what was done, as a line."""
+    """Make a version the champion by hand, store the reason in the history, and return a message."""
     client = reachable_store(tracking_uri())
     with registry.deciding(client.tracking_uri):
         return _line(name, champions.promote(client, name, version.removeprefix("v"), why))
 
 
 def rollback(name: str, why: str = "") -> str:
-    """Give the alias back to the champion before the present one; returns what was done, as a line."""
+    """Make the previous champion the champion again and return a message."""
     client = reachable_store(tracking_uri())
     with registry.deciding(client.tracking_uri):
         return _line(name, champions.rollback(client, name, why))
@@ -83,11 +83,11 @@ def _rows(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:
 
 
 def _decision(version: ModelVersion) -> str:
-    """The gate's decision in a few words; the whole sentence is the version's tag `decision`."""
+    """Return the gate's decision in a few words; the version's tag `decision` has the whole sentence."""
     tags = version.tags
     if "part" in tags:
         return f"{tags['part']} of {tags['policy']}"
-    if "decision" not in tags:  # it is written last
+    if "decision" not in tags:  # this tag is written last
         return "undecided"
     if not {"difference", "difference_low", "difference_high"} <= set(tags):
         return "not decided" if tags.get("undecided") == "true" else "not compared"
@@ -106,12 +106,12 @@ def _history(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:
 
 
 def _minute(when: datetime.datetime) -> str:
-    """To the minute, in the time zone of whoever reads it."""
+    """Format a time to the minute, in the local time zone."""
     return when.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def _folder(path: Path, run_id: str) -> str:
-    """Place of a version's run: its folder, the place it was set aside to, or a word that it is gone."""
+    """Return the folder of a version's run, the folder that it was moved to, or a note that it no longer exists."""
     aside = RunDirectory(path).set_aside / run_id
     place = aside if run_id and aside.is_dir() else path
     return short_path(place) if place.is_dir() else f"{short_path(place)} (gone)"

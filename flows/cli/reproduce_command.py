@@ -1,4 +1,4 @@
-"""`shepherd reproduce`: a run or a registered version made again from its lineage, and the bits compared."""
+"""Command `shepherd reproduce`, which repeats a training from its lineage and compares the bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlcore.system.printable import print_safely
 
 
 def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
-    """Train again what SOURCE is, in a folder of its own, and say whether it came to the same; one begun goes on."""
+    """Repeat the training of SOURCE in a new folder and print the comparison; resume an unfinished reproduction."""
     again = shlex.join(["shepherd", "reproduce", source, *(["--run-dir", run_dir] if run_dir else [])])
     with name_continuation(f"{bin_folder()}{again}"):
         check_servers()

@@ -1,7 +1,7 @@
-"""`shepherd ui` and `shepherd serve`: a server for this machine's owner, until Ctrl-C.
+"""Commands `shepherd ui` and `shepherd serve`, which run a web server until Ctrl-C.
 
-MLflow's and Optuna's own commands serve every user of the machine, without a password, and `mlflow ui` leaves processes
-behind. Here it is one process, which ends with the command and asks for the password of this home.
+The commands of MLflow and Optuna serve every user of the machine without a password, and `mlflow ui` can leave
+processes running. These servers are a single process that ends with the command and requires the user's password.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rlcore.system.secrets import redact
 
 
 def ui(port: int, sweep: str = "") -> None:
-    """Show the runs in MLflow's pages, or a sweep in Optuna's."""
+    """Serve the web pages of MLflow, or Optuna's dashboard of a sweep."""
     if sweep:
         _serve(_optuna(sweep), port, f"sweep {sweep}")
         return
     store = tracking_uri()
     if is_server(store):
-        raise UserError(f"MLFLOW_TRACKING_URI={redact(store)}: a server shows these runs; open it in a browser")
+        raise UserError(f"MLFLOW_TRACKING_URI={redact(store)}: is already a server; open this address in a browser")
     prepare_store(store)
     from flows.workers import mlflow_app  # FastAPI
 
@@ -46,26 +46,26 @@ def ui(port: int, sweep: str = "") -> None:
 
 
 def serve(model: str, port: int) -> None:
-    """Answer requests for actions with a registered model, as MLflow's scoring server does."""
-    with _port(port):  # a mistake is told before the model is loaded
+    """Serve a registered model over HTTP with MLflow's scoring server."""
+    with _port(port):  # report a bad port before loading the model
         pass
-    from mlflow.pyfunc import scoring_server  # seconds
+    from mlflow.pyfunc import scoring_server  # takes seconds
 
     app = scoring_server.init(scoring_server.load_model_with_mlflow_config(model))
     _serve(guard(app, own_login(), is_health("/ping", "/health")), port, model)
 
 
 def _optuna(name: str) -> Any:
-    """Return Optuna's pages on the study of a sweep."""
+    """Return the web application of Optuna's dashboard for a sweep."""
     try:
-        from optuna_dashboard import wsgi  # of an extra  # pyright: ignore[reportMissingImports]
+        from optuna_dashboard import wsgi  # from an extra  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(
-            "Optuna's pages need optuna-dashboard, which is not installed; pip install -e '.[dashboard]' brings it"
+            "--sweep: the package optuna-dashboard is not installed; install it with pip install -e '.[dashboard]'"
         ) from None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Starlette will drop it one day; MLflow stands on it as well
-        from starlette.middleware.wsgi import WSGIMiddleware  # `ui` of a sweep alone wants it
+        warnings.simplefilter("ignore")  # deprecated in Starlette, but MLflow uses it, too
+        from starlette.middleware.wsgi import WSGIMiddleware  # only the dashboard needs it
 
     folder = SweepFolder.existing(name)
     return guard(WSGIMiddleware(wsgi(open_storage(folder.storage(folder.read())))), own_login(), is_health())
@@ -73,16 +73,16 @@ def _optuna(name: str) -> Any:
 
 def _port(port: int) -> socket.socket:
     if not 0 < port < 65536:
-        raise UserError(f"--port {port}: must be a port, 1 to 65535")
+        raise UserError(f"--port {port}: must be from 1 to 65535")
     try:
         return socket.create_server((LOOPBACK, port))
     except OSError as error:
-        raise UserError(f"--port {port}: cannot be used ({error.strerror}); choose another one") from None
+        raise UserError(f"--port {port}: cannot be used ({error.strerror}); choose another port") from None
 
 
 def _serve(app: Any, port: int, what: str) -> None:
-    """Serve an application on this machine alone until a signal comes."""
-    import uvicorn  # of servers alone
+    """Serve an application on the loopback address until a signal arrives."""
+    import uvicorn  # only servers need it
 
     with _port(port) as listening:
         port = listening.getsockname()[1]

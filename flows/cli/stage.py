@@ -1,4 +1,4 @@
-"""`shepherd stage`: one stage on a run directory. What DVC calls."""
+"""Command `shepherd stage`, which runs one stage of a run; the DVC pipelines call it."""
 
 from __future__ import annotations
 
@@ -30,35 +30,36 @@ from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.printable import log_handler, print_safely
 
-LONG = 30.0  # seconds of training after which it is shown as it goes
+LONG = 30.0  # seconds of training after which it is mirrored to MLflow while it runs
 
 
 def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None = None) -> None:
-    """Run one stage and print, as one JSON line, what it made.
+    """Run one stage and print its result as one line of JSON.
 
-    `make-env` makes the run, of overrides; with a parameter file every stage brings it to that (`flows.runs.params`).
+    The stage `make-env` creates the run from overrides. If a parameter file is given, every stage first updates the
+    run to its parameters (`flows.runs.params`).
     """
     by_dvc = "DVC_STAGE" in os.environ
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler("%(levelname)s %(message)s")])
-    # `make up` beside it would have its servers write the databases that this command writes.
+    # The servers of `make up` would write to the same databases at the same time.
     alone = nullcontext() if is_server(tracking_uri()) else hold(database_lock(), shared=True)
     again = name_continuation("dvc repro" if by_dvc else stage_command(name, run_dir, params, overrides))
     with again, alone, leaving_with("dvc", certain=by_dvc), _removing_refused(name, Path(run_dir)):
         run = _run_of(name, run_dir, overrides, params)
         if name != "make-env" and not run.card.exists():
             first = stage_command("make-env", run_dir, params, overrides)
-            raise UserError(f"{run_dir}: no env_card.json yet; `{first}` comes first")
+            raise UserError(f"{run_dir}: no env_card.json yet; run `{first}` first")
         shown = _mirror(run) if name == "train" else nullcontext()
-        with run.driving(), following(run), release_after(run), shown:  # a release tells what it saved
+        with run.driving(), following(run), release_after(run), shown:  # the release prints what it has saved
             note_start(run)
             print_safely(json.dumps(_make(name, run)))
         if name == "register-model":
-            finish_mirror(run)  # evaluation, model and summary too
+            finish_mirror(run)  # includes evaluation, model and summary
 
 
 @contextmanager
 def _removing_refused(name: str, folder: Path) -> Iterator[None]:
-    """Remove the folder of a run that make-env has made, if its environment is refused."""
+    """Context manager that removes the folder created by make-env if a UserError is raised."""
     folder, there = folder.absolute(), folder.exists()
     try:
         yield
@@ -70,9 +71,9 @@ def _removing_refused(name: str, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _mirror(run: RunDirectory) -> Iterator[None]:
-    """Mirror a training where somebody may look on: on a server, or because it takes long.
+    """Context manager that mirrors a training to MLflow if MLflow is a server, or after 30 s.
 
-    To start a mirror costs as much as a short training; register-model, in its process, brings everything.
+    Starting a mirror costs as much as a short training; the stage register-model mirrors everything anyway.
     """
     config, begun, wanted = run.read_config(), time.monotonic(), False
     served = is_server(store_uri(config))
@@ -85,20 +86,20 @@ def _mirror(run: RunDirectory) -> Iterator[None]:
 
     with listening(listener):
         yield
-    if wanted and config["metric"]["log_level"]:  # else there is nothing new to show
+    if wanted and config["metric"]["log_level"]:  # otherwise there is nothing new to mirror
         mirror_in_background(run, every=0.0)
 
 
 def _make(name: str, run: RunDirectory) -> dict[str, Any]:
-    """Run one stage, give what it makes; `train` goes on to the end of training, with what is due at its boundaries."""
+    """Run one stage and return its result; `train` runs to the end, with all scheduled checkpoints and evaluations."""
     function = name.replace("-", "_")
-    module = import_module(f"flows.stages.{function}")  # the others' imports are not waited for
+    module = import_module(f"flows.stages.{function}")  # does not import the other stages
     made = getattr(module, function)(run, **({"final": True} if name == "evaluate" else {}))
     return asdict(made) if name == "train" else made
 
 
 def _run_of(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> RunDirectory:
-    """The run in a folder, brought to its parameter file or made by make-env."""
+    """Return the run in a folder, after updating it to its parameter file or creating it for make-env."""
     if params is not None:
         from flows.runs.params import follow_params  # gymnasium
 
@@ -109,5 +110,8 @@ def _run_of(name: str, run_dir: str, overrides: Sequence[str], params: str | Non
 
         return new_run([*overrides, f"run_dir={run_dir}"])
     if overrides:
-        raise UserError(f"{overrides[0]}: a run's config is fixed by `shepherd stage make-env`")
+        raise UserError(
+            f"{overrides[0]}: stage {name} accepts no overrides; give them to `shepherd stage make-env`, which creates "
+            "the run"
+        )
     return RunDirectory.existing(run.path)

@@ -1,4 +1,4 @@
-"""`shepherd sweep`: find good hyperparameters; go on with a sweep; what one has come to."""
+"""Commands `shepherd sweep`, `shepherd sweep resume` and `shepherd sweep status`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ usage: shepherd sweep [sweep=PRESET] [sweep.KEY=VALUE ...] [key=value ...]
        shepherd sweep status NAME [--json]
        shepherd sweep resume NAME [--failed] [sweep.trials=N ...]
 
-Find good hyperparameters, then train the best beside the default configuration on fresh seeds.
+Search for good hyperparameters, then train the best and the default configuration on new seeds.
 
   shepherd sweep sweep=ppo_cartpole sweep.name=first sweep.trials=20 sweep.workers=2
   shepherd sweep exp=ppo env.id=Acrobot-v1 'algo.optimizer.lr=tag(log,interval(1e-5,1e-2))' sweep.budget=65536
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def sweep(overrides: Sequence[str]) -> None:
-    """Make a sweep of what was typed, and drive it to its end."""
+    """Create a sweep and run it until it ends."""
     check_servers()
     with _soon():
         from flows.sweeps.running import new_sweep  # Prefect
@@ -45,7 +45,7 @@ def sweep(overrides: Sequence[str]) -> None:
 
 
 def resume(name: str, overrides: Sequence[str], failed: bool = False) -> None:
-    """Go on with a sweep; with `failed` also with its trials that have failed."""
+    """Resume a sweep; with `failed`, also its failed trials."""
     check_servers()
     with _soon():
         from flows.sweeps.running import change_sweep  # Prefect
@@ -55,13 +55,13 @@ def resume(name: str, overrides: Sequence[str], failed: bool = False) -> None:
 
 @contextmanager
 def _soon() -> Iterator[None]:
-    """Start what imports for seconds while this process does and checks the sweep: workers, trainers, Prefect's API."""
+    """Start trainers and Prefect's API, whose imports take seconds, while this process checks the sweep."""
     with prefect_api_soon(), warm_trainers(WORKER):
         yield
 
 
 def status(name: str, as_json: bool = False) -> str | None:
-    """Print the state of a sweep, as a table or as JSON; its page is brought up to date if nobody drives the sweep."""
+    """Print the state of a sweep as a table, or return it as JSON; update its page if no process runs the sweep."""
     from flows.sweeps.folder import SweepFolder  # Hydra
     from flows.sweeps.sweep_report import refresh_page, status  # Optuna
 
@@ -78,7 +78,7 @@ def status(name: str, as_json: bool = False) -> str | None:
 
 
 def sweep_help() -> str:
-    """Help of `shepherd sweep -h`."""
+    """Return the text of `shepherd sweep -h`."""
     lines = [USAGE, f"presets (sweep=)\n  {', '.join(presets())}\n", "keys"]
     for argument in arguments(SweepConfig, "sweep."):
         value = spell(plain(argument.default))
@@ -87,7 +87,7 @@ def sweep_help() -> str:
 
 
 def _drive(algo: str, folder: SweepFolder) -> None:
-    """Run the flow of a sweep and show what comes of it."""
+    """Run the flow of a sweep and print its results."""
     from flows.cli.job_lines import following_jobs  # rich
     from flows.report.sweep_tables import status_table
     from flows.report.terminal import show
@@ -97,7 +97,7 @@ def _drive(algo: str, folder: SweepFolder) -> None:
 
     found = status(folder)
     ended = sum(trial["state"] in ("complete", "pruned", "fail") for trial in found["trials"])
-    going_on = f" · {ended} of {found['wanted']} trials are there" if found["trials"] else ""
+    going_on = f" · {ended} of {found['wanted']} trials have ended" if found["trials"] else ""
     print_safely(f"sweep {folder.name} · {short_path(folder.runs)}{going_on}", file=sys.stderr)
     with name_continuation(folder.resume_command):
         best = found["best"] and found["best"]["value"]

@@ -1,4 +1,4 @@
-"""`shepherd train` and `shepherd resume`: the whole flow, on a new run or on one that is there."""
+"""Commands `shepherd train` and `shepherd resume`, which run the whole flow on a new or an existing run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlcore.system.secrets import redact
 
 
 def train(overrides: Sequence[str], workers: int | None = None) -> None:
-    """Make a run of what was typed, and train it; of several values a group of runs, so many of them at once."""
+    """Create a run and train it; if a key has several values, train a group of runs, `workers` at a time."""
     from flows.runs.create import new_run  # Hydra
     from flows.sweeps.group_runs import has_several
 
@@ -33,33 +33,33 @@ def train(overrides: Sequence[str], workers: int | None = None) -> None:
         _group(overrides, workers)
         return
     if workers is not None:
-        raise UserError(f"--workers {workers}: of a group of runs; give a key several values, as seed=0,1,2")
+        raise UserError(f"--workers {workers}: needs a group of runs; give a key several values, as seed=0,1,2")
     run = new_run(overrides)
     with name_continuation(resume_command(short_path(run.path))):
         _flow(run)
 
 
 def resume(run_dir: str, overrides: Sequence[str]) -> None:
-    """Go on with a run, after keys of it were set anew."""
+    """Resume a run, after changing keys of its config."""
     with name_continuation(resume_command(run_dir)):
         from flows.runs.change import change_run  # Hydra
 
         run = RunDirectory.existing(run_dir)
         run.refuse_second_writer()
-        compose_existing(run.config, overrides)  # a mistake is told before anything is touched
+        compose_existing(run.config, overrides)  # report errors before any file changes
         if overrides:
             check_servers()
             change_run(run, overrides)
         if is_over(run):
             print_safely(
-                f"{run_dir}: finished already ({run.read_summary()['policy_steps']:,} policy steps); nothing to do"
+                f"{run_dir}: already finished ({run.read_summary()['policy_steps']:,} policy steps); nothing to do"
             )
         else:
             _flow(run)
 
 
 def _group(overrides: Sequence[str], workers: int | None) -> None:
-    """Train the runs of a group that are not done, and show what all came to."""
+    """Train the unfinished runs of a group and print the results of all."""
     from flows.cli.job_lines import following_jobs  # rich
     from flows.report.sweep_tables import group_table
     from flows.report.terminal import show
@@ -68,9 +68,9 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
 
     group = group_of(overrides, workers)
     there = sum(training.state == "over" for training in group.trainings)
-    going_on = f" · {there} are done already" if there else ""
+    going_on = f" · {there} already finished" if there else ""
     print_safely(
-        f"group {group.name} · {len(group.trainings)} runs, {group.workers} at once{going_on}", file=sys.stderr
+        f"group {group.name} · {len(group.trainings)} runs, {group.workers} at a time{going_on}", file=sys.stderr
     )
     again = shlex.join(["shepherd", "train", *overrides, *plugins.as_typed()])
     with name_continuation(f"{bin_folder()}{again}"):
@@ -84,7 +84,7 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
 
 
 def _flow(run: RunDirectory) -> None:
-    """Run the whole flow on a run directory, new or half-done, and show what comes of it."""
+    """Run the whole flow on a new or unfinished run and print its summary."""
     check_servers()
     from flows.cli.progress import following
     from flows.report.tables import summary_table
@@ -92,10 +92,10 @@ def _flow(run: RunDirectory) -> None:
     from rlcore.store import checkpoint
 
     config = run.read_config()
-    newest = checkpoint.newest_good(run.checkpoints)  # says which were skipped
-    going_on = f" · continues at {checkpoint.policy_steps(newest):,} policy steps" if newest else ""
+    newest = checkpoint.newest_good(run.checkpoints)  # logs a warning for each damaged checkpoint
+    going_on = f" · resumes at {checkpoint.policy_steps(newest):,} policy steps" if newest else ""
     if newest is None and run.events.exists():
-        going_on = " · no checkpoint yet: from the beginning"
+        going_on = " · no checkpoint yet, starts from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"
     print_safely(f"{about} · {short_path(run.path)}{going_on}", file=sys.stderr)
     with prefect_api_soon(), following(run):
@@ -108,9 +108,9 @@ def _flow(run: RunDirectory) -> None:
 
 
 def next_commands(run: RunDirectory, drawn: bool = True) -> list[str]:
-    """Commands worth typing after a training; for MLflow the address of its server, when there is one.
+    """Return useful commands after a training, and the address of the MLflow server or the command that starts one.
 
-    Where the environment was not `drawn`, none that films it.
+    If the environment was not `drawn` (rendered), no command renders it.
     """
     where, behind = shlex.quote(short_path(run.path)), "".join(f" {shlex.quote(word)}" for word in plugins.as_typed())
     store = tracking_uri()
@@ -123,9 +123,10 @@ def next_commands(run: RunDirectory, drawn: bool = True) -> list[str]:
 
 @contextmanager
 def without_tracebacks() -> Iterator[None]:
-    """Keep Prefect's tracebacks off the terminal: the command tells the sentence; Prefect's history has the rest.
+    """Context manager that keeps Prefect's tracebacks off the terminal; Prefect's history still has them.
 
-    Entered when Prefect is imported, which makes the handlers.
+    The command prints the error message itself. Enter this context after the import of Prefect, which creates the
+    log handlers.
     """
     handlers = logging.getLogger().handlers + logging.getLogger("prefect").handlers
 

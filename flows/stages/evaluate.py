@@ -74,4 +74,4 @@ def _dream(run: RunDirectory, config: RunConfig, checkpoint: str, when: tuple[st
 
     if config.evaluation.dream in when and WORLD in config.algo.registers and newest_good(run.checkpoints) is not None:
         path = str(resolve(run, checkpoint))
-        with_torch(run, "flows.report.dreams.try_picturing", path, doing="episodes to dream of")
+        with_torch(run, "flows.report.dreams.try_picturing", path, doing="episodes for the world model")

@@ -116,7 +116,7 @@ def test_no_file_makes_a_command_import_it(words: list[str], capsys: pytest.Capt
         (["agents"], "shepherd train exp=mine 'plugins=[my_package]'"),
         (["config", "exp=mine"], "_target_: my_package.corridor.Corridor"),
         (["evaluate", "run", "--episodes", "2"], "random baseline"),
-        (["resume", "run"], "finished already"),
+        (["resume", "run"], "already finished"),
         (["stage", "register-model", "run"], '"name": "mine-Corridor", "version": 1'),
         (["evaluate", "models:/mine-Corridor@champion", "--episodes", "2"], "random baseline"),
         (["diff", "run", "run"], "identical"),

@@ -279,7 +279,7 @@ def test_a_finished_run_is_judged_again_on_other_episodes_and_goes_on_with_a_lar
     assert run.read_summary()["status"] == "training"
     capsys.readouterr()
     assert cli.main(["resume", str(run.path), "algo.total_steps=1024"]) == 0
-    assert "finished already" not in capsys.readouterr().out
+    assert "already finished" not in capsys.readouterr().out
     summary, newest = run.read_summary(), checkpoint.resolve(run, "latest")
     last = summary["policy_steps"]
     assert 512 < last <= 1024
@@ -314,7 +314,7 @@ def test_a_dry_run_registers_nothing_and_says_so(
     assert cli.main(["stage", "register-model", str(run.path)]) == 0
     assert json.loads(capfd.readouterr().out)["version"] is None
     assert cli.main(["resume", str(run.path)]) == 0
-    assert "finished already" in capfd.readouterr().out
+    assert "already finished" in capfd.readouterr().out
     with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
         ours = "(select run_uuid from tags where value = ?)"
         run_id = (run.read_identity()["run_id"],)
@@ -492,4 +492,4 @@ def test_a_flow_that_is_interrupted_while_it_registers_goes_on_with_that_and_sta
     counted = Counter(kinds(run))
     assert (counted["end"], counted["registered"], len(final_events(run))) == (1, 1, 1)
     assert cli.main(["resume", str(run.path)]) == 0
-    assert "finished already" in capfd.readouterr().out
+    assert "already finished" in capfd.readouterr().out

@@ -20,11 +20,11 @@ LINES = [
     ("trainn exp=ppo", "trainn: no such command; did you mean 'train'?"),
     ("''", "'': no such command"),
     ("'  '", "'  ': no such command"),
-    ("-x", "-x: not known here"),
-    ("--helpp", "--helpp: not known here"),
-    ("python -u", "no command is named"),
-    ("python -u x.py", "x.py: a script of your own"),
-    ("fabric run", "no command is named"),
+    ("-x", "-x: unknown option"),
+    ("--helpp", "--helpp: unknown option"),
+    ("python -u", "no command given"),
+    ("python -u x.py", "x.py: shepherd does not run scripts"),
+    ("fabric run", "no command given"),
     ("resume", "RUN_DIR: missing"),
     ("resume ''", "RUN_DIR: must not be empty"),
     ("evaluate ''", "SOURCE: must not be empty"),
@@ -32,13 +32,13 @@ LINES = [
     ("evaluate folder --episodes two", "invalid int value: 'two'"),
     ("evaluate folder --episodes 0", "--episodes 0: must be 1 or more"),
     ("evaluate folder --checkpoint", "expected one argument"),
-    ("evaluate folder more words", "more words: not known here"),
-    ("reap folder --resum", "--resum: not known here; did you mean '--resume'?"),
+    ("evaluate folder more words", "more words: unknown argument"),
+    ("reap folder --resum", "--resum: unknown argument; did you mean '--resume'?"),
     ("compare a b --threshold nan", "nan: must be a finite number"),
     ("compare a b --threshold high", "high: must be a finite number"),
     ("compare '' ''", "SIDES: must not be empty"),
     ("compare a", "a: one side alone"),
-    ("agents ppo", "ppo: not known here"),
+    ("agents ppo", "ppo: unknown argument"),
     ("envs nosuch", "nosuch: no suite and no environment of this name"),
     ("registry nosuch", "invalid choice: 'nosuch'"),
     ("registry list ''", "NAME: must not be empty"),
@@ -53,7 +53,7 @@ LINES = [
     ("collect nowhere --minari a/b-v0", "with two or more of them in FOLDER"),
     ("diff nowhere file", "nowhere: no run here"),
     ("reproduce config_alone", "lineage.json: cannot be read"),
-    ("reap nowhere", "nowhere: no folder here"),
+    ("reap nowhere", "nowhere: no such folder"),
     ("stage train nowhere", "nowhere: no run here"),
     ("stage make-env file exp=ppo", "run_dir=file: "),
     ("stage make-env new --params nowhere.yaml", "nowhere.yaml: cannot be read"),
@@ -118,7 +118,7 @@ def test_a_bad_line_ends_in_one_sentence(
     before = sorted(scratch.rglob("*"))
     code = cli.main(shlex.split(line))
     out, err = capsys.readouterr()
-    said = [sentence for sentence in err.splitlines() if not sentence.startswith("shepherd: this stands for: ")]
+    said = [sentence for sentence in err.splitlines() if not sentence.startswith("shepherd: interpreted as: ")]
     assert (code, out, len(said)) == (2, "", 1), err
     assert said[0].startswith("shepherd: ") and words in said[0]
     assert len(said[0]) < 1200

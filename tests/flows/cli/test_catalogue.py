@@ -75,8 +75,8 @@ def test_environments_are_listed_by_suite_with_the_missing_extra(printed: Printe
     many = tuple(f"Robot{i}-v5" for i in range(40))
     absent = SimpleNamespace(name="mujoco", extra="mujoco", installed=False, ids=many, note="", refused={})
     text = printed(envs_table([here, absent]))
-    assert "toy text · installed · small\n  Taxi-v4\n  not here: Taxi-v2, Taxi-v3 (it is gone)\n" in text
-    assert "  not here: Frozen-v0 (it is slow)\n" in text
+    assert "toy text · installed · small\n  Taxi-v4\n  not available: Taxi-v2, Taxi-v3 (it is gone)\n" in text
+    assert "  not available: Frozen-v0 (it is slow)\n" in text
     assert "mujoco · missing: pip install -e '.[mujoco]'\n" in text
     assert sorted(re.findall(r"Robot\d+-v5", text)) == sorted(many)
     assert max(len(line) for line in text.splitlines()) <= 100

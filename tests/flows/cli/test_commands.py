@@ -184,7 +184,7 @@ def test_run_directory_page_lists_every_file_of_a_run(trained: Trained) -> None:
 
 def test_resume_of_a_finished_run_says_so(trained: Trained, here: Command) -> None:
     done = here("resume", "runs/one")
-    assert (done.returncode, "finished already" in done.stdout) == (0, True)
+    assert (done.returncode, "already finished" in done.stdout) == (0, True)
 
 
 def test_resume_refuses_other_learning_and_names_both_values(trained: Trained, here: Command) -> None:
@@ -429,7 +429,7 @@ def test_a_finished_run_needs_no_server_to_say_so(
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     done = here("resume", str(trained.run.path))
     assert done.returncode == 0, done.stderr
-    assert "finished already" in done.stdout
+    assert "already finished" in done.stdout
 
 
 def test_config_agents_envs_and_help_print(here: Command) -> None:

@@ -91,7 +91,7 @@ def test_the_documented_table_is_the_typed_config():
 
 
 def test_a_document_without_marks_is_refused():
-    with pytest.raises(ValueError, match="must hold"):
+    with pytest.raises(ValueError, match="must contain"):
         rewrite("no marks")
 
 

@@ -81,12 +81,12 @@ REFUSED = [
     ("train sweep=ppo", "`shepherd sweep sweep=ppo`"),
     ("sheeprl-eval checkpoint_path=logs/version_0/checkpoint/ckpt_100_0.ckpt", "runs/a/checkpoints/8192"),
     ("train exp=ppo checkpoint.resume_from=ckpt_100_0.ckpt", "checkpoint.resume_from=runs/a/checkpoints/8192"),
-    ("evaluate runs/a algo.gamma=0.9", "algo.gamma=0.9: an evaluation takes the config of its run"),
+    ("evaluate runs/a algo.gamma=0.9", "algo.gamma=0.9: an evaluation uses the config of its run"),
     ("sheeprl-registration checkpoint_path=nowhere", "`shepherd stage register-model RUN`"),
     ("sheeprl-registration", "`shepherd stage register-model RUN`"),
     ("python train.py exp=mine", "`shepherd train exp=mine`"),
-    ("python -u x.py exp=mine", "x.py: a script of your own"),
-    ("python3 -B -W ignore -u x.py", "x.py: a script of your own"),
+    ("python -u x.py exp=mine", "x.py: shepherd does not run scripts"),
+    ("python3 -B -W ignore -u x.py", "x.py: shepherd does not run scripts"),
     ("fabric run --gpus 2 exp=ppo", "--gpus"),
 ]
 
@@ -130,7 +130,7 @@ def test_a_run_made_here_is_registered(run):
 def test_what_an_evaluation_has_from_its_run_is_left_out_and_named():
     line = translate(["sheeprl-eval", "checkpoint_path=runs/a", "fabric.accelerator=gpu", "seed=3"])
     assert line.words == ["evaluate", "runs/a"]
-    assert "without fabric.accelerator=gpu seed=3" in str(line)
+    assert "ignored: fabric.accelerator=gpu seed=3;" in str(line)
 
 
 def test_the_line_is_printed_and_run(capsys, tmp_path, monkeypatch):
@@ -141,7 +141,7 @@ def test_the_line_is_printed_and_run(capsys, tmp_path, monkeypatch):
     own.write_text("# @package _global_\ndefaults: [ppo, _self_]\nseed: 7\n")
     assert cli.main(["sheeprl", "--config-dir=my configs", "exp=mine", "--cfg", "job"]) == 0
     said = capsys.readouterr()
-    assert said.err == "shepherd: this stands for: SHEPHERD_SEARCH_PATH='my configs' shepherd config exp=mine\n"
+    assert said.err == "shepherd: interpreted as: SHEPHERD_SEARCH_PATH='my configs' shepherd config exp=mine\n"
     assert "seed: 7" in said.out
     assert os.environ[VARIABLES[0]] == "my configs"
 

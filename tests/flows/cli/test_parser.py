@@ -64,7 +64,7 @@ def test_a_command_calls_a_function_that_takes_its_arguments(line):
 def test_what_is_missing_is_told_with_the_line_that_has_it(capsys):
     assert (
         told(capsys, "diff", "runs/a")
-        == "SECOND: missing; type `shepherd diff FIRST SECOND`; `shepherd diff --help` says more"
+        == "SECOND: missing; type `shepherd diff FIRST SECOND`; see `shepherd diff --help`"
     )
     assert "RUN_DIR: missing; type `shepherd resume RUN_DIR [OVERRIDES ...]`; " in told(capsys, "resume")
 
@@ -108,14 +108,14 @@ def test_overrides_may_stand_before_and_behind_the_options():
         ("tain exp=ppo", ["tain: no such command; did you mean 'train'?", "shepherd --help"]),
         ("evaluate", ["SOURCE", "shepherd evaluate --help"]),
         ("evaluate runs/a --episodes x", ["--episodes", "'x'"]),
-        ("evaluate runs/a --episode 3", ["--episode 3: not known here; did you mean '--episodes'?"]),
+        ("evaluate runs/a --episode 3", ["--episode 3: unknown argument; did you mean '--episodes'?"]),
         ("evaluate runs/a --episodes 0", ["--episodes 0: must be 1 or more"]),
         ("evaluate runs/a --round -3", ["--round -3: must be 0 to 999999999"]),
         ("collect runs/a --minari a-v0 --round 9999999999", ["--round 9999999999: must be 0 to 999999999"]),
         ("stage deploy runs/a", ["deploy", "make-env"]),
-        ("train exp=ppo --frobnicate", ["--frobnicate: not known here", "shepherd train --help"]),
-        ("evaluate runs/a --episods 3", ["--episods 3: not known here; did you mean '--episodes'?"]),
-        ("diff runs/a runs/b runs/c", ["runs/c: not known here;"]),
+        ("train exp=ppo --frobnicate", ["--frobnicate: unknown argument", "shepherd train --help"]),
+        ("evaluate runs/a --episods 3", ["--episods 3: unknown argument; did you mean '--episodes'?"]),
+        ("diff runs/a runs/b runs/c", ["runs/c: unknown argument;"]),
         ("registry demote m", ["demote", "rollback"]),
     ],
 )

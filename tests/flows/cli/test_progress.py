@@ -250,7 +250,7 @@ def test_a_long_update_says_how_many_of_its_gradient_steps_are_done(
 ) -> None:
     run, clock = RunDirectory(tmp_path), Clock()
     monkeypatch.setattr("flows.cli.progress.Progress", functools.partial(Progress, clock=clock))
-    run.config.write_text("algo: {total_steps: 1000}")
+    run.config.write_text("algo: {name: ppo, total_steps: 1000}\nenv: {id: CartPole-v1}")
     with following(run):
         for done in (10, 110):
             tell("work", {"doing": "update", "done": done, "total": 1000, "unit": "gradient steps"})
@@ -291,7 +291,7 @@ def test_a_file_hears_of_other_work_every_ten_seconds_and_of_short_work_not_at_a
 
 def test_what_is_told_of_a_run_becomes_lines_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(tmp_path)
-    run.config.write_text("algo: {total_steps: 1000}")
+    run.config.write_text("algo: {name: ppo, total_steps: 1000}\nenv: {id: CartPole-v1}")
     with following(run):
         tell("progress", {"policy_steps": 100, "total_steps": 1000, "updates": 1, "return": 1.0, "elapsed": 2.0})
         tell("checkpoint", {"policy_steps": 100})

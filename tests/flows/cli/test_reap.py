@@ -194,4 +194,4 @@ def test_with_resume_each_goes_on_and_one_that_fails_keeps_no_other(
 
 def test_a_folder_that_is_not_there_is_a_mistake(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["reap", "nowhere"]) == 2
-    assert capsys.readouterr().err.startswith("shepherd: nowhere: no folder here")
+    assert capsys.readouterr().err.startswith("shepherd: nowhere: no such folder")

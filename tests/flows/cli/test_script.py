@@ -40,7 +40,7 @@ def test_run_alone_takes_the_command_line_in_any_spelling(trained, monkeypatch, 
     started_with(monkeypatch, "ppo", "--num_envs", "2", "run_dir=runs/a")
     run()
     assert trained[0].read_config()["env"]["num_envs"] == 2
-    line = "this stands for: shepherd train exp=ppo env.num_envs=2 run_dir=runs/a\n"
+    line = "interpreted as: shepherd train exp=ppo env.num_envs=2 run_dir=runs/a\n"
     assert capsys.readouterr().err == line
 
 

@@ -49,14 +49,14 @@ def test_ui_is_one_process_behind_a_password(home: Path, tmp_path: Path) -> None
 
 def test_ui_names_the_server_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@127.0.0.1:5000")
-    with pytest.raises(UserError, match=r"http://me:\*\*\*@127.0.0.1:5000: a server shows these runs; open it"):
+    with pytest.raises(UserError, match=r"http://me:\*\*\*@127.0.0.1:5000: is already a server; open this address"):
         serving.ui(5000)
 
 
 def test_serve_refuses_a_port_before_it_loads_a_model() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=f"--port {port}: cannot be used .*; choose another one"):
+        with pytest.raises(UserError, match=f"--port {port}: cannot be used .*; choose another port"):
             serving.serve("models:/none@champion", port)
-    with pytest.raises(UserError, match="--port 70000: must be a port, 1 to 65535"):
+    with pytest.raises(UserError, match="--port 70000: must be from 1 to 65535"):
         serving.serve("models:/none@champion", 70000)

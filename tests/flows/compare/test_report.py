@@ -177,7 +177,7 @@ def test_the_command_prints_the_verdict_and_where_the_page_is(root: Path, capsys
     lines = said.out.splitlines()
     assert lines[1] == "No ranking of low and high: low has 3 finished seeds, 10 are needed."
     assert "  shepherd train exp=ppo env.id=CartPole-v1 seed=3,4,5,6,7,8,9 group=low" in lines
-    assert lines[-1] == "page, pictures and figures: report/index.html"
+    assert lines[-1] == "page with pictures and figures: report/index.html"
     assert cli.main(["compare", "low", "high", "--out", "other", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(Path("other/compare.json").read_text())
