@@ -90,10 +90,10 @@ def _decision(version: ModelVersion) -> str:
     if "decision" not in tags:  # this tag is written last
         return "undecided"
     if not {"difference", "difference_low", "difference_high"} <= set(tags):
-        return "not decided" if tags.get("undecided") == "true" else "not compared"
+        return "undecided" if tags.get("undecided") == "true" else "not compared"
     low, high = float(tags["difference_low"]), float(tags["difference_high"])
     better = tags["decision"].startswith("Champion")
-    verb = "not decided against" if tags.get("undecided") == "true" else "beats" if better else "does not beat"
+    verb = "undecided against" if tags.get("undecided") == "true" else "beats" if better else "does not beat"
     other = tags.get("compared_with", "").removeprefix("the ")
     return f"{verb} {other}: {sign(float(tags['difference']))} {between(low, high)}"
 

@@ -1,1 +1,1 @@
-"""Registered models, their champions, and the policy that is served."""
+"""Model registry: registered models, their champions, and the served policy."""

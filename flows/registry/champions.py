@@ -1,8 +1,9 @@
-"""Champions of a registered model, now and before, and why: every move of the alias goes through `crown`.
+"""Present and former champions of a registered model, and why they became champion. `crown` makes every move.
 
-MLflow forgets where an alias pointed. The history therefore stands in tags of the registered model, a line a move,
-which its page shows: `champion.0001`, `champion.0002`, ... The tag is written first and the alias moved then, so that
-every champion has its reasons; where a kill came between the two, the alias is still where it was before the move.
+MLflow does not store which versions an alias pointed to. The history is therefore stored in tags of the registered
+model, one line for each move: `champion.0001`, `champion.0002`, ... MLflow's page of the model shows them. The tag is
+written before the alias is moved, so every champion has a reason. If the process is killed between the two, the alias
+has not moved, and `history` ignores the tag.
 """
 
 from __future__ import annotations
@@ -22,22 +23,34 @@ if TYPE_CHECKING:
 
 TAG = re.compile(r"champion\.(\d+)")
 LINE = re.compile(r"version (\d+) after (\d+|none) \| (\w+) by (.+?) \| (\S+) \| (.*)", re.DOTALL)
-WHY_LIMIT = 1000  # characters; MLflow takes 5,000 in a tag
+WHY_LIMIT = 1000  # characters; MLflow's limit for a tag is 5,000
 
 
 class Move(NamedTuple):
-    """One move of the alias."""
+    """Move of the alias `champion`.
 
-    version: str  # the new champion
-    before: str | None  # the one it took the place of
-    how: str  # "gate" (a training's comparison), "promote" or "rollback" (by hand)
-    by: str  # the user whose process did it
-    when: str  # UTC, ISO 8601, to the second
-    why: str  # a sentence
+    Attributes:
+        version: the new champion.
+        before: the previous champion.
+        how: "gate" (comparison after training), "promote" or "rollback" (by hand).
+        by: the user of the process that moved the alias.
+        when: UTC, ISO 8601, to the second.
+        why: the reason as a sentence.
+    """
+
+    version: str
+    before: str | None
+    how: str
+    by: str
+    when: str
+    why: str
 
 
 def crown(client: MlflowClient, name: str, version: str, how: str, why: str) -> Move:
-    """Make a version of a model the champion, inside `registry.deciding`; the move as noted, `why` cut."""
+    """Make a version of a model the champion and return the stored move; `why` is cut to `WHY_LIMIT` characters.
+
+    Call it inside `registry.deciding`.
+    """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     move = Move(version, _present(client, name), how, user(), now, why[:WHY_LIMIT])
     number = max(_number(client.get_registered_model(name).tags), default=0) + 1
@@ -48,41 +61,41 @@ def crown(client: MlflowClient, name: str, version: str, how: str, why: str) -> 
 
 
 def history(client: MlflowClient, name: str) -> list[Move]:
-    """The moves of a model's alias that were carried out, oldest first, but for lines that somebody rewrote."""
+    """Return the completed moves of a model's alias, oldest first. Tags that are not in our format are ignored."""
     lines = sorted(_number(client.get_registered_model(name).tags).items())
     found = [match.groups() for _, line in lines if (match := LINE.fullmatch(line))]
     moves = [Move(version, None if before == "none" else before, *rest) for version, before, *rest in found]
-    stood = [*(move.before for move in moves[1:]), _present(client, name)]  # where the alias stood after each
+    stood = [*(move.before for move in moves[1:]), _present(client, name)]  # version of the alias after each move
     return [move for move, after in zip(moves, stood, strict=False) if after == move.version or after != move.before]
 
 
 def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Move:
-    """Make a version (its number) of a model the champion by hand, inside `registry.deciding`.
+    """Make a version of a model the champion by hand and return the move. Call it inside `registry.deciding`.
 
-    A `UserError` where there is no such version, it is champion already, or another program registered it.
+    Raises UserError if the version does not exist, is already champion, or was registered by another program.
     """
     said = f"{name} version {version}"
     found = find_version(client, said, name, None, version)
     if _present(client, name) == str(found.version):
-        raise UserError(f"{said}: is the champion already; `shepherd registry list {name}` shows the others")
+        raise UserError(f"{said}: is already the champion; `shepherd registry list {name}` lists all versions")
     if tag_value(found.tags, "checkpoint_digest") is None:
-        raise UserError(f"{said}: not registered by this project, so no later model could be compared with it")
+        raise UserError(f"{said}: was not registered by Shepherd, so later models could not be compared with it")
     return crown(client, name, str(found.version), "promote", why or "promoted by hand")
 
 
 def rollback(client: MlflowClient, name: str, why: str = "") -> Move:
-    """Give the alias back to the champion before the present one, inside `registry.deciding`.
+    """Move the alias back to the previous champion and return the move. Call it inside `registry.deciding`.
 
-    Done again, it goes one champion further back; versions that were deleted since are left out. A `UserError` where
-    there is no such model, or no champion before this one.
+    A second call goes one more champion back; deleted versions are skipped. Raises UserError if the model does not
+    exist or has no previous champion.
     """
     latest = str(find_version(client, name, name, None, "latest").version)
     present, there = _present(client, name), {str(version.version) for version in versions_of(client, name)}
     before = [version for version in _reigns(history(client, name), present) if version in there - {present}]
     if not before:
         reason = f"version {present} is its first champion" if present else "it has no champion"
-        hint = f"; `shepherd registry promote {name} {latest}` makes a version champion by hand"
-        raise UserError(f"{name}: {reason}, so there is none to go back to{hint if present != latest else ''}")
+        hint = f"; to choose a champion by hand, run `shepherd registry promote {name} {latest}`"
+        raise UserError(f"{name}: cannot roll back, because {reason}{hint if present != latest else ''}")
     return crown(client, name, before[-1], "rollback", why or "rolled back by hand")
 
 
@@ -92,9 +105,10 @@ def _present(client: MlflowClient, name: str) -> str | None:
 
 
 def _reigns(moves: Sequence[Move], present: str | None) -> list[str]:
-    """The champions that a rollback can come back to, the present one last: a promotion adds one, a rollback takes one.
+    """Return the champions that rollbacks can return to, the present one last.
 
-    Whoever moved the alias in MLflow itself left no note; what it was found at is then the next champion.
+    A promotion adds a champion, a rollback removes one. If the alias was moved in MLflow itself, no tag was written;
+    the version that the next move found counts as a champion.
     """
     reigns: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A new version beside the champion: the same fresh episodes, in turns, until it is clear who is better."""
+"""Comparison of a new version with the champion on the same new episodes, until the verdict is certain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-# Calls a function, "module.name", where torch is: of a run and JSON, `doing` tells what (`flows.runs.with_torch`).
+# Calls a function "module.name" with a run and JSON values in a process with torch (`flows.runs.with_torch`); `doing`
+# describes the call in progress messages.
 WithTorch = Callable[..., Any]
 
 
@@ -33,21 +34,22 @@ def against_champion(
     champion: ModelVersion,
     with_torch: WithTorch,
 ) -> tuple[dict[str, Any], GateVerdict | str]:
-    """Play a version beside the champion, on seeds that neither was trained, selected or judged on.
+    """Compare a version with the champion, on seeds that were not used to train, select or evaluate either of them.
 
     Args:
-        client: of the registry.
-        run: the version's.
-        checkpoint: the version's.
-        version: the new one.
-        champion: the one that is there.
-        with_torch: calls what plays.
+        client: client of the registry.
+        run: run of the new version.
+        checkpoint: checkpoint of the new version.
+        version: the new version.
+        champion: the present champion.
+        with_torch: calls the function that plays the episodes.
 
     Returns:
-        The version's figures, empty where the time was over before an episode; the verdict, or what is missing for one.
+        The evaluation of the new version, {} if the time was over before an episode ended; and the verdict, or a
+        reason why there is none.
     """
     pair, number = int(champion.version) + int(version.version), int(version.version)
-    seeds = 2 + pair * (pair + 1) // 2 + number  # of this pair alone (Cantor), above those of training and its end
+    seeds = 2 + pair * (pair + 1) // 2 + number  # unique for the pair (Cantor); 0 and 1 are used by the run itself
     folder = registry.fetch_policy(client, champion)
     name, total = f"champion version {champion.version}", most_episodes(run)
     random, limit = _random(run), _limit(run)
@@ -55,35 +57,35 @@ def against_champion(
     results = with_torch(run, "flows.registry.playing.play_beside", *asked, doing=f"comparing with {name}")
     if results is None:
         alone = play_alone(run, checkpoint, with_torch, "evaluating the new version", seeds)
-        return alone, "a champion of other spaces"
+        return alone, "the champion has other observation or action spaces"
     returns = [result["returns"] for result in results] or [[], []]
     verdict = compare_pairs(returns[0], returns[1], name, total, random)
     return (results[0] if results else {}), verdict if verdict.decided else _tell_why(verdict, run, limit)
 
 
 def against_random(run: RunDirectory, result: Mapping[str, Any], baseline: Mapping[str, Any]) -> GateVerdict:
-    """Compare a version's figures, of as many episodes as there was time for, with the random policy's."""
+    """Compare the evaluation of a version with the random policy's; undecided if time allowed too few episodes."""
     count = result.get("episodes", 0)
     if count >= FEWEST_SEEN:
         return against_baseline(result, baseline)
-    words = f"not decided against the random baseline: {count} of {most_episodes(run)} episodes were played"
+    words = f"undecided against the random baseline: {count} of {most_episodes(run)} episodes were played"
     return _tell_why(GateVerdict(False, 0.0, -math.inf, math.inf, words, decided=False), run, _limit(run))
 
 
 def _tell_why(verdict: GateVerdict, run: RunDirectory, limit: float | None) -> GateVerdict:
-    """A verdict for which the time was too short, with what it was and how to have more."""
+    """Add to an undecided verdict the time limit that ended it and the command that plays all episodes."""
     more = f"{bin_folder()}shepherd resume {short_path(run.path)} model_manager.gate_time=null"
     times = spell(config_of(run).model_manager.gate_time)
-    ended = f"model_manager.gate_time={times}, times what training took, ended it after {duration(limit or 0.0)}"
-    return verdict._replace(words=f"{verdict.words}; {ended}; `{more}` plays all of them")
+    ended = f"the time limit of {duration(limit or 0.0)} (model_manager.gate_time={times} × training time) was reached"
+    return verdict._replace(words=f"{verdict.words}; {ended}; `{more}` plays all episodes")
 
 
 def play_alone(
     run: RunDirectory, policy: Path, with_torch: WithTorch, doing: str, seeds: int | None = None
 ) -> dict[str, Any]:
-    """Play a policy alone, no longer than `model_manager.gate_time` allows; its figures, {} where no episode ended.
+    """Evaluate a policy for at most the time that `model_manager.gate_time` allows; return {} if no episode ended.
 
-    `seeds` is the round of environment seeds; None: that of a last evaluation.
+    `seeds` is the round of environment seeds; None for the round of final evaluations.
     """
     asked = (str(policy), most_episodes(run), _limit(run), seeds)
     results = with_torch(run, "flows.registry.playing.play_within", *asked, doing=doing)
@@ -91,18 +93,18 @@ def play_alone(
 
 
 def most_episodes(run: RunDirectory) -> int:
-    """Episodes of a whole comparison."""
+    """Return the number of episodes of a complete comparison."""
     return max(EPISODES, config_of(run).evaluation.final_episodes)
 
 
 def _random(run: RunDirectory) -> float | None:
-    """The random policy's mean return."""
+    """Return the random policy's mean return, or None."""
     baseline = history(run.events).last("baseline")
     return baseline["mean"] if baseline else None
 
 
 def _limit(run: RunDirectory) -> float | None:
-    """Seconds that it may take: a multiple of what training took; None where that is not wanted, or not known."""
+    """Return the time limit in seconds: `gate_time` × training time; None if there is no limit or no known time."""
     times, clock = config_of(run).model_manager.gate_time, history(run.events).lines.get(WALL)
-    took = clock[-1][1] if clock else run.read_summary().get("wall_s")  # the log has no clock: metric.disable_timer
+    took = clock[-1][1] if clock else run.read_summary().get("wall_s")  # metric.disable_timer: no times in the log
     return times * took if times is not None and took is not None else None

@@ -1,4 +1,4 @@
-"""Choice of the champion: decided by differences of returns that exceed their noise, in numbers and in words."""
+"""Decision on the champion: confidence intervals of differences of returns, as numbers and as a sentence."""
 
 from __future__ import annotations
 
@@ -11,29 +11,38 @@ from scipy.special import stdtrit
 
 from flows.report.sentences import between, number, sign
 
-EPISODES = 100  # fewest that a champion is decided on, unless fewer leave no doubt
-LEVEL = 0.975  # of Student's t, for both ends of a 95 % interval
-SURE = 0.9995  # for both ends of a 99.9 % interval
-FEWEST_SEEN = (
-    20  # episodes before anything is foreseen: of ten, one in nine has no failure of a policy that fails in 20 %
-)
+EPISODES = 100  # minimal number of episodes of a complete comparison
+LEVEL = 0.975  # quantile of Student's t for a two-sided 95 % interval
+SURE = 0.9995  # quantile of Student's t for a two-sided 99.9 % interval
+# Episodes before the verdict may be predicted. A policy that fails in 20 % of episodes has no failure in 10 episodes
+# with probability 0.8^10 = 1/9, in 20 episodes with 1/87.
+FEWEST_SEEN = 20
 
 
 class GateVerdict(NamedTuple):
-    """One comparison, with the 95 % interval of its difference."""
+    """Verdict of a comparison.
 
-    better: bool  # the whole interval lies above 0
-    difference: float  # mean return of the new model minus that of the other, in the environment's unit
+    Attributes:
+        better: True if the whole 95 % interval is above 0.
+        difference: mean return of the new model minus that of the other, in the environment's unit.
+        low: lower end of the 95 % interval of the difference.
+        high: upper end of the 95 % interval of the difference.
+        words: the verdict as a sentence.
+        decided: False if the time was over before the verdict was certain.
+    """
+
+    better: bool
+    difference: float
     low: float
     high: float
-    words: str  # the verdict as a sentence
-    decided: bool = True  # False: the time was over before it could be said
+    words: str
+    decided: bool = True
 
 
 def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) -> GateVerdict:
-    """Compare an evaluation with the random policy's, `mean`, `std` and `episodes` of each.
+    """Compare an evaluation with the random policy's; both have `mean`, `std` and `episodes`.
 
-    Welch's interval: the seeds differ, and so may the spread.
+    The interval is Welch's, because the seeds and possibly the variances differ.
     """
     difference = candidate["mean"] - baseline["mean"]
     parts = [side["std"] ** 2 / side["episodes"] for side in (candidate, baseline)]
@@ -44,21 +53,21 @@ def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) 
 
 
 def foresee(candidate: Sequence[float], champion: Sequence[float], total: int, random: float | None) -> bool | None:
-    """Foresee what `compare_pairs` would say of `total` episodes where the first N leave no doubt; None where they do.
+    """Predict from the first N episodes the verdict of `compare_pairs` after `total` episodes; None if uncertain.
 
-    The rest is taken to go on average as badly, or as well, as the 99.9 % interval of its mean allows, as far as it can
-    be told from what was seen; where the verdict is the same both ways, it stands. Beside what was seen there is one
-    imagined episode, in which the candidate plays as badly as was seen at all (by the random policy, too), or as well:
-    what happens once in many episodes may not have happened yet, and a few equal differences would have no spread.
+    The mean of the remaining episodes is assumed at either end of its 99.9 % prediction interval. The verdict is
+    certain if it is the same at both ends. One imagined episode is added to the data. In it, the candidate's return is
+    the lowest, or the highest, of all returns so far; the random policy's mean counts for the lowest. This accounts for
+    rare outcomes that have not occurred yet, and for a few equal differences, which would have no variance.
 
     Args:
         candidate: returns [N] of the new model.
-        champion: returns [N] of the other on the same episodes.
-        total: episodes of a whole comparison.
-        random: mean return of the random policy, where it is known.
+        champion: returns [N] of the champion on the same episodes.
+        total: number of episodes of a complete comparison.
+        random: mean return of the random policy, if known.
 
     Returns:
-        Whether the candidate is better beyond the noise, or None.
+        True if the candidate will be better, False if it will not, None if this is not certain yet.
     """
     seen, count = [*candidate, *champion], len(candidate)
     if count == total:
@@ -74,7 +83,7 @@ def foresee(candidate: Sequence[float], champion: Sequence[float], total: int, r
 
 
 def _lower_end(differences: Sequence[float], imagined: float, side: int, total: int) -> float:
-    """The lower end of the 95 % interval of all episodes, the mean of the rest being at one end of its own interval."""
+    """Return the lower end of the 95 % interval after all episodes, for one end (`side`) of the remaining mean."""
     supposed, left = [*differences, imagined], total - len(differences)
     count, spread = len(supposed), statistics.stdev(supposed)
     reach = float(stdtrit(count - 1, SURE)) * spread * math.sqrt(1 / count + 1 / left)
@@ -85,26 +94,26 @@ def _lower_end(differences: Sequence[float], imagined: float, side: int, total: 
 def compare_pairs(
     candidate: Sequence[float], champion: Sequence[float], champion_name: str, total: int, random: float | None = None
 ) -> GateVerdict:
-    """Compare returns on the same episodes, [N] each: the interval is of the mean of the pairs' differences.
+    """Compare returns [N] on the same episodes by the mean of the paired differences and its 95 % interval.
 
-    Where N is below `total` the verdict is what can be foreseen; where that is nothing it is not decided.
+    If N is less than `total`, the verdict is predicted (`foresee`), or undecided if the prediction is uncertain.
     """
     count = len(candidate)
     if count < 2:
-        words = f"not decided against {champion_name}: {count} of {total} episodes were played on both sides"
+        words = f"undecided against {champion_name}: {count} of {total} episodes were played by both"
         return GateVerdict(False, 0.0, -math.inf, math.inf, words, decided=False)
     differences = [new - old for new, old in zip(candidate, champion, strict=True)]
     half = float(stdtrit(count - 1, LEVEL)) * statistics.stdev(differences) / math.sqrt(count)
-    other = f"{champion_name} ({number(statistics.fmean(champion))}) on the same fresh seeds"
+    other = f"{champion_name} ({number(statistics.fmean(champion))}) on the same new seeds"
     found = _verdict(statistics.fmean(differences), half, other, count)
     if count == total:
         return found
     known = foresee(candidate, champion, total, random)
     figures = f"{sign(found.difference)}, 95 % interval {between(found.low, found.high)}"
     if known is None:
-        words = f"not decided against {other}: {count} of {total} episodes were played (difference so far {figures})"
+        words = f"undecided against {other}: {count} of {total} episodes were played (difference so far {figures})"
     else:
-        what, more = "beats" if known else "does not beat", f"{total - count} more would not change that"
+        what, more = "beats" if known else "does not beat", f"{total - count} more would not change the verdict"
         words = f"{what} {other}: difference {figures} over {count} of {total} episodes; {more}"
     return found._replace(better=bool(known), words=words, decided=known is not None)
 
@@ -113,6 +122,6 @@ def _verdict(difference: float, half: float, other: str, episodes: int) -> GateV
     low, high = difference - half, difference + half
     better = low > 0
     what = "beats" if better else "does not beat"
-    beyond = "beyond" if better or high < 0 else "within"
-    interval = f"95 % interval {between(low, high)} over {episodes} episodes, {beyond} the noise"
+    contains = "does not contain" if better or high < 0 else "contains"
+    interval = f"95 % interval {between(low, high)} over {episodes} episodes, which {contains} 0"
     return GateVerdict(better, difference, low, high, f"{what} {other}: difference {sign(difference)}, {interval}")

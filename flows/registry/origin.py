@@ -1,4 +1,4 @@
-"""Origin of a registered version: its run, or what MLflow keeps of it."""
+"""Origin of a registered version: its run directory, or the files of the run that MLflow stores."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ KEPT = ("config.yaml", "config_overrides.txt", "lineage.json")
 
 
 def origin(uri: str, folder: Path) -> tuple[Path, str]:
-    """The folder that tells how to make a version again, and the digest of its checkpoint.
+    """Return a folder with the files that reproduce a version, and the digest of its checkpoint.
 
-    It is the version's run where that is still on this machine; else `folder`, with the files of KEPT from MLflow. A
-    `UserError` where neither has them.
+    The folder is the run directory of the version if it exists on this machine. Otherwise the files of `KEPT` are
+    downloaded from MLflow to `folder`. Raises UserError if neither has them.
     """
     version = version_at(uri)
     run_dir, run_id, digest = (tag_value(version.tags, name) for name in ("run_dir", "run_id", "checkpoint_digest"))
     if run_dir is None or run_id is None or digest is None:
-        raise UserError(f"{uri}: not registered by this project, so there is no lineage of it")
+        raise UserError(f"{uri}: was not registered by Shepherd, so its lineage is unknown")
     run = RunDirectory(run_dir)
     if run.config.exists() and run.read_identity()["run_id"] == run_id:
         return run.path, digest
@@ -44,6 +44,6 @@ def _download(uri: str, version: ModelVersion, folder: Path) -> None:
             client.download_artifacts(str(version.run_id), name, str(folder))
         except (MlflowException, OSError):
             raise UserError(
-                f"{uri}: its run is not at {tag_value(version.tags, 'run_dir')} any more, and MLflow keeps no {name} "
-                "of it; versions registered before there was lineage.json can only be made again where their run is"
+                f"{uri}: its run {tag_value(version.tags, 'run_dir')} does not exist here, and MLflow has no {name} of "
+                "it; versions of earlier releases, without lineage.json, can only be reproduced from their run"
             ) from None

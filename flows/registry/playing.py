@@ -1,4 +1,4 @@
-"""Parts of registering a policy that need torch: export, and episodes beside the champion. Small JSON in and out."""
+"""Steps of registration that need torch: export of a policy, and episodes for comparisons. Arguments are JSON."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import export_part, export_policy, load_policy
 from rlcore.store.directory import RunDirectory
 
-LOOK_EVERY = 10  # episodes of both
+LOOK_EVERY = 10  # episodes of both policies between two predictions of the verdict
 
 
 def export(run: RunDirectory, checkpoint: str, folder: str) -> dict[str, Any]:
-    """Write a checkpoint's policy into a folder; what `flows.registry.upload.Exported` has beside that."""
+    """Write a checkpoint's policy to a folder and return the other fields of `flows.registry.upload.Exported`."""
     policy = load_policy(export_policy(run, Path(checkpoint), Path(folder)))
     return {
         "description": policy.description,
@@ -30,13 +30,13 @@ def export(run: RunDirectory, checkpoint: str, folder: str) -> dict[str, Any]:
 
 
 def export_parts(run: RunDirectory, checkpoint: str, parts: list[str], folder: str) -> None:
-    """Write parts of a checkpoint's learner into a folder, each one in a folder of its name."""
+    """Write parts of a checkpoint's learner to subfolders of a folder, named after the parts."""
     for part in parts:
         export_part(run, Path(checkpoint), part, Path(folder) / part)
 
 
 def example_of(policy: LoadedPolicy) -> dict[str, np.ndarray]:
-    """A batch of one observation at an episode's start, by the names of the policy's signature."""
+    """Return a batch of one observation at the start of an episode, by the names of the policy's signature."""
     arrays = policy.example()
     if carry := policy.initial_carry(1):
         arrays |= {"is_first": np.ones(1, bool)} | carry
@@ -53,20 +53,20 @@ def play_beside(
     seeds: int,
     on_progress: OnProgress,
 ) -> list[dict[str, Any]] | None:
-    """Play the same episodes with two policies in turns, until the verdict is foreseen or the time is over.
+    """Play the same episodes with two policies, until the verdict can be predicted or the time limit is reached.
 
     Args:
-        run: whose environment.
+        run: the run that defines the environment.
         ours: the new policy, a checkpoint or an exported folder.
         theirs: the champion.
-        total: episodes of each at most.
-        random: the random policy's mean return.
-        limit: seconds; None = no limit.
+        total: maximal number of episodes of each policy.
+        random: mean return of the random policy, if known.
+        limit: time limit in seconds; None for no limit.
         seeds: the round of environment seeds.
-        on_progress: as for `side_by_side`.
+        on_progress: see `side_by_side`.
 
     Returns:
-        Of each policy what `side_by_side` gives; None where the champion is of other spaces.
+        The result of `side_by_side`; None if the champion has other observation or action spaces.
     """
     new, old = load_policy(ours), load_policy(theirs)
     same_obs = {k: new.spec.obs.get(k) for k in old.obs_keys} == {k: old.spec.obs[k] for k in old.obs_keys}
@@ -79,31 +79,31 @@ def play_beside(
 def play_within(
     run: RunDirectory, policy: str, total: int, limit: float | None, seeds: int | None, on_progress: OnProgress
 ) -> list[dict[str, Any]]:
-    """Play episodes with a policy until there are so many or the time is over.
+    """Play `total` episodes with a policy, fewer if the time limit is reached.
 
     Args:
-        run: whose environment.
+        run: the run that defines the environment.
         policy: a checkpoint or an exported folder.
-        total: episodes at most.
-        limit: seconds; None = no limit.
-        seeds: the round of environment seeds; None: that of a last evaluation.
-        on_progress: as for `side_by_side`.
+        total: maximal number of episodes.
+        limit: time limit in seconds; None for no limit.
+        seeds: the round of environment seeds; None for the round of final evaluations.
+        on_progress: see `side_by_side`.
 
     Returns:
-        As `side_by_side`, of one policy.
+        The result of `side_by_side` with one policy.
     """
     over, round = _over(limit), final.FINAL_ROUND if seeds is None else seeds
     return final.side_by_side(run, [Path(policy)], total, lambda _: over(), round=round, on_progress=on_progress)
 
 
 def _over(limit: float | None) -> Callable[[], bool]:
-    """Clock that tells whether so many seconds have passed from now on; never, where there is no limit."""
+    """Return a function that returns True after `limit` seconds from now; always False without a limit."""
     began = time.monotonic()
     return lambda: limit is not None and time.monotonic() - began > limit
 
 
 def _clear(total: int, random: float | None, limit: float | None) -> Callable[[list[list[float]]], bool]:
-    """Rule that tells whether to end: the verdict is foreseen, or the time is over."""
+    """Return a function of the returns so far: True if the verdict can be predicted or the time limit is reached."""
     from flows.registry.gate import foresee  # scipy
 
     over, looks = _over(limit), 0

@@ -1,7 +1,7 @@
-"""The model that MLflow serves, as code: this file and the `rlcore` package are stored beside the weights.
+"""Code of the model that MLflow serves; this file and the `rlcore` package are stored with the weights.
 
-MLflow copies this file into the model and runs it when the model is loaded, so it imports nothing of `flows` and needs
-torch, NumPy and safetensors only: no configuration, no Hydra, no environment.
+MLflow copies this file to the model and runs it when the model is loaded. It therefore imports nothing from `flows`,
+and needs only torch, NumPy and safetensors: no configuration, no Hydra, no environment.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 
 
 class Answering:
-    """A trained policy: observations in, actions in the environment's own form and what belongs to them out.
+    """Trained policy that maps observations to actions in the environment's format, and the outputs of the agent.
 
-    Not a `PythonModel` itself: where one defines `predict`, MLflow reads a type hint of its input as a schema of lists,
-    and warns every user when there is none. The signature says what is taken.
+    It is not a subclass of `PythonModel`: in such a class MLflow interprets the type hint of `predict`'s input as a
+    schema of lists, and warns every user if there is none. The model's signature describes the inputs instead.
     """
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Load the weights that lie with the model."""
+        """Load the weights that are stored with the model."""
         from rlcore.judge.policy import load_policy
 
         self.policy = load_policy(context.artifacts["policy"])
 
     def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # noqa: ANN001
-        """Arrays by name, as the signature lists them: action, logprob and value where the agent says them, carry.
+        """Return the outputs of the signature by name: action, logprob and value if the agent has them, and carry.
 
-        Takes an array [N, ...] where the agent sees one observation key, else key -> [N, ...]; a policy that remembers
-        also `is_first` [N] and its carry, at first that of `initial`. The parameter `deterministic` is true (default)
-        for the most likely actions, false to sample.
+        The input is an array [N, ...] if the agent has one observation key, otherwise key -> [N, ...]. A recurrent
+        policy also needs `is_first` [N] and its carry, at first that of `initial`. If the parameter `deterministic` is
+        true (default), the most likely actions are returned; otherwise actions are sampled.
         """
-        from rlcore.errors import UserError  # of the rlcore that lies with the model
+        from rlcore.errors import UserError  # from the rlcore package that is stored with the model
 
-        deterministic = (params or {}).get("deterministic")  # MLflow lets null through
+        deterministic = (params or {}).get("deterministic")  # MLflow passes null on
         try:
             return self.policy.exchange(model_input, greedy=deterministic is None or bool(deterministic))
-        except UserError as error:  # any other exception would reach the client without its words
+        except UserError as error:  # the server hides the messages of other exceptions from the client
             raise mlflow.MlflowException.invalid_parameter_value(str(error)) from None
 
 
 class PolicyModel(Answering, PythonModel):
-    """A trained policy as MLflow wants it."""
+    """Trained policy as an MLflow model."""
 
 
 mlflow.models.set_model(PolicyModel())

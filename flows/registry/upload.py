@@ -1,7 +1,7 @@
-"""From an exported policy to a registered version: a logged model of code and weights, and the version made of it.
+"""Upload of exported policies to MLflow as a logged model, and registration as a version.
 
-MLflow knows two things: a *logged model* (files, on the page of a run) and a *version* of a registered model, made of
-one. Each step here does the same once more after a kill, so that one checkpoint of a run is one logged model.
+MLflow distinguishes a *logged model* (files, shown on the page of a run) from a *version* of a registered model, which
+refers to one. Every step can be repeated after a kill without creating a second logged model of the same checkpoint.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
     from mlflow.models import ModelSignature
 
-LINKED = "mlflow.modelVersions"  # the tag by which a logged model names its versions
+LINKED = "mlflow.modelVersions"  # tag of a logged model that lists its versions
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A policy that was exported, as `flows.registry.playing.export` tells of it.
+    """Exported policy, as `flows.registry.playing.export` returns it.
 
     Attributes:
-        folder: where its files are.
-        description: its policy.json.
-        signature: of it.
-        example: a batch of one observation at an episode's start, an array for each input of the signature.
+        folder: folder of its files.
+        description: content of its policy.json.
+        signature: its inputs and outputs.
+        example: a batch of one observation at the start of an episode, one array for each input of the signature.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class Exported:
 
     @classmethod
     def from_json(cls, folder: Path, facts: Mapping[str, Any]) -> Exported:
-        """Read a model that lies in a folder, of the facts that are JSON."""
+        """Create the object from a folder and the JSON values that `flows.registry.playing.export` returned."""
 
         def columns(listed: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
             return tuple(Column(one["name"], one["kind"], tuple(one["shape"]), one["dtype"]) for one in listed)
@@ -64,7 +64,7 @@ class Exported:
 def create_version(
     client: MlflowClient, name: str, policy: Exported, run_id: str, tags: Mapping[str, str], description: str = ""
 ) -> ModelVersion:
-    """Log an exported policy, of an MLflow run, as a model and register it as the next version of a name."""
+    """Log an exported policy as a model of an MLflow run and register it as the next version of `name`."""
     columns = {"takes": policy.signature.inputs, "gives": policy.signature.outputs}
     tags = {**tags, **{name: ", ".join(map(str, found)) for name, found in columns.items()}}
     logged = _find_or_begin(client, "policy", run_id, policy.description["digest"], "agent")
@@ -76,9 +76,9 @@ def create_version(
 def create_part_version(
     client: MlflowClient, name: str, part: str, folder: Path, run_id: str, tags: Mapping[str, str], description: str
 ) -> ModelVersion:
-    """Log a part of a learner, exported into a folder, as a model and register it as the next version of a name.
+    """Log an exported part of a learner as a model of an MLflow run and register it as the next version of `name`.
 
-    It is files alone: MLflow knows of no program that would serve it, `flows.load_part` reads it.
+    The model contains only files, so MLflow cannot serve it; `flows.load_part` reads it.
     """
     from mlflow.models import Model
 
@@ -96,7 +96,7 @@ def create_part_version(
 
 
 def _find_or_begin(client: MlflowClient, name: str, run_id: str, digest: str, kind: str) -> LoggedModel:
-    """The logged model of these weights, which a call that was killed may have begun."""
+    """Return the logged model of these weights; one that a killed call has created is reused."""
     begun = [logged for logged in _find_logged_models(client, run_id) if _digest_of(logged) == digest]
     if begun:
         return min(begun, key=lambda one: one.status != "READY")
@@ -107,7 +107,7 @@ def _find_or_begin(client: MlflowClient, name: str, run_id: str, digest: str, ki
 def _register(
     client: MlflowClient, name: str, logged: LoggedModel, run_id: str, tags: Mapping[str, str], description: str
 ) -> ModelVersion:
-    """The next version of a name, made of a logged model."""
+    """Create the next version of a registered model from a logged model."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -121,7 +121,7 @@ def _register(
 
 
 def link_logged_model(client: MlflowClient, version: ModelVersion) -> None:
-    """Note on the logged model which version it is, as `mlflow.register_model` does: pages name it by that."""
+    """Add a version to the tag of its logged model, as `mlflow.register_model` does, so that MLflow's pages show it."""
     assert version.run_id is not None
     key, entry = LINKED, {"name": version.name, "version": int(version.version)}
     for logged in _find_logged_models(client, version.run_id):
@@ -131,11 +131,11 @@ def link_logged_model(client: MlflowClient, version: ModelVersion) -> None:
 
 
 def delete_leftovers(client: MlflowClient, run_id: str, digest: str) -> None:
-    """Delete a run's logged models that no version is made of: this checkpoint's, and those never finished.
+    """Delete logged models of a run that no version refers to, if they are of this checkpoint or unfinished.
 
-    A process that was killed while the server still worked on its request cannot be known by the next one, which makes
-    a logged model of its own; nor can a request that MLflow's client sent twice. Another run may also have registered
-    the same weights in the meantime.
+    Such models have three causes. A process was killed while the server was still handling its request, so the next
+    process created a second model. MLflow's client sent a request twice. Or another run has registered the same
+    weights in the meantime.
     """
     versions = [v for page in pages(client.search_model_versions, f"run_id = '{run_id}'") for v in page]
     for logged in _find_logged_models(client, run_id):
@@ -146,9 +146,9 @@ def delete_leftovers(client: MlflowClient, run_id: str, digest: str) -> None:
 
 
 def mlflow_signature(signature: Signature) -> ModelSignature:
-    """A policy's signature as MLflow writes it, batch first; `deterministic` as parameter.
+    """Convert a policy's signature to MLflow's, with the batch axis first and `deterministic` as a parameter.
 
-    An input that is an array alone has no name; everything else is named.
+    An input that is a single array has no name; all other inputs and all outputs have names.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
@@ -162,7 +162,7 @@ def mlflow_signature(signature: Signature) -> ModelSignature:
 
 
 def _find_logged_models(client: MlflowClient, run_id: str) -> list[LoggedModel]:
-    """The logged models of a run that were made here."""
+    """Return the logged models of a run that Shepherd created."""
     experiment = client.get_run(run_id).info.experiment_id
     found = pages(client.search_logged_models, [experiment], f"source_run_id = '{run_id}'")
     return [logged for page in found for logged in page if _digest_of(logged)]
@@ -173,28 +173,28 @@ def _digest_of(logged: LoggedModel) -> str | None:
 
 
 def _is_made_of(version: ModelVersion, logged: LoggedModel) -> bool:
-    """Tell whether a version, also one registered by hand, is made of a logged model."""
+    """Return True if a version refers to a logged model, also if it was registered by hand."""
     return logged.model_id == version.model_id or logged.model_id in (version.source or "")
 
 
 def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, policy: Exported) -> None:
-    """Write a logged model's files and call it ready.
+    """Write a logged model's files and set its status to READY.
 
-    `mlflow.pyfunc.log_model` does this in one call, but always makes or links another logged model.
+    `mlflow.pyfunc.log_model` does this in one call, but it always creates or links another logged model.
     """
     import mlflow
     from mlflow.entities import LoggedModelOutput
     from mlflow.models import Model
 
     here = Path(__file__).resolve().parent
-    # The fluent half of MLflow reads one store per process; the client's is the one that counts.
+    # MLflow's fluent API uses one store per process; it must be the client's.
     mlflow.set_tracking_uri(client.tracking_uri)
     model_id, location = logged.model_id, logged.artifact_location
-    # 2.13.0+cpu is installable from one index only; 2.13.0 is the same code from any.
+    # 2.13.0+cpu can be installed from one index only; 2.13.0 is the same code from any index.
     libraries, needed = ["torch", "numpy", "safetensors"], policy.description["plugins"]
-    if needed:  # the package of an algorithm from outside may hold an environment, too
+    if needed:  # a plugin's package may contain an environment too
         libraries.append("gymnasium")
-    code = {str(plugins.source(module.partition(".")[0])) for module in needed}  # whoever serves it names them again
+    code = {str(plugins.source(module.partition(".")[0])) for module in needed}  # must be named again when served
     versions = [(name, importlib.metadata.version(name).split("+")[0]) for name in libraries]
     example: Any = policy.example if policy.signature.by_name else next(iter(policy.example.values()))
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,1 +1,1 @@
-"""Things that people read: sentences, tables, pictures."""
+"""Output for people: sentences, tables, pictures and pages."""

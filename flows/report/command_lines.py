@@ -1,4 +1,4 @@
-"""Paths and commands, as one would type them."""
+"""Paths and command lines for users to copy."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from rlcore import plugins
 
 
 def short_path(path: Path) -> str:
-    """A path as one would type it here: from the current folder where it lies in it, else as it is."""
+    """Return a path relative to the current folder if it is inside it, otherwise the path unchanged."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
 
 def bin_folder() -> str:
-    """Folder of this environment's commands, with a slash: to be put before one; empty where PATH finds them."""
+    """Return the folder of this environment's commands with a slash; "" if PATH contains `shepherd`."""
     return "" if shutil.which("shepherd") else shlex.quote(short_path(Path(sys.executable).parent) + "/")
 
 
 def resume_command(run_dir: str | Path, modules: Sequence[str] | None = None) -> str:
-    """The command line that goes on with a run; `modules` are its plugins, None = those that are named here."""
+    """Return the command line that resumes a run; `modules` are its plugins, None for the plugins of this process."""
     return f"{bin_folder()}shepherd {shlex.join(['resume', str(run_dir), *plugins.as_typed(modules)])}"
 
 
 def sweep_resume_command(name: str) -> str:
-    """The command line that goes on with a sweep."""
+    """Return the command line that resumes a sweep."""
     return f"{bin_folder()}shepherd sweep resume {name}"
 
 
 def going_on_command(run_dir: Path, modules: Sequence[str] | None = None) -> str:
-    """The line that goes on with a run: with the sweep whose trial it is, else, with its plugins, the run alone."""
+    """Return the command line that resumes a run, or its sweep if the run belongs to a trial."""
     trial, sweep = run_dir.parent, run_dir.parent.parent
     if trial.name.startswith("trial_") and sweep.parent.name == "sweeps":
         return sweep_resume_command(sweep.name)
@@ -42,6 +42,6 @@ def going_on_command(run_dir: Path, modules: Sequence[str] | None = None) -> str
 
 
 def stage_command(stage: str, run_dir: str, params: str | None, overrides: Sequence[str]) -> str:
-    """The command line of a stage; overrides belong to `params`."""
+    """Return the command line of a stage; `overrides` are used only together with `params`."""
     behind = ["--params", params, *overrides] if params is not None else []
     return shlex.join(["shepherd", "stage", stage, run_dir, *behind, *plugins.as_typed()])

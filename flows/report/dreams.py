@@ -1,4 +1,7 @@
-"""A world model's dreams as pictures and films: beside the truth, as curves, and those of its own."""
+"""Pictures and videos of a world model's predictions: compared with the truth, as curves, and under its own policy.
+
+A dream is a trajectory that the world model predicts without further observations.
+"""
 
 from __future__ import annotations
 
@@ -25,33 +28,34 @@ if TYPE_CHECKING:
 
 Picture = np.ndarray  # [height, width, 3] uint8
 TRUTH, MODEL, SEEN_TONE, PALE = INK, COLOURS[1], COLOURS[2], GRID
-CELL, SMALL_CELL = 128, 72  # pixels a side, about, of an image in a film and in a picture
-GAP, EDGE = 4, 3  # pixels between images, and of the frame around one
-LEFT, TOP = 92, 26  # pixels of a film that words take
-SHOWN = (0, 2, 4, 5, 9, 14, 19, 24, 29, 34, 39, 44, 49)  # rows in a picture
-NUMBERS = 8  # of vector observations that are drawn at most
-RATE = 8.0  # frames a second: slow enough to compare
+CELL, SMALL_CELL = 128, 72  # approximate height in pixels of an image in a video and in a picture
+GAP, EDGE = 4, 3  # pixels between images, and width of the frame around an image
+LEFT, TOP = 92, 26  # pixels for text at the left and top of a video
+SHOWN = (0, 2, 4, 5, 9, 14, 19, 24, 29, 34, 39, 44, 49)  # time steps in a picture
+NUMBERS = 8  # maximal number of vector observations that are drawn
+RATE = 8.0  # frames per second, slow enough to compare images
+CONTINUE = "P(continue)"  # name of the continuation probability in charts
 log = logging.getLogger(__name__)
 
 
 @user_code()
 def picture_dreams(run: RunDirectory, path: Path, on_progress: OnProgress | None = None) -> list[str]:
-    """Play episodes of a checkpoint, and leave what its world model makes of them in the run's media/.
+    """Play episodes with a checkpoint and write its world model's predictions to the run's media/.
 
-        dream_<key>.mp4, .png      of each decoded image key truth, model and difference
-        dream_curves.png           reward, the chance to go on and vector observations: truth against the model
-        dream_policy.mp4, .png     the policy's own dream with reward, value and chance to go on; film of images alone
+        dream_<key>.mp4, .png      truth, model and difference for each decoded image key
+        dream_curves.png           reward, continuation probability and vector observations: truth and model
+        dream_policy.mp4, .png     dream of the policy: reward, value, continuation probability; video only with images
 
     Args:
-        run: whose environment and seed.
+        run: the run that defines environment and seed.
         path: the checkpoint's directory.
-        on_progress: as of `rlcore.judge.dream.dream`.
+        on_progress: see `rlcore.judge.dream.dream`.
 
     Returns:
         The files, relative to the run.
 
     Raises:
-        UserError: the run's algorithm learns no world model.
+        UserError: If the run's algorithm has no world model.
     """
     made, spec = dream(run, path, on_progress), EnvSpec.from_json(run.read_card()["spec"])
     images = {key: spec.obs[key] for key in made.model.obs if spec.obs[key].kind == "image"}
@@ -71,13 +75,13 @@ def picture_dreams(run: RunDirectory, path: Path, on_progress: OnProgress | None
 
 
 def try_picturing(run: RunDirectory, path: str, on_progress: OnProgress | None = None) -> list[str]:
-    """As `picture_dreams`, for a training: whatever goes wrong is said in the log, for no picture is worth a run."""
+    """Call `picture_dreams` during a run; log failures instead of raising them, so that they do not end the run."""
     try:
         return picture_dreams(run, Path(path), on_progress)
     except BaseException as error:
         if not is_failure(error):
             raise
-        log.warning("no dream: %s", error if isinstance(error, UserError) else spell_error(error))
+        log.warning("no pictures of dreams: %s", error if isinstance(error, UserError) else spell_error(error))
         return []
 
 
@@ -85,11 +89,11 @@ def try_picturing(run: RunDirectory, path: str, on_progress: OnProgress | None =
 
 
 def as_pictures(images: np.ndarray, spec: ArraySpec) -> np.ndarray:
-    """Images [..., *shape] of an environment as [..., height, width, 3] uint8, the newest of a stack."""
+    """Convert images [..., *shape] of an environment to [..., height, width, 3] uint8; of a stack, take the newest."""
     rows = images if not spec.channels_first else np.moveaxis(images, -3, -1)
     lead = images.ndim - len(spec.shape)
     rows = rows.reshape(*images.shape[:lead], -1, *rows.shape[-3:])[..., -1, :, :, :]
-    if np.dtype(spec.dtype).kind == "f":  # of floats nobody knows the range
+    if np.dtype(spec.dtype).kind == "f":  # the range of float images is unknown
         low, high = rows.min(), rows.max()
         rows = (rows - low) / max(float(high - low), 1e-6) * 255
     channels = rows.shape[-1]
@@ -98,23 +102,23 @@ def as_pictures(images: np.ndarray, spec: ArraySpec) -> np.ndarray:
 
 
 def _difference(model: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Grey where both are the same, brighter where the model is."""
+    """Return the difference of images: gray if equal, brighter if the model is brighter."""
     return ((model.astype(int) - truth.astype(int) + 255) // 2).astype(np.uint8)
 
 
 def _enlarge(pictures: np.ndarray, side: int) -> np.ndarray:
-    """[..., height, width, 3], each pixel as a whole number of pixels, so that the height is about `side`."""
+    """Enlarge pictures [..., height, width, 3] by an integer factor, so that the height is about `side`."""
     factor = max(1, round(side / pictures.shape[-3]))
     return pictures.repeat(factor, -3).repeat(factor, -2)
 
 
 def _blank(pictures: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """White [..., height, width, 3] where nothing is there [...]."""
+    """Replace pictures [..., height, width, 3] by white if `there` [...] is False."""
     return np.where(there[..., None, None, None], pictures, np.uint8(255))
 
 
 def _frame(picture: Picture, colour: str, edge: int = EDGE) -> Picture:
-    """A picture with a frame around it."""
+    """Return a picture with a frame around it."""
     whole = np.empty((picture.shape[0] + 2 * edge, picture.shape[1] + 2 * edge, 3), np.uint8)
     whole[:] = _rgb(colour)
     whole[edge:-edge, edge:-edge] = picture
@@ -122,7 +126,7 @@ def _frame(picture: Picture, colour: str, edge: int = EDGE) -> Picture:
 
 
 def _tile(rows: Sequence[Sequence[Picture]], left: int, top: int) -> Picture:
-    """Pictures of one size in rows and columns on white, with room for words on the left and above; even sides."""
+    """Arrange pictures of one size in a grid on white, with space for text at the left and top; sides are even."""
     height, width = rows[0][0].shape[:2]
     size = top + len(rows) * (height + GAP), left + len(rows[0]) * (width + GAP)
     page = np.full((*(side + side % 2 for side in size), 3), 255, np.uint8)
@@ -134,7 +138,7 @@ def _tile(rows: Sequence[Sequence[Picture]], left: int, top: int) -> Picture:
 
 
 def _write(page: Picture, words: Sequence[tuple[float, float, str, str, str]], size: int = 15) -> Picture:
-    """Words on a page: x, y, anchor (Pillow's), text, colour."""
+    """Write texts on a page; each is (x, y, Pillow's anchor, text, color)."""
     image = Image.fromarray(page)
     pen, font = ImageDraw.Draw(image), ImageFont.load_default(size)
     for x, y, anchor, text, colour in words:
@@ -147,21 +151,21 @@ def _rgb(colour: str) -> tuple[int, int, int]:
 
 
 def _beside_the_truth(made: Dream, key: str, spec: ArraySpec) -> Iterator[Picture]:
-    """Frames of truth, model and difference, the sequences side by side."""
+    """Yield frames with truth, model and difference one below the other, and the sequences side by side."""
     truth, model = (as_pictures(told.obs[key], spec) for told in (made.truth, made.model))
     kinds = {"truth": truth, "model": model, "difference": _difference(model, truth)}
     rows = {name: _blank(_enlarge(pictures, CELL), made.there) for name, pictures in kinds.items()}
     for t in range(len(truth)):
-        word, colour = ("seen", SEEN_TONE) if t < made.seen else ("imagined", MODEL)
+        word, colour = ("observed", SEEN_TONE) if t < made.seen else ("imagined", MODEL)
         edges = {"truth": INK, "model": colour, "difference": SOFT}
         cells = [[_frame(picture, edges[name]) for picture in pictures[t]] for name, pictures in rows.items()]
         page, height = _tile(cells, LEFT, TOP), cells[0][0].shape[0]
         words = [(LEFT - 8, TOP + (i + 0.5) * (height + GAP), "rm", name, INK) for i, name in enumerate(rows)]
-        yield _write(page, [*words, (LEFT, TOP / 2, "lm", f"row {t + 1} of {len(truth)}: {word}", colour)])
+        yield _write(page, [*words, (LEFT, TOP / 2, "lm", f"step {t + 1} of {len(truth)}: {word}", colour)])
 
 
 def _strips(made: Dream, key: str, spec: ArraySpec) -> Picture:
-    """Truth, model and difference of each sequence under one another, time to the right."""
+    """Draw truth, model and difference of each sequence one below the other, with time to the right."""
     shown = [t for t in SHOWN if t < len(made.there)]
     truth, model = (as_pictures(told.obs[key], spec) for told in (made.truth, made.model))
     kinds = {"truth": truth, "model": model, "difference": _difference(model, truth)}
@@ -175,10 +179,10 @@ def _strips(made: Dream, key: str, spec: ArraySpec) -> Picture:
             places = [left + i * (width + GAP) + width / 2 for i in range(len(shown))]
             colours = [SEEN_TONE if t < made.seen else MODEL for t in shown]
             words += [(x, TOP / 2, "mm", str(t + 1), tone) for x, t, tone in zip(places, shown, colours, strict=True)]
-            words += [(left - 6, TOP / 2, "rm", "row", SOFT)]
+            words += [(left - 6, TOP / 2, "rm", "time step", SOFT)]
         pages += [_write(page, words, 13), np.full((8, page.shape[1], 3), 255, np.uint8)]
     legend = np.full((22, pages[0].shape[1], 3), 255, np.uint8)
-    words = [(left, 8, "lm", "seen", SEEN_TONE), (left + 44, 8, "lm", "imagined", MODEL)]
+    words = [(left, 8, "lm", "observed", SEEN_TONE), (left + 72, 8, "lm", "imagined", MODEL)]
     return np.concatenate([*pages, _write(legend, words, 13)])
 
 
@@ -186,14 +190,14 @@ def _strips(made: Dream, key: str, spec: ArraySpec) -> Picture:
 
 
 def _read_numbers(made: Dream) -> dict[str, np.ndarray]:
-    """Numbers that the model tells of its own dreams, [H+1, N], by their names in charts."""
+    """Return the model's predictions for the policy's dreams, [H+1, N], by their names in charts."""
     own = made.own
-    said = {"reward": own.reward, "value": own.value, "goes on": own.goes_on}
+    said = {"reward": own.reward, "value": own.value, CONTINUE: own.goes_on}
     return {name: part for name, part in said.items() if part is not None}
 
 
 def _lives(made: Dream) -> np.ndarray:
-    """Steps [H+1, N] of the dreams up to the first of which the model says that the episode likely ends there."""
+    """Return True [H+1, N] for the steps up to the first one at which the model predicts the end of the episode."""
     if made.own.goes_on is None:
         return np.ones_like(made.own.reward, bool)
     before = np.concatenate([np.ones_like(made.own.goes_on[:1]), made.own.goes_on[:-1]])
@@ -201,14 +205,17 @@ def _lives(made: Dream) -> np.ndarray:
 
 
 def _show_dreams(made: Dream, key: str, spec: ArraySpec, side: int) -> list[list[Picture]]:
-    """Images of the dreams, a list a step, in frames of the colour that each has in the charts; pale behind its end."""
+    """Return the images of the dreams, one list for each step; pale after the predicted end of the episode.
+
+    The frame of an image has the dream's color in the charts.
+    """
     pictures = _enlarge(as_pictures(made.own.obs[key], spec), side)
     pictures = np.where(_lives(made)[..., None, None, None], pictures, 255 - (255 - pictures) // 4)
     return [[_frame(p, tone) for p, tone in zip(row, COLOURS, strict=False)] for row in pictures]
 
 
 def _own_dream(made: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Picture]:
-    """Frames of the dreams side by side, and what is said of them below, up to where they are."""
+    """Yield frames with the dreams side by side, and below them the model's predictions up to the present step."""
     keys = [_show_dreams(made, key, spec, CELL) for key, spec in images.items()]
     keys = [rows for rows in keys if rows[0][0].shape == keys[0][0][0].shape]
     for t in range(len(keys[0])):
@@ -218,12 +225,12 @@ def _own_dream(made: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Picture
         told, now = chart.copy(), round(place(t))
         told[:, now + 1 :] = 255 - (255 - told[:, now + 1 :]) // 5
         told[4:-26, now] = _rgb(INK)
-        words = f"the policy's own dream, step {t} of {len(keys[0]) - 1}"
+        words = f"dream of the policy, step {t} of {len(keys[0]) - 1}"
         yield np.concatenate([_write(page, [(LEFT, TOP / 2, "lm", words, INK)]), told])
 
 
 def _own_strips(made: Dream, images: Mapping[str, ArraySpec]) -> Picture:
-    """Each dream a strip, time to the right, and what is said of them below on the same axis."""
+    """Draw each dream as a strip with time to the right, and below them the model's predictions on the same axis."""
     rows = _show_dreams(made, *next(iter(images.items())), SMALL_CELL)
     shown = np.linspace(0, len(rows) - 1, min(len(rows), 11)).round().astype(int)
     page, cell = _tile([[*strip] for strip in zip(*(rows[t] for t in shown), strict=True)], LEFT, TOP), rows[0][0]
@@ -234,9 +241,9 @@ def _own_strips(made: Dream, images: Mapping[str, ArraySpec]) -> Picture:
 
 
 def _chart(made: Dream, width: int, reach: tuple[float, float]) -> tuple[Picture, Callable[[int], float]]:
-    """Curves under one another, `width` pixels wide, of which the first and last step lie at `reach`.
+    """Draw charts of the model's predictions one below the other; first and last step are at x = `reach`, in pixels.
 
-    Gives the picture, of an even number of rows, and where a step lies in it.
+    Returns the picture, with an even number of rows, and a function from a step to its x position.
     """
     said, lives, (left, right) = _read_numbers(made), _lives(made), reach
     height, span = 100 * len(said) + 30, max(1, len(lives) - 1)
@@ -248,7 +255,7 @@ def _chart(made: Dream, width: int, reach: tuple[float, float]) -> tuple[Picture
                 axes.plot(curves[:, n], color=tone, linewidth=0.8, alpha=0.3)
                 axes.plot(np.where(lives[:, n], curves[:, n], np.nan), color=tone, linewidth=1.5)
             axes.set_xlim(0, span)
-            if name == "goes on":
+            if name == CONTINUE:
                 axes.set_ylim(-0.08, 1.08)
             axes.tick_params(labelbottom=i == len(said) - 1)
         drawn = _draw(canvas)
@@ -259,7 +266,7 @@ def _chart(made: Dream, width: int, reach: tuple[float, float]) -> tuple[Picture
 
 
 def _numbers(obs: Mapping[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarray]:
-    """Vector observations as curves [T, N], each number by its name; as many as are drawn."""
+    """Return the first `NUMBERS` vector observations as curves [T, N], by their names."""
     found: dict[str, np.ndarray] = {}
     for key, part in obs.items():
         if spec.obs[key].kind == "image":
@@ -271,44 +278,44 @@ def _numbers(obs: Mapping[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarr
 
 
 def _curves(made: Dream, spec: EnvSpec) -> Picture:
-    """Truth against model, a row a number and a column a sequence."""
+    """Draw truth and model: one row for each number, one column for each sequence."""
     truth, model = (_numbers(told.obs, spec) for told in (made.truth, made.model))
     rows = {name: (truth[name], model[name]) for name in truth} | {"reward": (made.truth.reward, made.model.reward)}
     if made.truth.goes_on is not None and made.model.goes_on is not None:
-        rows["goes on"] = (made.truth.goes_on, made.model.goes_on)
+        rows[CONTINUE] = (made.truth.goes_on, made.model.goes_on)
     length = int(made.there.sum(0).max())
-    names = {f"{min(made.seen, length)} rows seen": SEEN_TONE, "recorded": TRUTH, "model": MODEL}
+    names = {f"{min(made.seen, length)} steps observed": SEEN_TONE, "recorded": TRUTH, "model": MODEL}
     drawn = {name: [(a[:length], TRUTH, made.there), (b[:length], MODEL, made.there)] for name, (a, b) in rows.items()}
-    return _panels(drawn, names, "row", min(made.seen, length))
+    return _panels(drawn, names, "time step", min(made.seen, length))
 
 
 def _own_curves(made: Dream, spec: EnvSpec) -> Picture:
-    """Vector observations as they are dreamed, and what is told of them, a column a dream; pale behind its end."""
+    """Draw predicted vector observations, rewards and values, one column for each dream; pale after its end."""
     lives, rows = _lives(made), {**_numbers(made.own.obs, spec), **_read_numbers(made)}
     drawn = {name: [(c, PALE, np.ones_like(lives)), (c, MODEL, lives)] for name, c in rows.items()}
-    names = {"the policy's own dream": MODEL, "after its end": PALE}
-    return _panels(drawn, names if not lives.all() else {"the policy's own dream": MODEL}, "step", 0)
+    names = {"dream of the policy": MODEL, "after its predicted end": PALE}
+    return _panels(drawn, names if not lives.all() else {"dream of the policy": MODEL}, "step", 0)
 
 
 def _panels(
     rows: Mapping[str, Sequence[tuple[np.ndarray, str, np.ndarray]]], names: Mapping[str, str], axis: str, seen: int
 ) -> Picture:
-    """Charts under one another, a number each: its curves [T, N], their colours, what of them is there; N side by side.
+    """Draw one chart for each number, one below the other: curves [T, N], their colors, and which values exist.
 
-    A chart has one pair of axes for all of its sequences: Matplotlib takes 25 ms for a pair.
+    The N sequences are drawn side by side in the same axes, because Matplotlib needs 25 ms for a pair of axes.
     """
     from matplotlib.lines import Line2D
 
     length, count = next(iter(rows.values()))[0][0].shape
     width, height, apart = 1200, 105 * len(rows) + 75, 1.1 * max(1, length - 1)
-    at = np.arange(length)[:, None] + apart * np.arange(count)  # [T, N], where a row lies
+    at = np.arange(length)[:, None] + apart * np.arange(count)  # [T, N], x position of a time step
     ticks = np.linspace(0, length - 1, 3).round().astype(int)
     with drawing():
         figure, canvas = _figure(width, height)
         for i, (name, curves) in enumerate(rows.items()):
             there = [curve[kept[:length]] for curve, _, kept in curves]
-            low, high = (0.0, 1.0) if name == "goes on" else (min(map(np.min, there)), max(map(np.max, there)))
-            spread = max(high - low, 0.1 * max(abs(low), abs(high)), 1e-3)  # what hardly changes is not to look wild
+            low, high = (0.0, 1.0) if name == CONTINUE else (min(map(np.min, there)), max(map(np.max, there)))
+            spread = max(high - low, 0.1 * max(abs(low), abs(high)), 1e-3)  # does not magnify small changes
             margin = 0.54 * spread - (high - low) / 2
             axes = _axes(figure, (70, 35 + 105 * i, width - 80, 90), name)
             for n in range(count if seen else 0):
@@ -319,7 +326,7 @@ def _panels(
                 axes.axvline(at[0, n], color=SOFT, linewidth=0.8)
             axes.set_xlim(0, at[-1, -1] + 0.05 * length)
             axes.set_ylim(low - margin, high + margin)
-            last = i == len(rows) - 1  # ticks are what takes Matplotlib's time
+            last = i == len(rows) - 1  # ticks are slow to draw, so only the last chart has them
             axes.set_xticks(at[ticks].T.flatten() if last else [])
             if last:
                 axes.set_xticklabels([*map(str, ticks + (1 if seen else 0))] * count)
@@ -331,7 +338,7 @@ def _panels(
 
 
 def _figure(width: int, height: int) -> tuple[Any, Any]:
-    """A figure of so many pixels, and its canvas; without pyplot, which keeps every figure alive."""
+    """Return a figure of this size in pixels, and its canvas; without pyplot, which keeps every figure alive."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -340,7 +347,7 @@ def _figure(width: int, height: int) -> tuple[Any, Any]:
 
 
 def _axes(figure: Any, place: tuple[float, float, float, float], name: str) -> Axes:
-    """A chart whose left, top, width and height are these pixels of a figure."""
+    """Add a chart to a figure; `place` is its left, top, width and height in pixels."""
     width, height = figure.bbox.size
     left, top, wide, high = place
     axes = figure.add_axes((left / width, 1 - (top + high) / height, wide / width, high / height))
@@ -362,14 +369,14 @@ def _draw(canvas: Any) -> Picture:
 
 
 def _save(path: Path, picture: Picture) -> None:
-    """Write a picture as PNG, whole or not at all."""
+    """Write a picture as PNG, atomically."""
     data = io.BytesIO()
     Image.fromarray(picture).save(data, "PNG")
     write_bytes(path, data.getvalue())
 
 
 def _film(path: Path, frames: Iterator[Picture]) -> None:
-    """Write frames of one size, both sides even, as a film."""
+    """Write frames of one size, with even height and width, as a video."""
     first = next(frames)
     with writing(path, RATE, first.shape) as write:
         write(first)

@@ -1,4 +1,4 @@
-"""Figures, drawn without pyplot: as PNG, as SVG and PDF for papers, and as an SVG whose colours follow its page."""
+"""Figures as PNG, as SVG and PDF for papers, and as inline SVG with the colors of its page. Drawn without pyplot."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which readers of any colour vision can tell apart; the page has lighter ones for the dark.
+# Okabe and Ito's colors, suitable for all kinds of color vision; pages use lighter ones in dark mode.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f3c8d")
-INK, SOFT, GRID = "#222221", "#6b6b6a", "#dddddc"  # of text, of what is less, of the grid: unlike any other colour here
+INK, SOFT, GRID = "#222221", "#6b6b6a", "#dddddc"  # text, minor text, grid; `_theme` needs them to be unique
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "shepherd", "font.size": 10.5, "pdf.fonttype": 42}
-WIDTH, HEIGHT = 5.2, 3.5  # inches: a phone shows a picture of this width with letters that can be read
+WIDTH, HEIGHT = 5.2, 3.5  # inches; at this width text is readable on a phone
 FORMS = ("png", "svg", "pdf")
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture.
+    """Picture in several formats.
 
     Attributes:
-        stem: of its files.
-        title: of it.
-        caption: what one sees, where that needs words.
-        files: by form, PNG on white.
-        inline: an SVG element for a page of `flows.report.html`.
+        stem: name of its files without extension.
+        title: title on the page.
+        caption: explanation on the page; may be empty.
+        files: format ("png", "svg", "pdf") -> content, on a white background.
+        inline: SVG element for a page of `flows.report.html`.
     """
 
     stem: str
@@ -44,13 +44,13 @@ class Picture:
 
     @property
     def png(self) -> bytes:
-        """The PNG."""
+        """Content of the PNG file."""
         return self.files["png"]
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """The style of all pictures."""
+    """Apply the style of all pictures inside this context."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
@@ -58,7 +58,7 @@ def drawing() -> Iterator[None]:
 
 
 def new_figure(rows: int = 1, columns: int = 1, height: float = HEIGHT, width: float = WIDTH) -> tuple[Figure, Any]:
-    """A figure with one panel, or an array of them; without pyplot, which keeps every figure alive."""
+    """Return a figure with one panel or an array of panels. It does not use pyplot, which keeps every figure alive."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -76,7 +76,7 @@ def new_figure(rows: int = 1, columns: int = 1, height: float = HEIGHT, width: f
 
 
 def label(figure: Figure, axes: Axes, x: str, y: str) -> None:
-    """Name the axes, and the lines that have a name."""
+    """Label the axes, and add a legend of the lines that have a label."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.set_xlabel(x, color=INK)
@@ -88,7 +88,7 @@ def label(figure: Figure, axes: Axes, x: str, y: str) -> None:
 
 
 def legend(figure: Figure, colours: Mapping[str, str]) -> None:
-    """Name colours above the panels."""
+    """Add a legend of colors above the panels."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=tone, linewidth=3, label=name) for name, tone in colours.items()]
@@ -99,8 +99,8 @@ def legend(figure: Figure, colours: Mapping[str, str]) -> None:
 
 
 def picture(figure: Figure, stem: str, title: str, caption: str = "") -> Picture:
-    """A figure in all its forms; the same figure gives the same bytes."""
-    # The date of each, which would be another every time.
+    """Return a figure in all formats; the same figure results in the same bytes."""
+    # No dates, which would change the bytes.
     metadata: dict[str, dict[str, Any]] = {
         "png": {"Software": None},
         "svg": {"Date": None, "Creator": None},
@@ -125,7 +125,7 @@ def save(pictures: Iterable[Picture], folder: Path) -> None:
 
 
 def _theme(svg: str) -> str:
-    """The SVG element alone, as wide as its place, with the page's variables for colours and its font."""
+    """Return only the SVG element, without fixed size, with the page's font and variables instead of colors."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'<svg ([^>]*?)height="[^"]*" ', r"<svg \1", svg, count=1)
     svg = re.sub(r'(<svg [^>]*?)width="[^"]*" ', r"\1", svg, count=1)

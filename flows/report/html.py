@@ -1,4 +1,4 @@
-"""Pages: one file, no script, nothing from the network, light and dark, wide and narrow."""
+"""HTML pages: one file without scripts and network access, with light and dark colors, for wide and narrow screens."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ HEAD = """<!doctype html>
 
 
 def document(title: str, *parts: str) -> str:
-    """A whole page of parts that are HTML already; control characters in them are escaped."""
+    """Return a whole page from parts that are already HTML; control characters are escaped."""
     return printable(HEAD.format(title=escape(title), style=STYLE) + "".join(parts) + "</body></html>\n")
 
 
 def section(title: str, *parts: str) -> str:
-    """Parts below a heading."""
+    """Return parts below a heading."""
     return f"<h2>{title}</h2>\n{''.join(parts)}\n"
 
 
 def figures(pictures: Iterable[Picture]) -> str:
-    """Pictures beside each other, as far as the page is wide, with titles and captions."""
+    """Return pictures with titles and captions in a grid that adapts to the width of the page."""
     return f'<div class="pictures">{"".join(map(_figure, pictures))}</div>\n'
 
 
@@ -89,10 +89,10 @@ def _figure(picture: Picture) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> str:
-    """Rows of cells that are HTML already; columns named in `numbers` are aligned on the right.
+    """Return a table of cells that are already HTML; columns in `numbers` are right-aligned.
 
-    Titles may break behind `_` and `.`; a table that is wider than the page all the same is scrolled, with a shadow
-    where it goes on.
+    Titles may break after `_` and `.`. A table that is wider than the page can be scrolled; a shadow shows the side
+    that continues.
     """
     kinds = [' class="number"' if title in numbers else "" for title in head]
     titles = [re.sub(r"[_.]", r"\g<0><wbr>", escape(title)) for title in head]

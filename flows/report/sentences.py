@@ -1,4 +1,4 @@
-"""Events of a run, each as a line for a person."""
+"""Sentences for people: events and results of runs, and the format of numbers and durations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlcore.system.printable import printable
 
 
 def describe(kind: str, facts: dict[str, Any]) -> str | None:
-    """Put what a listener is told into a line for a person; None where a line would be one too many."""
+    """Return an event as a line for people; None if the event is not worth a line."""
     sentence = _describe(kind, facts)
     return sentence and printable(sentence)
 
@@ -41,13 +41,13 @@ def _describe(kind: str, facts: dict[str, Any]) -> str | None:
 
 
 def result_line(summary: dict[str, Any], evaluations: Sequence[dict[str, Any]] = ()) -> str:
-    """Result of a run: how its policy does, and the model it became.
+    """Return the result of a run in one line: returns of its policy, policy steps and the registered model.
 
-    Without a final evaluation, as a sweep's trial, it says what the last one of those while training gave.
+    If there is no final evaluation, as in trials of a sweep, the last evaluation during training is used.
     """
     modes = [f"{mode} {_mean(result)}" for mode, result in summary["eval"].items() if result]
     if not modes and evaluations:
-        modes = [f"greedy {_mean(evaluations[-1]['greedy'])}, not judged at the end"]
+        modes = [f"greedy {_mean(evaluations[-1]['greedy'])} (last evaluation during training, no final evaluation)"]
     model = summary["model"]
     made = f"{model['name']} version {model['version']} ({', '.join(model['aliases'])})" if model else "not registered"
     return "; ".join([*modes, f"{summary['policy_steps']:,} policy steps", made])
@@ -59,20 +59,20 @@ def _mean(result: Mapping[str, Any]) -> str:
 
 
 def reaches_beyond(result: Mapping[str, Any]) -> bool:
-    """Tell whether an interval reaches beyond all returns that were seen, as 500.3 on CartPole, which ends at 500."""
+    """Return True if an interval extends beyond all observed returns, e.g. to 500.3 on CartPole, whose limit is 500."""
     returns = result.get("returns")
     return bool(returns) and (result["ci95"][0] < min(returns) or result["ci95"][1] > max(returns))
 
 
 def duration(seconds: float) -> str:
-    """Seconds as `m:ss` or `h:mm:ss`, rounded to whole ones."""
+    """Format seconds as `m:ss` or `h:mm:ss`, rounded to whole seconds."""
     whole = round(seconds)
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def number(value: float, beside: float = 0.0) -> str:
-    """A return in the environment's unit, with as many decimals as say something, also of the larger one beside it."""
+    """Format a return with a number of decimals that fits its size and that of `beside`, a number printed with it."""
     size = max(abs(value), abs(beside))
     if 0 < size < 0.1:
         return f"{value:.2g}"
@@ -80,10 +80,10 @@ def number(value: float, beside: float = 0.0) -> str:
 
 
 def between(low: float, high: float) -> str:
-    """Two ends, written alike."""
+    """Format an interval, with the same number of decimals at both ends."""
     return f"[{number(low, high)}, {number(high, low)}]"
 
 
 def sign(value: float) -> str:
-    """A difference of returns, with its sign."""
+    """Format a difference of returns with its sign."""
     return f"{'+' if value >= 0 else ''}{number(value)}"

@@ -1,4 +1,4 @@
-"""Results of a training or an evaluation: tables for `flows.report.terminal.show`, and Markdown."""
+"""Results of a run or an evaluation as tables for the terminal (`flows.report.terminal.show`) and as Markdown."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from flows.report.terminal import table
 from rlcore import algorithms
 from rlcore.store.directory import RunDirectory
 
-APPROXIMATE = "intervals are normal approximations: an end may lie beyond what a return can be"
+APPROXIMATE = "intervals are normal approximations, so their ends may exceed the possible range of returns"
 HEAD = ("policy", "episodes", "mean return", "95 % interval", "min", "max")
 
 
 def summary_table(summary: Mapping[str, Any], run: RunDirectory, next_commands: Sequence[str] = ()) -> Group:
-    """Table of a training's results (`summary` as in summary.json, parts may be missing), and what to type now."""
+    """Return the results of a run as a table, followed by suggested commands.
+
+    `summary` has the keys of summary.json; evaluations, video, model and other parts may be missing.
+    """
     title = f"{algorithms.title(summary['algo'])} on {summary['env_id']} · seed {summary['seed']}"
     evaluations = _evaluations(summary.get("eval") or {}, summary.get("baseline"))
     facts = [Text.assemble((f"  {name:<15} ", "dim"), value) for name, value in _facts(summary, run)]
@@ -32,12 +35,15 @@ def summary_table(summary: Mapping[str, Any], run: RunDirectory, next_commands: 
 def evaluation_table(
     evaluations: Mapping[str, Mapping[str, Any] | None], baseline: Mapping[str, Any] | None, checkpoint: str
 ) -> Group:
-    """Evaluations of a checkpoint, by name, beside the random baseline; each has mean, ci95, episodes, returns."""
+    """Return the evaluations of a checkpoint by name and the random baseline as a table.
+
+    Each evaluation has mean, ci95, episodes and returns.
+    """
     return Group(Text(checkpoint, "bold"), "", _evaluations(evaluations, baseline))
 
 
 def summary_markdown(summary: Mapping[str, Any]) -> str:
-    """The summary in Markdown, for Prefect's artifacts and MLflow's notes: heading, evaluations, facts of the run."""
+    """Return the summary as Markdown for Prefect's artifacts and MLflow's notes."""
     rows = _evaluation_rows(summary.get("eval") or {}, summary.get("baseline"))
     lines = [
         f"## {algorithms.title(summary['algo'])} on {summary['env_id']}, seed {summary['seed']}",
@@ -65,7 +71,7 @@ def _evaluations(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | N
 
 
 def _beyond(results: Sequence[Mapping[str, Any] | None]) -> bool:
-    """Tell whether one of the intervals is to be told an approximation."""
+    """Return True if an interval needs the note `APPROXIMATE`."""
     return any(result and reaches_beyond(result) for result in results)
 
 

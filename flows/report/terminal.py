@@ -1,4 +1,4 @@
-"""Drawing with rich: colours on a terminal, plain lines in a file or pipe."""
+"""Terminal output with rich: colors on a terminal, plain lines in a file or pipe."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ UNLIMITED = 10_000  # columns
 
 
 def console(stream: TextIO | None) -> Console:
-    """Rich's console for a stream, None where the program has none. `NO_COLOR` and `TERM=dumb` forbid colours."""
+    """Return rich's console for a stream, which may be None; `NO_COLOR` and `TERM=dumb` turn colors off."""
     terminal = stream is not None and stream.isatty()
     return Console(
         file=stream,
-        force_terminal=terminal,  # FORCE_COLOR and notebooks do not put control characters into files
+        force_terminal=terminal,  # files get no control characters, even with FORCE_COLOR or in notebooks
         force_jupyter=False,
         color_system=None if os.environ.get("NO_COLOR") else "auto",
         width=None if terminal else UNLIMITED,
-        markup=False,  # intervals stand in square brackets
+        markup=False,  # rich would read the square brackets of intervals as markup
         highlight=False,
         emoji=False,
     )
 
 
 class Printable:
-    """A renderable whose text has its control characters escaped; colours and styles are kept."""
+    """Renderable that escapes control characters in the text of another one and keeps its colors and styles."""
 
     def __init__(self, part: RenderableType) -> None:
         self.part = part
@@ -47,10 +47,9 @@ class Printable:
 
 
 def show(*parts: RenderableType) -> None:
-    """Print parts below each other on standard output.
+    """Print parts one below the other on standard output.
 
-    Lines are as long as what they hold: a terminal too narrow for a table or a path breaks them itself, and what is
-    copied from it is whole.
+    Long lines are not wrapped here. The terminal wraps them, so paths that are copied from it are complete.
     """
     out = console(sys.stdout)
     out.width = UNLIMITED
@@ -62,7 +61,7 @@ def show(*parts: RenderableType) -> None:
 def table(
     head: Sequence[str], rows: Iterable[Sequence[str | Text]], numbers: Collection[str] = (), rule: bool = False
 ) -> Table:
-    """Columns below their titles, those named in `numbers` aligned on the right; a rule may stand below the head."""
+    """Return a table; columns in `numbers` are right-aligned, and `rule` draws a line below the head."""
     box = SIMPLE_HEAD if rule else None
     made = Table(box=box, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
     for title in head:

@@ -193,7 +193,7 @@ def _write(
             figures |= {"difference_high": verdict.high}
         figures |= {"compared_with": other, UNDECIDED: "false" if verdict.decided else "true"}
     else:
-        decision = f"Not champion: there is {verdict} to compare with"
+        decision = f"Not champion: not compared, because {verdict}"
     for key, value in figures.items():
         client.set_model_version_tag(name, this, key, f"{value:.6g}" if isinstance(value, float) else str(value))
     # MLflow's list of versions shows the first words only: they say whether it became champion.
@@ -219,4 +219,6 @@ def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, An
     else:
         # The best checkpoint was chosen on round 0, which therefore flatters it: another round judges it.
         result = play_alone(run, checkpoint, with_torch, "comparing with the random baseline")
-    return result, against_random(run, result, baseline) if baseline else "no random baseline (run the collect stage)"
+    return result, against_random(
+        run, result, baseline
+    ) if baseline else "there is no random baseline (run the collect stage)"

@@ -94,7 +94,7 @@ def test_the_gate_notes_every_coronation_with_its_words(dynasty: str) -> None:
 def test_rollback_goes_back_champion_by_champion_and_then_says_there_is_none(dynasty: str) -> None:
     for expected in ("2", "1"):
         assert champions.rollback(client(), dynasty).version == expected == champion(dynasty)
-    with pytest.raises(UserError, match="version 1 is its first champion.*promote .* 3` makes"):
+    with pytest.raises(UserError, match="version 1 is its first champion; .*promote .* 3`"):
         champions.rollback(client(), dynasty)
     # A promotion after a rollback stands on what was left.
     champions.promote(client(), dynasty, "3", "after all")
@@ -215,9 +215,10 @@ def test_mistakes_are_one_sentence_and_exit_code_2(dynasty: str, capsys: pytest.
         ("promote", dynasty[:-1], "2"): f"no model '{dynasty[:-1]}'; did you mean '{dynasty}'?",
         ("rollback", dynasty[:-1]): f"did you mean '{dynasty}'?",
         ("list", dynasty[:-1]): f"did you mean '{dynasty}'?",
-        ("promote", dynasty, "9"): f"{dynasty} version 9: {dynasty} has only @challenger, @champion, /1, /2, /3",
-        ("promote", dynasty, "best"): f"{dynasty} version best: {dynasty} has only",
-        ("promote", dynasty, "3"): "version 3: is the champion already",
+        ("promote", dynasty, "9"): f"{dynasty} version 9: {dynasty} has no such version or alias; existing: "
+        "@challenger, @champion, /1, /2, /3",
+        ("promote", dynasty, "best"): f"{dynasty} version best: {dynasty} has no such",
+        ("promote", dynasty, "3"): "version 3: is already the champion",
     }
     before = steps(dynasty)
     for words, said in mistakes.items():
@@ -230,9 +231,9 @@ def test_mistakes_are_one_sentence_and_exit_code_2(dynasty: str, capsys: pytest.
 def test_a_version_of_another_program_is_not_made_champion(home: Path) -> None:
     client().create_registered_model("theirs")
     client().create_model_version("theirs", "file:///nowhere")
-    with pytest.raises(UserError, match="not registered by this project"):
+    with pytest.raises(UserError, match="not registered by Shepherd"):
         champions.promote(client(), "theirs", "1")
-    with pytest.raises(UserError, match="it has no champion, so there is none to go back to"):
+    with pytest.raises(UserError, match="cannot roll back, because it has no champion"):
         champions.rollback(client(), "theirs")
 
 
@@ -275,6 +276,6 @@ def test_a_decision_that_is_being_written_is_none_yet() -> None:
     whole = {"difference": "3.0", "difference_low": "1.0", "difference_high": "5.0", "compared_with": "the champion"}
     assert words(**whole) == "undecided"
     assert words(**whole, decision="Champion: beats it") == "beats champion: +3.00 [1.00, 5.00]"
-    short = whole | {"undecided": "true", "decision": "Not champion: not decided against it"}
-    assert words(undecided="true", decision="Not champion: not decided against it") == "not decided"
-    assert words(**short) == "not decided against champion: +3.00 [1.00, 5.00]"
+    short = whole | {"undecided": "true", "decision": "Not champion: undecided against it"}
+    assert words(undecided="true", decision="Not champion: undecided against it") == "undecided"
+    assert words(**short) == "undecided against champion: +3.00 [1.00, 5.00]"

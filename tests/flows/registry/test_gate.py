@@ -116,8 +116,8 @@ def test_a_time_that_is_over_decides_nothing() -> None:
     new, old = [100.0, 130.0, 90.0] * 4, [90.0, 120.0, 95.0] * 4
     short = compare_pairs(new, old, "champion version 1", 100)
     assert not short.better and not short.decided
-    assert short.words.startswith("not decided against champion version 1 (101.7) on the same fresh seeds: ")
+    assert short.words.startswith("undecided against champion version 1 (101.7) on the same new seeds: ")
     assert "12 of 100 episodes were played (difference so far +5.00, 95 % interval [" in short.words
     none = compare_pairs([], [], "champion version 1", 100)
     assert (none.better, none.decided) == (False, False)
-    assert none.words == "not decided against champion version 1: 0 of 100 episodes were played on both sides"
+    assert none.words == "undecided against champion version 1: 0 of 100 episodes were played by both"

@@ -157,7 +157,7 @@ def test_two_models_of_one_name_are_refused_before_anything_is_made(tmp_path: Pa
     run = dreamer(tmp_path / "run", "same")
     same = {"agent": {"model_name": "same"}, "critic": {"model_name": "same"}}
     configured(run, model_manager={"disabled": False, "models": same})
-    with pytest.raises(UserError, match=r"models.critic.model_name=same: the model of agent is called so"):
+    with pytest.raises(UserError, match=r"models.critic.model_name=same: the model of agent has the same name"):
         _check_model(config_of(run))
 
 

@@ -131,26 +131,26 @@ def test_the_policys_dream_fades_where_the_model_says_that_it_ends(written: RunD
 
 def test_curves_are_the_numbers_of_truth_and_model(written: RunDirectory, charts: list[Any]) -> None:
     curves = {axes.get_ylabel(): axes.lines for axes in charts[0].axes}
-    assert [*curves] == ["state 0", "state 1", "reward", "goes on"]
+    assert [*curves] == ["state 0", "state 1", "reward", "P(continue)"]
     one = made()
     for name, truth, model in (
         ("state 1", one.truth.obs["state"][..., 1], one.model.obs["state"][..., 1]),
         ("reward", one.truth.reward, one.model.reward),
-        ("goes on", one.truth.goes_on, one.model.goes_on),
+        ("P(continue)", one.truth.goes_on, one.model.goes_on),
     ):
         for n in range(COUNT):
             for line, wanted in ((curves[name][n], truth), (curves[name][COUNT + n], model)):
                 shown = np.where(one.there[:, n], wanted[:, n], np.nan)  # nothing behind an episode's end
                 np.testing.assert_allclose(line.get_ydata(), shown)
     said = {axes.get_ylabel(): axes.lines for axes in charts[1].axes}
-    assert [*said] == ["reward", "value", "goes on"]
+    assert [*said] == ["reward", "value", "P(continue)"]
     np.testing.assert_allclose(said["value"][0].get_ydata(), one.own.value[:, 0])
 
 
 def test_the_legend_has_the_colours_of_band_and_curves(written: RunDirectory, charts: list[Any]) -> None:
     handles = charts[0].legends[0].legend_handles
     told = {handle.get_label(): to_hex(handle.get_color()) for handle in handles}
-    assert told == {"5 rows seen": "#009e73", "recorded": "#222221", "model": "#d55e00"}
+    assert told == {"5 steps observed": "#009e73", "recorded": "#222221", "model": "#d55e00"}
     for axes in charts[0].axes:
         assert {to_hex(band.get_facecolor()) for band in axes.patches} == {"#009e73"}
         assert len(axes.patches) == COUNT
@@ -172,7 +172,7 @@ def test_a_world_without_pictures_has_its_own_dreams_as_curves(tmp_path: Path, m
     assert picture_dreams(run, Path("unused")) == ["media/dream_curves.png", "media/dream_policy.png"]
     curves = {axes.get_ylabel(): axes.lines for axes in drawn[1].axes}
     wanted = {"state 0": own.obs["state"][..., 0], "state 1": own.obs["state"][..., 1]}
-    wanted |= {"reward": own.reward, "value": own.value, "goes on": own.goes_on}
+    wanted |= {"reward": own.reward, "value": own.value, "P(continue)": own.goes_on}
     assert [*curves] == [*wanted]
     steps = np.arange(ROWS - 4)
     for name, numbers in wanted.items():
@@ -214,7 +214,7 @@ def test_a_training_goes_on_without_pictures(
 
     monkeypatch.setattr(dreams, "dream", fail)
     assert try_picturing(run, "unused") == []
-    assert "no dream: ZeroDivisionError: of a film" in caplog.text
+    assert "no pictures of dreams: ZeroDivisionError: of a film" in caplog.text
 
 
 def test_the_command_says_what_it_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,10 @@ TRIAL: dict[str, Any] = {"eval": {"greedy": None, "stochastic": None}, "policy_s
 def test_a_trial_that_nobody_judges_says_what_it_came_to() -> None:
     earlier = {"greedy": GREEDY | {"mean": 9.0}}
     said = result_line(TRIAL, [earlier, {"greedy": GREEDY}])
-    assert said == "greedy 51.0 [40.0, 62.0] over 2 episodes, not judged at the end; 2,048 policy steps; not registered"
+    assert (
+        said == "greedy 51.0 [40.0, 62.0] over 2 episodes (last evaluation during training, no final evaluation); "
+        "2,048 policy steps; not registered"
+    )
 
 
 def test_a_run_that_was_judged_says_that() -> None:

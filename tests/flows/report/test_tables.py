@@ -115,7 +115,7 @@ def test_columns_are_aligned_whatever_the_numbers(printed: Printed) -> None:
 def test_an_interval_beyond_every_return_is_told_to_be_an_approximation(printed: Printed) -> None:
     """Of 99 episodes at CartPole's limit and one of 470 the mean is 499.7, and Student's t says 499.1 to 500.3."""
     near = GREEDY | {"mean": 499.7, "ci95": [499.1, 500.3], "returns": [500.0] * 99 + [470.0]}
-    said = "intervals are normal approximations: an end may lie beyond what a return can be"
+    said = "intervals are normal approximations, so their ends may exceed the possible range of returns"
     assert said in printed(evaluation_table({"greedy": near, "stochastic": SAMPLED}, BASELINE, "runs/cart"))
     assert said in summary_markdown(SUMMARY | {"eval": {"greedy": near}})
     random = {"mean": -497.9, "ci95": [-500.8, -494.9], "episodes": 100, "returns": [-500.0] * 99 + [-358.0]}
