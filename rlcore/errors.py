@@ -109,11 +109,11 @@ class RunError(Sentence):
 
 
 class NotBuilt(Sentence):
-    """Machine code that could not be made of a function, or that computes something else.
+    """Failed compilation of a function, or compiled code with wrong results.
 
     Attributes:
-        told: Whether the log has said so already.
-        key: The key of the function's code; None if it is not known which of several functions is at fault.
+        told: True if the failure was logged already.
+        key: cache key of the function; None if it is unknown which of several functions failed.
     """
 
     told = False

@@ -50,7 +50,7 @@ LINES = [
     ("resume file", "file: no run here"),
     ("evaluate nowhere", "nowhere: no run here"),
     ("evaluate models:/@x", "not a model URI"),
-    ("collect nowhere --minari a/b-v0", "with two or more of them in FOLDER"),
+    ("collect nowhere --minari a/b-v0", "at least two characters in FOLDER"),
     ("diff nowhere file", "nowhere: no run here"),
     ("reproduce config_alone", "lineage.json: cannot be read"),
     ("reap nowhere", "nowhere: no such folder"),
@@ -145,4 +145,4 @@ def test_a_checkpoint_outside_of_its_run_is_told(tmp_path: Path) -> None:
     for moved in (tmp_path / "runs/64", run.path / "64", tmp_path / "runs/b/checkpoints/64"):
         with pytest.raises(UserError, match="a checkpoint outside of its run, whose config it needs") as told:
             RunDirectory.of_checkpoint(moved)
-        assert "name one of those inside" not in str(told.value)
+        assert "give one of the runs in it" not in str(told.value)
