@@ -1,4 +1,4 @@
-"""The flow `compare`: what `shepherd compare` does, on a worker, with verdict and pictures on Prefect's page."""
+"""Prefect flow `compare`: `shepherd compare` on a worker, with the verdict and pictures on Prefect's page."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def _compare(sides: list[str], out: str, threshold: float | None, runs: str) -> 
     return {"result": found.headline, "ranked": found.ranked, "best": found.best, "report": str(folder.absolute())}
 
 
-# Defaults that Prefect's form shows as empty fields; nothing changes them.
+# Prefect's form shows these defaults as empty fields; they are never modified.
 @flow(name="compare", version=VERSION, persist_result=False)
 @ending_in_a_sentence
 def compare(sides: list[str] = [], out: str = "report", threshold: float | None = None, runs: str = "") -> Any:  # noqa: B006
-    """Compare groups of runs: a verdict, pictures, figures and a page.
+    """Compare groups of runs and write a verdict, pictures, tables and a page.
 
     Args:
-        sides: two or more: groups (`group=NAME` of their runs), sweeps, folders or globs of runs, or searches as
-            mlflow:EXPERIMENT?FILTER. The name of a sweep alone compares its winner with the default configuration.
-        out: the folder in which index.html, the pictures, runs.csv, points.csv and compare.json are written.
-        threshold: a return that runs are timed to; over several environments 0 is random and 1 is solved. Usually
-            empty: solved.
-        runs: the folder in which groups are looked for; usually empty: where runs are made.
+        sides: two or more groups (`group=NAME` of their runs), sweeps, folders or globs of runs, or searches
+            mlflow:EXPERIMENT?FILTER. A single name of a sweep compares its winner with the default configuration.
+        out: the folder for index.html, the pictures, runs.csv, points.csv and compare.json.
+        threshold: return for "steps to a threshold"; with several environments a score (0 is random, 1 is solved).
+            Default: the return at which the environment is solved.
+        runs: the folder that is searched for groups; default: the folder of new runs.
 
     Returns:
-        The verdict in a sentence, whether sides were ranked, the best one, and the folder.
+        The verdict in a sentence, True if sides were ranked, the best side, and the folder.
     """
     call(f"compare {' against '.join(sides)}")
     return _compare(sides, out, threshold, runs)

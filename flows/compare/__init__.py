@@ -1,1 +1,1 @@
-"""Sides compared: gathered, counted, ranked or not, drawn, written as one page."""
+"""Statistical comparison of sides (groups of runs), with a verdict, pictures and a page."""

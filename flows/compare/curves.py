@@ -1,4 +1,4 @@
-"""Learning curves of a side: every run on one grid, their interquartile mean and its band."""
+"""Learning curves of a side: its runs on one grid, their interquartile mean and its confidence band."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from flows.compare.result import Comparison
 from flows.compare.statistics import Interval
 from rlcore.store.series import Line
 
-PLACES = 80  # of the grid
+PLACES = 80  # points of the grid
 Array = NDArray[Any]
-Run = tuple[Array, Array, bool]  # x ascending, value, whether the last value holds on
+Run = tuple[Array, Array, bool]  # x ascending, value, True if the last value is kept after the end
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A side along training.
+    """Learning curve of a side.
 
     Attributes:
-        x: [P] policy steps, seconds or share of the budget.
+        x: [P]; policy steps, seconds or fraction of the budget.
         band: interquartile mean [P] and its 95 % interval.
-        runs: each run by itself.
+        runs: the individual runs.
     """
 
     x: Array
@@ -36,12 +36,12 @@ class Curve:
 
 
 def against_steps(made: Comparison, side: str, task: str) -> Curve | None:
-    """Returns against policy steps; None where runs have too few points."""
+    """Return the curve of returns by policy steps; None if runs have too few points."""
     return curve_of([[_steps(made, record) for record in made.selection.counted[side][task]]])
 
 
 def against_time(made: Comparison, side: str, task: str, name: str) -> Curve | None:
-    """Returns against seconds of training by a clock of `CLOCKS`; None where a run does not say them."""
+    """Return the curve of returns by seconds of training (a clock of `CLOCKS`); None if a run has no times."""
     records = made.selection.counted[side][task]
     if any(len(record.clock(name)) < 2 for record in records):
         return None
@@ -49,7 +49,10 @@ def against_time(made: Comparison, side: str, task: str, name: str) -> Curve | N
 
 
 def against_budget(made: Comparison, side: str) -> Curve | None:
-    """Scores over all environments against the share of the budget; the bootstrap is stratified by environment."""
+    """Return the curve of scores over all environments by the fraction of the budget.
+
+    The bootstrap is stratified by environment.
+    """
     return curve_of(
         [
             [
@@ -68,15 +71,16 @@ def _steps(made: Comparison, record: Record) -> Run:
 
 
 def _at_times(line: Line, x: Array, values: Array, _: bool) -> Run:
-    """The run by a clock; one that has ended has its policy, however long the slower ones go on."""
+    """Return a run with times as x; its last value is kept while slower runs continue."""
     clock = np.array(line, dtype=float)
     return np.interp(x, clock[:, 0], clock[:, 1]), values, True
 
 
 def curve_of(tasks: Sequence[Sequence[Run]]) -> Curve | None:
-    """Runs of each environment on one grid, as far as every run goes whose last value does not hold on.
+    """Interpolate the runs of each environment on one grid and return their curve.
 
-    None where a run has fewer than two points, or two runs have no step in common.
+    The grid ends with the shortest run, except runs whose last value is kept. Returns None if a run has fewer than two
+    points, or if the runs have no common range.
     """
     runs = [run for task in tasks for run in task]
     if any(len(x) < 2 for x, _, _ in runs):

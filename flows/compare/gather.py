@@ -1,4 +1,4 @@
-"""Gather the runs that belong to a side: a group, a sweep's confirmed runs, a folder or glob, or a search in MLflow."""
+"""Collection of the runs of a side: a group, confirmed runs of a sweep, a folder or glob, or a search in MLflow."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Tell = Callable[[str], None]
 MLFLOW = "mlflow:"
 log = logging.getLogger(__name__)
 SEARCH = f"{MLFLOW}EXPERIMENT?FILTER"
-CONFIRMED = ("winner", "default")  # a sweep NAME leaves its confirmed runs in the groups NAME-winner and NAME-default
+CONFIRMED = ("winner", "default")  # the confirmation of sweep NAME is in the groups NAME-winner and NAME-default
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison.
+    """Side of a comparison.
 
     Attributes:
-        name: what it was called by.
-        source: where its runs come from, in words.
-        group: the group to add seeds to; None where its runs are of none, or of several.
+        name: the argument of the command that defines the side.
+        source: description of the origin of its runs.
+        group: the group that new seeds should join; None if its runs belong to no group or to several groups.
         records: its runs.
-        folder: where runs that are made are found by its name; None for one run, a glob or a search.
+        folder: the folder in which new runs would belong to the side; None for a single run, a glob or a search.
     """
 
     name: str
@@ -49,48 +49,51 @@ class Side:
 
 
 def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> list[Side]:
-    """The sides that words mean.
+    """Collect the runs of the sides of a comparison.
 
     Args:
-        words: each a group, a sweep, a folder, a glob or a search; a sweep alone means its winner and its default.
-        root: folder beneath which groups are looked for.
-        tell: is told how many runs have been read.
+        words: for each side a group, a sweep, a folder, a glob or a search. A single sweep means its winner and its
+            default configuration.
+        root: folder that is searched for groups.
+        tell: called with progress messages about the number of runs read.
 
     Returns:
-        Two sides or more, none of them empty, their names unlike each other.
+        Two or more sides with different names, none of them empty.
 
     Raises:
-        UserError: one is unknown or empty, one run stands on two sides, or there is only one side.
+        UserError: If a side is unknown or empty, a run belongs to two sides, or there is only one side.
     """
     groups = _Groups(root)
     if len(words) == 1 and all(f"{words[0]}-{part}" in groups.names for part in CONFIRMED):
         words = [f"{words[0]}-{part}" for part in CONFIRMED]
     if unconfirmed := next((word for word in words if groups.is_unconfirmed(word)), None):
         raise UserError(
-            f"{unconfirmed}: a sweep whose winner has not been trained on fresh seeds, and its trials are no side; "
-            f"`shepherd sweep resume {unconfirmed} sweep.confirm_seeds=10` does it"
+            f"{unconfirmed}: the winner of this sweep is not confirmed, and trials of a sweep cannot be compared as a "
+            f"group; confirm it first: `shepherd sweep resume {unconfirmed} sweep.confirm_seeds=10`"
         )
     if len(words) < 2:
-        raise UserError(f"{' '.join(words)}: one side alone; name another one to compare it with")
+        raise UserError(f"{' '.join(words)}: a comparison needs at least two sides; add another group, folder or glob")
     if twice := next((word for word in words if list(words).count(word) > 1), None):
-        raise UserError(f"{twice}: named twice; sides must differ")
+        raise UserError(f"{twice}: given twice; sides must differ")
     single = [word for word in words if RunDirectory(word).config.exists()]
     if len(single) > 2:
-        raise UserError(f"{single[0]} …: {len(single)} runs, each a side by itself; quote a glob, as 'runs/ppo*'")
-    found = [_side(word, groups) for word in words]  # mistakes are told before anything is read
+        raise UserError(
+            f"{single[0]} …: {len(single)} single runs, each of which would be a side; quote a glob, e.g. 'runs/ppo*'"
+        )
+    found = [_side(word, groups) for word in words]  # reports mistakes before any run is read
     total, owner = sum(len(readers) for _, readers in found), {}
     for side, readers in found:
         refused = None
         for read in readers:
             try:
                 record = read()
-            except UserError as error:  # a damaged run hides no other
-                log.warning("left out: %s", error)
+            except UserError as error:  # a damaged run does not hide the others
+                log.warning("run excluded: %s", error)
                 refused = error
                 continue
             side.records.append(record)
             if record.run_id in owner:
-                raise UserError(f"{owner[record.run_id]} and {side.name}: both have the run {record.place}")
+                raise UserError(f"{owner[record.run_id]} and {side.name}: run {record.place} belongs to both sides")
             owner[record.run_id] = side.name
             tell(f"{len(owner)} of {total} runs read")
         if refused is not None and not side.records:
@@ -99,7 +102,7 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
 
 
 class _Groups:
-    """The runs beneath a root by the group in their config; read once, when first asked for."""
+    """Runs below a root by the group in their config; read once, when first needed."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -115,31 +118,31 @@ class _Groups:
         return self._runs
 
     def is_unconfirmed(self, word: str) -> bool:
-        """Tell whether a word names a sweep without a confirmation: its trials are of the group of that name."""
+        """Return True if a word is the name of a sweep that has no confirmation."""
         return (Path(self.root, "sweeps", word) / "sweep.json").exists() and f"{word}-{CONFIRMED[0]}" not in self.names
 
 
 def _of_earlier_winner(run: RunDirectory) -> bool:
-    """Tell whether a run confirmed a trial of a sweep that is its best no more, since further trials were made."""
+    """Return True if a run belongs to the confirmation of a trial that is no longer the best of its sweep."""
     place = run.path.parent
     report = place.parent / "report.json"
     if not re.fullmatch(r"winner_\d+", place.name) or not report.exists():
         return False
-    best = read_mapping(report, "remove it, `shepherd sweep status` writes it again").get("best")
+    best = read_mapping(report, "remove it and run `shepherd sweep status`, which writes it again").get("best")
     return best is not None and place.name != f"winner_{best['number']:04d}"
 
 
 def _group(run: RunDirectory) -> str | None:
     try:
-        line = re.search(r"^group:.*$", run.config.read_text(), re.MULTILINE)  # to read it whole takes long
+        line = re.search(r"^group:.*$", run.config.read_text(), re.MULTILINE)  # parsing the whole file is slow
         return line and yaml.safe_load(line[0])["group"]
-    except (OSError, ValueError, yaml.YAMLError) as error:  # a damaged run hides no other
-        log.warning("left out: %s: cannot be read (%s)", run.config, first_line(error))
+    except (OSError, ValueError, yaml.YAMLError) as error:  # a damaged run does not hide the others
+        log.warning("run excluded: %s: cannot be read (%s)", run.config, first_line(error))
         return None
 
 
 def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
-    """A side without its runs, and what reads each of them."""
+    """Return a side without its runs, and a function for each run that reads it."""
     if word.startswith(MLFLOW):
         return Side(word, "a search in MLflow", None), _search(word)
     if os.sep not in word and not glob.has_magic(word):
@@ -151,7 +154,7 @@ def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
     runs = [run for folder in folders for run in RunDirectory.below(folder)]
     if not runs:
         there = any(folder.is_dir() for folder in folders)
-        what = "no run lies there" if there else f"no group beneath {groups.root}, no sweep and no folder"
+        what = "this folder contains no run" if there else f"no such group in {groups.root}, sweep or folder"
         raise UserError(f"{word}: {what}{nearest(word, groups.names) or _list_names(sorted(groups.names))}")
     among = {group for run in runs if (group := _group(run))}
     own = among.pop() if len(among) == 1 else None
@@ -161,12 +164,12 @@ def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
 
 def _list_names(groups: Sequence[str]) -> str:
     if not groups:
-        return "; `shepherd train … group=NAME` makes runs of a group"
-    return f"; groups: {', '.join(groups[:10])}{', …' if len(groups) > 10 else ''}"
+        return "; `shepherd train … group=NAME` trains runs of a group"
+    return f"; existing groups: {', '.join(groups[:10])}{', …' if len(groups) > 10 else ''}"
 
 
 def _search(word: str) -> list[Read]:
-    """The runs that `mlflow:EXPERIMENT?FILTER` means; the filter is in MLflow's own language, and may be left out."""
+    """Return readers of the runs that `mlflow:EXPERIMENT?FILTER` selects; the filter is MLflow's and is optional."""
     name, _, condition = word.removeprefix(MLFLOW).partition("?")
     client = reachable_store(tracking_uri())
     from mlflow.exceptions import MlflowException
@@ -181,10 +184,10 @@ def _search(word: str) -> list[Read]:
     except MlflowException as error:
         if error.error_code != "INVALID_PARAMETER_VALUE":
             raise
-        raise UserError(f"{word}: MLflow does not understand the filter {condition!r} ({first_line(error)})") from error
+        raise UserError(f"{word}: MLflow rejects the filter {condition!r} ({first_line(error)})") from error
     ours = [run for run in found if "algo.total_steps" in run.data.params and "seed" in run.data.params]
     if not ours:
         raise UserError(
-            f"{word}: no run of Shepherd fits; a search is spelled {SEARCH}, as mlflow:ppo?tags.group = 'a'"
+            f"{word}: no run of Shepherd matches; a search is written {SEARCH}, e.g. mlflow:ppo?tags.group = 'a'"
         )
     return [partial(from_mlflow, client, run) for run in ours]

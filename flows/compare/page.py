@@ -1,4 +1,4 @@
-"""The page of a comparison: one file, no script, nothing from the network, light and dark, wide and narrow."""
+"""HTML page of a comparison: one file without scripts and network access."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from flows.report.sentences import duration, number
 
 
 def page(made: Comparison, found: Verdict, pictures: Sequence[Picture]) -> str:
-    """The page as HTML; all text of runs and sides is escaped."""
+    """Return the page as HTML; all text of runs and sides is escaped."""
     names = list(made.selection.counted)
-    title = f"{names[0]} against {' and '.join(names[1:])}"
+    title = f"{names[0]} compared with {' and '.join(names[1:])}"
     return document(title, f"<h1>{escape(title)}</h1>", sections(made, found, pictures))
 
 
 def sections(made: Comparison, found: Verdict, pictures: Sequence[Picture]) -> str:
-    """All of the page below its title, which may stand in another page."""
+    """Return the page without its title, for use in another page."""
     parts = [
         f'<p class="soft">{escape(_about(made))}</p>',
         _verdict(found),
         _notes(made),
         section("Learning curves", _curves(made, pictures)),
-        section("At the end", _ends(made), figures(p for p in pictures if not p.stem.startswith("curve"))),
+        section("Results after training", _ends(made), figures(p for p in pictures if not p.stem.startswith("curve"))),
         section("Steps to a threshold", _arrivals(made)),
         section("Cost of a run", _cost(made)),
-        section("What differs in the configurations", _config(made)),
+        section("Differences of the configurations", _config(made)),
         section("Runs", _runs(made)),
-        section("How it was measured", _method(made)),
+        section("Method", _method(made)),
     ]
     return "".join(parts)
 
@@ -49,7 +49,7 @@ def _about(made: Comparison) -> str:
 def _verdict(found: Verdict) -> str:
     reasons = "".join(f"<li>{escape(sentence)}</li>" for sentence in found.sentences)
     commands = "\n".join(escape(command) for command in found.commands)
-    settle = f"<p>What would settle it:</p><pre>{commands}</pre>" if commands else ""
+    settle = f"<p>Commands that provide the missing runs:</p><pre>{commands}</pre>" if commands else ""
     kind = "verdict ranked" if found.ranked else "verdict"
     return f'<div class="{kind}"><strong>{escape(found.headline)}</strong><ul>{reasons}</ul>{settle}</div>\n'
 
@@ -64,12 +64,12 @@ def _curves(made: Comparison, pictures: Sequence[Picture]) -> str:
         f"{made.measure.curve_words}: interquartile mean over seeds with its 95 % bootstrap band; thin lines are runs."
     )
     words += (
-        " Seconds are of training alone, without evaluations and checkpoints; processor time includes that of"
-        " environments in processes of their own; a run that has ended keeps its value."
+        " Times are training times without evaluations and checkpoints. Processor time includes the environments'"
+        " worker processes. After the end of a run, its last value is used."
     )
     for stem, what in (("curve_time", "wall time"), ("curve_cpu", "processor time")):
         if not any(p.stem.startswith(stem) for p in pictures):
-            words += f" Some runs do not tell their {what}, so there is no curve against it."
+            words += f" There is no curve by {what}, because some runs have not recorded it."
     every = [p for p in pictures if p.stem == "curve_all"]
     each = [p for p in pictures if p.stem.startswith(("curve_steps", "curve_time", "curve_cpu"))]
     about = f'<p class="soft">{escape(words[0].upper() + words[1:])}</p>\n'
@@ -80,7 +80,9 @@ def _ends(made: Comparison) -> str:
     head, rows = table(made)
     rows = [[escape(task), _side(made, side), *cells] for task, side, *cells in rows]
     scales = "; ".join(f"{task}: {scale.words}" for task, scale in made.scales.items())
-    words = f"Returns, with 95 % intervals; the gap, and what is over all environments, in scores. {scales}."
+    words = (
+        f"Returns with 95 % intervals; the optimality gap and rows of all environments are normalized scores. {scales}."
+    )
     return html_table(head, rows, set(head[2:])) + f'<p class="soft">{escape(words)}</p>\n'
 
 
@@ -90,11 +92,14 @@ def _arrivals(made: Comparison) -> str:
         for side, steps in sides.items():
             there = sorted(step for step in steps if step is not None)
             middle = median([step if step is not None else float("inf") for step in steps])
-            cells = [f"{len(there)} of {len(steps)}", f"{middle:,.0f}" if middle < float("inf") else "half never do"]
+            cells = [
+                f"{len(there)} of {len(steps)}",
+                f"{middle:,.0f}" if middle < float("inf") else "not reached by half",
+            ]
             cells += [f"{there[0]:,}", f"{there[-1]:,}"] if there else ["–", "–"]
             rows.append([escape(task), f"{number(made.thresholds[task])}", _side(made, side), *cells])
-    head = ["environment", "return", "side", "runs that reach it", "median policy steps", "fastest", "slowest"]
-    words = f"Policy steps at the first point ({made.measure.curve_words}) at or above the threshold."
+    head = ["environment", "threshold", "side", "runs that reach it", "median policy steps", "fastest", "slowest"]
+    words = f"Policy steps until the {made.measure.curve_words} first reaches the threshold (a return)."
     return html_table(head, rows, set(head[1:]) - {"side"}) + f'<p class="soft">{words}</p>\n'
 
 
@@ -111,14 +116,15 @@ def _cost(made: Comparison) -> str:
             ]
             rate = f"{cost['policy_steps'] / cost['wall_s']:,.0f}" if cost.get("wall_s") else "unknown"
             rows.append([escape(task), _side(made, side), *cells, rate])
-    head = ["environment", "side", "policy steps", "updates", "wall time", "processor time", "policy steps a second"]
-    return html_table(head, rows, set(head[2:])) + '<p class="soft">Means over runs; of training alone.</p>\n'
+    head = ["environment", "side", "policy steps", "updates", "wall time", "processor time", "policy steps/s"]
+    words = "Means over runs. Times are training times without evaluations and checkpoints."
+    return html_table(head, rows, set(head[2:])) + f'<p class="soft">{words}</p>\n'
 
 
 def _config(made: Comparison) -> str:
     names = list(made.selection.counted)
     if not made.config:
-        return "<p>Nothing that decides what is learned: all sides have one configuration.</p>\n"
+        return "<p>All sides have the same configuration, apart from keys that do not affect learning.</p>\n"
     rows = [
         [f"<code>{escape(key)}</code>", *(escape(", ".join(of[name])) for name in names)]
         for key, of in made.config.items()
@@ -152,28 +158,32 @@ def _runs(made: Comparison) -> str:
         ]
         for name, r, why in made.selection.left_out
     ]
-    head = ["side", "environment", "seed", "value", "policy steps", "state", "commit", "where"]
-    left = f"<p>Left out:</p>{html_table(head, out, {'seed', 'value', 'policy steps'})}" if out else ""
+    head = ["side", "environment", "seed", "value", "policy steps", "state", "commit", "place"]
+    left = f"<p>Excluded runs:</p>{html_table(head, out, {'seed', 'value', 'policy steps'})}" if out else ""
     table = html_table(head, rows, {"seed", "value", "policy steps"})
-    return f"<details><summary>{len(rows)} runs that count</summary>{table}</details>{left}\n"
+    return f"<details><summary>{len(rows)} compared runs</summary>{table}</details>{left}\n"
 
 
 def _method(made: Comparison) -> str:
     pairs = [p for p in made.pairs if p.paired]
     words = [
-        f"A run’s value is the {made.measure.words}. Runs that did not end are named above and never counted.",
-        "The interquartile mean is the mean without the highest and the lowest quarter of all runs; over several "
-        "environments all aggregates are of scores. The optimality gap is how far runs fall short of score 1.",
-        f"Intervals are {LEVEL:.0%} percentile bootstraps of {REPLICATES:,} replicates, seeds drawn anew within each "
-        "environment (Agarwal et al. 2021, arXiv:2108.13264). The probability of improvement is Mann and Whitney’s U "
-        "over the number of pairs of runs.",
-        "A side is called better only if the interval of the difference of interquartile means lies beyond 0 and that "
-        "of the probability of improvement beyond one half. Over several environments this is said of each, by "
-        "intervals so much wider that all of them hold together in 95 %, and then of the scores over all of them.",
+        f"The value of a run is the {made.measure.words}. Unfinished runs are excluded and listed above.",
+        "The interquartile mean (IQM) is the mean of the runs without the highest and the lowest quarter. Aggregates "
+        "over several environments are computed from normalized scores. The optimality gap is the mean amount by "
+        "which scores are below 1.",
+        f"Intervals are {LEVEL:.0%} percentile bootstrap intervals of {REPLICATES:,} replicates; seeds are resampled "
+        "within each environment (Agarwal et al. 2021, arXiv:2108.13264). The probability of improvement is Mann and "
+        "Whitney’s U divided by the number of pairs of runs.",
+        "A side is called significantly better only if the interval of the difference of interquartile means does not "
+        "contain 0 and the interval of the probability of improvement does not contain 0.5. With several environments, "
+        "this is tested on each of them and on the scores over all of them. The intervals of single environments are "
+        "wider (Bonferroni), so that all of them together contain the true values with a probability of 95 %.",
     ]
     if pairs:
         luck = "; ".join(f"{p.first} and {p.second}: correlation {p.correlation:+.2f}" for p in pairs)
-        words.append(f"Sides with the same seeds are drawn in pairs, so that luck they share cancels ({luck}).")
+        words.append(
+            f"Sides with the same seeds are resampled in pairs, so that shared effects of a seed cancel ({luck})."
+        )
     return "".join(f"<p>{escape(sentence)}</p>" for sentence in words)
 
 

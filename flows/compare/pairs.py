@@ -1,4 +1,4 @@
-"""Two sides against each other: by how much their interquartile means differ, and how often a run beats one."""
+"""Pairwise comparison of sides: difference of the interquartile means, and probability of improvement."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Values = Mapping[str, Mapping[str, NDArray[np.float64]]]  # side -> task -> retu
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sides against each other.
+    """Comparison of two sides.
 
     Attributes:
-        first: name of one.
-        second: name of the other.
-        difference: IQM of the first minus that of the second; returns, over several environments scores.
-        improvement: the probability that a run of the first beats one of the second.
-        paired: whether seeds were drawn in pairs.
-        correlation: of the pairs; None where they are none.
+        first: name of the first side.
+        second: name of the second side.
+        difference: IQM of the first minus IQM of the second side, in returns; in scores over several environments.
+        improvement: probability that a run of the first side is better than a run of the second side.
+        paired: True if seeds were resampled in pairs.
+        correlation: correlation of the paired values; None if not paired.
     """
 
     first: str
@@ -39,7 +39,7 @@ class Pair:
     correlation: float | None
 
     def upright(self) -> Pair:
-        """Pair with the side ahead, by the difference, as the first."""
+        """Return the pair with the side that has the higher IQM as the first."""
         if self.difference.value >= 0:
             return self
         difference, chance = self.difference, self.improvement
@@ -53,7 +53,7 @@ class Pair:
 
     @property
     def better(self) -> str | None:
-        """The side that is better beyond the noise: by the difference and by the probability; None where neither is."""
+        """The significantly better side, according to both difference and probability of improvement, or None."""
         if not (self.difference.beyond(0.0) and self.improvement.beyond(0.5)):
             return None
         ahead = self.difference.low > 0
@@ -68,15 +68,15 @@ def pairs_of(
     level: float,
     rng: np.random.Generator,
 ) -> list[Pair]:
-    """Every two sides, on some of the environments.
+    """Compare every two sides on some of the environments.
 
     Args:
-        chosen: the runs that count.
-        tasks: on one the figures are of returns, over several of scores.
-        scales: of each.
-        values: what runs came to.
-        level: of the intervals.
-        rng: draws.
+        chosen: the compared runs.
+        tasks: the environments; the pairs contain returns for one environment, scores for several.
+        scales: scale of each environment.
+        values: returns of the runs.
+        level: confidence level of the intervals.
+        rng: random generator of the bootstrap.
 
     Returns:
         The pairs, in the order of the sides.
@@ -105,6 +105,6 @@ def _pair(
 
 
 def _same_seeds(first: Sequence[Record], second: Sequence[Record]) -> bool:
-    """Tell whether the n-th run of one has the seed of the n-th of the other, and no other has it."""
+    """Return True if both sides have the same seeds in the same order, each seed once."""
     seeds = [record.seed for record in first]
     return len(seeds) == len(set(seeds)) and seeds == [record.seed for record in second]

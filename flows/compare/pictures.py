@@ -1,4 +1,4 @@
-"""The pictures of a comparison."""
+"""Pictures of a comparison."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from rlcore.store.series import CPU, WALL
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEVELS = 101  # of the performance profile
-LONGEST = 34  # letters of a side's name
+LEVELS = 101  # points of the performance profile
+LONGEST = 34  # maximal number of characters of a side's name in a legend
 
 
 def draw(made: Comparison) -> Iterator[Picture]:
-    """Every picture that the comparison has figures for."""
+    """Yield every picture for which the comparison has data."""
     with drawing():
         yield from _learning(made)
         yield from (_aggregates(made), _improvement(made), _profile(made))
 
 
 def colour(made: Comparison, side: str) -> str:
-    """A side's colour; beyond the eighth they come again."""
+    """Return a side's color; the eight colors repeat."""
     return COLOURS[list(made.selection.counted).index(side) % len(COLOURS)]
 
 
@@ -40,26 +40,26 @@ def _learning(made: Comparison) -> Iterator[Picture]:
     sides = list(made.selection.counted)
     if len(made.tasks) > 1:
         found = {side: curves.against_budget(made, side) for side in sides}
-        title = f"{ALL}, score against share of the budget"
-        yield from _curves(found, "curve_all", title, "share of algo.total_steps", "score")
+        title = f"{ALL}: score by fraction of the budget"
+        yield from _curves(found, "curve_all", title, "fraction of algo.total_steps", "score")
     for number_, task in enumerate(made.tasks):
         mark = f"_{number_ + 1}" if len(made.tasks) > 1 else ""
         by_steps = {side: curves.against_steps(made, side, task) for side in sides}
-        yield from _curves(by_steps, f"curve_steps{mark}", f"{task}, against policy steps", "policy steps", "return")
+        yield from _curves(by_steps, f"curve_steps{mark}", f"{task}: return by policy steps", "policy steps", "return")
         for clock, stem, time in ((WALL, "curve_time", "wall time"), (CPU, "curve_cpu", "processor time")):
             by_time = {side: curves.against_time(made, side, task, clock) for side in sides}
-            yield from _curves(by_time, stem + mark, f"{task}, against {time}", "seconds", "return")
+            yield from _curves(by_time, stem + mark, f"{task}: return by {time}", "seconds", "return")
 
 
 def _curves(found: Mapping[str, Curve | None], stem: str, title: str, x: str, y: str) -> Iterator[Picture]:
-    """Nothing where a run says too little for it."""
+    """Yield the picture of the curves, unless a run has too few points."""
     known = {side: curve for side, curve in found.items() if curve is not None}
     if len(known) == len(found):
         yield curves_picture(known, stem, title, x, y)
 
 
 def curves_picture(found: Mapping[str, Curve], stem: str, title: str, x: str, y: str) -> Picture:
-    """Each side's runs, interquartile mean and band, with the sides' colours in their order."""
+    """Draw each side's runs, interquartile mean and band; the order of the sides determines their colors."""
     figure, axes = new_figure()
     for tone, (side, curve) in zip(itertools.cycle(COLOURS), found.items(), strict=False):
         for steps, values, _ in curve.runs:
@@ -72,7 +72,7 @@ def curves_picture(found: Mapping[str, Curve], stem: str, title: str, x: str, y:
 
 
 def _aggregates(made: Comparison) -> Picture:
-    """Four panels below each other would be long on a phone: two by two, a row a side in each."""
+    """Draw the four aggregates in two rows of two panels, which fits a phone; each panel has one row for each side."""
     where = ALL if len(made.tasks) > 1 else made.tasks[0]
     sides = list(made.aggregates[where])
     figure, panels = new_figure(rows=2, columns=2, height=1.2 + 0.75 * len(sides))
@@ -82,8 +82,8 @@ def _aggregates(made: Comparison) -> Picture:
         _intervals(axes, figures, [colour(made, side) for side in sides], digits=2 if unit == "score" else None)
         axes.set_title(f"{NAMES[name]} ({unit})", fontsize=10.5, color=INK, loc="left")
     legend(figure, {short(side): colour(made, side) for side in sides})
-    caption = f"{where}: {made.measure.words}. Bars are 95 % intervals; of the gap, less is better."
-    return picture(figure, "aggregates", "At the end of training", caption)
+    caption = f"{where}: {made.measure.words}. Bars are 95 % intervals; a smaller optimality gap is better."
+    return picture(figure, "aggregates", "Results after training", caption)
 
 
 def _improvement(made: Comparison) -> Picture:
@@ -96,7 +96,8 @@ def _improvement(made: Comparison) -> Picture:
     axes.set_yticks(rows, [f"{short(p.first, 22)}\nover {short(p.second, 22)}" for p in pairs], color=INK)
     axes.set_xlabel("probability", color=INK)
     caption = (
-        f"That a run of one side ends above a run of the other; {100 * made.level:.3g} % intervals. 0.5: no difference."
+        "Probability that a run of one side is better than a run of the other, with "
+        f"{100 * made.level:.3g} % intervals. 0.5: no difference."
     )
     return picture(figure, "improvement", "Probability of improvement", caption)
 
@@ -114,19 +115,19 @@ def _profile(made: Comparison) -> Picture:
         axes.fill_between(levels, band.low, band.high, color=colour(made, side), alpha=0.22, linewidth=0, step="mid")
         axes.step(levels, band.value, where="mid", color=colour(made, side), linewidth=2.0, label=short(side))
     axes.set_ylim(-0.02, 1.02)
-    label(figure, axes, "score" if several else "return", "share of runs above")
-    caption = "Performance profile: the share of runs that end above each value, 95 % bands; higher is better."
-    return picture(figure, "profile", "How many runs come how far", caption)
+    label(figure, axes, "score" if several else "return", "fraction of runs above")
+    caption = "Fraction of runs whose value is above each level, with 95 % bands; higher is better."
+    return picture(figure, "profile", "Performance profile", caption)
 
 
 def short(name: str, longest: int = LONGEST) -> str:
-    """A name cut in its middle where it is too long for a legend."""
+    """Shorten a name in the middle if it is too long for a legend."""
     half = (longest - 1) // 2
     return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
 
 
 def _intervals(axes: Axes, figures: Sequence[Interval], tones: Sequence[str], digits: int | None = None) -> None:
-    """One row each: the interval as a bar, the estimate as a mark with its number."""
+    """Draw one row for each interval: a bar, and a mark with its number for the estimate."""
     for row, (figure, tone) in enumerate(zip(figures, tones, strict=True)):
         axes.plot([figure.low, figure.high], [row, row], color=tone, linewidth=7, alpha=0.4, solid_capstyle="butt")
         axes.plot([figure.value], [row], marker="|", markersize=13, markeredgewidth=2.4, color=tone)

@@ -1,4 +1,4 @@
-"""Facts that a comparison knows of a run: from its directory, or from MLflow where that is not on this machine."""
+"""Record of a run for comparisons, read from its directory or, if that is not on this machine, from MLflow."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 DONE = ("finished", "stopped_early")
 NOT_FINITE = "not finite"
-OLD_BASELINE = "Evaluation/baseline_mean"  # earlier versions have logged it in MLflow by this name
+OLD_BASELINE = "Evaluation/baseline_mean"  # name of the baseline in MLflow in earlier versions
 READ = (WHILE_TRAINING["greedy"], FINAL["greedy"], RETURN, BASELINE, *CLOCKS)
-# Of the keys that say what the returns are of; runs that differ in one of these have another task.
+# Prefixes of keys that change what returns mean; runs that differ in one of them have different tasks.
 TASK = ("env.action_repeat", "env.mask_velocities", "env.max_episode_steps", "env.wrapper")
 
 
 @dataclass(frozen=True)
 class Record:
-    """One run.
+    """Record of a run.
 
     Attributes:
-        place: its folder as one would type it, or `mlflow:<run id>`.
-        run_id: its identity.
-        status: finished, stopped_early, dry_run, interrupted, failed; training; broken off without a word; NOT_FINITE
-            where it ended with a return that is no number.
-        config: every key, flat, as text.
-        commit: of its code, with `+` where files were changed.
-        machine: its processor or GPU, "" where that is not known.
-        lines: metric -> points, of READ.
-        final: the last evaluation's greedy mean return; None before it.
-        effort: updates, wall_s and cpu_s of training, as far as they are known.
-        typed: the overrides it was made from.
+        place: its folder, relative to the current folder if possible, or `mlflow:<run id>`.
+        run_id: its unique id.
+        status: "finished", "stopped_early", "dry_run", "interrupted" or "failed"; "training"; "broken off" if it has
+            ended without a status in its log; NOT_FINITE if it is finished but has returns that are not finite.
+        config: all keys, flat, as text.
+        commit: commit of the code, with `+` if files were changed.
+        machine: name of its processor or GPU, "" if unknown.
+        lines: metric -> points, for the metrics in READ.
+        final: greedy mean return of the final evaluation, or None.
+        effort: updates, wall_s and cpu_s of training, as far as known.
+        typed: the overrides of the command line that created the run.
     """
 
     place: str
@@ -61,52 +61,52 @@ class Record:
 
     @property
     def done(self) -> bool:
-        """True where the run was trained to its end."""
+        """True if the run was trained to its end."""
         return self.status in DONE
 
     @property
     def seed(self) -> int:
-        """Root of its random streams."""
+        """Seed of the run."""
         return int(self.config["seed"])
 
     @property
     def budget(self) -> int:
-        """Policy steps that it was given."""
+        """Planned policy steps, `algo.total_steps`."""
         return int(self.config["algo.total_steps"])
 
     @property
     def task(self) -> str:
-        """Environment of the run, with the settings that make another task of it."""
+        """Environment of the run, with settings that change the meaning of returns."""
         return task_of(self.config)
 
     @property
     def policy_steps(self) -> int:
-        """Policy steps at its last point."""
+        """Policy steps of its last point."""
         return max((line[-1][0] for line in self.lines.values() if line), default=0)
 
     @property
     def evaluations(self) -> Line:
-        """Greedy evaluations while training."""
+        """Greedy evaluations during training."""
         return self.lines.get(WHILE_TRAINING["greedy"], Line())
 
     @property
     def training(self) -> Line:
-        """The return of the episodes of training."""
+        """Returns of training episodes."""
         return self.lines.get(RETURN, Line())
 
     def clock(self, name: str) -> Line:
-        """Seconds of training against policy steps, by one of `CLOCKS`."""
+        """Return seconds of training by policy steps, measured by one of `CLOCKS`."""
         return self.lines.get(name, Line())
 
     @property
     def baseline(self) -> float | None:
-        """The random policy's mean return on this environment."""
+        """Mean return of the random policy on this environment, or None."""
         line = self.lines.get(BASELINE)
         return line[-1][1] if line else None
 
 
 def task_of(config: Mapping[str, str]) -> str:
-    """The environment of a flat config, with the settings that make another task of it: returns of one are alike."""
+    """Return the task of a flat config: the environment's id and settings that change the meaning of returns."""
     usual = {"env.action_repeat": "1", "env.mask_velocities": "false", "env.max_episode_steps": "null"}
     others = {key: value for key, value in config.items() if key.startswith(TASK) and value != usual.get(key, "{}")}
     settings = ", ".join(f"{key.removeprefix('env.')}={value}" for key, value in sorted(others.items()))
@@ -134,7 +134,7 @@ def from_directory(run: RunDirectory) -> Record:
 
 
 def from_mlflow(client: MlflowClient, found: Run) -> Record:
-    """Read a record from MLflow, and from the run's directory where that is here."""
+    """Read a record from MLflow, or from the run's directory if it exists on this machine."""
     folder = tag_value(found.data.tags, "run_dir")
     if folder and RunDirectory(folder).config.exists():
         run = RunDirectory(folder)
@@ -166,14 +166,14 @@ def from_mlflow(client: MlflowClient, found: Run) -> Record:
 
 
 def _status(run: RunDirectory, log: History) -> str:
-    """Standing of a run: as its log says, and where that says nothing, whether a process leads it."""
+    """Return the status in the log; without one, "training" if a process holds the run's lock, else "broken off"."""
     if log.ended:
         return log.ended["status"]
     return "training" if run.is_taken() else "broken off"
 
 
 def _judge(status: str, found: Mapping[str, Line], final: float | None) -> str:
-    """Standing of a run for a comparison: one that was trained to its end may have come to no number."""
+    """Return the status of a run, or NOT_FINITE if it is finished but has values that are not finite."""
     finite = all(math.isfinite(value) for line in found.values() for _, value in line)
     return NOT_FINITE if status in DONE and not (finite and math.isfinite(final or 0.0)) else status
 
@@ -192,7 +192,7 @@ def _effort(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _summary(client: MlflowClient, run_id: str) -> dict[str, Any]:
-    """The summary that the mirror keeps with a run, or nothing before its end."""
+    """Return the summary that MLflow stores with a run; empty before its end."""
     if not any(file.path == "summary.json" for file in client.list_artifacts(run_id)):
         return {}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""A comparison written down: index.html, the pictures, runs.csv, points.csv, compare.json."""
+"""Files of a comparison: index.html, the pictures, runs.csv, points.csv and compare.json."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POINT_COLUMNS = ["side", "environment", "seed", "run", "metric", "policy_steps",
 
 
 class Report(NamedTuple):
-    """A comparison, what it comes to, its pictures, and the folder that has it all."""
+    """Comparison with its verdict, pictures and folder."""
 
     made: Comparison
     verdict: Verdict
@@ -50,32 +50,29 @@ def report(
     threshold: float | None = None,
     tell: Tell = lambda done: None,
 ) -> Report:
-    """Compare sides and write everything into a folder.
+    """Compare sides and write all files to a folder.
 
     Args:
-        words: the sides, as `flows.compare.gather.gather` takes them.
+        words: the sides, see `flows.compare.gather.gather`.
         out: the folder; files of an earlier comparison in it are replaced.
-        root: folder beneath which groups are looked for.
-        threshold: as for `flows.compare.result.compare`.
-        tell: is told how many runs have been read and pictures drawn.
+        root: folder that is searched for groups.
+        threshold: see `flows.compare.result.compare`.
+        tell: called with progress messages about runs read and pictures drawn.
 
     Returns:
         The report.
 
     Raises:
-        UserError: a side is unknown, nothing can be compared, or the folder is another thing.
+        UserError: If a side is unknown, nothing can be compared, or `out` is not a folder.
     """
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--out {out}: there is a file of this name; give a folder")
+        raise UserError(f"--out {out}: is a file; give a folder, which may be new")
     return write(gather(words, root, tell), folder, threshold, tell)
 
 
 def write(sides: list[Side], folder: Path, threshold: float | None = None, tell: Tell = lambda done: None) -> Report:
-    """Compare sides that are gathered and write everything into a folder; arguments as of `report`.
-
-    A `UserError` where nothing can be compared.
-    """
+    """Compare sides and write all files to a folder; see `report`. Raises UserError if nothing can be compared."""
     made = compare(sides, threshold)
     found = verdict(made)
     pictures = []
@@ -91,7 +88,7 @@ def write(sides: list[Side], folder: Path, threshold: float | None = None, tell:
 
 
 def _runs(made: Comparison) -> Iterator[list[Any]]:
-    """Every run of every side, also those that do not count."""
+    """Yield every run of every side, including excluded runs."""
     values = {
         record.run_id: value
         for side, tasks in made.selection.counted.items()
@@ -116,7 +113,7 @@ def _runs(made: Comparison) -> Iterator[list[Any]]:
 
 
 def _points(made: Comparison) -> Iterator[list[Any]]:
-    """The curves of every run: evaluations while training, and returns of training."""
+    """Yield the curves of every run: evaluations during training, and returns of training episodes."""
     for side, r in _all(made):
         wall, cpu = (dict(r.clock(name)) for name in CLOCKS)
         for name in (WHILE_TRAINING["greedy"], RETURN):

@@ -1,4 +1,4 @@
-"""All figures of a comparison: aggregates, pairs of sides, thresholds, cost, with the intervals that belong to them."""
+"""Numbers of a comparison with their intervals: aggregates, pairs of sides, steps to a threshold, cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flows.compare.statistics import Interval
 ALL = "all environments"
 AGGREGATES = {"iqm": statistics.iqm, "mean": statistics.mean, "median": statistics.median}
 EFFORT = ("policy_steps", "updates", "wall_s", "cpu_s")
-NEAR = 0.9  # the default threshold, of the way from 0 to 1, where Gymnasium names none
+NEAR = 0.9  # default threshold as a score, if Gymnasium defines no threshold for the environment
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,22 @@ class Comparison:
     """Result of comparing sides.
 
     Attributes:
-        sides: as they were named.
-        selection: which runs count.
-        measure: what a run's value is.
-        scales: task -> returns as scores.
+        sides: the sides, as they were given.
+        selection: the compared runs.
+        measure: definition of a run's value.
+        scales: task -> conversion of returns to scores.
         values: side -> task -> returns [N], in the order of the selection's runs.
-        aggregates: task (and ALL, of scores, where there are several) -> side -> name -> figure.
-        level: of the pairs' intervals: 95 %, of several pairs all together.
+        aggregates: task -> side -> name -> interval, in returns; with several tasks also ALL, in scores. The
+            optimality gap is always in scores.
+        level: confidence level of the intervals of `pairs`; 95 % for all pairs together.
         pairs: every two sides, over all environments.
-        task_level: of the intervals of `by_task`: 95 %, of all pairs on all environments together.
-        by_task: task -> every two sides on it, in returns; empty where there is one environment.
+        task_level: confidence level of the intervals of `by_task`; 95 % for all pairs and environments together.
+        by_task: task -> every two sides on this task, in returns; empty if there is one environment.
         thresholds: task -> return.
-        arrivals: task -> side -> policy steps of each run at the threshold, None where it was not reached.
-        cost: task -> side -> what of EFFORT is known, the mean over runs.
-        config: key -> side -> values, where sides differ.
-        notes: what a reader must know.
+        arrivals: task -> side -> policy steps of each run at the threshold, None if it was not reached.
+        cost: task -> side -> mean over runs of those quantities in EFFORT that all runs have.
+        config: key -> side -> values, for keys in which sides differ.
+        notes: remarks for the reader.
     """
 
     sides: list[Side]
@@ -63,11 +64,11 @@ class Comparison:
 
     @property
     def tasks(self) -> list[str]:
-        """The environments compared on."""
+        """Environments of the comparison."""
         return self.selection.tasks
 
     def normalise(self, side: str) -> list[NDArray[np.float64]]:
-        """A side's scores, an array [N] for each environment."""
+        """Return a side's scores, an array [N] for each environment."""
         return [self.scales[task].score(self.values[side][task]) for task in self.tasks]
 
 
@@ -76,13 +77,14 @@ def compare(sides: list[Side], threshold: float | None = None) -> Comparison:
 
     Args:
         sides: two or more.
-        threshold: a return, over several environments a score between random (0) and solved (1); None = solved.
+        threshold: a return; with several environments a score between random (0) and solved (1). None uses the return
+            at which the environment is solved.
 
     Returns:
-        The comparison, the same of the same runs.
+        The comparison; the same runs give the same result.
 
     Raises:
-        UserError: there is nothing that can be compared.
+        UserError: If nothing can be compared.
     """
     chosen = select(sides)
     measure, notes = scores.measure(chosen)
@@ -133,7 +135,7 @@ def _threshold(scale: scores.Scale, threshold: float | None, several: bool) -> f
 def _aggregates(
     tasks: Sequence[str], scales: dict[str, scores.Scale], values: dict[str, Any], rng: np.random.Generator
 ) -> dict[str, dict[str, dict[str, Interval]]]:
-    """Of each environment in returns, of all together in scores; the gap always in scores."""
+    """Compute the aggregates: returns for each environment, scores over all; the optimality gap always in scores."""
     made: dict[str, dict[str, dict[str, Interval]]] = {}
     for task in tasks:
         made[task] = {
@@ -154,7 +156,7 @@ def _gap(normalised: Sequence[NDArray[np.float64]], rng: np.random.Generator) ->
 
 
 def _cost(records: Sequence[Record]) -> dict[str, float]:
-    """The mean over runs of what training took; without what not every run says."""
+    """Return the mean cost of a run; quantities that are unknown for some runs are omitted."""
     of: dict[str, Callable[[Record], float | None]] = {name: lambda r, name=name: r.effort.get(name) for name in EFFORT}
     of["policy_steps"] = lambda r: float(r.policy_steps)
     known = {name: [take(record) for record in records] for name, take in of.items()}
@@ -164,7 +166,7 @@ def _cost(records: Sequence[Record]) -> dict[str, float]:
 
 
 def _config(chosen: Selection) -> dict[str, dict[str, list[str]]]:
-    """Keys whose values are not the same on every side."""
+    """Return key -> side -> values, for keys in which sides differ."""
     runs = {name: [r for records in tasks.values() for r in records] for name, tasks in chosen.counted.items()}
     found: dict[str, dict[str, list[str]]] = {}
     for key in differing(record for records in runs.values() for record in records):

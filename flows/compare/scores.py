@@ -1,4 +1,4 @@
-"""Worth of a run: its return at the end, the same between random and solved, and when it reached a threshold."""
+"""Value of a run: its return after training, the normalized score, and the policy steps to a threshold."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from flows.compare.selection import Selection
 from rlcore.errors import UserError
 from rlcore.store.series import Line
 
-LAST = 3  # evaluations, or a tenth of them where that is more
+LAST = 3  # minimal number of evaluations that are averaged; a tenth of them if that is more
 FINAL = "greedy mean return of the final evaluation"
-LATE = f"mean of the last evaluations while training (a tenth of them, {LAST} at least; greedy)"
-LATE_TRAINING = f"mean return of the last windows of training (a tenth of them, {LAST} at least; sampled actions)"
+LATE = f"mean of the last greedy evaluations during training (the last tenth, at least {LAST})"
+LATE_TRAINING = f"mean return of the last logged training episodes (the last tenth of points, at least {LAST})"
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Quantity that is measured, the same of every run.
+    """Definition of a run's value and curve, the same for all runs.
 
     Attributes:
-        words: what the value of a run is.
-        value: of a run.
-        curve: what of a run is drawn along training.
-        curve_words: its name.
+        words: description of the value.
+        value: returns the value of a run.
+        curve: returns the learning curve of a run.
+        curve_words: description of the curve.
     """
 
     words: str
@@ -40,73 +40,74 @@ class Measure:
 
 @dataclass(frozen=True)
 class Scale:
-    """Returns of an environment as scores: 0 at `low`, 1 at `high`; why these, in words."""
+    """Conversion of an environment's returns to scores: 0 at `low`, 1 at `high`; `words` describes both."""
 
     low: float
     high: float
     words: str
-    solved: float | None  # the return at which the environment's registration calls it solved
+    solved: float | None  # `reward_threshold` of the environment in Gymnasium's registry
 
     def score(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns [...] as scores [...]."""
+        """Convert returns [...] to scores [...]."""
         return (returns - self.low) / (self.high - self.low)
 
     def back(self, score: float) -> float:
-        """A score as a return."""
+        """Convert a score to a return."""
         return self.low + score * (self.high - self.low)
 
 
 def measure(selection: Selection) -> tuple[Measure, list[str]]:
-    """Choose what every run that counts can be measured by, and what a reader must know of the choice.
+    """Choose the measure that all compared runs have; return it and notes for the reader.
 
-    The final evaluation where all runs have one: it is of many episodes on seeds of its own. It judges the checkpoint
-    that was best while training, the last evaluations the latest one, so that the two are never mixed. A `UserError`
-    names a run that has no return at all.
+    The measure is the final evaluation if all runs have one, because it has many episodes on its own seeds. It
+    evaluates the checkpoint that was best during training, while the last evaluations during training evaluate the
+    latest policy. The two are therefore never mixed. Raises UserError if a run has no returns.
     """
     runs = [record for task in selection.tasks for record in selection.records(task)]
     judged = all(len(record.evaluations) >= 2 for record in runs)
     curve: Callable[[Record], Line] = (lambda r: r.evaluations) if judged else (lambda r: r.training)
     name = "greedy evaluation" if judged else "training, sampled actions"
     notes = (
-        [] if judged else ["Not every run was evaluated twice while training: curves are of training's own episodes."]
+        [] if judged else ["Some runs have fewer than two evaluations, so curves show returns of training episodes."]
     )
     without = sum(record.final is None for record in runs)
     if not without:
         return Measure(FINAL, lambda r: float(r.final or 0.0), curve, name), notes
     if mute := next((record for record in runs if not curve(record)), None):
-        raise UserError(f"{mute.place}: it ended without an evaluation or a return in its log; take it out of its side")
+        raise UserError(f"{mute.place}: this run has no evaluation and no return in its log; remove it from its side")
     notes.append(
-        f"{without} of {len(runs)} runs have no final evaluation, so none is used: {LATE if judged else LATE_TRAINING}."
+        f"{without} of {len(runs)} runs have no final evaluation, so this value is used for all runs: "
+        f"{LATE if judged else LATE_TRAINING}."
     )
     return Measure(LATE if judged else LATE_TRAINING, lambda r: late(curve(r)), curve, name), notes
 
 
 def late(line: Line) -> float:
-    """The mean of a line's last tenth, of `LAST` points at least."""
+    """Return the mean of a line's last tenth, but of at least `LAST` points."""
     return float(np.mean([value for _, value in line[-max(LAST, math.ceil(len(line) / 10)) :]]))
 
 
 def scale(selection: Selection, task: str, found: Measure) -> Scale:
-    """The scale of an environment: from the random policy to what Gymnasium calls solved, else to the best run here."""
+    """Return the scale of an environment: from the random policy to Gymnasium's threshold, or to the best run here."""
     runs = list(selection.records(task))
     values = [found.value(run) for run in runs]
     random = [run.baseline for run in runs if run.baseline is not None]
     low = float(np.mean(random)) if random else min(values)
     solved = _find_solved_return(runs[0].config["env.id"])
     high = max(values) if solved is None or solved <= low else solved
-    high = high if high > low else low + 1.0  # nobody does better than random: distances in the unit of the return
-    words = f"0 is {'the random policy' if random else 'the worst run here'} ({low:.4g}), "
-    words += f"1 is {'solved, by Gymnasium’s own threshold' if high == solved else 'the best run here'} ({high:.4g})"
+    high = high if high > low else low + 1.0  # no run is better than random: scores are differences of returns
+    words = f"score 0 is {'the random policy' if random else 'the worst run here'} ({low:.4g}), "
+    words += f"score 1 is {'Gymnasium’s threshold for solved' if high == solved else 'the best run here'} ({high:.4g})"
     return Scale(low, high, words, solved if high == solved else None)
 
 
 def find_crossing(line: Line, threshold: float) -> int | None:
-    """Policy steps at the first point at or above a threshold; None where none is."""
+    """Return the policy steps of the first point at or above a threshold, or None."""
     return next((steps for steps, value in line if value >= threshold), None)
 
 
 def _find_solved_return(env_id: str) -> float | None:
     try:
         return gymnasium.spec(env_id).reward_threshold
-    except gymnasium.error.Error:  # of a plugin that is not named now
+    except gymnasium.error.Error:  # e.g. an environment of a plugin that is not loaded
         return None

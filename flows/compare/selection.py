@@ -1,4 +1,4 @@
-"""Select the runs that count, their environments, and what stands in the way of ranking; nothing is mixed silently."""
+"""Selection of the compared runs and environments, and of the reasons not to rank sides."""
 
 from __future__ import annotations
 
@@ -14,29 +14,27 @@ from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError
 
-FEWEST = 10  # finished seeds of a side on an environment, below which nothing is ranked
-WORST = {
-    "failed": "that failed",
-    NOT_FINITE: "whose returns are not finite",
-}  # states that are results, of the worst kind
+FEWEST = 10  # minimal number of finished seeds of a side on an environment for a ranking
+# States that are bad results, so excluding these runs would make their side look better.
+WORST = {"failed": "that failed", NOT_FINITE: "with returns that are not finite"}
 NOT_AGAIN = ("seed=", "group=", "run_name=", "run_dir=", "root_dir=")  # overrides of one run, not of its configuration
-# Bookkeeping that decides all the same where a run ends or what its evaluations are.
+# Keys that do not affect learning but determine when a run ends or what its evaluations are.
 DECIDING = ("early_stop.", "evaluation.")
 APART = frozenset(a.key for a in arguments(RunConfig) if not a.learning and not a.key.startswith(DECIDING)) | {"seed"}
-WITHIN = tuple(f"{key}." for key in APART)  # of mappings, as metric.logger.tags
+WITHIN = tuple(f"{key}." for key in APART)  # prefixes of keys in mappings such as metric.logger.tags
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Selection of what is compared.
+    """Selection of the compared runs.
 
     Attributes:
-        tasks: environments that every side has finished runs of.
-        counted: side -> task -> its runs, by seed.
-        left_out: (side, run, why).
-        notes: what a reader must know, in sentences.
-        obstacles: why no ranking is made, in sentences; none where one is.
-        commands: what removes the obstacles.
+        tasks: environments on which every side has finished runs.
+        counted: side -> task -> compared runs, ordered by seed.
+        left_out: (side, run, reason) of excluded runs.
+        notes: remarks for the reader, as sentences.
+        obstacles: reasons not to rank sides, as sentences; empty if they can be ranked.
+        commands: commands that remove the obstacles.
     """
 
     tasks: list[str]
@@ -47,13 +45,13 @@ class Selection:
     commands: list[str] = field(default_factory=list)
 
     def records(self, task: str) -> Iterator[Record]:
-        """The runs that count on an environment, of all sides."""
+        """Yield the compared runs of all sides on an environment."""
         for side in self.counted.values():
             yield from side[task]
 
 
 def select(sides: Sequence[Side]) -> Selection:
-    """Choose what is compared; a `UserError` where nothing can be."""
+    """Select the runs to compare; raise UserError if nothing can be compared."""
     made = Selection(_common_tasks(sides), {})
     for side in sides:
         made.counted[side.name] = {task: _count(side, task, made) for task in made.tasks}
@@ -68,7 +66,7 @@ def select(sides: Sequence[Side]) -> Selection:
 
 
 def differing(records: Iterable[Record]) -> dict[str, list[str]]:
-    """Keys that decide something and in which runs differ -> the values, most frequent first; never their seed."""
+    """Return key -> values, most frequent first, for keys in which runs differ; keys without effect are ignored."""
     runs = list(records)
     keys = {key for run in runs for key in run.config if key not in APART and not key.startswith(WITHIN)}
     values = {key: Counter(run.config.get(key, "not there") for run in runs) for key in sorted(keys)}
@@ -80,25 +78,26 @@ def _common_tasks(sides: Sequence[Side]) -> list[str]:
     if empty := next((side for side in sides if not tasks[side.name]), None):
         states = ", ".join(f"{count} {state}" for state, count in Counter(r.status for r in empty.records).items())
         raise UserError(
-            f"{empty.name}: no finished run among {len(empty.records)} ({states}); `shepherd resume RUN` ends one"
+            f"{empty.name}: none of its {len(empty.records)} runs is finished ({states}); finish runs with "
+            "`shepherd resume RUN`"
         )
     common = [task for task in tasks[sides[0].name] if all(task in of for of in tasks.values())]
     if not common:
         each = "; ".join(f"{name} has {', '.join(of)}" for name, of in tasks.items())
-        raise UserError(f"no environment that all sides were trained on: {each}")
+        raise UserError(f"the sides have no environment in common: {each}")
     return common
 
 
 def _count(side: Side, task: str, made: Selection) -> list[Record]:
-    """The finished runs of a task by seed, each seed of a configuration once: the same seed again is the same run."""
+    """Return the finished runs of a task by seed; of several runs with the same seed and configuration only one."""
     runs: list[Record] = []
     again: list[Record] = []
     for record in sorted((r for r in side.records if r.done and r.task == task), key=lambda r: (r.seed, r.place)):
         known = any(record.seed == other.seed and not differing([record, other]) for other in runs)
         (again if known else runs).append(record)
-    made.left_out.extend((side.name, r, f"seed {r.seed} of this configuration counts already") for r in again)
+    made.left_out.extend((side.name, r, f"repeats seed {r.seed} of this configuration") for r in again)
     if again:
-        made.notes.append(f"{side.name}: {_runs(len(again))} of a seed that counts already, not counted again.")
+        made.notes.append(f"{side.name}: {_runs(len(again))} excluded, because of a repeated seed.")
     return runs
 
 
@@ -106,17 +105,17 @@ def _leave_out(side: Side, made: Selection) -> None:
     unfinished = [record for record in side.records if not record.done]
     made.left_out.extend((side.name, record, record.status) for record in unfinished)
     elsewhere = [record for record in side.records if record.done and record.task not in made.tasks]
-    made.left_out.extend((side.name, record, "not every side has its environment") for record in elsewhere)
+    made.left_out.extend((side.name, record, "not all sides have this environment") for record in elsewhere)
     for task in dict.fromkeys(record.task for record in elsewhere):
-        made.notes.append(f"{side.name} was also trained on {task}, which not every side was; those runs are left out.")
+        made.notes.append(f"{side.name} also has runs on {task}; they are excluded, because not all sides have some.")
     for status, count in Counter(record.status for record in unfinished).items():
         if status not in WORST:
-            made.notes.append(f"{side.name}: {_runs(count)} {status}, not counted.")
+            made.notes.append(f"{side.name}: {_runs(count)} excluded (state: {status}).")
     for status, words in WORST.items():
         if bad := [record.place for record in unfinished if record.status == status]:
             places = f"{', '.join(bad[:3])}{', …' if len(bad) > 3 else ''}"
             made.obstacles.append(
-                f"{side.name} has {_runs(len(bad))} {words} ({places}): to leave them out would flatter it."
+                f"{side.name} has {_runs(len(bad))} {words} ({places}); excluding them would overrate this side."
             )
     going_on = [record for record in unfinished if record.status not in ("training", "dry_run", NOT_FINITE)]
     made.commands.extend(f"shepherd resume {shlex.quote(record.place)}" for record in going_on[:FEWEST])
@@ -127,21 +126,22 @@ def _look_at_configs(made: Selection) -> None:
         for task, records in tasks.items():
             if mixed := {key: values for key, values in differing(records).items() if key != "algo.total_steps"}:
                 made.obstacles.append(
-                    f"{name} mixes configurations on {task}: {_spell(mixed)}; compare each as a group of its own."
+                    f"{name} has runs with different configurations on {task}: {_spell(mixed)}; compare each "
+                    "configuration as a separate group."
                 )
     every = [record for tasks in made.counted.values() for records in tasks.values() for record in records]
     commits = {name: sorted({r.commit for rs in tasks.values() for r in rs}) for name, tasks in made.counted.items()}
     if len({commit for of in commits.values() for commit in of}) > 1:
         each = "; ".join(f"{name}: {', '.join(of)}" for name, of in commits.items())
-        made.notes.append(f"Not all runs were trained by the same code ({each}; + means changed files).")
+        made.notes.append(f"Runs were trained with different versions of the code ({each}; + means changed files).")
     if len(machines := {record.machine for record in every} - {""}) > 1:
         made.notes.append(
-            f"Runs were trained on different machines ({', '.join(sorted(machines))}): times mean little."
+            f"Runs were trained on different machines ({', '.join(sorted(machines))}), so times are not comparable."
         )
 
 
 def _look_at_budgets(made: Selection) -> set[str]:
-    """The tasks on which the budgets differ: there more seeds settle nothing."""
+    """Return the tasks on which the budgets differ; on these, more seeds would not help."""
     unlike: set[str] = set()
     for task in made.tasks:
         budgets = {name: sorted({r.budget for r in tasks[task]}) for name, tasks in made.counted.items()}
@@ -149,17 +149,17 @@ def _look_at_budgets(made: Selection) -> set[str]:
             unlike.add(task)
             each = "; ".join(f"{name} {' and '.join(f'{b:,}' for b in of)}" for name, of in budgets.items())
             made.obstacles.append(
-                f"The budgets on {task} differ (algo.total_steps: {each}): each run is judged at its own end, "
-                "and more steps are no merit; more seeds would not settle it, runs of one budget would."
+                f"The budgets on {task} differ (algo.total_steps: {each}). The value of a run is measured after its "
+                "own budget, so a larger budget is an advantage; compare runs with the same budget."
             )
     return unlike
 
 
 def _look_at_seeds(side: Side, made: Selection, unlike: Collection[str]) -> str:
-    """Below the fewest seeds: how many are missing, and what trains them, with the other sides' seeds first.
+    """Add an obstacle and a training command if a side has fewer than `FEWEST` seeds.
 
-    Gives the name of the group that is to stand for the side then, "" where it keeps its own. Nothing is trained on
-    tasks in `unlike`.
+    The command trains seeds of the other sides first. It is omitted for tasks in `unlike`. Returns the name of the
+    group that replaces the side after this training, "" if the side keeps its name.
     """
     group, more, whole = _place(side)
     renamed = ""
@@ -170,7 +170,8 @@ def _look_at_seeds(side: Side, made: Selection, unlike: Collection[str]) -> str:
             continue
         on = f" on {task}" if len(made.tasks) > 1 else ""
         made.obstacles.append(
-            f"{side.name} has {len(seeds)} finished {'seed' if len(seeds) == 1 else 'seeds'}{on}, {FEWEST} are needed."
+            f"{side.name} has {len(seeds)} finished {'seed' if len(seeds) == 1 else 'seeds'}{on}; "
+            f"a ranking needs {FEWEST}."
         )
         others = sorted((of[task] for name, of in made.counted.items() if name != side.name), key=len, reverse=True)
         theirs = [record.seed for of in others for record in of]
@@ -187,9 +188,10 @@ def _look_at_seeds(side: Side, made: Selection, unlike: Collection[str]) -> str:
 
 
 def _place(side: Side) -> tuple[str, dict[str, str], bool]:
-    """The group that more runs of a side are made in, the settings with it, and whether it is to have them all.
+    """Return the group for further runs of a side, additional settings, and True if the group must repeat all seeds.
 
-    Runs of no group get one: below the side's folder where that finds them, else of all seeds, to stand for the side.
+    If the side has no group, a new group is used. It is in the side's folder if there is one; otherwise the new group
+    trains all seeds and replaces the side.
     """
     if side.group:
         return side.group, {}, False

@@ -1,11 +1,11 @@
 """Statistics of a few runs (Agarwal et al. 2021, "Deep RL at the edge of the statistical precipice", arXiv:2108.13264).
 
-Scores of one side are a list with an array [..., N] for each environment: N seeds behind each other, in front of them
-the places of a curve, if there are any. Every side has the same environments in the same order.
+Scores of one side are a list with an array [..., N] for each environment. The last axis has the N seeds; the axes
+before it are the points of a curve, if there are any. Every side has the same environments in the same order.
 
-An interval is a percentile bootstrap, stratified: seeds are drawn anew within each environment, so that a replicate has
-as many runs of each as there are. With few seeds it is too narrow (docs/comparing.md has figures), which is why nothing
-is ranked on fewer than ten.
+Intervals are stratified percentile bootstrap intervals: seeds are resampled within each environment, so a replicate has
+the same number of runs of each environment as the data. With few seeds these intervals are too narrow
+(docs/comparing.md has numbers), so sides with fewer than ten seeds are not ranked.
 """
 
 from __future__ import annotations
@@ -21,46 +21,49 @@ Scores = Sequence[Array]  # an array [..., N] for each environment
 Aggregate = Callable[[Scores], Array]  # arrays [..., N] -> [...]
 
 LEVEL = 0.95
-REPLICATES = 10_000  # of figures
-BAND_REPLICATES = 2_000  # of bands around curves, whose ends are drawn and not read
+REPLICATES = 10_000  # bootstrap replicates of numbers
+BAND_REPLICATES = 2_000  # bootstrap replicates of bands around curves, which need less precision
 
 
 class Interval(NamedTuple):
-    """An estimate with the ends of its interval; numbers, or arrays along a curve."""
+    """Estimate with the ends of its interval; numbers, or arrays along a curve."""
 
     value: Any
     low: Any
     high: Any
 
     def beyond(self, point: float) -> bool:
-        """Tell whether all of the interval lies on one side of a point."""
+        """Return True if the interval does not contain a point."""
         return bool(self.low > point or self.high < point)
 
 
 def iqm(scores: Scores) -> Array:
-    """Interquartile mean (section 4.3): the mean of all runs but a quarter, rounded down, at either end."""
+    """Compute the interquartile mean (section 4.3): the mean without the lowest and highest quarter (rounded down)."""
     runs = np.sort(np.concatenate(list(scores), axis=-1), axis=-1)
     cut = runs.shape[-1] // 4
     return runs[..., cut : runs.shape[-1] - cut].mean(axis=-1)
 
 
 def mean(scores: Scores) -> Array:
-    """The mean over environments of the means over seeds."""
+    """Compute the mean over environments of the means over seeds."""
     return _means(scores).mean(axis=0)
 
 
 def median(scores: Scores) -> Array:
-    """The median over environments of the means over seeds, as in published tables; of one alone, over seeds."""
+    """Compute the median over environments of the means over seeds; with one environment, the median over seeds."""
     return np.median(_means(scores), axis=0) if len(scores) > 1 else np.median(scores[0], axis=-1)
 
 
 def optimality_gap(scores: Scores) -> Array:
-    """By how much normalised scores fall short of 1, what is above it not counted (section 4.3)."""
+    """Compute the optimality gap (section 4.3): the mean of max(1 - score, 0)."""
     return mean([np.maximum(1.0 - one, 0.0) for one in scores])
 
 
 def share_above(levels: Array) -> Aggregate:
-    """The performance profile (section 4.2): the share of runs above each level [P], the mean over environments."""
+    """Return the performance profile (section 4.2) as an aggregate: fraction of runs above each level [P].
+
+    It is averaged over environments.
+    """
     return lambda scores: mean([one[..., None, :] > levels[:, None] for one in scores])
 
 
@@ -71,7 +74,7 @@ def bootstrap(
     level: float = LEVEL,
     replicates: int = REPLICATES,
 ) -> Interval:
-    """An aggregate with its interval."""
+    """Return an aggregate with its bootstrap interval."""
     drawn = aggregate(_draw(scores, [_rows(one, rng, replicates) for one in scores]))
     return _interval(aggregate(scores), drawn, level)
 
@@ -85,16 +88,16 @@ def difference(
     level: float = LEVEL,
     replicates: int = REPLICATES,
 ) -> Interval:
-    """The first side's aggregate minus the second's.
+    """Return the first side's aggregate minus the second's, with its bootstrap interval.
 
     Args:
-        first: scores of one side.
-        second: scores of the other.
-        aggregate: of which.
-        rng: draws.
-        paired: the n-th run of one side has the seed of the n-th of the other; both are drawn together then.
-        level: of the interval.
-        replicates: how often seeds are drawn anew.
+        first: scores of the first side.
+        second: scores of the second side.
+        aggregate: the aggregate, such as `iqm`.
+        rng: random generator of the bootstrap.
+        paired: True if the n-th runs of both sides have the same seed; they are then resampled together.
+        level: confidence level of the interval.
+        replicates: number of bootstrap replicates.
 
     Returns:
         The difference with its interval.
@@ -112,9 +115,9 @@ def improvement(
     level: float = LEVEL,
     replicates: int = REPLICATES,
 ) -> Interval:
-    """The probability that a run of the first side beats one of the second (section 4.3); arguments as `difference`.
+    """Return the probability of improvement of the first side over the second (section 4.3), with its interval.
 
-    Mann and Whitney's U over N·M, in which a tie counts half; the mean over environments.
+    It is the mean over environments of Mann and Whitney's U / (N·M); a tie counts half. Arguments as in `difference`.
     """
     wins = [np.sign(a[:, None] - b) / 2 + 0.5 for a, b in zip(first, second, strict=True)]  # [N, M]
     rows = _rows_of_both(first, second, rng, paired, replicates)
@@ -126,7 +129,7 @@ def improvement(
 
 
 def correlation(first: Scores, second: Scores) -> float:
-    """Pearson's correlation of pairs of runs, environments centred; 0 where one side does not vary."""
+    """Return Pearson's correlation of pairs of runs, centered within environments; 0 if a side does not vary."""
     a, b = (np.concatenate([one - one.mean() for one in side]) for side in (first, second))
     norm = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / norm if norm > 0 else 0.0
@@ -137,7 +140,7 @@ def _means(scores: Scores) -> Array:
 
 
 def _rows(one: Array, rng: np.random.Generator, replicates: int) -> Array:
-    """Seeds that every replicate has: [R, N]."""
+    """Draw the indices of the seeds of every replicate, [R, N]."""
     return rng.integers(one.shape[-1], size=(replicates, one.shape[-1]))
 
 
@@ -153,12 +156,12 @@ def _rows_of_both(
 
 
 def _draw(scores: Scores, rows: Sequence[Array]) -> list[Array]:
-    """The replicates: arrays [R, ..., N]."""
+    """Return the replicates, arrays [R, ..., N]."""
     return [np.moveaxis(one[..., index], -2, 0) for one, index in zip(scores, rows, strict=True)]
 
 
 def _times(rows: Array, count: int) -> Array:
-    """Number of times that a replicate has each seed: [R, N] of indices -> [R, N] of numbers."""
+    """Count how often each replicate contains each seed: indices [R, N] -> counts [R, N]."""
     return (rows[:, :, None] == np.arange(count)).sum(axis=1).astype(float)
 
 

@@ -1,4 +1,4 @@
-"""The verdict in plain words: who is better, or why that is not said and what would settle it."""
+"""Verdict of a comparison: the better side, or why sides are not ranked and which runs are missing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from flows.compare.selection import FEWEST
 from flows.compare.statistics import Interval
 from flows.report.sentences import number
 
-NOBODY = "no side is better than every other"
-MOST, MOST_TOLD = 3, 12  # environments named in the headline; pairs on one of them that are told of
+NOBODY = "no side is significantly better than every other"
+MOST, MOST_TOLD = 3, 12  # maximal number of environments in the headline, and of sentences about single environments
 GAP = "optimality_gap"
 NAMES = {"iqm": "interquartile mean", "mean": "mean", "median": "median", GAP: "optimality gap"}
 WHY_TEN = (
-    f"Fewer than {FEWEST} seeds a side rank nothing: of three seeds a 95 % interval holds the truth in about 75 of 100 "
-    "studies, of ten in about 94 (docs/comparing.md)."
+    f"A ranking needs at least {FEWEST} seeds on each side: with three seeds, a 95 % interval contains the true value "
+    "in only about 75 % of studies, with ten seeds in about 94 % (docs/comparing.md)."
 )
 
 
@@ -25,11 +25,11 @@ class Verdict(NamedTuple):
     """Verdict of a comparison.
 
     Attributes:
-        ranked: whether sides were ranked at all.
-        best: the side that is better than each other one; None where there is none.
+        ranked: True if sides were ranked.
+        best: the side that is significantly better than every other side, or None.
         headline: the result in one sentence.
-        sentences: figures, or reasons.
-        commands: what would settle it.
+        sentences: numbers, or reasons why sides were not ranked.
+        commands: commands that provide the missing runs.
     """
 
     ranked: bool
@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(made: Comparison) -> Verdict:
-    """The verdict of a comparison."""
+    """Return the verdict of a comparison."""
     chosen = made.selection
     if chosen.obstacles:
         few = any(len({r.seed for r in runs}) < FEWEST for of in chosen.counted.values() for runs in of.values())
@@ -62,7 +62,7 @@ def verdict(made: Comparison) -> Verdict:
 
 
 def _together(level: float, which: str) -> str:
-    return f"Intervals are of {level:.1%} each, so that {which} hold together in 95 %."
+    return f"Each of these intervals has level {level:.1%}, so that {which} together have level 95 %."
 
 
 def _best(names: Sequence[str], pairs: Sequence[Pair]) -> str | None:
@@ -70,7 +70,7 @@ def _best(names: Sequence[str], pairs: Sequence[Pair]) -> str | None:
 
 
 def _headline(made: Comparison) -> str:
-    """The whole, and before it the environments on which sides differ that do not differ so over all of them."""
+    """Return the result over all environments, preceded by environments with a different result."""
     names = list(made.selection.counted)
     other = [
         _clause(names, pairs, f" on {task}")
@@ -78,7 +78,7 @@ def _headline(made: Comparison) -> str:
         if any(pair.better not in (None, all_.better) for pair, all_ in zip(pairs, made.pairs, strict=True))
     ]
     rest = len(other) - MOST
-    more = [f"so it is on {rest} more {'environment' if rest == 1 else 'environments'}"] if rest > 0 else []
+    more = [f"{rest} more {'environment differs' if rest == 1 else 'environments differ'}"] if rest > 0 else []
     said = "; ".join([*other[:MOST], *more, _clause(names, made.pairs, _where(made))])
     return f"{'N' + said[1:] if said.startswith(NOBODY) else said}."
 
@@ -86,16 +86,16 @@ def _headline(made: Comparison) -> str:
 def _clause(names: Sequence[str], pairs: Sequence[Pair], where: str) -> str:
     best = _best(names, pairs)
     if best is not None:
-        return f"{best} is better than {_list_names([name for name in names if name != best])}{where}, beyond the noise"
+        return f"{best} is significantly better than {_list_names([name for name in names if name != best])}{where}"
     found = [(p.better, p.second if p.better == p.first else p.first) for p in pairs if p.better]
     if not found:
-        return f"{_list_names(names)} cannot be told apart{where}"
-    return f"{NOBODY}{where}; {'; '.join(f'{a} is better than {b}' for a, b in found)}"
+        return f"{_list_names(names)} do not differ significantly{where}"
+    return f"{NOBODY}{where}; {'; '.join(f'{a} is significantly better than {b}' for a, b in found)}"
 
 
 def _sentence(made: Comparison, pair: Pair, task: str | None = None) -> str:
-    """A pair's figures, over all environments or on one."""
-    noise, several = f"{'beyond' if pair.better else 'within'} the noise", len(made.pairs) > 1
+    """Return the numbers of a pair as a sentence, over all environments or on one."""
+    noise, several = f"{'a' if pair.better else 'no'} significant difference", len(made.pairs) > 1
     of = [f"on {task}"] if task else ["over all environments"] if made.by_task else []
     start = ", ".join([*([f"{pair.first} and {pair.second}"] if several else []), *of, noise])
     counted = [made.selection.counted[name] for name in (pair.first, pair.second)]
@@ -107,25 +107,25 @@ def _sentence(made: Comparison, pair: Pair, task: str | None = None) -> str:
 
 
 def _figures(made: Comparison, pair: Pair, task: str | None = None) -> str:
-    """IQMs, their difference and the probability of improvement, the side that is ahead first."""
+    """Return IQMs, their difference and the probability of improvement as text, the side with the higher IQM first."""
     pair = pair.upright()
     first, second = pair.first, pair.second
     place = task or (ALL if len(made.tasks) > 1 else made.tasks[0])
     unit, spell = ("score", share) if place == ALL else ("return", spell_figure)
     iqm = [spell(made.aggregates[place][name]["iqm"]) for name in (first, second)]
     return (
-        f"a run of {first} beats one of {second} with probability {share(pair.improvement)}; interquartile mean {unit} "
-        f"{iqm[0]} against {iqm[1]}, difference {spell(pair.difference)}"
+        f"a run of {first} is better than a run of {second} with probability {share(pair.improvement)}; interquartile "
+        f"mean {unit} {iqm[0]} and {iqm[1]}, difference {spell(pair.difference)}"
     )
 
 
 def spell_figure(figure: Interval) -> str:
-    """A figure in returns with its interval, as 493 [480, 500]."""
+    """Format a return with its interval, e.g. 493 [480, 500]."""
     return f"{number(figure.value)} [{number(figure.low)}, {number(figure.high)}]"
 
 
 def share(figure: Interval) -> str:
-    """A share, a probability or a score with its interval."""
+    """Format a fraction, probability or score with its interval."""
     return f"{figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}]"
 
 
@@ -138,7 +138,7 @@ def _list_names(names: Sequence[str]) -> str:
 
 
 def table(made: Comparison) -> tuple[list[str], list[list[str]]]:
-    """The aggregates with their intervals: head and rows; all environments together first."""
+    """Return the aggregates with their intervals as head and rows; rows over all environments come first."""
     rows = []
     for task, sides in sorted(made.aggregates.items(), key=lambda item: item[0] != ALL):
         for side, figures in sides.items():
@@ -149,7 +149,7 @@ def table(made: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def as_markdown(made: Comparison, found: Verdict) -> str:
-    """The verdict and the aggregates, for Prefect's page of a flow run."""
+    """Return the verdict and the aggregates as Markdown, for Prefect's page of a flow run."""
     head, rows = table(made)
     lines = [f"## {found.headline}", "", *(f"- {sentence}" for sentence in [*found.sentences, *made.notes])]
     lines += [f"- `{command}`" for command in found.commands]
@@ -158,7 +158,7 @@ def as_markdown(made: Comparison, found: Verdict) -> str:
 
 
 def as_json(made: Comparison, found: Verdict) -> dict[str, Any]:
-    """The whole comparison as plain values, as compare.json has it."""
+    """Return the whole comparison as plain values, the content of compare.json."""
     chosen = made.selection
     return {
         "verdict": found._asdict(),

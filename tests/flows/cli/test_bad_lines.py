@@ -37,7 +37,7 @@ LINES = [
     ("compare a b --threshold nan", "nan: must be a finite number"),
     ("compare a b --threshold high", "high: must be a finite number"),
     ("compare '' ''", "SIDES: must not be empty"),
-    ("compare a", "a: one side alone"),
+    ("compare a", "a: a comparison needs at least two sides"),
     ("agents ppo", "ppo: unknown argument"),
     ("envs nosuch", "nosuch: no suite and no environment of this name"),
     ("registry nosuch", "invalid choice: 'nosuch'"),

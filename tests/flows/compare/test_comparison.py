@@ -43,7 +43,7 @@ def test_a_side_that_is_better_beyond_the_noise_is_called_better(root: Path, com
     made = compared("low", "high")
     found = verdict(made)
     assert found.ranked and found.best == "high" and found.commands == []
-    assert found.headline == "high is better than low on CartPole-v1, beyond the noise."
+    assert found.headline == "high is significantly better than low on CartPole-v1."
     assert made.aggregates["CartPole-v1"]["low"]["iqm"].value == pytest.approx(scipy.stats.trim_mean(LOW, 0.25))
     (pair,) = made.pairs
     u = scipy.stats.mannwhitneyu(LOW, HIGH).statistic
@@ -58,7 +58,7 @@ def test_sides_within_the_noise_are_not_ranked_apart(root: Path, compared: Compa
     group_of(root, "two", LOW[::-1])
     found = verdict(compared("one", "two"))
     assert found.ranked and found.best is None
-    assert found.headline == "one and two cannot be told apart on CartPole-v1."
+    assert found.headline == "one and two do not differ significantly on CartPole-v1."
 
 
 def test_equal_sides_at_the_ceiling_cannot_be_told_apart(root: Path, compared: Compared) -> None:
@@ -85,7 +85,7 @@ def test_few_seeds_are_refused_with_the_command_that_adds_the_other_sides_seeds(
     group_of(root, "few", LOW[:8], first_seed=20)
     group_of(root, "none", [1.0], first_seed=1)
     made = compared("many", "few", "none")
-    reasons(made, "few has 8 finished seeds", "none has 1 finished seed,")
+    reasons(made, "few has 8 finished seeds", "none has 1 finished seed;")
     found = verdict(made)
     assert any("ten" in sentence for sentence in found.sentences)
     assert found.commands == [
@@ -114,7 +114,7 @@ def test_more_seeds_are_not_proposed_where_budgets_differ(root: Path, compared: 
     group_of(root, "short", LOW[:8])
     group_of(root, "long", LOW[:8], steps=2 * WHOLE)
     made = compared("short", "long")
-    reasons(made, "more seeds would not settle it", "short has 8 finished", "long has 8 finished")
+    reasons(made, "compare runs with the same budget", "short has 8 finished", "long has 8 finished")
     assert made.selection.commands == []
 
 
@@ -127,13 +127,13 @@ def test_runs_that_did_not_end_are_said_and_resumed_before_new_seeds_are_trained
     finished_run(root / "gone", "part", 9, 50.0, status=None, final=False)
     made = compared("full", "part")
     reasons(made, "part has 8 finished seeds")
-    assert "part: 1 run interrupted, not counted." in made.notes
-    assert "part: 1 run broken off, not counted." in made.notes
+    assert "part: 1 run excluded (state: interrupted)." in made.notes
+    assert "part: 1 run excluded (state: broken off)." in made.notes
     assert made.selection.commands == ["shepherd resume runs/cut", "shepherd resume runs/gone"]
     assert made.values["part"]["CartPole-v1"].tolist() == LOW[:8]
     with (root / "gone/.driver").open("w") as lead:  # somebody leads it now
         fcntl.flock(lead, fcntl.LOCK_EX)
-        assert "part: 1 run training, not counted." in compared("full", "part").notes
+        assert "part: 1 run excluded (state: training)." in compared("full", "part").notes
 
 
 def test_a_finished_run_whose_last_stages_were_done_again_is_finished(root: Path, compared: Compared) -> None:
@@ -159,7 +159,7 @@ def test_a_run_whose_returns_are_not_finite_is_a_result_that_is_not_left_out_in_
     run = finished_run(root / "blown", "odd", 10, 5.0)
     run.events.write_text(run.events.read_text().replace('"mean": 5.0', f'"mean": {json.dumps(value)}'))
     made = compared("whole", "odd")
-    reasons(made, "odd has 1 run whose returns are not finite (runs/blown)")
+    reasons(made, "odd has 1 run with returns that are not finite (runs/blown)")
     json.dumps(as_json(made, verdict(made)), allow_nan=False)
     assert not verdict(made).commands  # to resume it would change nothing
 
@@ -170,7 +170,7 @@ def test_the_same_seed_again_counts_once_and_is_said(root: Path, compared: Compa
     finished_run(root / "again", "two", 3, HIGH[3])
     made = compared("one", "two")
     assert len(made.values["two"]["CartPole-v1"]) == 10
-    assert "two: 1 run of a seed that counts already, not counted again." in made.notes
+    assert "two: 1 run excluded, because of a repeated seed." in made.notes
     assert made.pairs[0].paired
 
 
@@ -184,7 +184,8 @@ def test_a_side_of_several_configurations_is_not_ranked(root: Path, compared: Co
     group_of(root, "one", LOW)
     group_of(root, "mixed", HIGH[:5])
     group_of(root, "mixed", HIGH[5:], first_seed=5, algo={"optimizer": {"lr": 0.5}})
-    reasons(compared("one", "mixed"), "mixed mixes configurations on CartPole-v1: algo.optimizer.lr is 0.001 and 0.5")
+    sentence = "mixed has runs with different configurations on CartPole-v1: algo.optimizer.lr is 0.001 and 0.5"
+    reasons(compared("one", "mixed"), sentence)
 
 
 def test_bookkeeping_makes_no_other_configuration(root: Path, compared: Compared) -> None:
@@ -203,7 +204,7 @@ def test_environments_that_not_every_side_has_are_left_out_and_said(root: Path, 
     group_of(root, "one", LOW, env="Acrobot-v1")
     made = compared("one", "two")
     assert made.tasks == ["CartPole-v1"]
-    assert any("one was also trained on Acrobot-v1" in note for note in made.notes)
+    assert any("one also has runs on Acrobot-v1" in note for note in made.notes)
     assert verdict(made).ranked
 
 
@@ -213,15 +214,14 @@ def test_settings_that_make_another_task_are_another_environment(root: Path, com
     with pytest.raises(UserError) as told:
         compared("seen", "masked")
     assert str(told.value) == (
-        "no environment that all sides were trained on: seen has CartPole-v1; "
-        "masked has CartPole-v1 (mask_velocities=true)"
+        "the sides have no environment in common: seen has CartPole-v1; masked has CartPole-v1 (mask_velocities=true)"
     )
 
 
 def test_a_side_without_a_finished_run_is_a_sentence(root: Path, compared: Compared) -> None:
     group_of(root, "one", LOW)
     finished_run(root / "cut", "cut", 1, 1.0, status="interrupted")
-    with pytest.raises(UserError, match=r"cut: no finished run among 1 \(1 interrupted\)"):
+    with pytest.raises(UserError, match=r"cut: none of its 1 runs is finished \(1 interrupted\)"):
         compared("one", "cut")
 
 
@@ -229,7 +229,7 @@ def test_a_finished_run_without_any_return_is_a_sentence(root: Path, compared: C
     group_of(root, "one", LOW)
     (run,) = group_of(root, "two", [1.0], final=False)
     run.events.write_text("".join(line + "\n" for line in run.events.read_text().splitlines() if "wall_s" not in line))
-    with pytest.raises(UserError, match=r"runs/two_CartPole-v1_0: it ended without an evaluation or a return"):
+    with pytest.raises(UserError, match=r"runs/two_CartPole-v1_0: this run has no evaluation and no return"):
         compared("one", "two")
 
 
@@ -286,7 +286,7 @@ def test_several_environments_are_aggregated_in_scores(root: Path, compared: Com
     # CartPole-v1 is solved at 475, Acrobot-v1 at -100: 455 and 400 above the random policies here.
     scores = np.concatenate([(np.array(LOW) - 20) / 455, (np.array(LOW) - 300 + 500) / 400])
     assert made.aggregates[ALL]["one"]["iqm"].value == pytest.approx(scipy.stats.trim_mean(scores, 0.25))
-    assert verdict(made).headline == "two is better than one over 2 environments, beyond the noise."
+    assert verdict(made).headline == "two is significantly better than one over 2 environments."
     curve = against_budget(made, "one")
     assert curve is not None and (curve.x[0], curve.x[-1]) == pytest.approx((1 / 4, 1.0))
 
@@ -300,14 +300,14 @@ def test_environments_on_which_sides_differ_in_opposite_ways_are_told_one_by_one
     made = compared("one", "two")
     found = verdict(made)
     assert found.ranked and found.best is None
-    cart, acrobot = "one is better than two on CartPole-v1", "two is better than one on Acrobot-v1"
-    assert found.headline == (
-        f"{acrobot}, beyond the noise; {cart}, beyond the noise; one and two cannot be told apart over 2 environments."
-    )
+    cart = "one is significantly better than two on CartPole-v1"
+    acrobot = "two is significantly better than one on Acrobot-v1"
+    assert found.headline == f"{acrobot}; {cart}; one and two do not differ significantly over 2 environments."
     # The figures of each, in returns, then the whole.
-    starts = ("On Acrobot-v1, beyond the noise: ", "On CartPole-v1, beyond the noise: ", "Intervals are of 97.5% each")
+    different = "a significant difference: "
+    starts = (f"On Acrobot-v1, {different}", f"On CartPole-v1, {different}", "Each of these intervals has level 97.5%")
     assert [s.startswith(start) for s, start in zip(found.sentences, starts, strict=False)] == [True] * 3
-    assert found.sentences[3].startswith("Over all environments, within the noise: ")
+    assert found.sentences[3].startswith("Over all environments, no significant difference: ")
     assert "return" in found.sentences[0] and "score" in found.sentences[3]
     assert found.sentences[0].endswith("(10 runs each, in pairs of the same seed).")
     noted = as_json(made, found)["environments"]

@@ -79,7 +79,7 @@ def test_a_mistake_in_a_search_is_a_sentence(root: Path, home: Path) -> None:
     bring(run)
     for word, part in (
         ("mlflow:pole", "no MLflow experiment 'pole'; did you mean 'poles'?"),
-        ("mlflow:poles?seed is 3", "MLflow does not understand the filter 'seed is 3'"),
+        ("mlflow:poles?seed is 3", "MLflow rejects the filter 'seed is 3'"),
         ("mlflow:poles?params.seed = '3'", "no run of Shepherd fits"),
     ):
         with pytest.raises(UserError) as told:
@@ -90,12 +90,12 @@ def test_a_mistake_in_a_search_is_a_sentence(root: Path, home: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["slow", "fats"], "fats: no group beneath runs, no sweep and no folder; did you mean 'fast'?"),
-        (["slow", "zzz"], "zzz: no group beneath runs, no sweep and no folder; groups: fast, slow"),
-        (["slow"], "slow: one side alone; name another one to compare it with"),
-        (["slow", "slow"], "slow: named twice; sides must differ"),
-        (["slow", "runs"], "slow and runs: both have the run runs/slow_CartPole-v1_0"),
-        (["runs/slow*", "empty"], "empty: no run lies there; groups: fast, slow"),
+        (["slow", "fats"], "fats: no such group in runs, sweep or folder; did you mean 'fast'?"),
+        (["slow", "zzz"], "zzz: no such group in runs, sweep or folder; existing groups: fast, slow"),
+        (["slow"], "slow: a comparison needs at least two sides; add another group, folder or glob"),
+        (["slow", "slow"], "slow: given twice; sides must differ"),
+        (["slow", "runs"], "slow and runs: run runs/slow_CartPole-v1_0 belongs to both sides"),
+        (["runs/slow*", "empty"], "empty: this folder contains no run; existing groups: fast, slow"),
         (["runs/slow_CartPole-v1_0", "runs/slow_CartPole-v1_1", "runs/fast_CartPole-v1_0"], "quote a glob"),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_mistake_is_a_sentence(root: Path, words: list[str], sentence: str) ->
 
 
 def test_without_any_group_it_is_said_how_to_make_one(root: Path) -> None:
-    with pytest.raises(UserError, match=r"; `shepherd train … group=NAME` makes runs of a group"):
+    with pytest.raises(UserError, match=r"; `shepherd train … group=NAME` trains runs of a group"):
         gather(["a", "b"], "runs")
 
 
@@ -119,7 +119,10 @@ def test_a_sweep_that_was_not_confirmed_is_no_side(root: Path) -> None:
     (root / "sweeps/first/sweep.json").write_text("{}")
     group_of(root, "other", [1.0, 2.0])
     for words in (["first"], ["first", "other"]):
-        with pytest.raises(UserError, match=r"^first: a sweep whose winner .*`shepherd sweep resume first sweep.con"):
+        with pytest.raises(
+            UserError,
+            match=r"^first: the winner of this sweep is not confirmed, .*`shepherd sweep resume first sweep.con",
+        ):
             gather(words, "runs")
     group_of(root / "sweeps/first", "first-winner", [1.0])
     group_of(root / "sweeps/first", "first-default", [2.0])

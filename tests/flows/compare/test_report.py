@@ -81,22 +81,22 @@ def test_the_page_needs_nothing_but_itself(out: Path, page: Page) -> None:
 def test_the_page_tells_all_of_it_with_the_verdict_first(page: Page) -> None:
     words = " ".join(page.words.split())
     for part in (
-        "tuned is better than a<b>&c on CartPole-v1, beyond the noise.",
+        "tuned is significantly better than a<b>&c on CartPole-v1.",
         "Learning curves",
-        "against policy steps",
-        "against wall time",
+        "CartPole-v1: return by policy steps",
+        "CartPole-v1: return by wall time",
         "Probability of improvement",
         "optimality gap",
         "Performance profile",
         "Steps to a threshold",
         "Cost of a run",
         "algo.optimizer.lr 0.001 0.5",
-        "Left out:",
+        "Excluded runs:",
         "interrupted",
         "arXiv:2108.13264",
     ):
         assert part in words, part
-    assert words.index("is better than") < words.index("Learning curves")
+    assert words.index("is significantly better than") < words.index("Learning curves")
 
 
 def test_pictures_follow_the_page_in_light_and_dark(out: Path) -> None:
@@ -175,7 +175,7 @@ def test_the_command_prints_the_verdict_and_where_the_page_is(root: Path, capsys
     said = capsys.readouterr()
     assert [line for line in said.err.splitlines() if not line.endswith(" drawn")] == []  # progress, on a slow machine
     lines = said.out.splitlines()
-    assert lines[1] == "No ranking of low and high: low has 3 finished seeds, 10 are needed."
+    assert lines[1] == "No ranking of low and high: low has 3 finished seeds; a ranking needs 10."
     assert "  shepherd train exp=ppo env.id=CartPole-v1 seed=3,4,5,6,7,8,9 group=low" in lines
     assert lines[-1] == "page with pictures and figures: report/index.html"
     assert cli.main(["compare", "low", "high", "--out", "other", "--json"]) == 0
@@ -188,10 +188,10 @@ def test_the_command_prints_the_verdict_and_where_the_page_is(root: Path, capsys
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("compare low hihg", "hihg: no group beneath runs, no sweep and no folder; did you mean 'high'?"),
-        ("compare low high --out runs/file", "--out runs/file: there is a file of this name; give a folder"),
-        ("compare low high --runs elsewhere", "low: no group beneath elsewhere"),
-        ("compare low high --threshold much", "argument --threshold: invalid float value: 'much'"),
+        ("compare low hihg", "hihg: no such group in runs, sweep or folder; did you mean 'high'?"),
+        ("compare low high --out runs/file", "--out runs/file: is a file; give a folder"),
+        ("compare low high --runs elsewhere", "low: no such group in elsewhere, sweep or folder"),
+        ("compare low high --threshold much", "argument --threshold: much: must be a finite number"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(

@@ -22,6 +22,7 @@ from rlcore.judge.dream import Dream
 from rlcore.judge.loaded_world import Told
 from rlcore.spec import ArraySpec
 from rlcore.store import checkpoint
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.train.session import Session
 from tests.flows.synthetic_runs import CARTPOLE, checkpointed_run, configured
@@ -67,7 +68,7 @@ def charts() -> list[Any]:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory, charts: list[Any]) -> RunDirectory:
     run, draw = RunDirectory(tmp_path_factory.mktemp("written")), dreams._draw
-    run.card.write_text(json.dumps({"spec": PICTURES}))
+    run.card.write_text(json.dumps({"spec": PICTURES, "tier": "boundary"}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dreams, "dream", lambda *arguments: made())
         patch.setattr(dreams, "_draw", lambda canvas: (charts.append(canvas.figure), draw(canvas))[1])
@@ -161,7 +162,8 @@ def test_the_legend_has_the_colours_of_band_and_curves(written: RunDirectory, ch
 def test_a_world_without_pictures_has_its_own_dreams_as_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, drawn, draw = RunDirectory(tmp_path / "run"), list[Any](), dreams._draw
     run.media.mkdir(parents=True)
-    run.card.write_text(json.dumps({"spec": PICTURES | {"obs": {"state": PICTURES["obs"]["state"]}}}))
+    state = PICTURES | {"obs": {"state": PICTURES["obs"]["state"]}}
+    run.card.write_text(json.dumps({"spec": state, "tier": "boundary"}))
     whole = made()
     truth, model, own = (
         told._replace(obs={"state": told.obs["state"]}) for told in (whole.truth, whole.model, whole.own)
@@ -260,7 +262,7 @@ def test_a_run_that_has_no_checkpoint_yet_is_not_dreamed_of(run: RunDirectory, m
     made = checkpointed_run(run.path.parent / "other", "one", weights=1, algo="dreamer_v3")
     shutil.rmtree(made.checkpoints)
     monkeypatch.setattr(stage, "with_torch", lambda *arguments, **more: pytest.fail("it was"))
-    stage._dream(made, "latest", ("every",))
+    stage._dream(made, config_of(made), "latest", ("every",))
 
 
 @pytest.mark.slow

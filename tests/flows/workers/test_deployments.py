@@ -220,7 +220,7 @@ def test_a_comparison_ends_in_its_verdict(site: Site) -> None:
     for group, shift in (("low", 0.0), ("high", 90.0)):
         group_of(site.home / "compared", group, [100 + shift + seed for seed in range(10)])
     good = site.start("compare/default", sides=["low", "high"], out="compared/report", runs="compared")
-    headline = "high is better than low on CartPole-v1, beyond the noise."
+    headline = "high is significantly better than low on CartPole-v1."
     assert site.ended(good) == ("COMPLETED", headline)
     assert headline in (site.home / "compared/report/index.html").read_text()
     shown = site.ask("artifacts/filter", limit=200, offset=0)
