@@ -349,7 +349,7 @@ def _models(node: Tree, place: str, algorithm: Any) -> None:
             )
         for key in model if isinstance(model, dict) else ():
             if key not in MODEL_KEYS:
-                hint = nearest(str(key), MODEL_KEYS) or f"; known here: {', '.join(MODEL_KEYS)}"
+                hint = nearest(str(key), MODEL_KEYS) or f"; known keys: {', '.join(MODEL_KEYS)}"
                 raise UserError(f"unknown key '{place}.{name}.{key}' (value {spell(model[key])!r}){hint}")
         if not isinstance(model, dict) and (model is not None or name == "agent"):  # null: that part is not registered
             raise UserError(f"{place}.{name}={spell(model)}: must be a mapping of {', '.join(MODEL_KEYS)}")

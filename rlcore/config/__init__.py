@@ -1,1 +1,1 @@
-"""Typed configuration: the schema that checks it, and the groups."""
+"""Typed configuration of a run: schema, checks and groups of keys."""

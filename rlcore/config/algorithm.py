@@ -1,4 +1,4 @@
-"""Questions that the rest of the product may ask of any algorithm's config; a config answers for its own keys alone."""
+"""Base class of all algorithms' configs: common keys, and the interface that the rest of rlcore uses."""
 
 from __future__ import annotations
 
@@ -15,58 +15,61 @@ if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
     from rlcore.spec import EnvSpec
 
-VECTORS = frozenset({"vector", "goal"})  # kinds of observation keys that lie flat in one vector
+VECTORS = frozenset({"vector", "goal"})  # kinds of observation keys that are concatenated to one vector
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
-    """Keys that every algorithm has, and what it says of its others."""
+    """Keys that every algorithm has, and the properties of an algorithm that follow from its keys."""
 
-    kinds: ClassVar[frozenset[str]] = VECTORS  # of observation keys that it reads
-    # Of the learner's parts those that may be registered apart: name in model_manager.models -> its place in the state.
+    kinds: ClassVar[frozenset[str]] = VECTORS  # kinds of observation keys that the algorithm reads
+    # Parts of the learner that can be registered separately: name in model_manager.models -> key in the state.
     registers: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
-    obeys_masks_with: ClassVar[str] = ""  # the setting with which its policy takes allowed actions alone, if it has one
+    obeys_masks_with: ClassVar[str] = ""  # setting with which the policy takes only allowed actions, if there is one
 
-    name: str = arg(REQUIRED, "the algorithm")
+    name: str = arg(REQUIRED, "name of the algorithm")
     total_steps: int = arg(
-        REQUIRED, "the budget in policy steps of all environments together, in whole iterations", low=1
+        REQUIRED,
+        "training budget in policy steps, summed over all environments; rounded down to whole iterations",
+        low=1,
     )
-    run_test: bool = arg(True, "the last evaluation (evaluation.final_episodes)")
+    run_test: bool = arg(True, "run a final evaluation of evaluation.final_episodes episodes")
     compile: Any = arg(
         "auto",
-        "compile steps ahead of time (on a GPU: record them): true, false, or auto, where that pays",
+        "compile acting and training steps ahead of time (on a GPU: record CUDA graphs); auto = only if that is "
+        "expected to save time",
         choices=("auto", True, False),
     )
 
     def check(self, prefix: str) -> None:
-        """Refuse values that contradict each other; `prefix` is the dotted place of this group, for messages."""
-        if self.compile != "auto" and not isinstance(self.compile, bool):  # Python takes 1 for true
+        """Raise UserError if values contradict each other; `prefix` is the dotted key of this group with a dot."""
+        if self.compile != "auto" and not isinstance(self.compile, bool):  # in Python 1 == True
             raise UserError(f"{prefix}compile={self.compile}: must be one of auto, true, false")
         images: Any = getattr(getattr(self, "cnn_keys", None), "encoder", ())
         if images and "image" not in self.kinds:
             raise UserError(f"{prefix}cnn_keys.encoder=[{','.join(images)}]: {self.name} reads no images; set it to []")
 
     def check_with(self, run: RunConfig) -> None:
-        """Refuse what is impossible beside the other groups of the config; a UserError names the keys."""
+        """Raise UserError if the algorithm cannot be combined with values of other groups of the config."""
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Refuse what is impossible in an environment; a UserError names key and fix."""
+        """Raise UserError, with key and fix, if the algorithm cannot be trained in an environment."""
 
     def notices(self, run: RunConfig) -> Iterator[str]:
-        """Sentences on what a run will do otherwise than its keys seem to say."""
+        """Yield notices about keys whose effect is different from what a user would expect."""
         return iter(())
 
     @property
     def obeys_masks(self) -> bool:
-        """True if its policy takes no action that a mask of the environment forbids."""
+        """Return True if the policy never takes an action that the environment's mask forbids."""
         return False
 
     def env_notices(self, spec: EnvSpec) -> Iterator[str]:
-        """Sentences on what a run does otherwise than its environment seems to ask."""
+        """Yield notices about observations that the algorithm ignores or reads in an unexpected way."""
         if (masks := [key for key, part in spec.obs.items() if part.kind == "mask"]) and not self.obeys_masks:
-            fix = f"; {self.obeys_masks_with} obeys them" if self.obeys_masks_with and spec.mask_keys else ""
-            yield f"{self.name} ignores {', '.join(masks)} of {spec.id}: its policy may choose what they forbid{fix}"
+            fix = f"; set {self.obeys_masks_with} to obey them" if self.obeys_masks_with and spec.mask_keys else ""
+            yield f"{self.name} ignores {', '.join(masks)} of {spec.id}: its policy may choose forbidden actions{fix}"
         for key in getattr(getattr(self, "mlp_keys", None), "encoder", ()):
             if key in spec.obs and (part := spec.obs[key]).looks_like_image:
                 yield (
@@ -74,31 +77,39 @@ class AlgorithmConfig:
                 )
 
     def quiet_steps(self, width: int, rows: int = 0) -> int:
-        """Policy steps that no gradient step is owed for, where one takes so many `rows` of an environment."""
+        """Return the number of policy steps before the first gradient step.
+
+        Args:
+            width: number of environments of all ranks.
+            rows: rows of one environment that a gradient step needs.
+
+        Returns:
+            Policy steps, all ranks together.
+        """
         return 0
 
     def count_remembered(self, run: RunConfig) -> int:
-        """Rows of all environments and ranks together that a memory keeps, with its `buffer.size`; 0 = it has none."""
+        """Return the capacity of the replay buffer in rows, over all environments and ranks; 0 = no replay buffer."""
         return 0
 
     @property
     def collect_length(self) -> int:
-        """T: rows of every environment between updates."""
+        """Return T, the number of rows that each environment collects between updates."""
         return 1
 
     def merge_minibatches(self) -> Self:
-        """Config with every batch as one minibatch: only then do two ranks learn exactly what one does."""
+        """Return the config with each batch as one minibatch; only then two ranks learn exactly what one rank does."""
         return self
 
     @property
     def annealing_keys(self) -> tuple[str, ...]:
-        """The keys that make something depend on how long the run is to be."""
+        """Return the keys that make learning depend on `total_steps`."""
         return ()
 
     def iterations(self, width: int) -> int:
-        """Iterations in the budget for so many environments, all ranks together: whole ones, at least one."""
+        """Return the number of whole iterations in the budget (at least 1) for `width` environments of all ranks."""
         return max(1, self.total_steps // (self.collect_length * width))
 
     def budget(self, width: int) -> int:
-        """Policy steps of these iterations."""
+        """Return the number of policy steps of all iterations, for `width` environments of all ranks."""
         return self.iterations(width) * self.collect_length * width

@@ -1,7 +1,7 @@
-"""A config dataclass from plain values, strictly: every key is known, every value of its type and within its bounds.
+"""Strict conversion of plain values to a config dataclass: checks keys, types and bounds.
 
-Values come from Hydra, from a run directory or from a hand-written mapping. A mistake is one `UserError` that names the
-key, the value, what is allowed and the nearest match. Nothing is ever imported because a value names it.
+Values come from Hydra, a run directory or a mapping. An error is a `UserError` that names the key, the value, what is
+allowed and the nearest match. No value can cause an import.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from rlcore.config.values import nearest, spell
 from rlcore.errors import Mistakes, Unset, UserError
 from rlcore.system.printable import printable, printable_line
 
-LARGEST = 2**63 - 1  # of integers: arrays, databases and file formats hold no larger ones
+LARGEST = 2**63 - 1  # largest integer that arrays, databases and file formats can store
 
 
 def build(cls: type, values: Any, prefix: str = "") -> Any:
-    """A config dataclass from a mapping, strictly.
+    """Build a config dataclass from a mapping, with strict checks.
 
     Args:
-        cls: the dataclass to build; its `check(self)` method, if any, is called at the end.
+        cls: the dataclass to build; its method `check(prefix)`, if any, is called at the end.
         values: plain values (as from YAML or JSON); nested mappings for nested dataclasses.
-        prefix: the dotted place of this mapping, for messages.
+        prefix: dotted key of this mapping with a dot at its end, for messages.
 
     Returns:
         An instance of `cls`.
 
     Raises:
-        UserError: an unknown key, a wrong type, a value out of range, a missing required key; all that there are.
+        UserError: unknown keys, wrong types, values out of range or missing required keys; reports all of them.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{prefix.rstrip('.')}={spell(values)}: this is a group of keys, not a single value")
@@ -65,9 +65,9 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
 
 
 def _unknown(cls: type, prefix: str, key: str, value: Any) -> UserError:
-    """The mistake of a key that a config does not have: with its like, here or, of the same name, deeper.
+    """Return the error about an unknown key, with a similar known key or a key of the same name in a subgroup.
 
-    Of a group of keys that is not there, its first key.
+    If the unknown key is a group, the error names the first key in it.
     """
     while isinstance(value, Mapping) and value:
         first = next(iter(value))
@@ -75,21 +75,23 @@ def _unknown(cls: type, prefix: str, key: str, value: Any) -> UserError:
     names = [field.name for field in dataclasses.fields(cls)]
     deeper = [argument.key for argument in arguments(cls, prefix)]
     hint = (
-        nearest(prefix + key, [prefix + name for name in names], deeper) or f"; known here: {', '.join(sorted(names))}"
+        nearest(prefix + key, [prefix + name for name in names], deeper) or f"; known keys: {', '.join(sorted(names))}"
     )
     return UserError(f"unknown key {prefix + key!r} (value {spell(value)!r}){hint}")
 
 
 def convert(value: Any, annotation: Any, key: str) -> Any:
-    """`value` as the annotated type, without guessing: true is never 1, text a number only where YAML misread one.
+    """Convert a value to the annotated type.
+
+    Nothing is guessed: true is never 1. Text becomes a number only in the form that YAML 1.1 reads as text (1e-3).
 
     Args:
-        value: as YAML or JSON gave it.
-        annotation: the field's type.
-        key: dotted, for messages.
+        value: plain value from YAML or JSON.
+        annotation: type of the field.
+        key: dotted key, for messages.
 
     Returns:
-        The value; lists become tuples, mappings become dataclasses where the field is one.
+        The value; lists become tuples, and mappings become dataclasses if the type is one.
 
     Raises:
         UserError: the value is not of that type.
@@ -137,12 +139,12 @@ def _convert_tuple(value: Any, annotation: Any, key: str) -> tuple[Any, ...]:
 
 
 def _refuse_repeated(items: Sequence[str], key: str) -> None:
-    """Refuse a list of names that has an empty one, or one of them twice."""
+    """Raise UserError if a list of names contains an empty or a repeated name."""
     written = f"{key}=[{','.join(items)}]"
     if "" in items:
         raise UserError(f"{written}: must not contain an empty name")
     if repeated := next((item for item in items if items.count(item) > 1), None):
-        raise UserError(f"{written}: {repeated} is named twice; name it once")
+        raise UserError(f"{written}: must not contain {repeated} twice")
 
 
 def _convert_scalar(value: Any, annotation: Any, key: str) -> Any:
@@ -157,7 +159,7 @@ def _convert_scalar(value: Any, annotation: Any, key: str) -> Any:
         if isinstance(value, (int, float)):
             return float(value)
         if isinstance(value, str):
-            # YAML 1.1 reads 1e-3 as text; a user means the number.
+            # YAML 1.1 reads 1e-3 as text, but the user means a number.
             try:
                 return float(value)
             except ValueError:
@@ -171,7 +173,7 @@ def _convert_scalar(value: Any, annotation: Any, key: str) -> Any:
 
 
 def _refuse_control_characters(value: Any, key: str, escape: Callable[[str], str]) -> None:
-    """Refuse text, also nested, in which `escape` finds characters that control a terminal."""
+    """Raise UserError if text, also in nested values, contains terminal control characters, which `escape` changes."""
     if isinstance(value, Mapping):
         for name, part in value.items():
             _refuse_control_characters(str(name), key, escape)
@@ -180,7 +182,7 @@ def _refuse_control_characters(value: Any, key: str, escape: Callable[[str], str
         for part in value:
             _refuse_control_characters(part, key, escape)
     elif isinstance(value, str) and escape(value) != value:
-        raise UserError(f"{key}={escape(value)}: must not contain control characters; remove what is escaped here")
+        raise UserError(f"{key}={escape(value)}: must not contain control characters; remove the escaped ones")
 
 
 class _Mismatch(UserError):
@@ -189,7 +191,7 @@ class _Mismatch(UserError):
 
 
 def _a(allowed: str) -> str:
-    """Allowed values in words, behind their article where they want one."""
+    """Return the allowed values in words, with an indefinite article if one is needed."""
     word = allowed.partition(" ")[0]
     return (
         f"{'an' if word == 'integer' else 'a'} {allowed}"
@@ -204,7 +206,7 @@ def _specificity(annotation: Any) -> int:
 
 
 def _refuse_without_effect(config: Any, field: dataclasses.Field[Any], prefix: str) -> None:
-    """Refuse a value, other than the default, that needs another value of another key to have an effect."""
+    """Raise UserError if a value other than the default has no effect, because another key has the wrong value."""
     needs, value = field.metadata.get("needs"), getattr(config, field.name)
     if needs is None or value == default_of(field) or needs.holds(getattr(config, needs.key)):
         return
@@ -217,7 +219,7 @@ def _within(key: str, value: Any, field: dataclasses.Field[Any], annotation: Any
     meta = field.metadata
     choices = meta.get("choices")
     if value == "" and field.default != "":
-        raise UserError(f"{key}='': must not be empty")
+        raise UserError(f"{key}='': must not be empty; give a value or leave {key} out")
     if choices is not None and value not in choices and not dataclasses.is_dataclass(value):
         allowed = ", ".join(spell(c) for c in choices)
         raise UserError(f"{key}={spell(value)}: must be one of {allowed}{nearest(spell(value), map(spell, choices))}")
@@ -237,7 +239,7 @@ def _within(key: str, value: Any, field: dataclasses.Field[Any], annotation: Any
 
 
 def _numbers(value: Any) -> Iterator[int | float]:
-    """Every number in a value, also of nested lists."""
+    """Yield all numbers in a value, also in nested lists."""
     if isinstance(value, tuple):
         for part in cast("tuple[Any, ...]", value):
             yield from _numbers(part)

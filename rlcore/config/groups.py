@@ -1,4 +1,4 @@
-"""The whole configuration of a run: one dataclass a Hydra group, checked before any work."""
+"""Config of a run: one dataclass per Hydra group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlcore.config.schema import REQUIRED, Needs, arg
 from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
 
-# How a window of values becomes one, by name.
+# Reductions of the values in a logging window, by name.
 REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "mean": lambda values: sum(values) / len(values),
     "sum": sum,
@@ -21,89 +21,120 @@ REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "min": min,
     "last": lambda values: values[-1],
 }
-# Why some keys are accepted and have no effect today.
-ALL_RANKS = "ranks always learn from all of their steps together"
+# Reason why some keys are accepted but have no effect.
+ALL_RANKS = "training always uses the data of all ranks together"
 
 
 @dataclass(frozen=True)
 class ActionsAsObservationConfig:
-    """The last actions as an observation key `action_stack`."""
+    """Past actions as an observation key `action_stack`."""
 
-    num_stack: int = arg(-1, "how many past actions; -1 = off", low=-1)
-    noop: Any = arg(0, "the action that fills the stack at an episode's start: number, or list for several sub-actions")
+    num_stack: int = arg(-1, "number of past actions in the observation key action_stack; -1 = off", low=-1)
+    noop: Any = arg(
+        0, "action that fills action_stack at the start of an episode: a number, or a list for several sub-actions"
+    )
     dilation: int = arg(
-        1, "take every n-th of the past actions", low=1, needs=Needs("num_stack", lambda n: n > 1, " of 2 or more")
+        1,
+        "use every n-th past action in action_stack",
+        low=1,
+        needs=Needs("num_stack", lambda n: n > 1, " of 2 or more"),
     )
 
 
 @dataclass(frozen=True)
 class RestartConfig:
-    """An environment that raised, or whose process died, is built anew."""
+    """Restart of environments that raised an exception or whose process died."""
 
-    attempts: int = arg(0, "failures within the window that are answered so; one more ends the run. 0 = off", low=0)
-    window: float = arg(300.0, "seconds for which a failure counts", above=0)
-    wait: float = arg(20.0, "seconds before it is built anew", low=0)
+    attempts: int = arg(
+        0,
+        "maximum number of environment restarts within the time window; one more failure ends the run; 0 = off",
+        low=0,
+    )
+    window: float = arg(300.0, "time window in seconds in which environment failures are counted", above=0)
+    wait: float = arg(20.0, "seconds to wait before a failed environment is created again", low=0)
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environment and how many of it."""
+    """Environment, its wrappers, and the number of copies."""
 
-    id: str = arg(REQUIRED, "any Gymnasium id, as CartPole-v1")
-    num_envs: int = arg(4, "B: environments stepped together", low=1)
-    frame_stack: int = arg(1, "frames that an agent sees of image keys (of vector keys always one); -1 = one", low=-1)
+    id: str = arg(REQUIRED, "id of the environment: any Gymnasium id, for example CartPole-v1")
+    num_envs: int = arg(4, "B: number of environments of each rank that are stepped together", low=1)
+    frame_stack: int = arg(
+        1, "number of frames stacked in image observations (vector observations are not stacked); -1 = 1", low=-1
+    )
     frame_stack_dilation: int = arg(
-        1, "take every n-th of the past frames", low=1, needs=Needs("frame_stack", lambda n: n > 1, " of 2 or more")
+        1,
+        "use every n-th past frame in a frame stack",
+        low=1,
+        needs=Needs("frame_stack", lambda n: n > 1, " of 2 or more"),
     )
     sync_env: bool = arg(
-        True, "true: in this process (fast for cheap environments); false: one process each", learning=False
+        True,
+        "true: step environments in the training process (fast for cheap ones); false: one process per environment",
+        learning=False,
     )
     vectorization: str = arg(
         "auto",
-        "single: each environment is stepped by itself; native: all at once, where the id has such code (CartPole); "
-        "auto: native where it is faster; all give the same bits",
+        "single: step environments one by one; native: all in one call, if the id supports it (CartPole); auto: native "
+        "if it is faster; the results are bit for bit equal",
         choices=("auto", "single", "native"),
         learning=False,
     )
     step_timeout: float = arg(
-        60.0, "seconds the environments may take for one step before the run ends", above=0, learning=False
+        60.0,
+        "time limit for one step of all environments, in seconds; the run fails if a step takes longer",
+        above=0,
+        learning=False,
     )
-    screen_size: int | None = arg(64, "side of image observations, pixels; null = as the environment has them", low=1)
-    grayscale: bool = arg(False, "image observations in one channel")
+    screen_size: int | None = arg(
+        64, "height and width of image observations in pixels; null = as returned by the environment", low=1
+    )
+    grayscale: bool = arg(False, "convert image observations to grayscale (one channel)")
     vector_key: str | None = arg(
-        None, "key of numbers that come by themselves; null = the first that algo.mlp_keys.encoder asks for, or state"
+        None,
+        "observation key for a vector observation that has no key; null = state if algo.mlp_keys.encoder contains it "
+        "or is empty, else the first key there",
     )
     image_key: str | None = arg(
         None,
-        "key of an image that comes by itself; of one that is drawn, where there is none; "
-        "null = the first that algo.cnn_keys.encoder asks for, or rgb; drawn only if asked for",
+        "observation key for an image observation that has no key, or for rendered images; null = rgb if "
+        "algo.cnn_keys.encoder contains it, else the first key there; images are rendered only if the key is there",
     )
-    normalize_actions: bool = arg(False, "a bounded Box of actions is shown as -1 to 1")
-    action_repeat: int = arg(1, "environment steps per action; rewards are summed", low=1)
-    reward_scale: float = arg(1.0, "the learner sees the reward times this", above=0)
-    clip_rewards: bool = arg(False, "the learner sees tanh(reward), of the scaled one")
+    normalize_actions: bool = arg(False, "rescale a bounded Box action space to [-1, 1]")
+    action_repeat: int = arg(1, "environment steps per action; their rewards are summed", low=1)
+    reward_scale: float = arg(1.0, "factor that multiplies rewards before learning", above=0)
+    clip_rewards: bool = arg(False, "learn from tanh(reward), applied after env.reward_scale")
     capture_video: bool = arg(
-        True, "record one greedy episode at the last evaluation, or at each (evaluation.film)", learning=False
+        True,
+        "record a video of one greedy episode at the final evaluation, or at each evaluation (evaluation.film)",
+        learning=False,
     )
     actions_as_observation: ActionsAsObservationConfig = arg(
         ActionsAsObservationConfig(), "past actions as an observation"
     )
-    max_episode_steps: int | None = arg(None, "cut episodes after this many steps; null = the id's own limit", low=1)
-    reward_as_observation: bool = arg(False, "the last reward as observation key `reward`")
+    max_episode_steps: int | None = arg(
+        None, "truncate episodes after this many steps; null = the limit registered for env.id", low=1
+    )
+    reward_as_observation: bool = arg(False, "add the last reward as observation key reward")
     mask_velocities: bool = arg(
-        False, "zero the velocities in `state` (classic control, Box2D, MuJoCo): a partly observed task"
+        False,
+        "set the velocities in the observation state to zero, for a partially observable task (classic control, Box2D, "
+        "MuJoCo)",
     )
     restart_on_exception: RestartConfig = arg(
-        RestartConfig(), "an environment that fails is built anew, its open episode truncated", learning=False
+        RestartConfig(), "restart of an environment that fails; its current episode is truncated", learning=False
     )
     wrapper: dict[str, Any] = arg(
-        {}, "arguments of gymnasium.make, as env.wrapper.is_slippery=false; or of your class, which _target_ names"
+        {},
+        "arguments of gymnasium.make, for example env.wrapper.is_slippery=false, or of your own class, given by "
+        "env.wrapper._target_",
     )
 
     def check(self, prefix: str) -> None:
-        """Refuse a stack of no frames; `prefix` is the group's place, for messages."""
+        """Raise UserError if the frame stack is empty; `prefix` is the dotted key of this group with a dot."""
         if self.frame_stack == 0:
-            raise UserError(f"{prefix}frame_stack=0: must be 1 or more, or -1, which is one frame")
+            raise UserError(f"{prefix}frame_stack=0: must be 1 or more, or -1 (equivalent to 1)")
 
 
 def _is_count(value: Any) -> bool:
@@ -116,51 +147,55 @@ def _are_counts(parts: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class FabricConfig:
-    """Devices and precision of training (Lightning Fabric)."""
+    """Devices and numeric precision of training (Lightning Fabric)."""
 
     devices: int | str | tuple[int, ...] = arg(
         1,
-        "processes that train together, each with env.num_envs environments (CUDA: and a GPU); a list names the GPUs, "
-        "as [1] or [0,1]",
+        "number of processes that train together, each with env.num_envs environments and, on CUDA, one GPU; or a list "
+        "of GPU indices, as [1] or [0,1]; auto = 1",
     )
-    num_nodes: int = arg(1, "machines; one", low=1)
-    strategy: str = arg("auto", "of several devices: ddp, which is what auto takes", choices=("auto", "ddp"))
-    accelerator: str = arg("cpu", "where the networks live", choices=("cpu", "cuda", "gpu", "auto"))
+    num_nodes: int = arg(1, "number of machines (only 1 is supported)", low=1)
+    strategy: str = arg("auto", "strategy for several devices; auto = ddp", choices=("auto", "ddp"))
+    accelerator: str = arg(
+        "cpu",
+        "device type of the networks; gpu = cuda; auto = cuda if there is a GPU, else cpu",
+        choices=("cpu", "cuda", "gpu", "auto"),
+    )
     precision: str = arg(
         "32-true",
-        "numbers of the networks; bf16 means bf16-mixed",
+        "numeric precision of the networks, as in Lightning Fabric; 32 = 32-true, bf16 = bf16-mixed, 16 = 16-mixed",
         choices=("32-true", "32", "bf16-mixed", "bf16", "bf16-true", "16-mixed", "16"),
     )
 
     def check(self, prefix: str) -> None:
-        """Refuse several machines and impossible devices; `prefix` is the group's place, for messages."""
+        """Raise UserError for several machines or invalid devices; `prefix` is this group's dotted key with a dot."""
         if self.num_nodes != 1:
-            raise UserError(f"{prefix}num_nodes={self.num_nodes}: a run trains on one machine; set it to 1")
+            raise UserError(f"{prefix}num_nodes={self.num_nodes}: must be 1; a run trains on one machine")
         place, indices = f"{prefix}devices={spell(plain(self.devices))}", self.indices
         if indices is None and str(self.devices) != "auto" and not (_is_count(self.devices) and self.ranks > 0):
             raise UserError(
-                f"{place}: must be a number of devices from 1, auto, which is 1, or a list of GPUs, as [0,1]"
+                f"{place}: must be a positive integer, auto (equivalent to 1), or a list of GPU indices, as [0,1]"
             )
         if indices is not None and (not indices or min(indices) < 0 or len({*indices}) < len(indices)):
-            raise UserError(f"{place}: must name each GPU once, by its number from 0, as [0,1]")
+            raise UserError(f"{place}: must contain each GPU index once, counted from 0, as [0,1]")
         if indices is not None and self.accelerator == "cpu":
             raise UserError(
-                f"{place}: a list names GPUs, and {prefix}accelerator=cpu; add {prefix}accelerator=cuda, or give the "
-                f"number of processes, as {prefix}devices={len(indices)}"
+                f"{place}: a list of GPUs needs {prefix}accelerator=cuda; add that, or give the number of processes, "
+                f"as {prefix}devices={len(indices)}"
             )
 
     @property
     def ranks(self) -> int:
-        """Processes that train together."""
+        """Return the number of processes that train together."""
         if self.indices is not None:
             return len(self.indices)
         return 1 if self.devices == "auto" else int(str(self.devices))
 
     @property
     def indices(self) -> tuple[int, ...] | None:
-        """Numbers of the GPUs, one for each rank, from a list or from text as "0,1"; None if only a count is given.
+        """Return the GPU index of each rank, from a list or from text such as "0,1"; None if only a number is given.
 
-        Lightning Fabric reads `devices` in the same way.
+        Lightning Fabric interprets `devices` in the same way.
         """
         if isinstance(self.devices, tuple):
             return self.devices
@@ -170,63 +205,79 @@ class FabricConfig:
 
 @dataclass(frozen=True)
 class BufferConfig:
-    """Storage of the steps that wait for the learner."""
+    """Rollout or replay buffer."""
 
     size: int | None = arg(
         None,
-        "rows that are kept: of each environment in a rollout, of all together in a replay memory; "
-        "null: as many as the algorithm wants",
+        "capacity in rows: per environment for a rollout, over all environments for a replay buffer; null = as needed "
+        "by the algorithm",
         low=1,
     )
     memmap: bool = arg(
-        False, "a replay memory's rows lie on the disk, for more of them than fit in memory", learning=False
+        False, "store the replay buffer in memory-mapped files, for buffers that do not fit in memory", learning=False
     )
     memmap_dir: str | None = arg(
-        None, "where; null: in the run's folder", learning=False, needs=Needs("memmap", bool, "=true")
+        None,
+        "folder of a memory-mapped replay buffer (buffer.memmap); null = the run directory",
+        learning=False,
+        needs=Needs("memmap", bool, "=true"),
     )
     on_device: bool = arg(
-        False, "a replay memory's rows lie beside the networks: on a GPU, where a batch is not copied", learning=False
+        False,
+        "store the replay buffer on the device of the networks, so that batches are not copied to a GPU",
+        learning=False,
     )
     load_from: str | None = arg(
-        None, "what a replay memory begins with: minari:NAME, a dataset of Minari's, or a run's folder `dataset`"
+        None,
+        "dataset that is loaded into the replay buffer before training: minari:NAME, or the folder dataset of a run",
     )
-    validate_args: bool = arg(False, "check shapes", learning=False, unused="shapes are always checked")
-    from_numpy: bool = arg(False, "storage shared with NumPy", learning=False, unused="storage is always shared")
-    checkpoint: bool = arg(True, "keep the replay in checkpoints", learning=False, unused="it always is")
+    validate_args: bool = arg(
+        False, "check the shapes of rows added to the buffer", learning=False, unused="shapes are always checked"
+    )
+    from_numpy: bool = arg(
+        False, "share the storage of the buffer with NumPy", learning=False, unused="it is always shared"
+    )
+    checkpoint: bool = arg(True, "store the replay buffer in checkpoints", learning=False, unused="it is always stored")
     type: str = arg(
         "sequential",
-        "what sequences are drawn from: all rows; episode: whole episodes that have ended, each as likely as any other",
+        "sampling of sequences: sequential = from all rows; episode = from complete episodes, all equally likely",
         choices=("sequential", "episode"),
     )
     prioritize_ends: bool = arg(
         False,
-        "with type=episode: sequences that end where episodes do are drawn more often",
+        "with buffer.type=episode: sample sequences at the end of an episode more often",
         needs=Needs("type", lambda kind: kind == "episode", "=episode"),
     )
     online: bool = arg(
-        False, "batches begin with the sequences that are new, each of them once, the oldest first; the rest is drawn"
+        False,
+        "start each batch with the newest sequences, each used once, oldest first; the rest of the batch is sampled",
     )
-    sample_next_obs: bool = arg(False, "next observations by their row", unused="they are never stored twice")
-    share_data: bool = arg(False, "all ranks learn from all rollouts", unused=ALL_RANKS)
+    sample_next_obs: bool = arg(False, "read next observations from the next row", unused="they are never stored twice")
+    share_data: bool = arg(False, "train all ranks on the rollouts of all ranks", unused=ALL_RANKS)
 
     def check(self, prefix: str) -> None:
-        """Refuse two places for the same rows; `prefix` is the group's place, for messages."""
+        """Raise UserError if both `memmap` and `on_device` are set; `prefix` is this group's dotted key with a dot."""
         if self.memmap and self.on_device:
             raise UserError(
-                f"{prefix}on_device=true: the rows lie on the disk by {prefix}memmap=true; set one to false"
+                f"{prefix}on_device=true: cannot be combined with {prefix}memmap=true; set one of them to false"
             )
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Schedule by which the run becomes durable. Changes no bit of learning."""
+    """Checkpoints. These keys do not affect learning."""
 
-    every: int | None = arg(None, "policy steps between checkpoints; null = 20 a run", low=1)
-    keep_last: int | None = arg(5, "scheduled checkpoints kept, beside the newest and the best one; null = all", low=1)
-    save_last: bool = arg(True, "a checkpoint at the end")
-    resume_from: str | None = arg(None, "checkpoint directory of another run to continue from")
+    every: int | None = arg(None, "policy steps between checkpoints; null = 20 checkpoints per run", low=1)
+    keep_last: int | None = arg(
+        5, "number of scheduled checkpoints to keep, in addition to the newest and the best one; null = all", low=1
+    )
+    save_last: bool = arg(True, "save a checkpoint at the end of training")
+    resume_from: str | None = arg(None, "checkpoint directory of another run from which this run continues")
     memmap_buffer: str = arg(
-        "reference", "how replay is stored", choices=("reference", "copy"), unused="chunks are written once"
+        "reference",
+        "storage of the replay buffer in checkpoints",
+        choices=("reference", "copy"),
+        unused="its chunks are written once and shared by all checkpoints",
     )
 
 
@@ -235,94 +286,112 @@ DISTRIBUTIONS = ("auto", "discrete", "normal", "tanh_normal", "trunc_normal")
 
 @dataclass(frozen=True)
 class DistributionConfig:
-    """The policy's distribution."""
+    """Action distribution of the policy."""
 
-    type: str = arg("auto", "auto: by action space", choices=DISTRIBUTIONS)
+    type: str = arg("auto", "action distribution of the policy; auto = by the action space", choices=DISTRIBUTIONS)
     validate_args: bool = arg(
-        False, "check distributions", unused="a loss or gradient that is not finite always ends the run"
+        False,
+        "check the parameters of distributions",
+        unused="a loss or gradient that is not finite always ends the run",
     )
 
 
 @dataclass(frozen=True)
 class AggregatorConfig:
-    """Choice of the metrics that are logged, and how a window of `metric.log_every` becomes one point."""
+    """Reduction of the values in a window of `metric.log_every` policy steps to one point."""
 
-    metrics: dict[str, Any] = arg({}, "metric name -> mean, sum, max, min or last; absent names are averaged")
-    raise_on_missing: bool = arg(False, "fail on a metric the algorithm does not give, instead of one warning")
+    metrics: dict[str, Any] = arg(
+        {}, "reduction of each metric, as a mapping from its name to mean, sum, max, min or last; default mean"
+    )
+    raise_on_missing: bool = arg(
+        False, "raise an error, instead of a warning, if the algorithm does not report a configured metric"
+    )
 
 
 @dataclass(frozen=True)
 class LoggerConfig:
-    """A mirror of the event log beside MLflow."""
+    """Logger that mirrors the event log in addition to MLflow."""
 
-    name: str = arg("tensorboard", "which", choices=("tensorboard", "csv", "mlflow", "none"))
-    experiment_name: str | None = arg(None, "MLflow experiment; null = exp_name")
-    tracking_uri: str | None = arg(None, "MLflow server; null = the project's own")
-    tags: dict[str, Any] | None = arg(None, "MLflow tags")
+    name: str = arg(
+        "tensorboard",
+        "logger backend in addition to MLflow, which logs every run; mlflow and none = no other backend",
+        choices=("tensorboard", "csv", "mlflow", "none"),
+    )
+    experiment_name: str | None = arg(None, "name of the MLflow experiment; null = the value of exp_name")
+    tracking_uri: str | None = arg(None, "address of the MLflow server; null = the project's own MLflow store")
+    tags: dict[str, Any] | None = arg(None, "tags of the MLflow run, as a mapping")
 
 
 @dataclass(frozen=True)
 class MetricConfig:
-    """Metrics that are logged, and when."""
+    """Metrics and loggers."""
 
-    log_level: int = arg(1, "0: no metrics; 1: all", choices=(0, 1))
-    log_every: int = arg(5000, "policy steps in one point", low=1)
-    disable_timer: bool = arg(False, "no Time/* metrics")
+    log_level: int = arg(1, "0 = log no metrics; 1 = log all metrics", choices=(0, 1))
+    log_every: int = arg(5000, "policy steps per logged point of a metric", low=1)
+    disable_timer: bool = arg(False, "omit the metrics Time/*")
     sync_on_compute: bool = arg(False, "average metrics over ranks", unused=ALL_RANKS)
-    aggregator: AggregatorConfig = arg(AggregatorConfig(), "reductions")
-    logger: LoggerConfig = arg(LoggerConfig(), "mirror")
+    aggregator: AggregatorConfig = arg(AggregatorConfig(), "reduction of metrics")
+    logger: LoggerConfig = arg(LoggerConfig(), "logger backend")
 
 
 @dataclass(frozen=True)
 class ModelManagerConfig:
-    """The MLflow registry."""
+    """Registration of models in MLflow."""
 
-    disabled: bool = arg(False, "true: do not register the model")
-    models: dict[str, Any] = arg({}, "agent, and parts that are registered apart: {model_name, description, tags}")
+    disabled: bool = arg(False, "true = do not register the model")
+    models: dict[str, Any] = arg(
+        {},
+        "models to register: agent, and parts to register separately; each a mapping {model_name, description, tags}",
+    )
     gate_time: float | None = arg(
         1.0,
-        "the comparison with the champion takes so many times as long as training did, at most; null = no limit",
+        "maximum duration of the comparison with the champion, as a multiple of the training time; null = no limit",
         above=0,
     )
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Evaluation of the policy. Changes no bit of learning."""
+    """Evaluation of the policy. These keys do not affect learning."""
 
-    every: int | None = arg(None, "policy steps between evaluations; null = 10 a run", low=1)
-    episodes: int = arg(10, "episodes of each evaluation while training", low=1)
-    final_episodes: int = arg(100, "episodes of the last evaluation, greedy and stochastic each", low=1)
-    baseline_episodes: int = arg(100, "episodes of the random baseline", low=1)
-    num_envs: int = arg(25, "environments stepped together while evaluating", low=1)
+    every: int | None = arg(None, "policy steps between evaluations; null = 10 evaluations per run", low=1)
+    episodes: int = arg(10, "number of greedy episodes of each evaluation during training", low=1)
+    final_episodes: int = arg(
+        100, "number of greedy episodes and number of stochastic episodes of the final evaluation", low=1
+    )
+    baseline_episodes: int = arg(100, "number of episodes of the random policy, which is the baseline", low=1)
+    num_envs: int = arg(25, "number of environments that an evaluation steps together", low=1)
     dream: str = arg(
         "every",
-        "of a world model: pictures and films of what it expects, in media/, at every evaluation, the last, or never",
+        "when to write pictures and videos of a world model's predictions to media/: at every evaluation, at the last "
+        "one, or never",
         choices=("every", "last", "never"),
     )
     film: str = arg(
         "last",
-        "with env.capture_video: an episode is recorded at the last evaluation, media/policy.mp4, or at every one, "
-        "media/policy_<policy steps>.mp4",
+        "with env.capture_video: record a video at the last evaluation (media/policy.mp4), or at every evaluation "
+        "(media/policy_<policy steps>.mp4)",
         choices=("every", "last"),
     )
     max_episode_steps: int | None = arg(
         None,
-        "an evaluation episode is cut here; null = 1 % of algo.total_steps, "
-        "2,000 at least (env without a limit: 1,000)",
+        "maximum number of steps of an evaluation episode; null = 1 % of algo.total_steps, at least 2,000 (at least "
+        "1,000 if the environment has no limit)",
         low=1,
     )
 
 
 @dataclass(frozen=True)
 class EarlyStopConfig:
-    """Conditions for ending before total_steps, judged on greedy evaluations while training."""
+    """Conditions for ending training before `algo.total_steps`, from the greedy evaluations during training."""
 
-    target_return: float | None = arg(None, "stop when the greedy mean return reaches this")
-    patience: int | None = arg(None, "stop after this many evaluations without improvement", low=1)
+    target_return: float | None = arg(
+        None, "stop training when the mean return of a greedy evaluation reaches this value; null = off"
+    )
+    patience: int | None = arg(None, "stop training after this many evaluations without improvement; null = off", low=1)
     min_delta: float = arg(
         0.0,
-        "smallest gain in mean return that counts as improvement",
+        "smallest increase of the mean return that counts as an improvement",
         low=0,
         needs=Needs("patience", bool, " of 1 or more"),
     )
@@ -330,75 +399,98 @@ class EarlyStopConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run. `algo` is the `Config` of the algorithm that `algo.name` names."""
+    """Config of a run. `algo` is an instance of the `Config` of the algorithm `algo.name`."""
 
-    algo: Any = arg(REQUIRED, "the algorithm: choose a preset with exp=ppo")
+    algo: Any = arg(REQUIRED, "algorithm; choose a preset, for example exp=ppo")
     env: EnvConfig = arg(REQUIRED, "environment")
-    fabric: FabricConfig = arg(FabricConfig(), "device and precision")
-    buffer: BufferConfig = arg(BufferConfig(), "storage of steps")
-    checkpoint: CheckpointConfig = arg(CheckpointConfig(), "durability", learning=False)
-    distribution: DistributionConfig = arg(DistributionConfig(), "policy distribution")
-    metric: MetricConfig = arg(MetricConfig(), "metrics", learning=False)
-    model_manager: ModelManagerConfig = arg(ModelManagerConfig(), "registry", learning=False)
+    fabric: FabricConfig = arg(FabricConfig(), "devices and precision")
+    buffer: BufferConfig = arg(BufferConfig(), "rollout or replay buffer")
+    checkpoint: CheckpointConfig = arg(CheckpointConfig(), "checkpointing", learning=False)
+    distribution: DistributionConfig = arg(DistributionConfig(), "action distribution of the policy")
+    metric: MetricConfig = arg(MetricConfig(), "metrics and loggers", learning=False)
+    model_manager: ModelManagerConfig = arg(ModelManagerConfig(), "model registry", learning=False)
     evaluation: EvaluationConfig = arg(EvaluationConfig(), "evaluation", learning=False)
-    early_stop: EarlyStopConfig = arg(EarlyStopConfig(), "ending early", learning=False)
+    early_stop: EarlyStopConfig = arg(EarlyStopConfig(), "early stopping", learning=False)
     seed: int = arg(42, "root of every random stream", low=0)
-    num_threads: int = arg(1, "threads of one torch operation", low=1, learning=False)
-    float32_matmul_precision: str = arg("high", "TF32 on CUDA", choices=("highest", "high", "medium"))
+    num_threads: int = arg(1, "number of CPU threads of a torch operation", low=1, learning=False)
+    float32_matmul_precision: str = arg(
+        "high",
+        "precision of float32 matrix products on CUDA: highest = float32, high = TF32, medium = bfloat16",
+        choices=("highest", "high", "medium"),
+    )
     dry_run: bool = arg(
-        False, "to the first gradient step, two episodes of baseline and last evaluation; nothing compiled unasked"
+        False,
+        "train only until the first gradient step, evaluate at most two episodes, compile only if algo.compile=true",
     )
-    torch_use_deterministic_algorithms: bool = arg(False, "refuse operations without a deterministic version")
-    torch_backends_cudnn_benchmark: bool = arg(False, "let cuDNN choose by timing; breaks exactness")
-    torch_backends_cudnn_deterministic: bool = arg(True, "deterministic cuDNN kernels")
-    cublas_workspace_config: str | None = arg(None, "CUBLAS_WORKSPACE_CONFIG", choices=(None, ":4096:8", ":16:8"))
+    torch_use_deterministic_algorithms: bool = arg(
+        False, "raise an error for torch operations that have no deterministic implementation"
+    )
+    torch_backends_cudnn_benchmark: bool = arg(
+        False, "let cuDNN choose kernels by their speed; the results are then not exactly reproducible"
+    )
+    torch_backends_cudnn_deterministic: bool = arg(True, "use only deterministic cuDNN kernels")
+    cublas_workspace_config: str | None = arg(
+        None,
+        "value of the environment variable CUBLAS_WORKSPACE_CONFIG; null = do not set it",
+        choices=(None, ":4096:8", ":16:8"),
+    )
     label: str = arg(
-        "", "names runs, the experiment and models; default: your own preset, or the algorithm", learning=False
+        "",
+        "name in the names of the run, the experiment and the models; default: your own preset, or the algorithm",
+        learning=False,
     )
-    exp_name: str = arg("", "experiment in MLflow; default <label>_<env id>", learning=False)
-    run_name: str = arg("", "name of this run; default by time and exp_name", learning=False)
-    root_dir: str = arg("", "folder of the run's family, under log_root; default <algo>/<env id>", learning=False)
-    log_root: str = arg("runs", "folder of all runs; default SHEPHERD_RUN_ROOT, else runs", learning=False)
-    run_dir: str = arg("", "the run's own folder; default <log_root>/<root_dir>/<run_name>", learning=False)
-    group: str | None = arg(None, "the group of runs it is counted with, as in `shepherd compare`", learning=False)
-    init_from: str | None = arg(None, "run, checkpoint or models:/ URI whose weights start this run")
+    exp_name: str = arg("", "name of the experiment in MLflow; default <label>_<env id>", learning=False)
+    run_name: str = arg("", "name of the run; default from the current time and exp_name", learning=False)
+    root_dir: str = arg(
+        "", "folder in log_root for runs of one algorithm and environment; default <algo>/<env id>", learning=False
+    )
+    log_root: str = arg(
+        "runs", "folder of all runs; default SHEPHERD_RUN_ROOT, or runs if it is not set", learning=False
+    )
+    run_dir: str = arg("", "directory of the run; default <log_root>/<root_dir>/<run_name>", learning=False)
+    group: str | None = arg(
+        None, "name of the group of runs to which the run belongs, for example for `shepherd compare`", learning=False
+    )
+    init_from: str | None = arg(
+        None, "run directory, checkpoint directory or models:/ URI from which the initial weights are loaded"
+    )
     plugins: tuple[str, ...] = arg(
-        (), "modules of your own, which bring algorithms and environments; behind any command", learning=False
+        (), "your own modules with algorithms and environments; accepted by every command", learning=False
     )
-    run_benchmarks: bool = arg(False, "of SheepRL's files", learning=False, unused="nothing reads it here")
+    run_benchmarks: bool = arg(False, "key in SheepRL's config files", learning=False, unused="it is not used here")
 
     def __post_init__(self) -> None:
-        """Name the observation that has no name of its own as the algorithm's keys ask for it."""
-        if self.algo is not None:  # while a config is built, its algorithm's keys come last
+        """Set `env.vector_key` and `env.image_key` from the algorithm's keys if they are null."""
+        if self.algo is not None:  # while a config is built, `algo` is set last
             object.__setattr__(self, "env", _name_added_keys(self.env, self.algo))
 
     @property
     def width(self) -> int:
-        """Environments, all ranks together."""
+        """Return the number of environments of all ranks."""
         return self.env.num_envs * self.fabric.ranks
 
     @property
     def checkpoint_every(self) -> int:
-        """Policy steps between checkpoints."""
+        """Return the number of policy steps between checkpoints."""
         return self.checkpoint.every or max(1, math.ceil(self.algo.total_steps / 20))
 
     @property
     def evaluation_every(self) -> int:
-        """Policy steps between evaluations while training."""
+        """Return the number of policy steps between evaluations during training."""
         return self.evaluation.every or max(1, math.ceil(self.algo.total_steps / 10))
 
     @property
     def baseline_episodes(self) -> int:
-        """Episodes of the random baseline."""
+        """Return the number of episodes of the random baseline."""
         return self._limit_episodes(self.evaluation.baseline_episodes)
 
     @property
     def final_episodes(self) -> int:
-        """Episodes of the last evaluation, greedy and stochastic each."""
+        """Return the number of greedy episodes of the final evaluation, equal to that of stochastic ones."""
         return self._limit_episodes(self.evaluation.final_episodes)
 
     def with_absolute_paths(self) -> RunConfig:
-        """Return the same config with absolute paths: an environment may change the working directory."""
+        """Return the config with absolute paths, because an environment may change the working directory."""
         buffer, checkpoint = self.buffer, self.checkpoint
         return dataclasses.replace(
             self,
@@ -411,20 +503,20 @@ class RunConfig:
         )
 
     def is_tried(self, updates: int) -> bool:
-        """Tell whether this is a dry run that has made its gradient step."""
+        """Return True if this is a dry run and its gradient step is done."""
         return self.dry_run and updates > 0
 
     def _limit_episodes(self, episodes: int) -> int:
-        return min(episodes, 2) if self.dry_run else episodes  # it asks whether all works
+        return min(episodes, 2) if self.dry_run else episodes  # a dry run only tests that everything works
 
 
 def _absolute(path: Any) -> Any:
-    """Return a path as an absolute one; no path, or a name as `minari:NAME` or `models:/NAME`, stays as it is."""
+    """Return an absolute path; an empty path or a name such as `minari:NAME` or `models:/NAME` is unchanged."""
     return path if not path or path.startswith(("minari:", "models:")) else os.path.abspath(path)
 
 
 def _name_added_keys(env: EnvConfig, algo: Any) -> EnvConfig:
-    """The env group with the names of what comes by itself, where its user left them to the algorithm's keys."""
+    """Return the env group with `vector_key` and `image_key` derived from the algorithm's keys if they are null."""
     vectors, images = (getattr(getattr(algo, group, None), "encoder", ()) for group in ("mlp_keys", "cnn_keys"))
     added = {"reward": env.reward_as_observation, "action_stack": env.actions_as_observation.num_stack > 0}
     own = [key for key in vectors if not added.get(key)]

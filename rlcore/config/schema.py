@@ -1,7 +1,7 @@
-"""Typed configuration: dataclasses with described fields, built strictly from plain mappings.
+"""Schema of configs: frozen dataclasses whose fields have help texts and allowed values.
 
-A config is a tree of frozen dataclasses whose fields are made by `arg`: a default, one line of help, and what is
-allowed; `arguments` lists them for `-h` and the documentation. `rlcore.config.build` makes such a tree from values.
+`arg` defines a field: default, one line of help and allowed values. `arguments` lists the fields for `-h` and the
+documentation. `rlcore.config.build` builds a config from plain values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Needs(NamedTuple):
 
     key: str
     holds: Callable[[Any], bool]
-    words: str  # what follows the key in a sentence, for example "=true"
+    words: str  # text after the key in an error message, for example "=true"
 
 
 def arg(
@@ -39,21 +39,21 @@ def arg(
     unused: str = "",
     needs: Needs | None = None,
 ) -> Any:
-    """One field of a config dataclass.
+    """Define a field of a config dataclass.
 
     Args:
-        default: the default; `REQUIRED` when the config must give one. Mutable defaults are copied.
+        default: the default; `REQUIRED` if the config must set the key. Mutable defaults are copied.
         help: one line for `-h` and the documentation, with unit and symbol.
-        choices: the values allowed, when they can be listed.
-        low: smallest value allowed.
-        high: largest value allowed.
+        choices: allowed values, if they can be listed.
+        low: smallest allowed value.
+        high: largest allowed value.
         above: the value must be greater than this.
-        learning: whether a change of this key changes what is learned; such keys cannot change on resume.
-        unused: why the key is accepted and has no effect today.
-        needs: the condition without which a value other than the default is refused, because it has no effect.
+        learning: True if the key affects what is learned; such keys cannot change on resume.
+        unused: reason why the key is accepted but has no effect.
+        needs: condition without which the key has no effect; a value other than the default is then an error.
 
     Returns:
-        A `dataclasses.field` that carries all of this as metadata.
+        A `dataclasses.field` with this metadata.
     """
     meta = {"help": help, "choices": choices, "low": low, "high": high, "above": above}
     meta |= {"learning": learning, "unused": unused, "needs": needs}
@@ -65,7 +65,7 @@ def arg(
 
 
 def other_default(cls: type, name: str, default: Any) -> Any:
-    """The field of that name of a config dataclass with another default, for a class derived from it."""
+    """Return the field `name` of a config dataclass with another default, for use in a derived class."""
     (field,) = (field for field in dataclasses.fields(cls) if field.name == name)
     if dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: default, metadata=field.metadata)
@@ -78,7 +78,7 @@ def _copy(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Argument:
-    """One leaf of a config tree, as `-h` and the documentation show it."""
+    """Key of a config that is not a group, with the information for `-h` and the documentation."""
 
     key: str
     type: Any
@@ -94,7 +94,7 @@ class Argument:
 
     @property
     def allowed(self) -> str:
-        """Allowed values, in words."""
+        """Return the allowed values in words."""
         if self.choices is not None:
             return "one of " + ", ".join(spell(c) for c in self.choices)
         limits = ((">", self.above), (">=", self.low), ("<=", self.high))
@@ -103,7 +103,7 @@ class Argument:
 
 
 def type_name(annotation: Any) -> str:
-    """A type annotation in a user's words: `integer`, `number or null`, `list of text`."""
+    """Return a type annotation in words for users: `integer`, `number or null`, `list of text`."""
     names = {bool: "true/false", int: "integer", float: "number", str: "text", type(None): "null", Any: "anything"}
     names |= {list: "list", tuple: "list"}
     if annotation in names:
@@ -122,10 +122,17 @@ def type_name(annotation: Any) -> str:
 def arguments(
     cls: type, prefix: str = "", learning: bool = True, group: str = "", values: Any = None
 ) -> Iterator[Argument]:
-    """Every leaf argument of a config dataclass and its groups, in order, with dotted keys behind `prefix`.
+    """Yield all keys of a config dataclass and its groups, in order.
 
-    `learning` is False when a group above is marked as not of learning, `group` says what the group is for, `values` is
-    an instance whose values are the defaults (None: those of the class).
+    Args:
+        cls: the dataclass.
+        prefix: prefix of the dotted keys.
+        learning: False if an enclosing group does not affect learning.
+        group: help text of the group.
+        values: instance of `cls` whose values are the defaults; None for the defaults of the class.
+
+    Yields:
+        The keys that are not groups.
     """
     hints = types_of(cls)
     for field in dataclasses.fields(cls):
@@ -154,7 +161,7 @@ def arguments(
 
 
 def groups(cls: type, kind: type, prefix: str = "") -> Iterator[str]:
-    """The dotted places, behind `prefix`, of every group of a kind in a config dataclass."""
+    """Yield the dotted keys, with `prefix`, of all groups in a config dataclass whose class is a subclass of `kind`."""
     hints = types_of(cls)
     for field in dataclasses.fields(cls):
         nested, place = nested_class(hints[field.name]), f"{prefix}{field.name}"
@@ -164,12 +171,12 @@ def groups(cls: type, kind: type, prefix: str = "") -> Iterator[str]:
 
 @functools.cache
 def types_of(cls: type) -> dict[str, Any]:
-    """Types of the fields of a config dataclass, by name; read once, for that is a third of composing a config."""
+    """Return the types of a config dataclass's fields by name; cached, because this takes a third of a composition."""
     return typing.get_type_hints(cls)
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """The default of a field of a config dataclass, made anew; `REQUIRED` where it has none."""
+    """Return a new copy of the default of a field, or `REQUIRED` if it has none."""
     if field.default is not dataclasses.MISSING:
         return field.default
     if field.default_factory is not dataclasses.MISSING:
@@ -178,7 +185,7 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def nested_class(annotation: Any) -> type | None:
-    """The dataclass in an annotation (`X`, or `X | str` for a group that a shorthand may replace)."""
+    """Return the dataclass in an annotation (`X`, or `X | str` for a group with a short form), or None."""
     for candidate in (annotation, *typing.get_args(annotation)):
         if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
             return candidate
@@ -186,7 +193,7 @@ def nested_class(annotation: Any) -> type | None:
 
 
 def defaults(cls: type) -> dict[str, Any]:
-    """The defaults of a config dataclass as a plain tree; required keys hold `???` (OmegaConf's missing)."""
+    """Return the defaults of a config dataclass as nested dicts; required keys have OmegaConf's marker `???`."""
     hints = types_of(cls)
     tree: dict[str, Any] = {}
     for field in dataclasses.fields(cls):

@@ -1,4 +1,4 @@
-"""Values of a config: as a user types them, as plain ones, by their dotted keys; and the key that was meant."""
+"""Conversion of config values to text and plain values, lookup by dotted key, and suggestions for misspelled keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def spell(value: Any) -> str:
-    """A config value as a user would type it."""
+    """Return a config value in command-line syntax."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -18,7 +18,7 @@ def spell(value: Any) -> str:
 
 
 def plain(config: Any) -> Any:
-    """A config (or a part of one) as plain JSON values: dataclasses to dicts, tuples to lists."""
+    """Convert a config, or a part of one, to plain JSON values: dataclasses to dicts, tuples to lists."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return {f.name: plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
     if isinstance(config, Mapping):
@@ -29,7 +29,7 @@ def plain(config: Any) -> Any:
 
 
 def at(tree: Any, key: str, absent: Any = None) -> Any:
-    """The value at a dotted key of a plain tree; `absent` where there is none."""
+    """Return the value of a dotted key in nested mappings, or `absent` if the key does not exist."""
     for part in key.split("."):
         if not isinstance(tree, Mapping) or part not in tree:
             return absent
@@ -37,7 +37,7 @@ def at(tree: Any, key: str, absent: Any = None) -> Any:
     return tree
 
 
-# What Stable-Baselines3, CleanRL and rl8 call a key, and its name here.
+# Names of keys in Stable-Baselines3, CleanRL and rl8 -> our names.
 OTHER_WORDS = {
     "learning_rate": "lr",
     "n_steps": "rollout_steps",
@@ -63,10 +63,17 @@ OTHER_WORDS = {
 
 
 def nearest(word: str, known: Iterable[str], deeper: Iterable[str] = ()) -> str:
-    """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing.
+    """Return `; did you mean 'x'?` for the known word that is most similar to `word`, or "" if none is similar.
 
-    A key means one of the same last part first, also one of `deeper`, which are else not offered; if it has no dots,
-    the one of fewest.
+    Keys with the same last part are preferred; if `word` has no dots, the one with the fewest dots.
+
+    Args:
+        word: unknown word or key.
+        known: known words or keys.
+        deeper: more keys, which are suggested only if their last part is equal.
+
+    Returns:
+        The end of an error message.
     """
     names, last = [str(k) for k in known], str(word).rpartition(".")[2]
     meant = (last, OTHER_WORDS.get(last))
@@ -75,6 +82,6 @@ def nearest(word: str, known: Iterable[str], deeper: Iterable[str] = ()) -> str:
         same = sorted(same, key=lambda name: name.count("."))[:1]
     match = difflib.get_close_matches(str(word), same or names, n=1, cutoff=0.0 if same else 0.6)
     group = str(word).rpartition(".")[0]
-    if match and not same and group and match[0].rpartition(".")[0] == group:  # what they share is no likeness
+    if match and not same and group and match[0].rpartition(".")[0] == group:  # compare without the common prefix
         match = [name for name in match if difflib.get_close_matches(last, [name.rpartition(".")[2]])]
     return f"; did you mean {match[0]!r}?" if match else ""

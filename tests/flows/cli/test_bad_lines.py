@@ -74,7 +74,7 @@ LINES = [
     ("stage make-env new exp=ppo seed=1,2", "seed=1,2: several values"),
     ("stage make-env new exp=ppo algo.name=[ppo]", "algo.name=['ppo']: unknown algorithm"),
     ("stage make-env new exp=ppo algo.name={a:1}", "algo.name={'a': 1}: unknown algorithm"),
-    ("stage make-env new exp=ppo algo.nosuch=1", "unknown key 'algo.nosuch' (value '1'); known here: "),
+    ("stage make-env new exp=ppo algo.nosuch=1", "unknown key 'algo.nosuch' (value '1'); known keys: "),
     ("stage make-env new exp=ppo env.id=../../etc", "env.id=../../etc: no such environment"),
     ("stage make-env new exp=ppo env.id=os:system", "a config cannot import code"),
     ("stage make-env new exp=ppo 'env.id=日本語'", "env.id=日本語: no such environment"),

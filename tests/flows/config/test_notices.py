@@ -139,7 +139,7 @@ def test_a_key_with_an_effect_is_not_named():
 
 def test_keys_of_one_reason_share_a_sentence():
     (sentence,) = notices(compose(["exp=ppo", "buffer.share_data=true", "metric.sync_on_compute=true"])[0])
-    assert sentence.startswith("buffer.share_data=true, metric.sync_on_compute=true: no effect (ranks always learn")
+    assert sentence.startswith("buffer.share_data=true, metric.sync_on_compute=true: no effect (training always uses")
 
 
 def test_the_keys_marked_as_unused_are_those_of_the_table():

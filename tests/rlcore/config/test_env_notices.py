@@ -35,8 +35,8 @@ def told(algo: str, spec: EnvSpec, *overrides: str) -> list[str]:
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_env_notices_say_that_masks_are_ignored(algo: str) -> None:
     (notice,) = told(algo, spec_of(make(EnvSettings("Probe/Masked-v0"))))
-    hint = "; algo.actor.cls=masked_actor obeys them" if algo in DREAMERS else ""
-    says = "ignores action_mask of Probe/Masked-v0: its policy may choose what they forbid"
+    hint = "; set algo.actor.cls=masked_actor to obey them" if algo in DREAMERS else ""
+    says = "ignores action_mask of Probe/Masked-v0: its policy may choose forbidden actions"
     assert notice == f"{algo} {says}{hint}"
 
 

@@ -45,7 +45,7 @@ def test_values_replace_defaults_at_any_depth() -> None:
         ({}, r"^p\.count is required: how many$"),
         ({"count": "???"}, r"^p\.count is required"),
         ({"count": 3, "knd": "fast"}, r"^unknown key 'p\.knd' \(value 'fast'\); did you mean 'p\.kind'\?$"),
-        ({"count": 3, "qqq": 1}, r"unknown key 'p\.qqq'.*known here: count, extra, inner"),
+        ({"count": 3, "qqq": 1}, r"unknown key 'p\.qqq'.*known keys: count, extra, inner"),
         ({"count": 3, "inner": {"rat": 1}}, r"unknown key 'p\.inner\.rat'.*did you mean 'p\.inner\.rate'"),
         ({"count": 0}, r"^p\.count=0: must be an integer that is >= 1$"),
         ({"count": 2.5}, r"^p\.count=2\.5: must be an integer, got a number$"),
