@@ -66,7 +66,7 @@ def measure(selection: Selection) -> tuple[Measure, list[str]]:
     runs = [record for task in selection.tasks for record in selection.records(task)]
     judged = all(len(record.evaluations) >= 2 for record in runs)
     curve: Callable[[Record], Line] = (lambda r: r.evaluations) if judged else (lambda r: r.training)
-    name = "greedy evaluation" if judged else "training, sampled actions"
+    name = "greedy evaluation" if judged else "return of training episodes with sampled actions"
     notes = (
         [] if judged else ["Some runs have fewer than two evaluations, so curves show returns of training episodes."]
     )

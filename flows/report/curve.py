@@ -1,4 +1,4 @@
-"""A run's learning curve as a picture."""
+"""Picture of a run's learning curve."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which readers of any colour vision can tell apart.
+# Okabe and Ito's colors, suitable for all kinds of color vision.
 BLUE, VERMILION, GREEN_MARK, GREY = "#0072B2", "#D55E00", "#009E73", "#6b6b6b"
 INK, PALE = "#222222", "#dddddd"
-BESIDE: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}  # of numbers, in points from their marks
-SHOWN = ("start", "baseline", "evaluation")  # events, beside metrics
+BESIDE: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}  # style of numbers next to their marks
+SHOWN = ("start", "baseline", "evaluation")  # events in the picture, in addition to metrics
 FINAL_MARKS = {"greedy": (VERMILION, "*", 14), "stochastic": (GREEN_MARK, "D", 7.5)}
 
 
 def learning_curve(run: RunDirectory) -> Path:
-    """Draw media/learning_curve.png from the event log: training, evaluations, baseline, as far as there are any.
+    """Draw media/learning_curve.png from the event log and return its path.
 
-    A picture that is younger than all of these shows them, and stays: to draw one takes a quarter of a second.
+    The picture shows training returns, evaluations and the random baseline, as far as they exist. It is not drawn again
+    if it is newer than all of these events, because drawing takes a quarter of a second.
     """
     log = history(run.events)
     newest = max((event["time"] for kind in SHOWN for event in log.of(kind)), default=0.0)
@@ -43,8 +44,8 @@ def learning_curve(run: RunDirectory) -> Path:
 
     start, final = log.last("start"), log.last("evaluation", final=True)
     title = f"{algorithms.title(start['algo'])} on {start['env_id']} · seed {start['seed']}" if start else run.path.name
-    # No pyplot: it keeps every figure alive, and it is not safe in the threads that Prefect runs tasks in.
-    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 0.87))  # title and legend have the rest
+    # No pyplot: it keeps every figure alive, and it is not safe in Prefect's task threads.
+    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 0.87))  # the rest is for title and legend
     figure = Figure(figsize=(8, 4.5), dpi=150, layout=layout)
     FigureCanvasAgg(figure)
     figure.text(0.012, 0.975, title, va="top", fontsize=12.5, fontweight="bold", color=INK)
@@ -66,7 +67,7 @@ def learning_curve(run: RunDirectory) -> Path:
 
 
 def _open_frame(axes: Axes, *missing: str) -> None:
-    """No line on these sides; a pale grid behind the data."""
+    """Remove the frame on the `missing` sides and draw a pale grid behind the data."""
     axes.spines[list(missing)].set_visible(False)
     axes.grid(axis="y", color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
@@ -76,8 +77,8 @@ def _draw_training(axes: Axes, points: Line | None) -> None:
     if not points:
         return
     steps, returns = zip(*points, strict=True)
-    reach = len(points) // 100  # long runs are noise to the eye: their running mean is drawn over them
-    label = "training, sampled actions"
+    reach = len(points) // 100  # for long runs the running mean is drawn over the noisy points
+    label = "training episodes, sampled actions"
     if reach:
         axes.plot(steps, returns, color=BLUE, linewidth=0.6, alpha=0.35, zorder=2)
         label += f" (mean of {2 * reach + 1} points)"
@@ -86,14 +87,14 @@ def _draw_training(axes: Axes, points: Line | None) -> None:
 
 
 def running_mean(values: Sequence[float], reach: int) -> list[float]:
-    """The mean of each value and `reach` neighbours on either side; fewer on both sides near the ends."""
+    """Return the mean of each value and `reach` neighbors on either side; fewer on both sides near the ends."""
     sums = [0.0, *accumulate(values)]
     near = [min(reach, i, len(values) - 1 - i) for i in range(len(values))]
     return [(sums[i + n + 1] - sums[i - n]) / (2 * n + 1) for i, n in enumerate(near)]
 
 
 def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
-    """The last evaluation in a panel of its own, where its marks cover nothing and have room for their numbers."""
+    """Draw the final evaluation in a separate panel, with numbers next to its marks."""
     modes = [mode for mode in FINAL_MARKS if final.get(mode)]
     for x, mode in enumerate(modes):
         _draw_intervals(axes, [x], [final[mode]], *FINAL_MARKS[mode])
@@ -104,10 +105,10 @@ def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
     episodes = final[modes[0]]["episodes"] if modes else 0
     axes.set_xlabel(f"final, {episodes:,} episodes\nat {final['policy_steps']:,} policy steps", fontsize=9, color=INK)
     bottom, top = axes.get_ylim()
-    room = (top - bottom) / 10  # that a number takes
+    room = (top - bottom) / 10  # height of a number
     for x, mode in enumerate(modes):
         mean, (low, high) = final[mode]["mean"], final[mode]["ci95"]
-        up = mean < (bottom + top) / 2  # the number stands above or below its mark, wherever the panel has more room
+        up = mean < (bottom + top) / 2  # put the number on the side of its mark with more space
         axes.set_ylim(min(axes.get_ylim()[0], low - room * (not up)), max(axes.get_ylim()[1], high + room * up))
         style = {"ha": "center", "va": "bottom" if up else "top", "fontweight": "bold", "color": FINAL_MARKS[mode][0]}
         axes.annotate(_minus(number(mean)), (x, high if up else low), (0, 9 if up else -9), **BESIDE, **style)
@@ -116,9 +117,9 @@ def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
 def _draw_intervals(
     axes: Axes, xs: Sequence[int], evaluations: Sequence[Any], colour: str, mark: str, size: float, label: str = ""
 ) -> None:
-    """Means with their 95 % intervals."""
+    """Draw means with their 95 % intervals."""
     means = [evaluation["mean"] for evaluation in evaluations]
-    # Rounding may put an interval's end a hair past its mean; a bar's length cannot be negative.
+    # By rounding, an interval may end slightly before its mean, but the length of a bar cannot be negative.
     below = [max(0.0, evaluation["mean"] - evaluation["ci95"][0]) for evaluation in evaluations]
     above = [max(0.0, evaluation["ci95"][1] - evaluation["mean"]) for evaluation in evaluations]
     style = {"color": colour, "linestyle": "", "marker": mark, "markersize": size, "markeredgecolor": "white"}
@@ -126,7 +127,7 @@ def _draw_intervals(
         xs, means, yerr=[below, above], label=label, elinewidth=1.2, capsize=2.5, zorder=5, clip_on=False, **style
     )
     for cap in drawn.lines[1]:
-        cap.set_markeredgecolor(colour)  # the marks' white edge would make the caps invisible
+        cap.set_markeredgecolor(colour)  # with the marks' white edge the caps would be invisible
 
 
 def _draw_baseline(panels: Sequence[Axes], baseline: Mapping[str, Any] | None) -> None:
@@ -140,7 +141,7 @@ def _draw_baseline(panels: Sequence[Axes], baseline: Mapping[str, Any] | None) -
 
 
 def _frame(figure: Figure, axes: Axes) -> None:
-    """Label the axes, start that of steps at 0, and put the legend above the plot, where it covers no data."""
+    """Label the axes, start the step axis at 0, and put the legend above the plot, so that it covers no data."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.set_xlabel("policy steps", color=INK)
@@ -149,7 +150,7 @@ def _frame(figure: Figure, axes: Axes) -> None:
     _open_frame(axes, "top", "right")
     handles, labels = axes.get_legend_handles_labels()
     if not handles:
-        axes.text(0.5, 0.75, "nothing measured yet", transform=axes.transAxes, ha="center", color=GREY)
+        axes.text(0.5, 0.75, "no data yet", transform=axes.transAxes, ha="center", color=GREY)
         axes.set_xticks([])
         return
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 2.5, 5, 10]))
@@ -158,7 +159,7 @@ def _frame(figure: Figure, axes: Axes) -> None:
     axes.set_xlim(left=0)
     where = {"loc": "upper left", "bbox_to_anchor": (0.005, 0.925), "ncols": len(handles), "borderaxespad": 0.0}
     legend = figure.legend(handles, labels, frameon=False, fontsize=9, columnspacing=1.8, handletextpad=0.6, **where)
-    legend.set_in_layout(False)  # a long legend is not to make the plot narrower
+    legend.set_in_layout(False)  # otherwise a long legend would make the plot narrower
 
 
 def _minus(text: str) -> str:
