@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.config.compose import compose, dump
 from flows.runs.check import prepare
-from flows.runs.lineage import code_diff, code_diff_hash, code_version, host
+from flows.runs.lineage import code_diff, code_version, hash_of_diff, host
 from rlcore import plugins
 from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import config_hash
@@ -56,6 +56,7 @@ def create_run(
         origin |= {"resume_from": {"path": str(path), "digest": manifest(path)["digest"]}}
     if reproduces:
         origin |= {"reproduces": reproduces}
+    changes = code_diff()
     identity = {
         "run_id": secrets.token_hex(8),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -65,13 +66,13 @@ def create_run(
         "config_hash": config_hash(config),
         **code_version(),
         "plugins": plugins.hashes(),
-        "code_diff": code_diff_hash(),
+        "code_diff": hash_of_diff(changes),
         "host": host(),
     }
     run = RunDirectory.new(config.run_dir)
     try:
         typed = [*plugins.take_from(overrides)[1], *plugins.as_typed()]
-        run.make("".join(f"{override}\n" for override in typed), identity | origin, dump(values), code_diff())
+        run.make("".join(f"{override}\n" for override in typed), identity | origin, dump(values), changes)
     except OSError as error:
         raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error
     return run

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import socket
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,11 @@ def code_diff() -> bytes:
 
 def code_diff_hash() -> str | None:
     """The hash of `code_diff`, None where it is empty."""
-    changes = code_diff()
+    return hash_of_diff(code_diff())
+
+
+def hash_of_diff(changes: bytes) -> str | None:
+    """Return the hash of a patch, None if it is empty."""
     return hashlib.sha256(changes).hexdigest() if changes else None
 
 
@@ -52,8 +57,11 @@ def commit() -> str:
 
 
 def core_hash() -> str:
-    """The hash of `rlcore`, the code that decides what is learned: names and contents of its modules."""
-    return _tree_hash(CODE / "rlcore", sorted((CODE / "rlcore").rglob("*.py")))
+    """The hash of `rlcore`, the code that decides what is learned: names and contents of its modules.
+
+    A module is read again only if its size or time of change is another than before.
+    """
+    return _tree_hash(CODE / "rlcore", sorted((CODE / "rlcore").rglob("*.py")), _code_hash)
 
 
 def lineage(run: RunDirectory) -> dict[str, Any]:
@@ -126,17 +134,33 @@ def _file_hash(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def _tree_hash(root: Path, files: Iterable[Path]) -> str:
+def _code_hash(path: Path) -> str:
+    found = path.stat()
+    state = found.st_ino, found.st_size, found.st_mtime_ns
+    if _code_hashes.get(path, (None, ""))[0] != state:
+        _code_hashes[path] = state, _file_hash(path)
+    return _code_hashes[path][1]
+
+
+_code_hashes: dict[Path, tuple[tuple[int, int, int], str]] = {}
+
+
+def _tree_hash(root: Path, files: Iterable[Path], hash_file: Callable[[Path], str] = _file_hash) -> str:
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path.relative_to(root).as_posix()} {_file_hash(path)}\n".encode())
+        digest.update(f"{path.relative_to(root).as_posix()} {hash_file(path)}\n".encode())
     return digest.hexdigest()
 
 
 def _is_own_repository() -> bool:
+    return _is_repository(CODE)
+
+
+@functools.cache
+def _is_repository(code: Path) -> bool:
     # An installed wheel may lie inside somebody else's repository (a .venv): that commit says nothing about us.
     top = _git("rev-parse", "--show-toplevel")
-    return top != UNKNOWN and Path(top).resolve() == CODE
+    return top != UNKNOWN and Path(top).resolve() == code
 
 
 def _git(*arguments: str) -> str:

@@ -34,6 +34,11 @@ def judge_by(judge: Judge) -> Iterator[None]:
         _judges.remove(judge)
 
 
+def is_trial() -> bool:
+    """Return True inside `judge_by`: this process trains a trial, which nobody looks at by itself."""
+    return bool(_judges)
+
+
 def prune(run: RunDirectory, why: str) -> None:
     """Have a training end at its next boundary."""
     write_text(run.path / NOTE, f"{why}\n")

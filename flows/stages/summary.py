@@ -8,6 +8,7 @@ from typing import Any
 
 from flows.report.curve import learning_curve
 from flows.runs.lineage import whole_lineage
+from flows.runs.pruning import is_trial
 from rlcore.errors import RunError, UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory, write_json
@@ -18,9 +19,13 @@ logger = logging.getLogger(__name__)
 
 
 def summary(run: RunDirectory) -> dict[str, Any]:
-    """Write summary.json and draw the learning curve."""
+    """Write summary.json and draw the learning curve.
+
+    A sweep's trial gets no picture: matplotlib takes more time than a short training.
+    """
     results = summarise(run)
-    learning_curve(run)
+    if not is_trial():
+        learning_curve(run)
     return results
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, NoReturn
 
 from flows.process.signals import CODE, TrainingInterrupted, terminable
@@ -59,7 +59,7 @@ class SweepWorker:
         _wait_until_free(run)
         if not run.config.exists():
             run = new_run(overrides)
-        with listening(self._listen), judge_by(self._ask if judged else _go_on):
+        with listening(self._listen), judge_by(self._ask) if judged else nullcontext():
             training_flow(run.read_config()["algo"]["name"]).fn(run_dir=str(run.path))
 
     def _listen(self, kind: str, facts: dict[str, Any]) -> None:
@@ -82,10 +82,6 @@ class SweepWorker:
         self._output.write(json.dumps({"event": event, **facts}) + "\n")
 
 
-def _go_on(run: RunDirectory, at: Boundary) -> bool:
-    return False
-
-
 def _wait_until_free(run: RunDirectory) -> None:
     """Wait until the processes of a killed worker have released the run."""
     deadline = time.monotonic() + FREE_WITHIN
@@ -98,6 +94,8 @@ def load() -> None:
     with large_imports("prefect"):
         import hydra  # noqa: F401
 
+        import flows.stages.collect  # stages are imported by name, this one in the trainer
+        import flows.stages.summary  # noqa: F401
         import rlcore.envs.make  # functions of `flows.runs.check` import these modules, which takes time
         import rlcore.judge.policy
         import rlcore.train.fabric  # noqa: F401

@@ -62,6 +62,19 @@ def test_a_run_keeps_what_its_code_differs_from_the_commit_by_to_the_byte(code: 
         assert (again / name).read_bytes() == (code / name).read_bytes()
 
 
+def test_core_hash_reads_only_changed_modules_again(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, read = lineage.core_hash(), list[str]()
+    hash_file = lineage._file_hash
+    monkeypatch.setattr(lineage, "_file_hash", lambda path: (read.append(path.name), hash_file(path))[1])
+    (code / "rlcore/new.py").write_text("y = 1\n")
+    assert lineage.core_hash() != before
+    (code / "rlcore/new.py").unlink()
+    assert lineage.core_hash() == before
+    (code / "rlcore/a.py").write_text("x = 234\n")
+    assert lineage.core_hash() != before
+    assert read == ["new.py", "a.py"]
+
+
 def test_code_that_is_no_checkout_of_its_own_has_no_diff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "installed").mkdir()
     monkeypatch.setattr(lineage, "CODE", tmp_path / "installed")
