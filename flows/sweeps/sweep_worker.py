@@ -94,8 +94,7 @@ def load() -> None:
     with large_imports("prefect"):
         import hydra  # noqa: F401
 
-        import flows.stages.collect  # stages are imported by name, this one in the trainer
-        import flows.stages.summary  # noqa: F401
+        import flows.stages.collect  # noqa: F401 - a stage is imported by name, this one in the trainer
         import rlcore.envs.make  # functions of `flows.runs.check` import these modules, which takes time
         import rlcore.judge.policy
         import rlcore.train.fabric  # noqa: F401
