@@ -52,6 +52,8 @@ def test_it_is_short() -> None:
 def test_a_plugin_that_only_a_file_names_is_refused(outside: Path) -> None:
     preset = outside / "conf/exp/sly.yaml"
     preset.write_text("# @package _global_\ndefaults:\n  - ppo\n  - _self_\nplugins: [reinforce]\n")
-    with pytest.raises(UserError, match=r"plugins=\[reinforce\]: .* nothing is imported because a file names it"):
+    with pytest.raises(
+        UserError, match=r"plugins=\[reinforce\]: .*plugins are never imported only because a file names them"
+    ):
         compose(["exp=sly"])
     assert "reinforce" not in sys.modules

@@ -90,7 +90,7 @@ LINES = [
     ("stage make-env new exp=ppo fabric.devices=two", "fabric.devices=two: "),
     ("stage make-env new exp=ppo metric.logger=5", "metric.logger=5: must be a mapping"),
     ("stage make-env new exp=ppo plugins=[nosuch_module]", "this module cannot be imported"),
-    ("stage make-env new exp=ppo run_name=../../x", "leads out of its folder"),
+    ("stage make-env new exp=ppo run_name=../../x", "must not contain '..'"),
     ("stage make-env new exp=ppo 'run_name=a\x1b[2Jb'", r"run_name=a\x1b[2Jb: must not contain control characters"),
     ("stage make-env new exp=ppo checkpoint.resume_from=nowhere", "no checkpoint there"),
     ("stage make-env new exp=ppo 'seed=${nosuch}'", "there is no key 'nosuch'"),

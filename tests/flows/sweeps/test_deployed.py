@@ -80,7 +80,9 @@ class Pool:
             self.crashes[number] -= 1
             return Crashed()
         evaluate(training, self.sweep.study.params(job.number or 0), done + 1)
-        training.run.config.write_text("{seed: 1, model_manager: {disabled: true}}\n")  # as trials have it
+        training.run.config.write_text(
+            "{seed: 1, algo: {name: ppo}, env: {id: CartPole-v1}, model_manager: {disabled: true}}\n"
+        )
         if done + 1 == EVALUATIONS:
             write_json(training.run.summary, {"status": "finished"})
             return Completed()
@@ -127,7 +129,8 @@ def test_a_crashed_flow_run_is_retried_and_one_that_always_crashes_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = Pool(crashes={0: 2, 1: 10**9}, broken=(2,))
-    folder = made(tmp_path, "crashes", *FEW, "sweep.pruner=none")[0]
+    few = [line for line in FEW if line != "sweep.warmup=0"]
+    folder = made(tmp_path, "crashes", *few, "sweep.pruner=none")[0]
     with pytest.raises(Killed, match="trial 1 is unfinished"):
         drive_pool(folder, pool, monkeypatch)
     assert pool.crashes[1] == 10**9 - 2 * (DEATHS + 1)  # and once more by itself
