@@ -62,14 +62,6 @@ class Chunk:
     stored: dict[str, dict[str, Any]] = field(default_factory=dict)
     light: bool = False
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return the pickled form, which ranks send to each other."""
-        return _chunk, ({} if self.light else self.columns(), self.stored)
-
-
-def _chunk(held: dict[str, Tensor], stored: dict[str, dict[str, Any]]) -> Chunk:
-    return Chunk(lambda: held, stored)
-
 
 @dataclass
 class Arrival:
@@ -163,7 +155,10 @@ class Ranks(Protocol):
         ...
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in rank order."""
+        """Return the values of all ranks, in rank order.
+
+        They contain what a checkpoint may contain (`rlcore.store.checkpoint.nested_state`); tuples come back as lists.
+        """
         ...
 
 

@@ -13,8 +13,11 @@ from torch import Tensor
 
 from rlcore.config.groups import FabricConfig, RunConfig
 from rlcore.errors import EnvironmentFault, UserError
+from rlcore.store.checkpoint import nested_state
 from rlcore.system.torch_switches import Switches, read_switches, set_switches_back
 from rlcore.train.device import PRECISIONS, check_device
+from rlcore.train.rendezvous import VARIABLE, join
+from rlcore.types import Chunk
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -71,18 +74,36 @@ class FabricRanks:
         return total.to(value.device)
 
     def gather(self, value: Any) -> list[Any]:
-        """Values of each rank, in their order."""
+        """Values of each rank, in their order, as `nested_state` decodes them: nothing is unpickled."""
         if self.size == 1:
             return [value]
-        held: list[Any] = [None] * self.size
-        torch.distributed.all_gather_object(held, value)
-        return held
+        own = torch.frombuffer(_to_bytes(value), dtype=torch.uint8).to(self.fabric.device)
+        length = torch.tensor([len(own)], device=self.fabric.device)
+        lengths = [torch.empty_like(length) for _ in range(self.size)]
+        torch.distributed.all_gather(lengths, length)
+        longest = max(int(each) for each in lengths)
+        held = [own.new_empty(longest) for _ in range(self.size)]
+        torch.distributed.all_gather(held, torch.nn.functional.pad(own, (0, longest - len(own))))
+        return [
+            _from_bytes(each[: int(size)].cpu().numpy().tobytes()) for each, size in zip(held, lengths, strict=True)
+        ]
+
+
+def _to_bytes(value: Any) -> bytearray:
+    shape, numbers = nested_state.encode(value, lambda chunk: chunk.stored if chunk.light else None)
+    return bytearray(len(shape).to_bytes(8, "little") + shape + numbers)
+
+
+def _from_bytes(data: bytes) -> Any:
+    start = 8 + int.from_bytes(data[:8], "little")
+    names = "what a rank sent", "what a rank sent"
+    return nested_state.decode(data[8:start], data[start:], names, lambda stored: Chunk(dict, stored))
 
 
 def make_fabric(config: FabricConfig) -> Fabric:
     """The Fabric of this process, launched: alone, or as the rank that its environment says (rlcore.train.ranks)."""
     check_device(config)
-    if config.ranks > 1 and "LOCAL_RANK" not in os.environ:
+    if config.ranks > 1 and VARIABLE not in os.environ:
         raise UserError(f"fabric.devices={config.devices}: a run trains on several devices; type shepherd train")
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     with _LAUNCHING, warnings.catch_warnings():
@@ -99,5 +120,7 @@ def make_fabric(config: FabricConfig) -> Fabric:
             # Not looked for: to ask mpi4py, where it is installed, starts MPI, which can end this process in silence.
             plugins=LightningEnvironment(),
         )
+        if config.ranks > 1:
+            join(int(os.environ[VARIABLE]), int(os.environ["LOCAL_RANK"]), config.ranks, fabric.device)
         fabric.launch()
     return fabric

@@ -2,6 +2,7 @@
 
 Rank 0 is the trainer: it alone talks to the driver, writes, logs and evaluates. It tells the others what to do by lines
 on their stdin, `advance N` or `save` or `stop`; what they compute together they exchange through torch.distributed.
+They find each other in a file without a name, which no other user can open (`rlcore.train.rendezvous`).
 A rank that ends, ends all: the others' next exchange fails, and their lifelines are the trainer's.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import spawn
+from rlcore.train.rendezvous import VARIABLE
 
 KNOWN = {error.__name__: error for error in (UserError, RunError, EnvironmentFault)}
 
@@ -28,20 +29,14 @@ class Followers:
 
     def __init__(self, run: RunDirectory, config: RunConfig) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
-        if config.fabric.ranks == 1 or "LOCAL_RANK" in os.environ:
+        if config.fabric.ranks == 1 or VARIABLE in os.environ:
             return
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        common = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "WORLD_SIZE": str(config.fabric.ranks),
-            "NODE_RANK": "0",
-        }
+        store = os.memfd_create("ranks")  # never closed: torch opens it by its number until this process ends
+        common = {VARIABLE: str(store), "WORLD_SIZE": str(config.fabric.ranks), "NODE_RANK": "0"}
         for rank in range(1, config.fabric.ranks):
             variables = os.environ | common | {"LOCAL_RANK": str(rank)}
-            pipe = subprocess.PIPE
-            self.children.append(spawn("rlcore.train.follower", str(run.path), env=variables, stdin=pipe, stdout=pipe))
+            pipe, module = subprocess.PIPE, "rlcore.train.follower"
+            self.children.append(spawn(module, str(run.path), pass_fds=[store], env=variables, stdin=pipe, stdout=pipe))
         os.environ.update(common, LOCAL_RANK="0")
 
     def tell(self, command: str) -> None:

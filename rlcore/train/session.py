@@ -31,6 +31,7 @@ from rlcore.train.metrics import MetricsWindow, Stopwatch
 from rlcore.train.need import span
 from rlcore.train.parts import check_finite, start_from
 from rlcore.train.ranks import Followers
+from rlcore.train.rendezvous import VARIABLE
 from rlcore.train.resume import ResumePoint
 from rlcore.train.room import check_room
 from rlcore.train.training import Training
@@ -53,9 +54,7 @@ class Session:
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
         config, card = dataclasses.replace(config_of(run), run_dir=str(run.path)), run.read_card()
-        if (
-            config.fabric.ranks > 1 and "LOCAL_RANK" not in os.environ
-        ):  # before there are others; one rank checks itself
+        if config.fabric.ranks > 1 and VARIABLE not in os.environ:  # before there are others; one rank checks itself
             check_room(config, EnvSpec.from_json(card["spec"]), run.path, begun=True, command=True)
         self.followers = Followers(run, config)
         earlier = ResumePoint.find(run, config.checkpoint.resume_from)
@@ -63,7 +62,7 @@ class Session:
             config, earlier and earlier.fingerprint, lambda: count(config, EnvSpec.from_json(card["spec"]))
         )
         with self.followers.together():
-            self.training = Training(config, card, compiled=compiled != EAGER, command=True)
+            self.training = Training(config, card, compiled=compiled != EAGER)
         self.config, self.card, self.events = config, card, EventLog(run.events)
         self.learner, self.collector, self.envs = self.training.learner, self.training.collector, self.training.envs
         self.fingerprint = fingerprint(config, self.training.fabric.device, card["tier"], compiled)
@@ -198,9 +197,9 @@ class Session:
 
     def _exchange(self) -> tuple[list[Episode], bool]:
         """The episodes that ended on any rank, and whether one of them is to end the loop, on all alike."""
-        own = self.envs.pop_episodes(), self._is_to_end
+        own = [dataclasses.astuple(episode) for episode in self.envs.pop_episodes()], self._is_to_end
         given = self.training.ranks.gather(own)
-        return [episode for episodes, _ in given for episode in episodes], any(stop for _, stop in given)
+        return [Episode(*fields) for episodes, _ in given for fields in episodes], any(stop for _, stop in given)
 
     def _account(self, metrics: list[Metrics], episodes: list[Episode], seconds: float, on_progress: Progress) -> None:
         self._remember([e.ret for e in episodes])

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from tests.processes import NO_STORE, count, digest, end, kill_all, one, orphans, start, wait_for
+from tests.processes import NO_STORE, count, digest, end, kill_all, one, orphans, processes, start, wait_for
 from tests.runs import prepare
 from tests.soaking import file_in_turn, soak
 
@@ -79,3 +83,31 @@ def test_a_fault_in_another_rank_is_told_as_its_own_sentence(home: Path) -> None
     code, said = end(start(home, "stage", "train", "run", **NO_STORE, **plugin))
     assert code == 1 and "rank 1: " in said and "reward" in said and "Traceback" not in said, said
     assert not orphans(home) and run.events.exists()
+
+
+def tried_to_join(address: Any) -> list[str]:
+    """What another program comes to that takes an address for that of torch's store; it may wait for an answer."""
+    code = f"print('trying', flush=True); distributed.TCPStore('{address.ip}', {address.port}, wait_for_workers=False)"
+    words = [sys.executable, "-c", f"from torch import distributed\n{code}\nprint('joined')"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        assert child.stdout is not None
+        said = [child.stdout.readline().strip()]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(10)
+        child.kill()
+        return said + child.stdout.read().split()
+
+
+def test_no_socket_of_two_ranks_lets_another_user_join_them(home: Path) -> None:
+    settings: dict[str, Any] = RUN | {"total_steps": 1 << 20}
+    run = prepare(home / "run", **settings)
+    process = start(home, "stage", "train", "run", **NO_STORE)
+    wait_for(lambda: count(run, "checkpoint"), "a checkpoint")
+    own = [psutil.Process(each.pid) for each in processes(home)]
+    open_ = {c.laddr for each in own for c in each.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    assert len(open_) >= 2 and {address.ip for address in open_} == {"127.0.0.1"}  # gloo's
+    for address in open_:
+        assert tried_to_join(address) == ["trying"], address
+    process.send_signal(signal.SIGINT)
+    assert end(process)[0] == 130
+    assert not orphans(home)

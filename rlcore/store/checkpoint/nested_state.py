@@ -23,7 +23,8 @@ def encode(state: Any, entry_of: Callable[[Chunk], Any] | None = None) -> tuple[
 
     Args:
         state: dicts with string or integer keys, lists, tensors, arrays, chunks and JSON values.
-        entry_of: returns a JSON value that identifies a chunk; None: the content of chunks is included.
+        entry_of: returns a JSON value that identifies a chunk, or None; without it, and if it returns None, the
+            content of the chunk is included.
 
     Returns:
         JSON of the structure, and safetensors.
@@ -80,8 +81,8 @@ def _read_tensors(data: bytes, name: str) -> dict[str, torch.Tensor]:
 def _split(value: Any, name: str, tensors: dict[str, torch.Tensor], entry_of: Callable[[Chunk], Any] | None) -> Any:
     """Convert to JSON values, with {"tensor": name} or {"array": name} for tensors, which are added to `tensors`."""
     if isinstance(value, Chunk):
-        if entry_of is not None:
-            return {"chunk": entry_of(value)}
+        if entry_of is not None and (entry := entry_of(value)) is not None:
+            return {"chunk": entry}
         return {"held": _split(value.columns(), name, tensors, None)}
     if isinstance(value, torch.Tensor):
         return {"tensor": _put(value.detach().cpu().contiguous().clone(), name, tensors)}

@@ -11,7 +11,7 @@ from rlcore.config.groups import FabricConfig
 from rlcore.config.learning_half import config_hash
 from rlcore.errors import UserError
 from rlcore.run_config import build_config
-from rlcore.train import device
+from rlcore.train import device, fabric
 from rlcore.train.fabric import make_fabric, set_switches
 from tests.runs import values
 
@@ -37,19 +37,24 @@ def test_make_fabric_gives_the_gpus_that_the_config_names(
     monkeypatch: pytest.MonkeyPatch, devices: Any, given: Any
 ) -> None:
     asked: list[Any] = []
+    joined: list[Any] = []
 
     class Recording:
         def __init__(self, **options: Any) -> None:
             asked.append(options["devices"])
+            self.device = torch.device("cuda", 0)
 
         def launch(self) -> None:
             """Start nothing."""
 
     monkeypatch.setattr(lightning_fabric, "Fabric", Recording)
     monkeypatch.setattr(device, "gpus", lambda: 2)
+    monkeypatch.setattr(fabric, "join", lambda *given: joined.append(given))
     monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("SHEPHERD_RANKS_STORE", "7")
     config = build_config(values("CartPole-v1", 64, fabric__devices=devices, fabric__accelerator="cuda")).fabric
     make_fabric(config)
+    assert joined == ([(7, 0, 2, torch.device("cuda", 0))] if config.ranks == 2 else [])
     assert asked == [given] and config.ranks == (len(given) if isinstance(given, list) else given)
 
 
