@@ -62,7 +62,7 @@ class Session:
             config, earlier and earlier.fingerprint, lambda: count(config, EnvSpec.from_json(card["spec"]))
         )
         with self.followers.together():
-            self.training = Training(config, card, compiled=compiled != EAGER)
+            self.training = Training(config, card, compiled=compiled != EAGER, command=True)
         self.config, self.card, self.events = config, card, EventLog(run.events)
         self.learner, self.collector, self.envs = self.training.learner, self.training.collector, self.training.envs
         self.fingerprint = fingerprint(config, self.training.fabric.device, card["tier"], compiled)

@@ -92,6 +92,7 @@ class Training(Loop):
         compiled: gradient steps are compiled ahead of time; on a GPU, recorded as a graph. None: where `algo.compile`
             is true; `auto` compiles nothing here, for what is saved depends on how long this training will go on.
         ranks: who trains beside this; None = whom its Fabric knows.
+        command: a command leads this process, so that the memory that is told includes it.
     """
 
     def __init__(
@@ -102,13 +103,14 @@ class Training(Loop):
         envs: VectorEnv | None = None,
         compiled: bool | None = None,
         ranks: Ranks | None = None,
+        command: bool = False,
     ) -> None:
         self.config = config = config.with_absolute_paths()
         self._card = dict(card) if card is not None else None
         if envs is not None:
             refuse_foreign_vector(envs)
         if config.fabric.ranks == 1:  # of several, the first looks before it starts the others
-            self._check(envs)
+            self._check(envs, command)
         refuse_default_dtype()
         set_switches(config)
         self.fabric = make_fabric(config.fabric)
@@ -125,7 +127,7 @@ class Training(Loop):
         context = Context(config, spec, self.fabric, self.ranks, self.envs.num_envs, compiler)
         super().__init__(context, self.envs)
 
-    def _check(self, envs: VectorEnv | None) -> None:
+    def _check(self, envs: VectorEnv | None, command: bool) -> None:
         """Refuse keys that the environment lacks, and what does not fit here; a card may tell nothing of its spaces."""
         told = None if envs is not None else self.card.get("spec")
         spec = envs.spec if envs is not None else told and EnvSpec.from_json(told)
@@ -133,7 +135,7 @@ class Training(Loop):
             self.config.algo.check_spec(spec)
             for notice in self.config.algo.env_notices(spec):
                 log.warning("%s", notice)
-            check_room(self.config, spec, Path(self.config.run_dir), begun=True)
+            check_room(self.config, spec, Path(self.config.run_dir), begun=True, command=command)
 
     @property
     def card(self) -> dict[str, Any]:
