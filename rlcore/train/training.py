@@ -92,7 +92,7 @@ class Training(Loop):
         compiled: gradient steps are compiled ahead of time; on a GPU, recorded as a graph. None: where `algo.compile`
             is true; `auto` compiles nothing here, for what is saved depends on how long this training will go on.
         ranks: who trains beside this; None = whom its Fabric knows.
-        command: a command leads this process, so that the memory that is told includes it.
+        command: whether a command started this process; the reported memory then includes the command.
     """
 
     def __init__(

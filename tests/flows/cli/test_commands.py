@@ -182,6 +182,10 @@ def test_run_directory_page_lists_every_file_of_a_run(trained: Trained) -> None:
     assert others <= set(names)
 
 
+def test_train_reports_the_memory_of_all_its_processes(trained: Trained) -> None:
+    assert "command, Prefect and MLflow" in (trained.run.path / "run.log").read_text()
+
+
 def test_resume_of_a_finished_run_says_so(trained: Trained, here: Command) -> None:
     done = here("resume", "runs/one")
     assert (done.returncode, "already finished" in done.stdout) == (0, True)
