@@ -447,7 +447,7 @@ def test_config_agents_envs_and_help_print(here: Command) -> None:
     assert {done.returncode for done in outputs.values()} == {0}
     assert "id: Acrobot-v1" in outputs["config"].stdout
     assert "ppo" in outputs["agents"].stdout
-    assert "CartPole-v1" in outputs["envs"].stdout
+    assert "classic control" in outputs["envs"].stdout
     for key in ("algo.clip_coef", "env.num_envs", "early_stop.patience", *presets()):
         assert key in outputs["help"].stdout, key
 

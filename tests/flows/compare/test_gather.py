@@ -80,7 +80,7 @@ def test_a_mistake_in_a_search_is_a_sentence(root: Path, home: Path) -> None:
     for word, part in (
         ("mlflow:pole", "no MLflow experiment 'pole'; did you mean 'poles'?"),
         ("mlflow:poles?seed is 3", "MLflow rejects the filter 'seed is 3'"),
-        ("mlflow:poles?params.seed = '3'", "no run of Shepherd fits"),
+        ("mlflow:poles?params.seed = '3'", "no run of Shepherd matches"),
     ):
         with pytest.raises(UserError) as told:
             gather([word, "a"], "runs")

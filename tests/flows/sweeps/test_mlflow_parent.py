@@ -19,6 +19,7 @@ from flows.tracking.mlflow_store import connect
 from flows.tracking.mlflow_sweep import PARENT, run_of_sweep
 from flows.tracking.news import News
 from rlcore.config.values import plain
+from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from tests.flows.sweeps.fake import made
 from tests.flows.synthetic_runs import synthetic_run
@@ -134,5 +135,5 @@ def test_a_store_that_is_away_ends_no_sweep(tmp_path: Path, monkeypatch: pytest.
     done: list[bool] = []
     at_once(sweep(tmp_path, "away"), lambda: done.append(True))
     assert done
-    with pytest.raises(OSError):
+    with pytest.raises(UserError, match="cannot be made"):
         mlflow_parent.reachable_store(tracking_uri())

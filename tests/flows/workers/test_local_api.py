@@ -22,6 +22,7 @@ from flows.process.signals import TrainingInterrupted, terminable
 from flows.runs.listeners import listening
 from flows.workers import local_api
 from rlcore.errors import MachineFault, RunError
+from tests.patience import wait_for
 from tests.soaking import file_in_turn
 
 pytestmark = file_in_turn
@@ -152,9 +153,10 @@ def test_serve_keeps_states_but_no_events(tmp_path: Path, monkeypatch: pytest.Mo
         from prefect import flow, task
 
         flow(lambda: task(lambda: 1, name="task")(), name="watched")()
-    with closing(sqlite3.connect(tmp_path / ".shepherd/prefect/prefect.db")) as store:
-        assert store.execute("select state_type from task_run").fetchall() == [("COMPLETED",)]
-        assert store.execute("select event from events").fetchall() == []
+        with closing(sqlite3.connect(tmp_path / ".shepherd/prefect/prefect.db")) as store:
+            states = "select state_type from task_run"
+            wait_for(lambda: store.execute(states).fetchall() == [("COMPLETED",)], "the state of the task run")
+            assert store.execute("select event from events").fetchall() == []
 
 
 def children() -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -153,13 +152,3 @@ def test_an_entry_that_nobody_wrote_is_a_sentence(tmp_path: Path, entry: Any) ->
     shape = json.dumps({"chunk": entry}).encode()
     with pytest.raises(UserError, match="is not the state of a checkpoint"):
         nested_state.decode(shape, nested_state.encode({})[1], chunk=lambda given: chunk_of(given, tmp_path))
-
-
-def test_between_processes_travels_where_a_chunk_lies_or_what_it_holds(tmp_path: Path) -> None:
-    held = pickle.loads(pickle.dumps(chunk(5)))
-    assert int(held.columns()["reward"][0]) == 5
-    part = chunk(6)
-    checkpoint.write_chunks(tmp_path, {"any": [part]})
-    part.light = True
-    assert len(pickle.dumps(part)) < 500 < len(pickle.dumps(chunk(6)))
-    assert values(checkpoint.save(tmp_path, 1, {"replay": {"chunks": [pickle.loads(pickle.dumps(part))]}}, {})) == [6]
