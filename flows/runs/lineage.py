@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import socket
 import subprocess
@@ -152,15 +151,17 @@ def _tree_hash(root: Path, files: Iterable[Path], hash_file: Callable[[Path], st
     return digest.hexdigest()
 
 
+_repositories: set[Path] = set()  # checkouts that git has confirmed; a failure, such as a timeout, is not remembered
+
+
 def _is_own_repository() -> bool:
-    return _is_repository(CODE)
-
-
-@functools.cache
-def _is_repository(code: Path) -> bool:
     # An installed wheel may lie inside somebody else's repository (a .venv): that commit says nothing about us.
-    top = _git("rev-parse", "--show-toplevel")
-    return top != UNKNOWN and Path(top).resolve() == code
+    if CODE not in _repositories:
+        top = _git("rev-parse", "--show-toplevel")
+        if top == UNKNOWN or Path(top).resolve() != CODE:
+            return False
+        _repositories.add(CODE)
+    return True
 
 
 def _git(*arguments: str) -> str:
