@@ -92,7 +92,8 @@ class Learner(OnPolicyLearner):
         # A rollout of one row can consist of resets only. A longer one cannot, and the sum over ranks is skipped.
         if config.rollout_steps > 1 or self.ranks.sum(transitions(batch).weight.sum()):
             scaled = self.reward_scaler.scale(batch) if config.normalize_reward else batch
-            logged.append(self.step(scaled.steps, scaled.last, {"ent_coef": coefs["ent_coef"]}))
+            of_loss = {name: coefs[name] for name in sorted(coefs) if name != "lr"}
+            logged.append(self.step(scaled.steps, scaled.last, of_loss))
             self.updates += 1
         self.agent.observe(batch.steps.obs, self.ranks)
         return self.average(logged, coefs)

@@ -164,8 +164,9 @@ class Learner(OnPolicyLearner):
     def take_steps(self, epochs: Iterable[Samples], coefs: Mapping[str, float]) -> list[Metrics]:
         """Take a step for each group of minibatches [K, M] until the KL exceeds its target; return the logged means."""
         config, logged = self.config, list[Metrics]()
+        of_loss = {name: coefs[name] for name in sorted(coefs) if name != "lr"}
         for group in (group for epoch in epochs for group in split(epoch, config.accumulate_minibatches)):
-            logged.append(self.step(group, {name: coefs[name] for name in ("clip_coef", "ent_coef")}))
+            logged.append(self.step(group, of_loss))
             if config.target_kl is not None and logged[-1].pop("stop"):
                 del logged[-1]["Info/grad_norm"]  # this step was not taken
                 break

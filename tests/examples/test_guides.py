@@ -1,0 +1,212 @@
+"""Code and commands of the how-to guides: what a page shows is run, in the order of the page.
+
+A block that starts with `# path` is that file. If the repository has the file, the block must be a part of it, apart
+from lines left out at `...`. Otherwise the block is added to a file of the user's folder. Python blocks without a path
+are executed in one namespace. The overrides of each `shepherd train` are composed; if it names a plugin, it is trained.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.config.compose import compose
+from flows.runs.milestones import note_end, note_start
+from flows.stages.collect import collect
+from flows.stages.make_env import make_env
+from flows.tracking.news import News
+from flows.tracking.tensorboard_csv import bring_tensorboard
+from rlcore import conformance, plugins
+from rlcore.algorithms import ALGORITHMS
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import EventLog, read_events
+from rlcore.train.training import Training
+from tests import processes
+
+DOCS = processes.ROOT / "docs"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PATH = re.compile(r"# ([\w/.]+\.(?:py|yaml))\n")
+SMALL = ["metric.log_level=0", "algo.compile=false"]
+RUN = [
+    "exp=ppo",
+    "env.num_envs=2",
+    "env.capture_video=false",
+    "algo.total_steps=1024",
+    "algo.rollout_steps=64",
+    "algo.update_epochs=1",
+    "evaluation.every=512",
+    "evaluation.episodes=2",
+    "evaluation.final_episodes=2",
+    "evaluation.baseline_episodes=2",
+    "metric.log_every=128",
+]
+
+
+def blocks(page: str) -> list[tuple[str, str, str]]:
+    """Language, path ("" if there is none) and text of every code block of a page."""
+    found = []
+    for language, text in BLOCK.findall((DOCS / f"{page}.md").read_text()):
+        path = PATH.match(text)
+        found.append((language, path[1] if path else "", text[path.end() :] if path else text))
+    return found
+
+
+def commands(page: str) -> list[list[str]]:
+    """Overrides of each `shepherd train` and `shepherd config` of a page."""
+    lines = [line for language, _, text in blocks(page) if not language for line in text.splitlines()]
+    words = [
+        shlex.split(line, comments=True) for line in lines if re.match(r"(\w+=\S+ )*shepherd (train|config) ", line)
+    ]
+    return [each[each.index("shepherd") + 2 :] for each in words]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The user's folder, the working directory, in which no plugin is named yet."""
+    (tmp_path / "conf").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", "conf")
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    modules, algorithms = set(sys.modules), dict(ALGORITHMS)
+    yield tmp_path
+    for name in set(sys.modules) - modules:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+    ALGORITHMS.clear()
+    ALGORITHMS.update(algorithms)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `runs/first`, a short run that was interrupted once."""
+    from flows.runs.create import create_run
+    from rlcore.judge.final import final_evaluation
+    from rlcore.train.session import Session
+
+    folder = tmp_path_factory.mktemp("user")
+    typed = [*RUN, f"run_dir={folder}/runs/first"]
+    run = create_run(*compose(typed), typed)
+    make_env(run)
+    note_start(run)
+    collect(run)
+    done = False
+    while not done:  # a new session at each boundary, as after an interruption
+        session = Session(run)
+        at = session.advance(lambda progress: None)
+        if "checkpoint" in at.due:
+            session.save()
+        if "evaluate" in at.due:
+            session.evaluate()
+        session.close()
+        done = at.done
+    note_end(run, at)
+    final_evaluation(run)
+    bring_tensorboard(run, News(run).look())
+    return folder
+
+
+def write_files(page: str, folder: Path) -> None:
+    """Write the files of a page that the repository does not have."""
+    for _, path, text in blocks(page):
+        if path and not (processes.ROOT / path).exists():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            with open(folder / path, "a") as file:
+                file.write(text)
+
+
+QUOTING = [
+    page.stem
+    for page in DOCS.glob("*.md")
+    if any((processes.ROOT / path).exists() for _, path, _ in blocks(page.stem) if path)
+]
+
+
+@pytest.mark.parametrize("page", QUOTING)
+def test_quoted_code_is_in_the_file(page: str) -> None:
+    for _, path, text in blocks(page):
+        if path and (source := processes.ROOT / path).exists():
+            for part in re.split(r"^ *\.\.\.\n", text, flags=re.MULTILINE):
+                assert part.strip("\n") in source.read_text(), f"{path}:\n{part}"
+
+
+@pytest.mark.parametrize(
+    "page", ["change_the_network", "add_a_wrapper", "add_a_schedule", "write_a_world_model", "stop_early"]
+)
+def test_commands_compose_and_plugins_train(page: str, folder: Path) -> None:
+    write_files(page, folder)
+    for overrides in commands(page):
+        config = compose([*overrides, *SMALL])[0]
+        if config.plugins:
+            assert list(itertools.islice(Training(config), 2))
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        conformance.same_seed_gives_the_same_bits,
+        conformance.interrupted_equals_uninterrupted,
+        conformance.parts_are_complete,
+        conformance.each_loss_reaches_only_its_parameters,
+        conformance.acting_changes_nothing,
+        conformance.an_episodes_start_forgets,
+        conformance.no_global_generator_is_used,
+        conformance.compiled_equals_eager,
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_world_model_of_the_guide_conforms(check: Callable[..., None], folder: Path) -> None:
+    write_files("write_a_world_model", folder)
+    small = ["env.num_envs=3", "env.max_episode_steps=12", "algo.learning_starts=96", "algo.total_steps=400"]
+    check(compose(["exp=tiny_world", "plugins=[tiny_world]", *small])[0])
+
+
+@pytest.mark.parametrize(
+    "page", ["your_own_algorithm", "change_the_network", "add_a_schedule", "stop_early", "tensorboard", "read_run_data"]
+)
+def test_python_of_a_guide_runs(page: str, folder: Path, recorded: Path) -> None:
+    shutil.copytree(recorded, folder, dirs_exist_ok=True)
+    namespace: dict[str, object] = {}
+    for language, path, text in blocks(page):
+        if language == "python" and not path:
+            exec(compile(text, f"{page}.md", "exec"), namespace)
+
+
+def undocumented(events: Path) -> set[tuple[str, str]]:
+    """Kinds and fields of a log that docs/event_log.md does not list."""
+    text = (DOCS / "event_log.md").read_text()
+    common, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    listed = {
+        section.partition("\n")[0].strip("`"): set(re.findall(r"^\| `([\w.]+)`", section, re.MULTILINE))
+        for section in sections
+    }
+    everywhere = set(re.findall(r"^\| `(\w+)`", common, re.MULTILINE))
+    found = {(event["kind"], name) for event in read_events(events) for name in names(event)}
+    return {(kind, name) for kind, name in found if name not in everywhere | listed.get(kind, set())}
+
+
+def names(event: dict[str, object]) -> Iterator[str]:
+    """Fields of an event; those of an evaluation's result as `greedy.mean`."""
+    for name, value in event.items():
+        yield name
+        if isinstance(value, dict) and name != "values":
+            yield from (f"result.{key}" for key in value)
+
+
+def test_event_log_page_lists_every_field(recorded: Path) -> None:
+    run = RunDirectory(recorded / "runs/first")
+    kinds = {event["kind"] for event in read_events(run.events)}
+    assert kinds == {"start", "baseline", "metrics", "checkpoint", "evaluation", "resume", "end"}
+    assert undocumented(run.events) == set()
+
+
+def test_event_log_page_misses_a_new_field(tmp_path: Path) -> None:
+    EventLog(tmp_path / "events.jsonl").append("start", run_id="1", algo="ppo", env_id="x", seed=1, new=2)
+    assert undocumented(tmp_path / "events.jsonl") == {("start", "new")}
