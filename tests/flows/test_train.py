@@ -19,6 +19,7 @@ from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
+from tests.examples.test_guides import undocumented
 from tests.processes import changed, wait_for
 from tests.rlcore.judge.test_film import read
 from tests.soaking import file_in_turn, soak
@@ -142,6 +143,10 @@ def test_flow_ends_in_a_registered_model_and_a_summary(
     counted = Counter(kinds(run))
     assert (counted["start"], counted["baseline"], counted["end"], counted["registered"]) == (1, 1, 1, 1)
     assert set(told) == {"stage", "baseline", "progress", "checkpoint", "evaluation", "work", "registered"}
+
+
+def test_event_log_page_lists_a_registration(finished: tuple[RunDirectory, dict[str, Any], list[str]]) -> None:
+    assert undocumented(finished[0].events) == set()
 
 
 def test_every_stage_is_a_completed_task_run_in_history(
