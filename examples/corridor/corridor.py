@@ -1,4 +1,4 @@
-"""An environment of one's own: a corridor, whose far end is worth going to.
+"""Corridor: a small environment in a plugin (docs/your_own_environment.md).
 
 cd examples/corridor
 SHEPHERD_SEARCH_PATH=conf shepherd train exp=ppo_corridor plugins=[corridor]
@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 
 class Corridor(gymnasium.Env[np.ndarray, int]):
-    """Walk left or right along `length` places; a step costs 0.01, the last place brings 1 and ends the episode."""
+    """Corridor with `length` places: each step costs 0.01; the last place gives 1 and ends the episode."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  as Gymnasium has it
 
@@ -24,7 +24,7 @@ class Corridor(gymnasium.Env[np.ndarray, int]):
         self.observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)  # self.np_random is the only source of chance: so a run can be resumed exactly
+        super().reset(seed=seed)  # the only random numbers are from self.np_random, so a run resumes exactly
         self.place, self.steps = int(self.np_random.integers(self.length - 1)), 0
         return self._obs(), {}
 
