@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from rlcore.compiled import fused_scan
 from rlcore.compiled.loop_step import Flat, choose, go_back, precision_now, split, spread, trace_step
+from rlcore.errors import NotBuilt
 from rlcore.functional.tree import leaves, map_leaves, rebuild
 
 LoopBody = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -56,7 +57,7 @@ def scan(step: LoopBody, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, An
         The carry after the last step, and the y of all steps, nested as one of them, [T, ...].
 
     Raises:
-        RuntimeError: In a compiled function, if the step reads a tensor with a gradient that was not handed in.
+        NotBuilt: In a compiled function, if the step reads a tensor with a gradient that was not handed in.
     """
     length = len(leaves(xs)[0])
     assert all(len(x) == length for x in leaves(xs)), "xs of several lengths"
@@ -87,7 +88,7 @@ class _Handed(TorchFunctionMode):
         """Call the function, and remember what it returns."""
         for tensor in _tensors((args, kwargs or {})):
             if id(tensor) not in self._known and tensor.requires_grad:
-                raise RuntimeError(
+                raise NotBuilt(
                     f"a step of a scan reads a tensor of shape {[*tensor.shape]} that has a gradient and is not handed "
                     "to it: pass it in scan's `params`, for a module as dict(module.named_parameters()), and call the "
                     "module by torch.func.functional_call"

@@ -35,7 +35,9 @@ from rlcore.conformance.several_ranks import (
 )
 from rlcore.conformance.several_ranks import ranks_stay_one as ranks_stay_one
 from rlcore.conformance.several_ranks import two_ranks_learn_as_one as two_ranks_learn_as_one
+from rlcore.conformance.stored_outputs import stored_agent_outputs_are_used as stored_agent_outputs_are_used
 from rlcore.conformance.tracing import compiled_equals_eager as compiled_equals_eager
+from rlcore.conformance.tracing import machine_code_equals_eager as machine_code_equals_eager
 
 CHECKS: tuple[Callable[[RunConfig], None], ...] = (
     same_seed_gives_the_same_bits,
@@ -49,7 +51,9 @@ CHECKS: tuple[Callable[[RunConfig], None], ...] = (
     greedy_is_deterministic,
     an_episodes_start_forgets,
     no_global_generator_is_used,
+    stored_agent_outputs_are_used,
     compiled_equals_eager,
+    machine_code_equals_eager,
     ranks_stay_one,
     two_ranks_learn_as_one,
     interrupted_ranks_equal_uninterrupted,

@@ -11,20 +11,22 @@ from unittest import mock
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlcore import streams
 from rlcore.config.groups import RunConfig
-from rlcore.conformance.trainings import FEW, bits, check_budget, fresh, run
+from rlcore.conformance.trainings import FEW, bits, check_budget, find_all, fresh, run
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.optim.optimizer import Optimizer
+from rlcore.protocols import Learner
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.parts import parameters
 from rlcore.train.training import Training
 from rlcore.types import Batch, Steps
 
-STEP = 0.05  # length of an optimizer step where two ranks are held against one
+STEP = 0.05  # length of an optimizer step if two ranks are compared with one
+LARGE = 100.0  # factor of the rewards in the second comparison
 # What each kind of noise is where it does not matter which rank draws for a sample.
 EVEN: dict[str, Callable[..., Tensor]] = {
     "normal": lambda noise, *shape: torch.full(shape, 0.5, device=noise.device),
@@ -61,21 +63,40 @@ def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:
 
 
 def two_ranks_learn_as_one(config: RunConfig) -> None:
-    """Two ranks learn from their halves of a batch what one rank with all environments learns from it, to 1e-6.
+    """Check that two ranks, each with one half of a batch, learn what one rank learns from the whole batch.
 
-    So everything that is over samples is over those of all ranks (`context.ranks.sum`): what a loss is divided by,
-    advantages' mean and std, statistics of observations and rewards, thresholds. Held against each other are gradients,
-    not optimizers' rules, which make rounding as large as a step; each batch is one minibatch
-    (`Config.merge_minibatches`), and what an update draws is the same for every sample.
+    Every sum or quantile over samples must therefore be one over the samples of all ranks (`context.ranks.sum`): the
+    divisor of a loss, mean and std of advantages, statistics of observations and returns, thresholds. Compared are the
+    parameters and buffers of all modules. An optimizer step goes along the gradient here, because the rules of
+    optimizers can make rounding as large as a step. Each batch is one minibatch (`Config.merge_minibatches`), and every
+    random draw of an update is the same number.
+
+    The comparison is made twice: with the collected rewards and fresh weights, and with large rewards and weights. A
+    scale with a lower bound, such as max(1, quantile of the returns), has no effect on small returns.
     """
     fabric = dataclasses.replace(config.fabric, precision="32-true")
     config = dataclasses.replace(config, algo=config.algo.merge_minibatches(), fabric=fabric)
     wide = dataclasses.replace(config, env=dataclasses.replace(config.env, num_envs=2 * config.env.num_envs))
-    given = _batches(fresh(wide))
+    batches = _batches(fresh(wide))
+    _compare_ranks(config, wide, batches, tolerance=1e-6)
+    for batch in batches:
+        batch.steps.reward, batch.last.reward = LARGE * batch.steps.reward, LARGE * batch.last.reward
+    _compare_ranks(config, wide, batches, tolerance=1e-5, prepare=_enlarge)
 
-    def learn(config: RunConfig, halves: tuple[int, ...], **how: Any) -> Any:
+
+def _compare_ranks(
+    config: RunConfig,
+    wide: RunConfig,
+    batches: list[Batch],
+    tolerance: float,
+    prepare: Callable[[Learner], None] = lambda learner: None,
+) -> None:
+    """Compare the modules of two ranks after these batches with those of one rank, within a tolerance."""
+
+    def learn(config: RunConfig, halves: tuple[int, ...], **how: Any) -> Learner:
         learner = fresh(config, **how).learner
-        for batch in given:
+        prepare(learner)
+        for batch in batches:
             learner.update(_part(batch, halves), Even())
         return learner
 
@@ -83,14 +104,32 @@ def two_ranks_learn_as_one(config: RunConfig) -> None:
         one = learn(wide, (0, 1))
         ranks = on_two_ranks(lambda ranks: learn(config, (ranks.rank,), ranks=ranks))
     hint = "is every sum over samples one over ranks, and a batch one minibatch (Config.merge_minibatches)?"
+    expected = _module_tensors(one)
     for learner in ranks:
         assert learner.updates == one.updates, f"two ranks make {learner.updates} updates, one {one.updates}: {hint}"
-        held = parameters(learner)
-        for name, parameter in parameters(one).items():
-            off = (held[name] - parameter).abs().max().item()
-            assert torch.allclose(held[name], parameter, rtol=1e-6, atol=1e-6), (
-                f"{name} of two ranks is off by {off:.2g} from that of one rank with their environments: {hint}"
-            )
+        actual = _module_tensors(learner)
+        for name, tensor in expected.items():
+            if not torch.allclose(actual[name], tensor, rtol=tolerance, atol=tolerance):
+                off = (actual[name].double() - tensor.double()).abs().max().item()
+                raise AssertionError(
+                    f"{name} of two ranks is off by {off:.2g} from that of one rank with their environments: {hint}"
+                )
+
+
+def _module_tensors(learner: Learner) -> dict[str, Tensor]:
+    """Return all parameters and buffers of a learner's modules, by name."""
+    modules = find_all(learner, nn.Module)
+    tensors = {f"{at}.{name}": buffer for at, part in modules.items() for name, buffer in part.named_buffers()}
+    return {**parameters(learner), **tensors}
+
+
+@torch.no_grad()
+def _enlarge(learner: Learner) -> None:
+    """Make all weights larger and more different, so that predictions spread further than usual lower bounds."""
+    rng = torch.Generator().manual_seed(0)
+    for parameter in parameters(learner).values():
+        noise = torch.randn(parameter.shape, generator=rng).to(parameter)
+        parameter.copy_(3 * parameter + 0.3 * noise)
 
 
 def _batches(training: Training) -> list[Batch]:

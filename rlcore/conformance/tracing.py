@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,27 +12,85 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled import machine_code, package
+from rlcore.compiled.toolchain import missing_requirement
 from rlcore.config.groups import RunConfig
-from rlcore.conformance.trainings import FEW, check_budget, fresh
+from rlcore.conformance.trainings import FEW, check_budget, find_all, fresh, run
+from rlcore.errors import NotBuilt
 from rlcore.functional.tree import name_leaves
+from rlcore.optim.step import Step
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.parts import parameters
 from rlcore.train.training import Training
 from rlcore.types import Steps
 
-ToCompile = tuple[str, Callable[..., Any], list[Tensor], str]  # what, the function, its example, the key of its code
+ToCompile = tuple[str, Callable[..., Any], list[Tensor], package.Traced]  # what, the function, its example
+log = logging.getLogger(__name__)
 
 
 def compiled_equals_eager(config: RunConfig) -> None:
     """The graphs that would be compiled compute what the code does, but for rounding; they are not built here.
 
-    What a function reads that is no parameter, buffer or argument is fixed in its graph when that is traced: a rate
-    that a learner lowers is one no more. So they are traced again after some updates, and must not have changed.
+    They are those of one rank, and those of two, whose gradients are compiled alone. What a function reads that is no
+    parameter, buffer or argument is fixed in its graph when that is traced: a rate that a learner lowers is one no
+    more. So they are traced again after some updates, and must not have changed.
     """
     traced: list[ToCompile] = []
-    eager = fresh(config)
+    for how in _ways(config):
+        _compare(config, traced, how)
+    for what, function, example, one in traced:
+        assert _key(function, example) == one.key, (
+            f"{what} reads something that an update has changed and that is none of its inputs, so compiled it goes on "
+            "with the first value: make it a buffer (self.register_buffer), or an argument of the loss"
+        )
+
+
+def machine_code_equals_eager(config: RunConfig) -> None:
+    """Every function of the algorithm compiles, and its machine code computes what it was traced to.
+
+    It takes up to a minute for a small algorithm; what was built is kept as that of trainings is, in SHEPHERD_CACHE or
+    `.shepherd/compiled`. Where no C++ compiler is, nothing is tried, and the log says so.
+    """
+    if missing := missing_requirement():
+        log.warning("no machine code is tried: %s", missing)
+        return
+    traced: list[ToCompile] = []
     with _graphs(traced):
-        compiled = fresh(config, compiled=True)
+        for how in _ways(config):
+            run(fresh(config, compiled=True, **how))
+    functions = {one.key: one for _, _, _, one in traced}
+    names = ", ".join(one.what for one in functions.values())
+    log.info("compiling %d functions (%s), which takes up to a minute", len(functions), names)
+    try:
+        package.build([*functions.values()])
+    except NotBuilt as error:
+        what = functions[error.key].what if error.key else names
+        raise AssertionError(f"{what}: {error}") from error
+
+
+def _ways(config: RunConfig) -> list[dict[str, Any]]:
+    """Arguments of the trainings whose functions are compiled: one rank, and one of two if that compiles others."""
+    return [{}, {"ranks": OneOfTwo()}] if find_all(fresh(config).learner, Step) else [{}]
+
+
+class OneOfTwo:
+    """A rank whose other one brings nothing."""
+
+    rank, size = 0, 2
+
+    def sum(self, value: Tensor) -> Tensor:
+        """Return the tensor itself."""
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the value for each."""
+        return [value, value]
+
+
+def _compare(config: RunConfig, traced: list[ToCompile], how: dict[str, Any]) -> None:
+    """Compare a training with one whose functions are graphs, after each of some updates."""
+    eager = fresh(config, **how)
+    with _graphs(traced):
+        compiled = fresh(config, compiled=True, **how)
         learned = 0
         while learned < FEW:
             check_budget(eager)
@@ -46,11 +105,6 @@ def compiled_equals_eager(config: RunConfig) -> None:
             assert eager.learner.updates == compiled.learner.updates, "another number of updates when compiled"
             state = nested_state.encode(eager.learner.state_dict())  # rounding is not to add up
             compiled.learner.load_state_dict(nested_state.decode(*state))
-    for what, function, example, key in traced:
-        assert _key(function, example) == key, (
-            f"{what} reads something that an update has changed and that is none of its inputs, so compiled it goes on "
-            "with the first value: make it a buffer (self.register_buffer), or an argument of the loss"
-        )
 
 
 def _collect(training: Training) -> dict[str, Tensor]:
@@ -86,10 +140,18 @@ def _graphs(traced: list[ToCompile]) -> Iterator[None]:
 
     def as_graphs(asked: list[package.Traced]) -> list[package.Compiled]:
         (one,) = asked
-        traced.append((one.what, functions[-1], list(one.example), one.key))
+        traced.append((one.what, functions[-1], list(one.example), one))
         return [lambda inputs: list(one.graph(*inputs))]
 
-    in_place = mock.patch.multiple(machine_code, trace=note, build=as_graphs, _find_known=lambda *_: None)
+    def refuse(what: str, began_with: str, began: bool, error: Exception, else_do: str = "") -> None:
+        if isinstance(error, NotBuilt):
+            raise AssertionError(f"{what} cannot be compiled: {error}") from error
+        plain(what, began_with, began, error, else_do)
+
+    plain = machine_code.leave_as_written
+    in_place = mock.patch.multiple(
+        machine_code, trace=note, build=as_graphs, leave_as_written=refuse, _find_known=lambda *_: None
+    )
     with in_place, mock.patch("rlcore.train.training.rehearse", lambda *_: None):
         yield
 

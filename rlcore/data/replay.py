@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,8 @@ class Replay(Buffer):
         before: number of rows before each sequence that are returned as `Steps.past`; at least `rows_before` of the
             agent's history.
         extras: name -> shape and dtype of one row of the agent's outputs to store.
+        fixed_extras: names of extras that the learner never writes back, such as the log-probability of an action.
+            Only `rlcore.conformance` reads it, which requires that the learner writes back all others.
         carry: `agent.initial(1)`, if each sequence needs the carry before it; rollouts then have one row. Rows that the
             agent did not process, such as those of a dataset, get this carry.
         device: device that stores the rows; batches are returned on the learner's device.
@@ -87,11 +89,15 @@ class Replay(Buffer):
         online: bool = False,
         before: int = 0,
         extras: Mapping[str, ArraySpec] | None = None,
+        fixed_extras: Sequence[str] = (),
         carry: Carry = (),
         device: torch.device | str = "cpu",
     ) -> None:
         if size <= (length := sampler.length):
             raise ValueError(f"size={size}: too small for a sequence of {length} steps; must be at least {length + 1}")
+        if unknown := {*fixed_extras} - {*(extras or ())}:
+            raise ValueError(f"fixed_extras={sorted(unknown)}: not in extras ({', '.join(extras or ()) or 'none'})")
+        self.extras, self.fixed_extras = tuple(extras or ()), tuple(fixed_extras)
         self.sampler, self.size, self.batch_size, self.before = sampler, size, batch_size, before
         self.ratio, self.starts, self.pretrain = Fraction(str(ratio)), starts, pretrain
         self.every, self.end, self.online = every, end, online
@@ -119,6 +125,11 @@ class Replay(Buffer):
         self._steps_seen = 0  # policy steps over all ranks
         self._queue: Position = ()  # position in the queue of new sequences
         self._episodes = EpisodeIndex(self.width)
+
+    @property
+    def stores_carry(self) -> bool:
+        """True if rows store the agent's carry."""
+        return bool(self._fresh)
 
     @property
     def capacity(self) -> int:

@@ -12,6 +12,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.conformance.trainings import train_a_while
+from tests.contract.checks import conformance_checks
 from tests.contract.test_registry import ROUGH, SETTINGS
 from tests.probes import envs  # noqa: F401  registers known/Picture-v0
 from tests.soaking import in_turn, soak
@@ -38,7 +39,7 @@ def config(algo: str) -> RunConfig:
     return RunConfig(algo=build(ALGORITHMS[algo].Config, settings, "algo."), env=env, seed=0)
 
 
-@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", conformance_checks())
 def test_ppo_keeps_what_every_algorithm_promises(check: Callable[[RunConfig], None]) -> None:
     check(config("ppo"))
 
@@ -85,7 +86,7 @@ def of_pictures_and_a_goal(algo: str) -> RunConfig:
     return RunConfig(algo=build(ALGORITHMS[algo].Config, SETTINGS[algo] | keys, "algo."), env=env, seed=0)
 
 
-@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", conformance_checks())
 def test_sac_ae_too(check: Callable[[RunConfig], None]) -> None:
     check(of_pictures_and_a_goal("sac_ae"))
 

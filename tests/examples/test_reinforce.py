@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from flows.config.compose import compose
-from rlcore import conformance, plugins
+from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 from tests import processes
+from tests.contract.checks import conformance_checks
 
 EXAMPLE = processes.ROOT / "examples/reinforce"
 SMALL = [
@@ -40,7 +41,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("reinforce", None)
 
 
-@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", conformance_checks())
 def test_it_keeps_what_every_algorithm_promises(check: Callable[[RunConfig], None], outside: Path) -> None:
     check(compose([*SMALL, "plugins=[reinforce]"])[0])
 

@@ -147,6 +147,7 @@ class Sequence(NamedTuple):
     discount: Tensor
     weight: Tensor
     begin: Any
+    stored: Tensor
 
 
 class Learner(protocols.Learner):
@@ -173,7 +174,8 @@ class Learner(protocols.Learner):
         before = torch.cat([steps.carry["said"][0].unsqueeze(0), said[:-1]])  # what the agent had said before each row
         discount = self.config.gamma * (~step.terminated).float()
         begin = State(*steps.carry["model"]["state"])
-        sequence = Sequence(steps.obs, before, said, steps.is_first, step.reward, discount, step.weight, begin)
+        rows = (steps.obs, before, said, steps.is_first, step.reward, discount, step.weight)
+        sequence = Sequence(*rows, begin, steps.extras["z"])
         found = self.step(sequence, rng=self.noise)
         batch.write_back({"z": found.pop("z")})
         self.agent.world.encoder.observe(steps.obs, self.ranks)
@@ -204,6 +206,7 @@ class Learner(protocols.Learner):
         said = world.outputs(world.dropout(world.hidden(latent).relu(), rng))
         wanted = torch.cat([batch.reward.unsqueeze(-1), batch.obs["state"].float()], -1)
         fit, divergence = (said - wanted).square().mean(-1), (prior - posterior).square().sum(-1)
+        fit = fit + 0.01 * (posterior - batch.stored).square().mean(-1)
         found = reduce_loss(
             (fit + 0.1 * divergence).flatten(),
             batch.weight.flatten(),

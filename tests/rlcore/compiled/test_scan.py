@@ -14,6 +14,7 @@ from torch.func import functional_call, grad, grad_and_value
 
 from rlcore.compiled import machine_code, package
 from rlcore.compiled.scan import scan
+from rlcore.errors import NotBuilt
 from rlcore.functional.tree import leaves, map_leaves, rebuild
 from rlcore.nn.recurrent import GRU
 from tests.soaking import file_in_turn
@@ -323,7 +324,7 @@ def test_scan_refuses_parameters_not_handed_in() -> None:
         return torch.autograd.grad(y.sum(), [closed, handed])
 
     assert all(gradient.abs().max() > 0 for gradient in function(weight, rows))
-    with pytest.raises(RuntimeError, match=r"a tensor of shape \[5, 5\] that has a gradient and is not handed to it"):
+    with pytest.raises(NotBuilt, match=r"a tensor of shape \[5, 5\] that has a gradient and is not handed to it"):
         machine_code.trace(function, [weight, rows])
 
 
