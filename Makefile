@@ -1,7 +1,7 @@
 # make train    set-up, then the main job: PPO on CartPole-v1 to a registered model; more arguments: make train ARGS="seed=3"
-# make test     set-up, then every check and the tests, of heavy ones those whose turn it is at this commit: a quarter of
-#               an hour; TURN=all: every one; more arguments for pytest: make test ARGS="-k resume"
-# make quick    set-up, then format, lint, types and the tests that take no time: a minute
+# make test     set-up, then every check and all tests that are not marked heavy: about 12 minutes on two cores;
+#               ALL=1, or make test-all: every test; more arguments for pytest: make test ARGS="-k resume"
+# make quick    set-up, then format, lint, types and fast unit tests: about 2 minutes on two cores
 # make soak     set-up, then hours of it: every environment and mode killed 20 times and resumed; an interrupted soak goes
 #               on; writes docs/results/exactness.md; more arguments: make soak ARGS="--only Hopper --kills 5"
 # make bench    set-up, then the train stage beside Stable-Baselines3, sb3-contrib and SheepRL, which get an environment of
@@ -24,7 +24,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install train check test tests tests-quick quick soak bench bench-sweeps validate docs up down clean
+.PHONY: help install train check test test-all tests tests-quick quick soak bench bench-sweeps validate docs up down clean
 
 export PYTHON TORCH TORCH_INDEX
 
@@ -50,20 +50,25 @@ check-types = pyright --warnings
 check-docs = NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
 # Four workers for two cores, because tests wait for processes much of their time. Whole files to each: a file's
 # servers and databases are started once.
-tests = pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
-tests-quick = pytest --quiet --numprocesses 2 --dist loadfile -m "not slow" tests/rlcore tests/flows tests/golden $(ARGS)
+tests = pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(if $(ALL),,-m "not heavy or always") $(ARGS)
+QUICK := $(addprefix tests/rlcore/,functional nn optim data config store system) tests/golden \
+    $(addprefix tests/flows/,cli compare report)
+tests-quick = pytest --quiet --numprocesses 2 --dist loadfile -m "not slow and not heavy" $(QUICK) $(ARGS)
 
-# All of these run, whatever the others find; two at a time where `PAIRED` says so.
-PAIRED = $(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync=target
+# All of these run, whatever the others find, two at a time.
+PAIRED = $(MAKE) --no-print-directory --keep-going --jobs 2
 check: install
-	@$(PAIRED) $(CHECKS:%=check-%) || \
+	@$(PAIRED) --output-sync=target $(CHECKS:%=check-%) || \
 	    { echo "make check: something above wants repair; $(BIN)/ruff format . is a start" >&2; exit 1; }
 
 test: check
 	@$(MAKE) --no-print-directory tests
 
+test-all:
+	@$(MAKE) --no-print-directory test ALL=1
+
 quick: install
-	@$(PAIRED) tests-quick check-types check-lint check-format || { echo "make quick: something above wants repair" >&2; exit 1; }
+	@$(PAIRED) check-types tests-quick check-lint check-format || { echo "make quick: something above wants repair" >&2; exit 1; }
 
 $(CHECKS:%=check-%) tests tests-quick:
 	@begin=$$SECONDS; echo "$@: $($@)"; PATH="$(CURDIR)/$(BIN):$$PATH" $($@); code=$$?; echo "$@: $$((SECONDS - begin)) s"; exit $$code

@@ -14,12 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.soaking import pytest_configure, pytest_report_header, skip_others  # noqa: F401 - hooks
-
 # Before any test module imports a library that reads it: nothing that a user, a shell, `make` or a git hook has set.
 KEPT = """
     PATH HOME USER LOGNAME TMPDIR VIRTUAL_ENV CC CXX PYTHONPATH PYTHONHOME PYTHONHASHSEED
-    SOAK KILLS_SEED SERVER_AWAY TESTS_SHARED TURN
+    SOAK KILLS_SEED SERVER_AWAY TESTS_SHARED
 """
 for name in os.environ.keys() - set(KEPT.split()):
     if not name.startswith(("PYTEST_", "LD_", "CUDA_", "NVIDIA_", "CONDA_", "COVERAGE_")):
@@ -74,7 +72,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, then the others with slow tests: small ones fill the workers' last minutes."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (PLACES.get(item.path, len(PLACES)), item.path not in slow))
-    skip_others(items)
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,9 @@ from rlcore.conformance.trainings import FEW, fresh, run
 from rlcore.nn.actor_critic import ActorCritic
 from rlcore.spec import ACTION, EnvSpec, Window
 from tests.contract.test_registry import SETTINGS
-from tests.soaking import in_turn
+from tests.soaking import heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 HISTORY = {"reward": Window(4), "state": Window(2, 2), ACTION: Window(3)}
 

@@ -19,9 +19,9 @@ from rlcore.compiled import machine_code
 from tests.contract.test_registry import every_pair, small, small_of_images, with_images
 from tests.golden.mutants import Change, changed, swap
 from tests.learning.assembly import Training
-from tests.soaking import in_turn
+from tests.soaking import heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 DEVICE = torch.device("meta")
 STEP = "the gradient step"
 

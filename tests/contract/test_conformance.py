@@ -32,10 +32,12 @@ from rlcore.train.training import Training
 from tests.contract.checks import conformance_checks
 from tests.contract.test_registry import PAIRS, SETTINGS
 from tests.probes import q_learning, recurrent, world
-from tests.soaking import in_turn, soak
+from tests.soaking import heavy, soak
 
 # To trace a world model takes seconds: of each Dreamer one kind of action, which has each actor loss and each noise.
 TRACED_SELDOM = {("dreamer_v1", "CartPole-v1"), ("dreamer_v2", "Pendulum-v1"), ("dreamer_v3", "CartPole-v1")}
+# One algorithm of each family is checked by every `make test`; all others are heavy.
+ALWAYS = {("ppo", "CartPole-v1"), ("sac", "Pendulum-v1"), ("dreamer_v3", "CartPole-v1")}
 
 
 def config(algo: str, env_id: str, **changes: Any) -> RunConfig:
@@ -46,9 +48,8 @@ def config(algo: str, env_id: str, **changes: Any) -> RunConfig:
 def promise(pair: Any, check: Callable[[RunConfig], None]) -> Any:
     built = check is conformance.machine_code_equals_eager and pair.values != ("a2c", "CartPole-v1")
     seldom = check is conformance.compiled_equals_eager and pair.values in TRACED_SELDOM
-    return pytest.param(
-        *pair.values, check, id=f"{pair.id}-{check.__name__}", marks=soak if built or seldom else in_turn
-    )
+    marks = soak if built or seldom else () if pair.values in ALWAYS else heavy
+    return pytest.param(*pair.values, check, id=f"{pair.id}-{check.__name__}", marks=marks)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_a_built_in_algorithm_keeps_what_every_algorithm_promises(
     check(config(algo, env_id))
 
 
-@in_turn
+@heavy
 @pytest.mark.parametrize("check", conformance_checks())
 def test_they_are_general_a_replay_memory_two_losses_and_a_nested_carry_keep_them_too(
     check: Callable[[RunConfig], None], monkeypatch: pytest.MonkeyPatch
@@ -69,7 +70,7 @@ def test_they_are_general_a_replay_memory_two_losses_and_a_nested_carry_keep_the
     check(q_learning_config())
 
 
-@in_turn
+@heavy
 @pytest.mark.parametrize("check", conformance_checks())
 def test_a_world_model_with_pictures_a_scan_dropout_and_a_latent_that_is_written_back_keeps_them_too(
     check: Callable[[RunConfig], None], monkeypatch: pytest.MonkeyPatch
@@ -301,7 +302,7 @@ def test_minibatches_that_ranks_draw_by_themselves_are_noticed(monkeypatch: pyte
         conformance.two_ranks_learn_as_one(config("ppo", "CartPole-v1"))
 
 
-@in_turn
+@heavy
 @pytest.mark.parametrize("of", ["acting", "the gradient step"])
 def test_a_number_that_a_learner_changes_and_compiled_code_does_not_see_is_noticed(
     of: str, monkeypatch: pytest.MonkeyPatch

@@ -22,9 +22,9 @@ from rlcore.types import Alone, Batch
 from tests.contract.checks import conformance_checks
 from tests.probes import latent_model
 from tests.probes.latent_model import LATENTS, Agent, Learner, Model
-from tests.soaking import file_in_turn
+from tests.soaking import heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 
 @pytest.fixture(autouse=True)

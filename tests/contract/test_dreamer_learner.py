@@ -20,9 +20,9 @@ from tests.contract.test_registry import SETTINGS
 from tests.flows.config.dreamer_leaves import SPEC
 from tests.learning.assembly import assemble, context, fabric
 from tests.rlcore.envs import probe_envs  # noqa: F401  registers Probe/Spaces-v0
-from tests.soaking import in_turn
+from tests.soaking import heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 DREAMERS = [name for name in ALGORITHMS if name.startswith("dreamer")]
 BOX = ActionSpec("Box", (3,), "float32", low=(-2.0, 0.0, -float("inf")), high=(2.0, 1.0, float("inf")))

@@ -11,9 +11,9 @@ from flows.config.compose import compose
 from flows.config.yaml_files import presets
 from rlcore.train.session import Session
 from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, lay_out
-from tests.soaking import in_turn
+from tests.soaking import heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 SIZES = {"dreamer_v1": SMALL_DREAMER_V1, "dreamer_v2": SMALL_DREAMER_V2, "dreamer_v3": SMALL_DREAMER}
 CONTINUOUS = ("pendulum", "point_mass", "dmc")

@@ -15,9 +15,9 @@ from rlcore.train.training import Training
 from rlcore.types import Alone, Context
 from tests.flows.config.dreamer_leaves import SPEC
 from tests.learning.assembly import fabric
-from tests.soaking import in_turn
+from tests.soaking import always, heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 MADE: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "dreamer_updates.json").read_text())
 
@@ -29,6 +29,7 @@ class First(Alone):
         self.size = size
 
 
+@always
 @pytest.mark.parametrize("preset", MADE["planned"])
 def test_a_preset_owes_as_many_as_theirs_all_the_way(preset: str) -> None:
     one = compose([f"exp={preset}"])[0]

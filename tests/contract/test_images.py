@@ -15,9 +15,9 @@ from rlcore.conformance.trainings import train_a_while
 from tests.contract.checks import conformance_checks
 from tests.contract.test_registry import ROUGH, SETTINGS
 from tests.probes import envs  # noqa: F401  registers known/Picture-v0
-from tests.soaking import in_turn, soak
+from tests.soaking import heavy, soak
 
-pytestmark = in_turn
+pytestmark = heavy
 
 KEYS = {
     "mlp_keys": {"encoder": ["vector"]},

@@ -36,9 +36,9 @@ from rlcore.types import Batch, Context, Steps
 from tests.graphs import run_graphs
 from tests.learning.assembly import compiler_of, fabric
 from tests.runs import COMPILED, values
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 LENGTH, ENVS = 24, 3
 BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
@@ -140,6 +140,7 @@ def packages(folder: Path) -> list[Path]:
 # The same numbers -----------------------------------------------------------------------------------------------------
 
 
+@always
 def test_compiled_step_agrees_with_the_eager_one_and_schedules_build_nothing(cache: Path) -> None:
     before = packages(cache)
     assert_agree(compiled("discrete"), learner("discrete"))
@@ -212,6 +213,7 @@ def test_weights_are_stored_under_the_names_of_the_eager_agent() -> None:
     assert nested_state.encode(state) == nested_state.encode(plain)
 
 
+@always
 @pytest.mark.usefixtures("uncompiled")
 def test_training_goes_on_from_a_stored_state_to_the_same_bits() -> None:
     whole, first, second = (compiled("normal") for _ in range(3))

@@ -19,7 +19,7 @@ from rlcore.store.checkpoint import nested_state
 from rlcore.train.session import Session
 from tests.learning.assembly import Training, assemble
 from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, prepare
-from tests.soaking import in_turn
+from tests.soaking import heavy
 
 # Small, with everything on that has a state of its own.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -197,7 +197,7 @@ def test_runs_of_neighbouring_seeds_share_no_weight_noise_order_or_start(algo: s
         assert not parts[2] & parts[3]
 
 
-@in_turn
+@heavy
 @every_algorithm
 def test_a_run_that_gets_a_larger_budget_is_the_longer_run(algo: str) -> None:
     settings = SETTINGS[algo] | ({"anneal_lr": False} if "anneal_lr" in SETTINGS[algo] else {"replay_ratio": 0.1})
@@ -210,7 +210,7 @@ def test_a_run_that_gets_a_larger_budget_is_the_longer_run(algo: str) -> None:
     assert bits(longer.run(600)) == bits(straight)
 
 
-@in_turn
+@heavy
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 @every_pair
 def test_half_precision_updates_and_keeps_losses_in_float32(algo: str, env_id: str, precision: str) -> None:

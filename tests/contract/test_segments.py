@@ -11,9 +11,9 @@ from rlcore.store.directory import RunDirectory
 from rlcore.train.session import Session
 from tests.processes import digest
 from tests.runs import prepare
-from tests.soaking import file_in_turn, soak
+from tests.soaking import always, heavy, soak
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 LEARNING = {
     "total_steps": 448,
@@ -53,6 +53,7 @@ def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (
 
 
 # One environment of each way to continue a run, and the others in a soak.
+@always
 @pytest.mark.parametrize(
     "env_id",
     [

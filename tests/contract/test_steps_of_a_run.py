@@ -15,9 +15,9 @@ from rlcore.train.arithmetic import count
 from rlcore.train.training import Training
 from tests.contract.test_registry import SETTINGS
 from tests.learning.assembly import assemble
-from tests.soaking import in_turn
+from tests.soaking import always, heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 
 def sheeprl(algo: dict[str, Any], envs: int, ranks: int) -> tuple[int, int]:
@@ -37,6 +37,7 @@ def counted(config: RunConfig, training: Training) -> int:
     return found.steps
 
 
+@always
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])  # of recurrent PPO: test_ppo_recurrent.py
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ from rlcore.train.session import Session
 from tests import processes
 from tests.flows.conftest import home  # noqa: F401 - a fixture
 from tests.patience import run_command
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 from tests.stores import standing_api
 
-pytestmark = [file_in_turn, pytest.mark.slow, pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")]
+pytestmark = [heavy, pytest.mark.slow, pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")]
 EXAMPLES = processes.ROOT / "examples"
 PLUGIN = "plugins=[my_package]"
 CONF = {
@@ -80,6 +80,7 @@ def forget() -> None:
     importlib.invalidate_caches()
 
 
+@always
 def test_the_command_trained_it_to_a_registered_champion(folder: Path, user: RunDirectory) -> None:
     summary = user.read_summary()
     assert summary["model"]["name"] == "mine-Corridor"

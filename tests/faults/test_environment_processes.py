@@ -25,10 +25,10 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, ROOT, end, finish_here, orphans, processes, start
 from tests.runs import prepare
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
 RUN = {"total_steps": 700, "checkpoint__every": 130, "evaluation__every": 5000, "algo__update_epochs": 1}
-pytestmark = [file_in_turn, pytest.mark.slow, pytest.mark.usefixtures("plugins")]
+pytestmark = [heavy, pytest.mark.slow, pytest.mark.usefixtures("plugins")]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,7 @@ def is_good_and_goes_on_to(run: RunDirectory, wanted: str) -> None:
     assert finish_here(run) == wanted
 
 
+@always
 def test_a_killed_environment_process_is_named_and_the_run_goes_on_to_the_same_bits(
     tmp_path: Path, undisturbed: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +86,7 @@ def test_an_engine_that_holds_the_interpreter_lock_is_ended_by_the_time_limit(
     is_good_and_goes_on_to(run, undisturbed())
 
 
+@always
 def test_a_faulty_step_ends_the_command_with_a_sentence(
     tmp_path: Path, undisturbed: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,10 +23,10 @@ from rlcore.store.events import read_events
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
 from tests.patience import Patience, run_command
 from tests.processes import answers, environment, free_port, kill_all, orphans, processes, wait_for
-from tests.soaking import file_in_turn, soak
+from tests.soaking import heavy, soak
 
 SEED = random.randrange(10_000)
-pytestmark = [pytest.mark.slow, file_in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 
 
 @pytest.fixture

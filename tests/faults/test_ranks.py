@@ -21,9 +21,9 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests.processes import NO_STORE, count, digest, end, kill_all, one, orphans, processes, start, wait_for
 from tests.runs import prepare
-from tests.soaking import file_in_turn, soak
+from tests.soaking import always, heavy, soak
 
-pytestmark = [file_in_turn, pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the starts that nobody disturbs
+pytestmark = [heavy, pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the starts that nobody disturbs
 RUN: dict[str, Any] = {"fabric__devices": 2, "total_steps": 4096, "checkpoint__every": 512, "evaluation__every": 2048}
 RUN |= {"algo__normalize_reward": True}  # the open returns are of each rank's own environments
 
@@ -76,6 +76,7 @@ def test_a_killed_rank_ends_all_and_the_run_goes_on_to_the_same_bits(algo: str, 
     assert points == sorted(set(points)) and points[-1] == first["policy_steps"] > 3500
 
 
+@always
 def test_a_fault_in_another_rank_is_told_as_its_own_sentence(home: Path) -> None:
     importlib.import_module("tests.faults.faulty_envs")
     run = prepare(home / "run", "Faulty-v0", **RUN | {"env__num_envs": 1})

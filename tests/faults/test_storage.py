@@ -29,9 +29,9 @@ from tests.faults import sweeps
 from tests.faults.failing_disk import FAULTS, compiled, environment
 from tests.patience import run_command
 from tests.runs import prepare
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 20262
@@ -91,6 +91,7 @@ def durable(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return trace
 
 
+@always
 def test_a_checkpoint_is_durable_before_its_name_and_the_log_before_both(tmp_path: Path, durable: list[str]) -> None:
     run = prepare(tmp_path / "run", checkpoint__keep_last=1)
     session = Session(run)
@@ -327,6 +328,7 @@ def test_little_space_is_warned_of_and_tried_all_the_same(
     assert "70 bytes are free" in caplog.text
 
 
+@always
 def test_a_full_disk_in_any_stage_is_told_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

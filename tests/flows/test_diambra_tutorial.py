@@ -19,10 +19,10 @@ from flows.config.compose import compose
 from rlcore.store.directory import RunDirectory
 from tests.diambra_engine import engines
 from tests.processes import NO_STORE, environment, shepherd
-from tests.soaking import file_in_turn, soak
+from tests.soaking import always, heavy, soak
 from tests.stores import furnish, standing_api
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 FILES = Path(__file__).parent / "diambra_tutorial"
 KEYS = {f"{side}_{key}" for side in ("own", "opp") for key in ("character", "health", "side", "wins")}
@@ -66,6 +66,7 @@ def run(
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
 
 
+@always
 @pytest.mark.parametrize(
     ("exp", "expected"),
     [

@@ -22,10 +22,10 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests import processes
 from tests.patience import run_command
-from tests.soaking import file_in_turn, soak
+from tests.soaking import always, heavy, soak
 from tests.stores import furnish
 
-pytestmark = [pytest.mark.slow, file_in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 STAGES = ["make-env", "collect", "train", "evaluate", "register-model"]
 CARTPOLE, ACROBOT = ([f"{stage}@{env}" for stage in STAGES] for env in ("CartPole-v1", "Acrobot-v1"))
 SMALL = {
@@ -125,6 +125,7 @@ def metrics(run: RunDirectory) -> dict[str, Any]:
     return json.loads((run.path / "results/metrics.json").read_text())
 
 
+@always
 def test_a_second_repro_runs_nothing_and_the_results_are_whole(repository: Repository) -> None:
     assert "up to date" in repository.dvc("repro", "register-model@CartPole-v1")
     assert repository.git("status --porcelain") == ""  # what the stages make is not git's
@@ -143,6 +144,7 @@ def test_the_stages_are_the_same_for_each_environment(repository: Repository) ->
     assert sorted(listed) == sorted([*CARTPOLE, *ACROBOT])
 
 
+@always
 def test_plots_hold_the_learning_curve_and_the_evaluations(repository: Repository) -> None:
     repository.dvc("plots", "show", "--out", "../plots")
     page = (repository.folder.parent / "plots/index.html").read_text()

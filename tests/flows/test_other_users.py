@@ -18,7 +18,7 @@ from flows.settings import state_folder
 from tests import processes
 from tests.flows.sweeps.fake import made
 from tests.patience import run_command
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 from tests.stores import furnish
 
 # Python may lie where others cannot enter: it starts as we are, and becomes another user then.
@@ -97,8 +97,9 @@ def test_folders_of_a_sweep_are_the_owners_alone(place: Path, monkeypatch: pytes
     assert [folder.stat().st_mode & 0o777 for folder in (sweep.path, sweep.runs)] == [0o700, 0o700]
 
 
+@always
 @pytest.mark.slow
-@file_in_turn
+@heavy
 @as_root
 def test_another_user_reads_nothing_of_a_run(place: Path) -> None:
     furnish(place)
@@ -112,8 +113,9 @@ def test_another_user_reads_nothing_of_a_run(place: Path) -> None:
     assert str(place / "runs/one/config.yaml") in as_stranger(READ_ALL, str(place))
 
 
+@always
 @pytest.mark.slow
-@file_in_turn
+@heavy
 @as_root
 def test_another_user_is_refused_by_the_api_of_a_command(home: Path) -> None:
     from flows.workers.local_api import prefect_api

@@ -19,11 +19,11 @@ from rlcore.store import checkpoint, compare
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import read_events
 from rlcore.train.boundary import Boundary
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 from tests.stores import standing_api
 
 pytestmark = [
-    file_in_turn,
+    heavy,
     pytest.mark.slow,
     pytest.mark.usefixtures("warm"),
     # Prefect and MLflow warn about themselves while they are imported; of our own code a warning is an error still.
@@ -91,6 +91,7 @@ def typed(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     return code, said.out, said.err
 
 
+@always
 def test_a_run_is_made_again_to_the_same_bits(
     original: RunDirectory, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

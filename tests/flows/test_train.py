@@ -22,11 +22,11 @@ from rlcore.store.events import last_event, read_events
 from tests.examples.test_guides import documented, logged
 from tests.processes import changed, wait_for
 from tests.rlcore.judge.test_film import read
-from tests.soaking import file_in_turn, soak
+from tests.soaking import always, heavy, soak
 from tests.stores import query
 
 pytestmark = [
-    file_in_turn,
+    heavy,
     pytest.mark.slow,
     pytest.mark.usefixtures("warm"),
     # Prefect and MLflow warn about themselves while they are imported; of our own code a warning is an error still.
@@ -130,6 +130,7 @@ def final_digest(run: RunDirectory) -> str:
     return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
 
 
+@always
 def test_flow_ends_in_a_registered_model_and_a_summary(
     finished: tuple[RunDirectory, dict[str, Any], list[str]],
 ) -> None:
@@ -149,6 +150,7 @@ def test_event_log_page_lists_a_registration(finished: tuple[RunDirectory, dict[
     assert logged(finished[0].events) <= documented()
 
 
+@always
 def test_every_stage_is_a_completed_task_run_in_history(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
 ) -> None:
@@ -168,6 +170,7 @@ def test_every_stage_is_a_completed_task_run_in_history(
     assert trained == counted["checkpoint"]
 
 
+@always
 def test_history_names_algorithm_environment_and_seed(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
 ) -> None:
@@ -188,6 +191,7 @@ def test_history_names_algorithm_environment_and_seed(
     assert tasks[0][1] == version
 
 
+@always
 def test_progress_results_and_curve_are_shown(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
 ) -> None:
@@ -202,6 +206,7 @@ def test_progress_results_and_curve_are_shown(
     assert "random baseline" in shown["results-ppo-cartpole-v1"][1]
 
 
+@always
 def test_mlflow_has_the_run_finished_with_every_point_once(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
 ) -> None:
@@ -234,6 +239,7 @@ def test_films_while_training_are_made_at_every_evaluation_and_move_no_bit(
     assert final_digest(run) == final_digest(finished[0])
 
 
+@always
 def test_a_finished_run_is_not_trained_judged_or_registered_again(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
 ) -> None:
@@ -373,6 +379,7 @@ def test_without_the_final_test_a_run_is_registered_and_says_that_it_was_not_eva
     assert summary["checkpoint"] == str(checkpoint.choose(run).relative_to(run.path))
 
 
+@always
 def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
 ) -> None:

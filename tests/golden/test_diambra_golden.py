@@ -19,9 +19,9 @@ from rlcore.envs.suites.registry import SUITES
 from rlcore.envs.suites.suite import open_env
 from tests.diambra_engine import engines
 from tests.golden.diambra_cases import CASES, SEEDS, STEPS, digest, scripted
-from tests.soaking import in_turn
+from tests.soaking import heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 THEIRS = json.loads((Path(__file__).parent / "diambra.json").read_text())
 

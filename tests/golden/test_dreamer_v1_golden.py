@@ -8,11 +8,12 @@ from rlcore.algorithms.dreamer_v1 import learner as dreamer_v1
 from tests.golden import dreamer_v1_oracle
 from tests.golden.dreamer_v1_mutants import MUTANTS
 from tests.golden.mutants import Mutant, changed
-from tests.soaking import in_turn
+from tests.soaking import always, heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 
+@always
 @pytest.mark.parametrize("variant", dreamer_v1_oracle.VARIANTS)
 def test_losses_and_gradients_are_sheeprls(variant: str) -> None:
     dreamer_v1_oracle.check_losses(dreamer_v1, variant)

@@ -8,11 +8,12 @@ from rlcore.algorithms.dreamer_v2 import learner as dreamer_v2
 from tests.golden import dreamer_v2_oracle
 from tests.golden.dreamer_v2_mutants import MUTANTS
 from tests.golden.mutants import Mutant, changed
-from tests.soaking import in_turn
+from tests.soaking import always, heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 
+@always
 @pytest.mark.parametrize("variant", dreamer_v2_oracle.VARIANTS)
 def test_losses_and_gradients_are_sheeprls(variant: str) -> None:
     dreamer_v2_oracle.check_losses(dreamer_v2, variant)

@@ -8,11 +8,12 @@ from rlcore.algorithms.dreamer_v3 import learner as dreamer_v3
 from tests.golden import dreamer_v3_oracle
 from tests.golden.dreamer_v3_mutants import MUTANTS
 from tests.golden.mutants import Mutant, changed
-from tests.soaking import in_turn
+from tests.soaking import always, heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 
+@always
 @pytest.mark.parametrize("variant", dreamer_v3_oracle.VARIANTS)
 def test_losses_and_gradients_are_sheeprls(variant: str) -> None:
     dreamer_v3_oracle.check_losses(dreamer_v3, variant)

@@ -14,9 +14,9 @@ import pytest
 from rlcore.algorithms import ALGORITHMS
 from tests.kills.sampled import check
 from tests.probes import world
-from tests.soaking import in_turn, soak
+from tests.soaking import heavy, soak
 
-pytestmark = [in_turn, pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which nobody kills
+pytestmark = [heavy, pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which nobody kills
 
 
 def test_killed_anywhere_a_replay_memory_ends_in_the_same_bits(tmp_path: Path) -> None:

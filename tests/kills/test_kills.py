@@ -24,7 +24,7 @@ from tests.kills.killing import finish, same_bits
 from tests.kills.phases import PLACES
 from tests.kills.sampled import check
 from tests.processes import LOOK, ROOT, count, finish_here, kill_all, orphans, processes, start, wait_for
-from tests.soaking import in_turn, soak
+from tests.soaking import heavy, soak
 from tests.stores import furnish, standing_api
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which nobody kills
@@ -34,9 +34,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last
     ("tier", "modes"),
     [
         ("snapshot", ("in-process", "subprocess")),
-        pytest.param("replay", ("in-process", "subprocess"), marks=in_turn),
+        pytest.param("replay", ("in-process", "subprocess"), marks=heavy),
         # Its environments share a place, so in subprocesses it is another environment.
-        pytest.param("boundary", ("in-process",), marks=in_turn),
+        pytest.param("boundary", ("in-process",), marks=heavy),
     ],
     ids=["snapshot", "replay", "boundary"],
 )

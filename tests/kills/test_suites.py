@@ -9,9 +9,9 @@ import pytest
 from tests.diambra_engine import engines
 from tests.kills.cases import ENGINES, SUITES
 from tests.kills.sampled import check
-from tests.soaking import file_in_turn, soak
+from tests.soaking import heavy, soak
 
-pytestmark = [file_in_turn, pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which nobody kills
+pytestmark = [heavy, pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which nobody kills
 
 
 # Their tiers are killed as other environments (test_kills.py), their frames and engines resumed in this process

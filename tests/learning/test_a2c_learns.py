@@ -20,9 +20,9 @@ import pytest
 from tests.golden.a2c_mutants import MUTANTS
 from tests.golden.mutants import changed
 from tests.learning.assembly import assemble
-from tests.soaking import in_turn, soak
+from tests.soaking import heavy, soak
 
-pytestmark = [pytest.mark.slow, in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 NETWORK = {"dense_units": 64, "mlp_layers": 2, "ortho_init": True}
 CARTPOLE: dict[str, Any] = {
     "name": "a2c",

@@ -12,9 +12,9 @@ from tests.golden.dreamer_v1_mutants import MUTANTS
 from tests.golden.mutants import changed
 from tests.learning.assembly import assemble
 from tests.learning.counter import learn_to_count
-from tests.soaking import in_turn, soak
+from tests.soaking import heavy, soak
 
-pytestmark = [pytest.mark.slow, in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 LAYERS = {"dense_units": 32, "mlp_layers": 1}
 SETTINGS: dict[str, Any] = {
     "name": "dreamer_v1",

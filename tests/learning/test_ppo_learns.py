@@ -23,9 +23,9 @@ import pytest
 
 from tests.golden.mutants import wrong
 from tests.learning.assembly import assemble
-from tests.soaking import in_turn, soak
+from tests.soaking import always, heavy, soak
 
-pytestmark = [pytest.mark.slow, in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 
 SHARED = {
     "name": "ppo",
@@ -79,6 +79,7 @@ def test_cartpole_is_not_learned_when_termination_bootstraps() -> None:
         assert cartpole(1) < 430
 
 
+@always
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=soak), pytest.param(2, marks=soak)])
 def test_frozen_lake_is_learned(seed: int) -> None:
     assert lake(seed) > 0.9

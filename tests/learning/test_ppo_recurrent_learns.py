@@ -23,9 +23,9 @@ import pytest
 from tests.golden.mutants import changed, swap
 from tests.learning.assembly import assemble
 from tests.probes import envs
-from tests.soaking import in_turn, soak
+from tests.soaking import heavy, soak
 
-pytestmark = [pytest.mark.slow, in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 NETWORK = {"dense_units": 32, "mlp_layers": 1, "dense_act": "tanh", "layer_norm": False, "ortho_init": True}
 PPO: dict[str, Any] = {
     "name": "ppo",

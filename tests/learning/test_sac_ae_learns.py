@@ -22,9 +22,9 @@ from rlcore.algorithms.sac_ae import learner  # noqa: F401  the functions that a
 from tests.golden.mutants import Change, changed, returned, swap
 from tests.learning.assembly import assemble
 from tests.probes import envs  # noqa: F401  registers known/Dot-v0
-from tests.soaking import in_turn, soak
+from tests.soaking import heavy, soak
 
-pytestmark = [pytest.mark.slow, in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 NETWORK: dict[str, Any] = {"hidden_size": 64}
 DOT: dict[str, Any] = {
     "name": "sac_ae",

@@ -19,9 +19,9 @@ import pytest
 from tests.golden.mutants import changed
 from tests.golden.test_sac_golden import MUTANTS
 from tests.learning.assembly import assemble
-from tests.soaking import in_turn, soak
+from tests.soaking import heavy, soak
 
-pytestmark = [pytest.mark.slow, in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 NARROW = {"hidden_size": 64, "optimizer": {"lr": 2e-3, "eps": 1e-8, "betas": [0.5, 0.999]}}
 FAST = {"lr": 5e-3, "eps": 1e-8}
 ACTION_REPEAT = {"crossq": 1, "droq": 4, "simba": 2}

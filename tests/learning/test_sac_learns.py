@@ -22,9 +22,9 @@ import pytest
 from tests.golden.mutants import changed
 from tests.golden.test_sac_golden import MUTANTS
 from tests.learning.assembly import assemble
-from tests.soaking import in_turn, soak
+from tests.soaking import heavy, soak
 
-pytestmark = [pytest.mark.slow, in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 OPTIMIZER = {"name": "adam", "lr": 3e-3, "eps": 1e-8}
 NETWORK = {"hidden_size": 64, "optimizer": OPTIMIZER}
 PENDULUM: dict[str, Any] = {

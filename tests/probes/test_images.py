@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rlcore.nn import cnn
 from tests.probes.test_policies import recent, trained
-from tests.soaking import file_in_turn
+from tests.soaking import heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 KEYS: dict[str, Any] = {"mlp_keys": {"encoder": ["vector"]}, "cnn_keys": {"encoder": ["image"]}}
 ALGO = KEYS | {

@@ -12,9 +12,9 @@ from rlcore.errors import UserError
 from tests.golden.mutants import wrong
 from tests.learning.assembly import Training, assemble
 from tests.probes import envs
-from tests.soaking import in_turn
+from tests.soaking import always, heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 SMALL = {
     "name": "ppo",
@@ -46,6 +46,7 @@ def signal(action: str, obs: str) -> Training:
     return trained("known/Signal-v0", 2_000, algo=keys, wrapper={"action": action, "obs": obs})
 
 
+@always
 @pytest.mark.parametrize(
     ("action", "obs"),
     [

@@ -15,9 +15,9 @@ import torch
 from tests.golden.mutants import wrong
 from tests.learning.assembly import assemble
 from tests.probes import envs  # noqa: F401  registers the environments
-from tests.soaking import in_turn
+from tests.soaking import always, heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 TABLE = {  # a linear critic over a one-hot observation is a table of values
     "name": "ppo",
@@ -72,6 +72,7 @@ MISTAKES = {  # of golden/mutants.py, and by how much the probe's value is off
 }
 
 
+@always
 @pytest.mark.parametrize("probe", TOLERANCES, ids=lambda probe: probe.__name__)
 def test_values_are_the_known_ones(probe: Probe) -> None:
     assert probe(0) < TOLERANCES[probe]

@@ -17,9 +17,9 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -89,6 +89,7 @@ def direct_requirements() -> list[Requirement]:
     return [Requirement(name) for name in project()["dependencies"] + extras_but()]
 
 
+@always
 @pytest.mark.parametrize("python", PYTHONS)
 def test_lock_pins_every_direct_requirement_within_its_bounds_for(python: str):
     for requirement in direct_requirements():
@@ -109,6 +110,7 @@ def test_lock_leaves_torch_and_its_cuda_packages_out_but_keeps_what_torch_import
     assert {"sympy", "networkx", "jinja2", "filelock", "fsspec", "mpmath", "typing-extensions"} <= names
 
 
+@always
 def test_malicious_and_broken_releases_are_refused():
     by_name = {requirement.name: requirement.specifier for requirement in direct_requirements()}
     assert not any(by_name["lightning-fabric"].contains(bad) for bad in ("2.6.2", "2.6.3"))
@@ -128,6 +130,7 @@ def imported_packages() -> set[str]:
     return names
 
 
+@always
 def test_what_the_code_imports_is_declared_and_what_is_declared_is_imported():
     required = {Requirement(name).name for name in project()["dependencies"]}
     optional = {Requirement(name).name for name in extras_but("dev")}
@@ -280,6 +283,7 @@ def test_in_a_moved_checkout_the_old_environment_works_until_the_new_one_is_whol
     assert install_in(checkout, os.environ["PATH"], TORCH="pip", **given).stdout == ""  # everything is there
 
 
+@always
 @pytest.mark.parametrize(("arguments", "runs_left"), [([], True), (["CLEAN_RUNS=1"], False)])
 def test_make_clean_keeps_runs_unless_told_and_everything_it_did_not_make(
     tmp_path: Path, arguments: list[str], runs_left: bool
@@ -298,6 +302,7 @@ def test_make_clean_keeps_runs_unless_told_and_everything_it_did_not_make(
     assert not (tmp_path / "rlcore" / "__pycache__").exists()
 
 
+@always
 def test_make_test_runs_the_tests_though_a_folder_is_called_so() -> None:
     said = subprocess.run(["make", "--dry-run", "tests"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "pytest --numprocesses 4" in said

@@ -20,11 +20,12 @@ from tests import processes
 from tests.flows.workers.asking import basic
 from tests.patience import wait_for
 from tests.processes import answers, free_port
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
 
+@always
 @pytest.mark.slow
-@file_in_turn
+@heavy
 def test_ui_is_one_process_behind_a_password(home: Path, tmp_path: Path) -> None:
     """`mlflow ui` starts seven processes beside its own, which stay when it ends."""
     port = free_port()

@@ -20,9 +20,9 @@ from rlcore.store.events import EventLog
 from rlcore.store.series import CPU, WALL
 from tests.flows.compare.conftest import Compared
 from tests.flows.compare.runs import WHOLE, finished_run, group_of
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 LOW = [100.0, 120.0, 90.0, 110.0, 105.0, 95.0, 115.0, 130.0, 85.0, 100.0]
 HIGH = [value + 60 + 3 * (-1) ** seed for seed, value in enumerate(LOW)]
@@ -37,6 +37,7 @@ def reasons(made, *parts: str) -> None:
     assert len(made.selection.obstacles) == len(parts)
 
 
+@always
 def test_a_side_that_is_better_beyond_the_noise_is_called_better(root: Path, compared: Compared) -> None:
     group_of(root, "low", LOW)
     group_of(root, "high", HIGH)
@@ -53,6 +54,7 @@ def test_a_side_that_is_better_beyond_the_noise_is_called_better(root: Path, com
     assert verdict(compared("high", "low")).best == "high"  # in whatever order
 
 
+@always
 def test_sides_within_the_noise_are_not_ranked_apart(root: Path, compared: Compared) -> None:
     group_of(root, "one", LOW)
     group_of(root, "two", LOW[::-1])

@@ -17,9 +17,9 @@ from flows.compare.report import report
 from tests.flows.compare.conftest import empty_root
 from tests.flows.compare.runs import WHOLE, finished_run, group_of
 from tests.flows.compare.test_comparison import HIGH, LOW
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 PICTURES = {"curve_steps", "curve_time", "curve_cpu", "aggregates", "improvement", "profile"}
 
@@ -78,6 +78,7 @@ def test_the_page_needs_nothing_but_itself(out: Path, page: Page) -> None:
     assert len((out / "index.html").read_bytes()) < 400_000
 
 
+@always
 def test_the_page_tells_all_of_it_with_the_verdict_first(page: Page) -> None:
     words = " ".join(page.words.split())
     for part in (

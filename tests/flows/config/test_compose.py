@@ -25,9 +25,7 @@ from rlcore.algorithms.on_policy import OnPolicyConfig
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError
 from rlcore.run_config import build_config
-from tests.soaking import in_turn, soak
-
-pytestmark = in_turn
+from tests.soaking import soak
 
 # Neither preset nor tuned value: the built-in defaults of PPO on CartPole.
 BARE = ("exp=default", "algo=ppo", "env=gym", "algo.total_steps=65536")

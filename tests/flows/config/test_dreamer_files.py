@@ -13,9 +13,6 @@ from flows.registry.models import parts_of
 from rlcore.errors import UserError
 from tests.flows.config.dreamer_leaves import named
 from tests.flows.config.their_files import DROPPED, MINUS, compare_leaves, composed, found
-from tests.soaking import in_turn
-
-pytestmark = in_turn
 
 ROOT = Path(__file__).parents[3]
 FILES: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "golden" / "dreamer_files.json").read_text())

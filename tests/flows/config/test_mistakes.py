@@ -14,9 +14,6 @@ from flows.config.compose import compose
 from flows.runs.create import new_run
 from rlcore.errors import UserError
 from rlcore.run_config import build_config
-from tests.soaking import in_turn
-
-pytestmark = in_turn
 
 
 @pytest.fixture(scope="module")

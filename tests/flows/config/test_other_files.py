@@ -16,9 +16,7 @@ from rlcore.train.session import Session
 from tests.diambra_engine import engines
 from tests.flows.config.their_files import compare_leaves, composed
 from tests.runs import lay_out
-from tests.soaking import in_turn, soak
-
-pytestmark = in_turn
+from tests.soaking import soak
 
 ROOT = Path(__file__).parents[3]
 FILES: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "golden" / "other_files.json").read_text())

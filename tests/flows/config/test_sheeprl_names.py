@@ -9,9 +9,6 @@ import pytest
 
 from flows.config.compose import compose
 from rlcore.errors import UserError
-from tests.soaking import in_turn
-
-pytestmark = in_turn
 
 BARE = ("exp=default", "algo=ppo", "env=gym", "algo.total_steps=65536", "buffer.size=${algo.rollout_steps}")
 DOCUMENT = Path(__file__).parents[3] / "docs" / "coming_from_sheeprl.md"

@@ -20,9 +20,9 @@ from flows.process.leases import LEASE, alone
 from flows.process.locks import hold
 from rlcore.errors import UserError
 from tests.processes import ROOT, answers, free_port, wait_for
-from tests.soaking import file_in_turn, soak
+from tests.soaking import always, heavy, soak
 
-pytestmark = [pytest.mark.slow, file_in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 HOLDER = """
 import sys, time
 from pathlib import Path
@@ -85,6 +85,7 @@ def limits() -> set[str]:
         return {limit.name for limit in client.read_global_concurrency_limits(limit=100, offset=0)}
 
 
+@always
 def test_another_machine_is_refused_as_long_as_the_place_is_held(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,13 +23,13 @@ from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import checkpointed_run, digest_of, evaluations, named
 from tests.processes import at_once
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 pytestmark = [
-    file_in_turn,
+    heavy,
     pytest.mark.slow,
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
@@ -91,6 +91,7 @@ def test_the_gate_notes_every_coronation_with_its_words(dynasty: str) -> None:
     assert tags["champion.0002"].startswith("version 2 after 1 | gate by ")
 
 
+@always
 def test_rollback_goes_back_champion_by_champion_and_then_says_there_is_none(dynasty: str) -> None:
     for expected in ("2", "1"):
         assert champions.rollback(client(), dynasty).version == expected == champion(dynasty)
@@ -210,6 +211,7 @@ def test_the_list_of_all_names_every_model_and_a_run_that_is_gone(
     assert foreign.endswith("not of this project")
 
 
+@always
 def test_mistakes_are_one_sentence_and_exit_code_2(dynasty: str, capsys: pytest.CaptureFixture[str]) -> None:
     mistakes = {
         ("promote", dynasty[:-1], "2"): f"no model '{dynasty[:-1]}'; did you mean '{dynasty}'?",

@@ -46,17 +46,18 @@ from tests.flows.synthetic_runs import (
     synthetic_run,
 )
 from tests.processes import at_once
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [
-    file_in_turn,
+    heavy,
     pytest.mark.slow,
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
 
 
+@always
 def test_the_same_checkpoint_is_the_same_version(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = checkpointed_run(tmp_path / "run", "same", weights=1)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
@@ -98,6 +99,7 @@ def test_two_processes_at_once_make_one_version(elsewhere: dict[str, RunDirector
     assert len(client.search_model_versions("name = 'together-elsewhere'")) == 1
 
 
+@always
 def test_first_model_must_beat_the_random_baseline(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poor, good = (checkpointed_run(tmp_path / name, f"first-{name}", weights=w) for name, w in (("a", 3), ("b", 4)))
     evaluations(monkeypatch, lambda d, i: (20.0 if d == digest_of(poor) else 60.0) + i % 5)
@@ -106,6 +108,7 @@ def test_first_model_must_beat_the_random_baseline(home: Path, tmp_path: Path, m
     assert "does not beat the random baseline" in results[0]["decision"]
 
 
+@always
 def test_champion_falls_only_to_a_better_model_on_the_same_fresh_seeds(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -510,6 +513,7 @@ def test_a_name_that_no_model_can_have_is_refused_before_training(tmp_path: Path
     prepare(config_of(run, model_manager={"disabled": True, "models": {"agent": agent}}), {})
 
 
+@always
 def test_names_take_slashes_as_dashes(tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "slashes", weights=1)
     assert registry.model_name(config_of(run)) == "ppo-CartPole-v1"

@@ -22,11 +22,11 @@ from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import checkpointed_run, configured, evaluations
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
 PARTS = ("world_model", "actor", "critic", "target_critic", "moments")
 pytestmark = [
-    file_in_turn,
+    heavy,
     pytest.mark.slow,
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
@@ -48,6 +48,7 @@ def dreamer(folder: Path, name: str, parts: tuple[str, ...] = PARTS, seed: int =
     return configured(run, model_manager={"disabled": False, "models": models | {"agent": {"model_name": name}}})
 
 
+@always
 def test_every_part_is_a_model_of_its_own(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = dreamer(tmp_path / "run", "whole")
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)

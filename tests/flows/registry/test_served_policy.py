@@ -28,10 +28,10 @@ from tests.flows.synthetic_runs import DICT_SPEC, IMAGE_SPEC, checkpointed_run, 
 from tests.patience import wait_for
 from tests.probes import recurrent
 from tests.processes import ROOT, answers, free_port
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
 pytestmark = [
-    file_in_turn,
+    heavy,
     pytest.mark.slow,
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
@@ -94,6 +94,7 @@ def ask(served: Served, **body: Any) -> tuple[int, Any]:
         return error.code, json.load(error)
 
 
+@always
 def test_one_observation_and_a_thousand_get_the_actions_of_load_policy(served: Served) -> None:
     policy = flows.load_policy(served.run.path)
     obs = np.random.default_rng(3).normal(size=(1000, 4))  # float64, as JSON numbers are
@@ -109,6 +110,7 @@ def test_one_observation_and_a_thousand_get_the_actions_of_load_policy(served: S
     assert ask(served, inputs=[[0, 0, 0, 0]])[0] == 200  # whole numbers are numbers too
 
 
+@always
 def test_nobody_is_answered_without_the_password(served: Served) -> None:
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(served.url.replace("invocations", "docs"), timeout=60)

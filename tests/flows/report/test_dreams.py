@@ -29,9 +29,9 @@ from tests.flows.synthetic_runs import CARTPOLE, checkpointed_run, configured
 from tests.processes import digest
 from tests.rlcore.judge.test_film import read
 from tests.runs import SMALL_DREAMER, prepare
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 ROWS, COUNT, SIDE, CELL = 50, 6, 16, 128
 JUDGED = {"policy_steps": 4096, "greedy": {"mean": 1.0, "returns": []}}
@@ -95,6 +95,7 @@ def middle(frame: np.ndarray, row: int, column: int) -> float:
     return float(frame[y - 8 : y + 8, x - 8 : x + 8].mean())
 
 
+@always
 def test_the_film_shows_truth_model_and_difference_of_every_row(written: RunDirectory) -> None:
     _, rate, frames = read(written.media / "dream_rgb.mp4")
     assert len(frames) == ROWS and rate == dreams.RATE

@@ -21,9 +21,9 @@ from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
-from tests.soaking import file_in_turn
+from tests.soaking import heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 ROOT = Path(__file__).resolve().parents[3]
 PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())

@@ -27,9 +27,9 @@ from rlcore.system.forked import UNKNOWN, Forked
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
 from tests.processes import digest, environment, finish_here, wait_for
 from tests.runs import prepare
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = [pytest.mark.slow, file_in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 LONG = {"total_steps": 10_000_000, "evaluation__every": 10_000_000, "checkpoint__every": 10_000_000}
 
 
@@ -47,6 +47,7 @@ def trained(path: Path, **dotted: Any) -> tuple[str, Any]:
     return digest(run), trainer.process
 
 
+@always
 def test_a_forked_trainer_learns_the_bits_of_a_fresh_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"algo__normalize_obs": True, "algo__normalize_reward": True, "env__sync_env": False}
     bits, process = trained(tmp_path / "forked", **settings)
@@ -136,6 +137,7 @@ def test_another_setting_of_a_library_or_other_code_is_given_a_fresh_process(
     assert kind() is subprocess.Popen
 
 
+@always
 def test_it_ends_with_who_asked_for_it_though_its_server_lives(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", algo__compile=False, **LONG)
     script = (

@@ -19,9 +19,9 @@ from flows.sweeps.plan import plan, presets
 from flows.sweeps.refusals import default_of
 from flows.sweeps.sweep_report import refresh_page, status, write_page
 from tests.flows.sweeps.fake import drive, driven, made
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 TYPED = ["exp=ppo", "algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.update_epochs=interval(1,20)"]
 
@@ -73,6 +73,7 @@ def test_status_and_page_name_a_default_outside_the_space(tmp_path: Path) -> Non
     assert said in folder.report.read_text()
 
 
+@always
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_it_is_trial_0_and_no_other_trial_is_another_for_it(tmp_path: Path, sampler: str) -> None:
     options = ["sweep.trials=4", f"sweep.sampler={sampler}"]
@@ -88,6 +89,7 @@ def test_it_is_trial_0_and_no_other_trial_is_another_for_it(tmp_path: Path, samp
     assert [trial.get("default") for trial in write_page(sweep, whole=False)["trials"]] == [True, None, None, None]
 
 
+@always
 def test_a_page_is_there_from_the_beginning_and_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = made(tmp_path, "grows", "sweep.trials=4")
     sweep, pages, written = Sweep(folder, folder.read()), [], threading.Semaphore(0)

@@ -12,9 +12,9 @@ from flows.report.figures import save
 from flows.sweeps import trial_pictures
 from flows.sweeps.plan import plan
 from flows.sweeps.sweep_page import markdown, page
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 SPACE = plan(["exp=ppo", "algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.dense_act=choice(tanh,relu)"]).space
 
@@ -98,6 +98,7 @@ def test_failed_trials_and_the_default_are_drawn() -> None:
         assert words in curves.inline
 
 
+@always
 def test_the_page_is_whole_and_nothing_of_a_trial_is_markup() -> None:
     text = page(STATUS, "The value is a mean.", "shepherd train exp=mine_best", drawn(TRIALS), "<p>compared</p>")
     for words in ("better than the default configuration", "shepherd train exp=mine_best", *ABOUT, *ABOUT.values()):

@@ -14,9 +14,6 @@ from rlcore.config.schema import arguments
 from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
 from tests.processes import ROOT
-from tests.soaking import in_turn
-
-pytestmark = in_turn
 
 LR = "algo.optimizer.lr=interval(1e-4,1e-3)"
 

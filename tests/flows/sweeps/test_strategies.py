@@ -16,9 +16,9 @@ from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.plan import plan
 from tests.flows.sweeps.fake import EVALUATIONS, came_to, drive, made
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 BEST = {"algo.optimizer.lr": 1e-3, "algo.update_epochs": 5}  # of tests.flows.sweeps.fake.score
 
@@ -67,6 +67,7 @@ def test_random_draws_evenly_in_the_logarithm(tmp_path: Path) -> None:
     assert min(counts) >= 12, counts  # 25 expected; fewer than 12 of an even one in a thousand
 
 
+@always
 def test_a_grid_has_every_point_once_and_ends(tmp_path: Path) -> None:
     grid = ["algo.optimizer.lr=choice(1e-4,1e-3,1e-2)", "algo.update_epochs=choice(3,5)"]
     typed = ["exp=ppo", "sweep.name=grid", "sweep.trials=50", "sweep.sampler=grid", "sweep.pruner=none"]

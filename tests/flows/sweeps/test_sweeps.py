@@ -18,10 +18,10 @@ from flows.sweeps.group_runs import group_of
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, count, digest, end, kill_all, orphans, send, start, wait_for
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 from tests.stores import furnish, standing_api
 
-pytestmark = [pytest.mark.slow, file_in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 TINY = [
     "exp=ppo",
     "env.num_envs=2",
@@ -134,6 +134,7 @@ def test_a_pruned_trial_has_its_checkpoint_and_says_so(site: Path) -> None:
         assert (run.path / run.read_summary()["checkpoint"]).is_dir()
 
 
+@always
 def test_what_is_left_is_a_page_and_a_preset_that_composes(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = site / "runs/sweeps" / WHOLE
     best = status(site, WHOLE)["best"]

@@ -24,10 +24,10 @@ from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
 from tests.flows.synthetic_runs import long_log, synthetic_run, train_a_while
 from tests.processes import at_once
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
 pytestmark = [
-    file_in_turn,
+    heavy,
     pytest.mark.slow,
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
@@ -109,6 +109,7 @@ def test_points_are_there_once_after_several_processes_mirror_at_once(
     assert stored(home, bring(mirrored["together"])) == expected(0, 1000)
 
 
+@always
 def test_points_are_there_once_after_a_kill_between_batches(home: Path, mirrored: dict[str, RunDirectory]) -> None:
     ours = "(select run_uuid from tags where key = 'shepherd.run_id' and value = 'killed')"
     with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
@@ -228,6 +229,7 @@ def test_a_store_that_is_away_is_a_line_in_the_log_and_complete_later(
         assert store.execute("select count(*), count(distinct key || step) from metrics").fetchone() == (15, 15)
 
 
+@always
 def test_evaluations_baseline_params_tags_artifacts_and_status_are_mirrored(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "whole", group="night shift", exp_name="cartpoles")
     log = EventLog(run.events)
@@ -358,6 +360,7 @@ def test_the_files_of_a_new_experiment_go_where_the_configuration_says(
     assert artifact_root() == "s3://bucket/folder"
 
 
+@always
 def test_status_follows_interruption_and_resumption(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "status")
     log, client = EventLog(run.events), connect(tracking_uri())

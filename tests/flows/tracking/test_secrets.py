@@ -21,9 +21,9 @@ from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import synthetic_run
 from tests.patience import run_command
 from tests.processes import environment
-from tests.soaking import file_in_turn
+from tests.soaking import heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 
 class Refusing(BaseHTTPRequestHandler):

@@ -31,10 +31,10 @@ from tests.flows.compare.runs import group_of
 from tests.flows.workers.site import Site
 from tests.kills import workers
 from tests.processes import changed, count, digest, finish_here, wait_for
-from tests.soaking import file_in_turn, soak
+from tests.soaking import always, heavy, soak
 from tests.stores import furnish, query
 
-pytestmark = [pytest.mark.slow, file_in_turn]
+pytestmark = [pytest.mark.slow, heavy]
 SMALL = [
     "algo.rollout_steps=64",
     "algo.total_steps=6000",
@@ -143,6 +143,7 @@ def pair(site: Site) -> Pair:
     return Pair(*flow_runs, runs)
 
 
+@always
 def test_up_tells_where_everything_is_and_keeps_what_runs(site: Site) -> None:
     before = {word: site.processes(word) for word in ("prefect", "mlflow")}
     again = site.servers("up")
@@ -164,6 +165,7 @@ def test_a_deployment_has_a_form_and_the_commit_as_its_version(site: Site) -> No
     assert site.ask("deployments/name/train-ppo/gpu")["work_pool_name"] == "gpu"
 
 
+@always
 def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(site: Site, killed: Killed) -> None:
     assert killed.ended == "COMPLETED"
     assert killed.run.read_summary()["model"]["version"] == 1
@@ -191,6 +193,7 @@ def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(
     assert digest(killed.run) == finish_here(undisturbed)
 
 
+@always
 def test_nobody_without_the_password_gets_an_answer_and_it_is_kept_in_two_private_files(
     site: Site, killed: Killed
 ) -> None:
@@ -205,6 +208,7 @@ def test_nobody_without_the_password_gets_an_answer_and_it_is_kept_in_two_privat
     assert {path.relative_to(site.home).as_posix() for path in holders} == {".env", ".shepherd/servers/password"}
 
 
+@always
 def test_a_mistake_fails_the_flow_run_with_its_sentence(site: Site) -> None:
     flow_run = site.submit("env.id=CartPol-v1")
     kind, message = site.ended(flow_run)
@@ -285,6 +289,7 @@ def test_a_flow_run_that_loses_its_worker_ends_and_is_retried_by_the_worker_that
     assert [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [int(saved.name)]
 
 
+@always
 def test_a_planted_command_is_not_run(site: Site, tmp_path: Path) -> None:
     """Deployments and job variables that somebody wrote into the database are refused."""
     command = {"command": f"touch {tmp_path}/run"}

@@ -23,9 +23,9 @@ from flows.runs.listeners import listening
 from flows.workers import local_api
 from rlcore.errors import MachineFault, RunError
 from tests.patience import run_command
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 
 @pytest.fixture
@@ -65,6 +65,7 @@ def answering(url: str) -> int:
         return int(asked.recv(100))
 
 
+@always
 def test_an_api_that_dies_is_followed_by_another_at_the_same_address(heard: list[str], stand_in: list[Any]) -> None:
     with terminable(), local_api._own_server() as api:
         first = answering(api.url)
@@ -97,12 +98,14 @@ def test_in_a_fresh_home_one_makes_the_database_and_the_others_wait(heard: list[
     assert len(stand_in) == 1 and local_api._locate_mark().exists()
 
 
+@always
 def test_an_api_that_never_starts_is_a_sentence(heard: list[str], stand_in: list[Any]) -> None:
     stand_in.extend([None, None])
     with pytest.raises(RunError, match="Prefect's API did not start"), local_api._own_server():
         raise AssertionError("unreachable")
 
 
+@always
 def test_hand_over_waits_in_a_running_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect._internal.concurrency.services import QueueService
 

@@ -20,9 +20,9 @@ from flows.workers import postgres, servers, up
 from rlcore.errors import UserError
 from tests.flows.sweeps.fake import made
 from tests.processes import ROOT, environment, free_port, wait_for
-from tests.soaking import file_in_turn
+from tests.soaking import heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 installed = bool(list(postgres.DEBIAN.glob("*/bin/initdb")))
 with_postgres = pytest.mark.skipif(not installed, reason=f"PostgreSQL is not installed: {postgres.INSTALL}")

@@ -22,9 +22,9 @@ from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
 from tests.graphs import run_graphs
 from tests.probes import q_learning, recurrent
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +86,7 @@ def test_what_a_carry_holds_under_a_key_stays_there_when_acting_is_compiled(monk
     same(*(training("CartPole-v1", compiled, **settings) for compiled in (False, True)))
 
 
+@always
 def test_noise_comes_from_the_agents_stream_and_leaves_it_where_the_agent_would() -> None:
     plain, compiled = (training("CartPole-v1", each) for each in (False, True))
     for each in (plain, compiled):
@@ -101,6 +102,7 @@ def untraceable(self: Agent, carry: Any, obs: Any, *arguments: Any) -> Any:
     return ACT(self, carry, obs, *arguments)
 
 
+@always
 def test_an_agent_that_cannot_be_traced_acts_as_it_is_written_and_it_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.processes import ROOT
-from tests.soaking import in_turn
+from tests.soaking import heavy
 
-pytestmark = [in_turn, pytest.mark.slow]
+pytestmark = [heavy, pytest.mark.slow]
 
 SCRIPT = """
 import torch

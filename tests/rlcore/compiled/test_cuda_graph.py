@@ -23,9 +23,9 @@ from rlcore.train.training import Training
 from tests.rlcore.optim.test_optimizer import context
 from tests.rlcore.optim.test_step import Two
 from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2
-from tests.soaking import file_in_turn
+from tests.soaking import heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ from rlcore.compiled.scan import scan
 from rlcore.errors import NotBuilt
 from rlcore.functional.tree import map_leaves
 from tests.rlcore.compiled.test_scan import T, gradients, loss, problem, unrolled
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = [file_in_turn, pytest.mark.slow]
+pytestmark = [heavy, pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +33,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
+@always
 def test_fused_steps_have_the_numbers_and_gradients_of_what_is_written_out(kernels: list[Any]) -> None:
     given = problem()
     other = map_leaves(lambda t: t.flip(0) if t.dim() > 1 or t.dtype == torch.bool else t, given)

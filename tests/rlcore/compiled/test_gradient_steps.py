@@ -16,9 +16,9 @@ from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.train.training import Training
 from rlcore.types import Batch
 from tests.graphs import run_graphs
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +86,7 @@ def test_parts_of_a_rollout_make_the_step_of_the_whole() -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
+@always
 def test_other_shapes_are_refused() -> None:
     one = training("a2c", 5)
     one.collect()

@@ -17,9 +17,9 @@ from rlcore.compiled.scan import scan
 from rlcore.errors import NotBuilt
 from rlcore.functional.tree import leaves, map_leaves, rebuild
 from rlcore.nn.recurrent import GRU
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 T, B, X, H = 7, 3, 4, 5
 
@@ -99,6 +99,7 @@ def traced(transform: bool, given: Any) -> tuple[Any, list[Tensor]]:
     ), example
 
 
+@always
 def test_the_loop_has_the_gradient_of_what_is_written_out() -> None:
     given = problem(torch.float64)
     for one, other in zip(gradients(loss, *given), gradients(unrolled, *given), strict=True):
@@ -182,6 +183,7 @@ def test_an_input_that_is_one_object_twice_stays_two_inputs(monkeypatch: pytest.
     assert code([torch.tensor(1.0), torch.tensor(0.25)])[0].item() == 0.5
 
 
+@always
 @pytest.mark.slow
 def test_machine_code_has_the_numbers_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a carry of which two parts are made on the spot, of one broadcast tensor; and what goes in stays."""
@@ -328,6 +330,7 @@ def test_scan_refuses_parameters_not_handed_in() -> None:
         machine_code.trace(function, [weight, rows])
 
 
+@always
 @pytest.mark.slow
 def test_machine_code_has_gradients_of_parameters_that_no_step_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

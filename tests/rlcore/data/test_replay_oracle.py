@@ -22,9 +22,9 @@ from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.types import Alone, Steps
 from tests.rlcore.data.test_replay import context_of
-from tests.soaking import in_turn
+from tests.soaking import always, heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 WIDTH = 3
 IMAGE = ArraySpec((20, 20, 3), "uint8")  # lies by itself
@@ -117,6 +117,7 @@ def chi_square(counts: Counter[int], kinds: int) -> float:
     return (sum((n - share) ** 2 / share for n in counts.values()) - (kinds - 1)) / (2 * (kinds - 1)) ** 0.5
 
 
+@always
 @pytest.mark.parametrize("rollout", [1, 3, 7, 100])
 @pytest.mark.parametrize(
     "sampler", [Transitions(), Transitions(3), Sequences(1), Sequences(5)], ids=["1", "n", "rows", "L"]

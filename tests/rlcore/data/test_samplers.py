@@ -16,9 +16,9 @@ from rlcore.data.samplers import Episodes, Sampler, Sequences, Transitions
 from rlcore.errors import RunError, UserError
 from rlcore.store import checkpoint
 from tests.rlcore.data.test_replay_oracle import WIDTH, Oracle, memory, numbers
-from tests.soaking import in_turn
+from tests.soaking import always, heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 LENGTH = 3
 
@@ -176,6 +176,7 @@ def test_rows_of_a_dataset_are_not_new() -> None:
             assert [place for pair in firsts for place in pair][:WIDTH] == [10 * WIDTH + env for env in range(WIDTH)]
 
 
+@always
 @pytest.mark.parametrize("sampler", [Episodes(LENGTH), Episodes(LENGTH, True)], ids=["uniform", "ends"])
 def test_a_memory_of_episodes_that_was_saved_goes_on_with_the_same_draws(sampler: Sampler, tmp_path: Path) -> None:
     for rows in (5, 33, 41, 90, 147):

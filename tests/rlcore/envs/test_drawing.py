@@ -21,9 +21,9 @@ from rlcore.run_config import build_config
 from tests.probes.world import Config
 from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
 from tests.rlcore.envs.vector.test_resume import as_bytes, through_disk
-from tests.soaking import in_turn
+from tests.soaking import heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 
 @pytest.fixture(autouse=True)

@@ -18,9 +18,9 @@ from rlcore.nn.world_keys import WORLD
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store import checkpoint
 from tests.flows.synthetic_runs import checkpointed_run
-from tests.soaking import file_in_turn
+from tests.soaking import heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 SPEC = EnvSpec(
     "Line-v0", {"state": ArraySpec((1,), "float32")}, ActionSpec("Box", (1,), "float32", low=(-1,), high=(1,))

@@ -22,9 +22,9 @@ from rlcore.judge.film import record
 from rlcore.store import checkpoint
 from tests.flows.synthetic_runs import CARTPOLE, checkpointed_run
 from tests.probes import recurrent
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 
 class Painter(gymnasium.Env):
@@ -68,6 +68,7 @@ def read(path: Path) -> tuple[tuple[int, int], float, np.ndarray]:
     return (width, height), float(said[2]), np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3)
 
 
+@always
 def test_the_video_holds_every_frame_from_the_first_to_the_last(tmp_path: Path) -> None:
     env = Painter()
     result = record(lambda: lambda obs: int(obs["state"][0]) % 3, env, tmp_path / "new" / "policy.mp4", [5], 100)

@@ -26,9 +26,9 @@ from rlcore.train.training import Training
 from tests.graphs import run_graphs
 from tests.rlcore.envs import probe_envs as probe_envs  # registers Probe/Masked-v0
 from tests.runs import SMALL_DREAMER
-from tests.soaking import in_turn
+from tests.soaking import always, heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 NVEC = (3, 2)
 SPEC = EnvSpec(
@@ -223,6 +223,7 @@ def trained(cls: str, env_id: str) -> Training:
     return training
 
 
+@always
 @pytest.mark.parametrize("env_id", ["Probe/Masked-v0", "Probe/Crafts-v0"])
 def test_a_masked_actor_takes_no_action_that_is_not_allowed_however_it_acts(env_id: str) -> None:
     training = trained("masked_actor", env_id)  # its environment raises at any other
@@ -255,6 +256,7 @@ def test_masks_that_depend_on_another_choice_are_part_of_compiled_acting(
         each.close()
 
 
+@always
 @pytest.mark.parametrize(
     ("spec", "says"),
     [

@@ -24,9 +24,9 @@ from rlcore.train.rehearsal import DrawnEnvs, rehearse
 from rlcore.train.training import Training
 from tests.graphs import run_graphs
 from tests.probes import q_learning
-from tests.soaking import file_in_turn
+from tests.soaking import always, heavy
 
-pytestmark = file_in_turn
+pytestmark = heavy
 
 
 @pytest.fixture
@@ -64,6 +64,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
+@always
 @pytest.mark.parametrize(("algo", "env_id", "settings"), CASES)
 def test_it_finds_every_function_of_the_training_and_leaves_its_bits_alone(
     algo: str, env_id: str, settings: dict[str, Any], builds: list[list[str]], monkeypatch: pytest.MonkeyPatch

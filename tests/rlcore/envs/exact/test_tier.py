@@ -8,9 +8,6 @@ from rlcore.envs.exact.state import capture
 from rlcore.envs.exact.tier import measure_tier, try_boundary
 from rlcore.envs.make import EnvSettings, make
 from tests.rlcore.envs import probe_envs
-from tests.soaking import in_turn
-
-pytestmark = in_turn
 
 
 @pytest.mark.parametrize(

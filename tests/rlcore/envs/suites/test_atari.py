@@ -21,9 +21,9 @@ from rlcore.envs.suites.atari import PREPROCESSING
 from rlcore.envs.suites.registry import SUITES, suite_with
 from rlcore.errors import UserError
 from rlcore.spec import Window
-from tests.soaking import in_turn
+from tests.soaking import always, heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 pytest.importorskip("ale_py")
 
@@ -65,6 +65,7 @@ class Sticky(StickyAction):
 JOYSTICK = {"continuous": True}
 
 
+@always
 @pytest.mark.parametrize(
     ("env_id", "settings", "wrapper"),
     [
@@ -184,6 +185,7 @@ def test_numbers_that_no_game_can_have_are_told(wrapper: dict[str, Any], told: s
         make(EnvSettings("ALE/Pong-v5", wrapper))
 
 
+@always
 def test_mistakes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"env.wrapper.nop_max=1: .* did you mean 'noop_max'"):
         make(EnvSettings("ALE/Pong-v5", {"nop_max": 1}))

@@ -17,9 +17,9 @@ from rlcore.envs.exact.state import capture, restore
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import spec_of
 from rlcore.errors import UserError
-from tests.soaking import in_turn
+from tests.soaking import heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 pytest.importorskip("crafter")
 

@@ -19,9 +19,9 @@ from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.wrappers import bare_env
 from rlcore.errors import UserError
 from tests.rlcore.envs.vector.test_resume import as_bytes, through_disk
-from tests.soaking import in_turn
+from tests.soaking import always, heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 pytest.importorskip("dm_control")
 if not os.environ.get("MUJOCO_GL"):  # read where dm-control is imported
@@ -40,6 +40,7 @@ def test_the_tasks_are_those_of_dm_control() -> None:
     )
 
 
+@always
 @pytest.mark.parametrize(
     ("env_id", "share"),
     [("cartpole_balance", 1.0), ("quadruped_walk", None), ("reacher_easy", 1.0), ("lqr_lqr_2_1", 1.0)],
@@ -139,6 +140,7 @@ def test_sheeprls_keys_mean_the_same(overrides: list[str], env_id: str, wrapper:
         assert env.reset(seed=0)[0].keys() == {"state"}
 
 
+@always
 def test_what_it_cannot_do_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="from_pixels=false and from_vectors=false: no observation remains"):
         made(from_vectors=False)

@@ -12,9 +12,9 @@ from rlcore.envs.card import environment_card
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import spec_of
 from rlcore.errors import UserError
-from tests.soaking import in_turn
+from tests.soaking import heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 # SheepRL 0.8.4, sheeprl/envs/dummy.py: action space, and actions an episode (its n_steps and one more)
 FACTS = {

@@ -18,9 +18,9 @@ from rlcore.envs.suites.minigrid import WORDS
 from rlcore.envs.suites.registry import SUITES, list_suite, suite_with
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import UserError
-from tests.soaking import in_turn
+from tests.soaking import heavy
 
-pytestmark = in_turn
+pytestmark = heavy
 
 minigrid = pytest.importorskip("minigrid")
 
