@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,25 +23,43 @@ INK, SOFT, GRID = "#222221", "#6b6b6a", "#dddddc"  # text, minor text, grid; `_t
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "shepherd", "font.size": 10.5, "pdf.fonttype": 42}
 WIDTH, HEIGHT = 5.2, 3.5  # inches; at this width text is readable on a phone
 FORMS = ("png", "svg", "pdf")
+# No dates, which would change the bytes.
+METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Picture in several formats.
+    """Picture in several formats. The same figure results in the same bytes.
 
     Attributes:
         stem: name of its files without extension.
         title: title on the page.
         caption: explanation on the page; may be empty.
-        files: format ("png", "svg", "pdf") -> content, on a white background.
         inline: SVG element for a page of `flows.report.html`.
+        figure: the figure, from which files are drawn when they are needed.
     """
 
     stem: str
     title: str
     caption: str
-    files: Mapping[str, bytes]
     inline: str
+    figure: Figure
+
+    @cached_property
+    def files(self) -> Mapping[str, bytes]:
+        """Format ("png", "svg", "pdf") -> content, on a white background."""
+        files = {}
+        self.figure.patch.set_visible(True)
+        with drawing():
+            for form in FORMS:
+                drawn = io.BytesIO()
+                self.figure.savefig(drawn, format=form, facecolor="white", metadata=METADATA[form])
+                files[form] = drawn.getvalue()
+        return files
 
     @property
     def png(self) -> bytes:
@@ -99,22 +118,11 @@ def legend(figure: Figure, colours: Mapping[str, str]) -> None:
 
 
 def picture(figure: Figure, stem: str, title: str, caption: str = "") -> Picture:
-    """Return a figure in all formats; the same figure results in the same bytes."""
-    # No dates, which would change the bytes.
-    metadata: dict[str, dict[str, Any]] = {
-        "png": {"Software": None},
-        "svg": {"Date": None, "Creator": None},
-        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-    }
-    files = {}
-    for form in FORMS:
-        drawn = io.BytesIO()
-        figure.savefig(drawn, format=form, facecolor="white", metadata=metadata[form])
-        files[form] = drawn.getvalue()
+    """Return the picture of a figure."""
     figure.patch.set_visible(False)
     inline = io.StringIO()
-    figure.savefig(inline, format="svg", metadata=metadata["svg"])
-    return Picture(stem, title, caption, files, _theme(inline.getvalue()))
+    figure.savefig(inline, format="svg", metadata=METADATA["svg"])
+    return Picture(stem, title, caption, _theme(inline.getvalue()), figure)
 
 
 def save(pictures: Iterable[Picture], folder: Path) -> None:

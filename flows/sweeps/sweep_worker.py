@@ -22,6 +22,7 @@ from flows.runs.pruning import judge_by
 from flows.sweeps.jobs import end_by
 from flows.train import training_flow
 from rlcore.errors import UserError
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.system.imports import large_imports
 from rlcore.system.printable import print_traceback
@@ -59,6 +60,7 @@ class SweepWorker:
         _wait_until_free(run)
         if not run.config.exists():
             run = new_run(overrides)
+        _measure_vectorization(run)
         with listening(self._listen), judge_by(self._ask) if judged else nullcontext():
             training_flow(run.read_config()["algo"]["name"]).fn(run_dir=str(run.path))
 
@@ -89,6 +91,15 @@ def _wait_until_free(run: RunDirectory) -> None:
         time.sleep(0.1)
 
 
+def _measure_vectorization(run: RunDirectory) -> None:
+    """Test vectorized code of the run's environment in this process, so that its trainers inherit the result."""
+    from rlcore.envs.vector.native import worth_it  # `load` has imported it before the fork
+
+    env = config_of(run).env
+    if env.vectorization == "auto":
+        worth_it(env, env.num_envs)
+
+
 def load() -> None:
     """Import the remaining modules that a run needs, for all processes that are forked from this one."""
     with large_imports("prefect"):
@@ -96,6 +107,7 @@ def load() -> None:
 
         import flows.stages.collect  # noqa: F401 - a stage is imported by name, this one in the trainer
         import rlcore.envs.make  # functions of `flows.runs.check` import these modules, which takes time
+        import rlcore.envs.vector.native
         import rlcore.judge.policy
         import rlcore.train.fabric  # noqa: F401
 

@@ -7,7 +7,9 @@ other lanes, and a state saved by one kind of vector can be loaded by the other.
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 from contextlib import closing
 from typing import Any
 
@@ -33,7 +35,7 @@ from rlcore.user_code import is_failure, spell_error
 log = logging.getLogger(__name__)
 
 TRIED, TRIED_STEPS = 13, 60  # lanes (not a power of two) and steps of the test of exactness
-_EXACT: dict[str, bool] = {}  # results of the test of exactness by settings, measured once per process
+MEASURED = "SHEPHERD_VECTORIZED"  # environment variable: results of the test by settings; child processes inherit it
 FORBIDS = ("normalize_actions", "action_repeat", "mask_velocities", "num_stack", "reward_as_observation", "restart")
 OTHER_NAMES = {"num_stack": "actions_as_observation", "restart": "restart_on_exception"}
 WORTH_IT = 8  # minimum of environments; one step of 4: 37 µs single, 48 µs native; of 8: 63 µs single, 51 µs native
@@ -135,14 +137,16 @@ def worth_it(config: EnvConfig, num_envs: int) -> bool:
 def _exact_here(settings: EnvSettings) -> bool:
     """Test if lanes give the bits of single environments; vectorized sines differ on some machines."""
     key = repr(settings)
-    if key not in _EXACT:
+    measured: dict[str, bool] = json.loads(os.environ.get(MEASURED, "{}"))
+    if key not in measured:
         lanes = NativeVectorEnv(settings, TRIED, _trial_seed)
         single = SerialVectorEnv(lambda: make(settings), TRIED, _trial_seed)
         with closing(lanes), closing(single):
-            _EXACT[key] = _play_bytes(lanes) == _play_bytes(single)
-        if not _EXACT[key]:
+            measured[key] = _play_bytes(lanes) == _play_bytes(single)
+        os.environ[MEASURED] = json.dumps(measured)
+        if not measured[key]:
             log.warning("%s: its vectorized code is not exact on this machine and is not used", settings.id)
-    return _EXACT[key]
+    return measured[key]
 
 
 def _trial_seed(env_index: int, episode_index: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -216,8 +218,17 @@ def test_code_that_is_not_exact_on_this_machine_is_not_taken(monkeypatch: pytest
             self.vector.state[1, 3] *= 1 + 2**-52  # the last bit of one number of one lane
             return found
 
-    monkeypatch.setattr(native, "_EXACT", {})
+    monkeypatch.setenv(native.MEASURED, "{}")
     monkeypatch.setattr(gym, "CartPoleLanes", Rounding)
     assert not worth_it(EnvConfig("CartPole-v1"), 64)
     monkeypatch.undo()
     assert worth_it(EnvConfig("CartPole-v1"), 64)
+
+
+def test_worth_it_takes_the_result_of_the_parent_process(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(native.MEASURED, "{}")
+    assert worth_it(EnvConfig("CartPole-v1"), 64)
+    ask = "import sys; from rlcore.envs.vector import native; from rlcore.config.groups import EnvConfig\n"
+    ask += "native._play_bytes = None  # a second test would fail\n"
+    ask += "sys.exit(0 if native.worth_it(EnvConfig('CartPole-v1'), 64) else 3)"
+    assert subprocess.run([sys.executable, "-c", ask], check=False).returncode == 0
