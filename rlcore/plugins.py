@@ -12,9 +12,12 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +25,7 @@ from rlcore.errors import UserError
 from rlcore.user_code import is_failure, spell_error, user_code
 
 VARIABLE = "SHEPHERD_PLUGINS"
+IMPORT_LIMIT = 120.0  # seconds for the import of one plugin
 _importing: list[str] = []  # plugins that are being imported now
 
 
@@ -74,15 +78,19 @@ def import_plugin(module: str, key: str = "plugins") -> ModuleType:
     with user_code():
         try:
             _importing.append(module)
-            found = importlib.import_module(module)
+            with _time_limit():
+                found = importlib.import_module(module)
         except UserError:
             raise
         except BaseException as error:  # code of the user can raise anything
-            if not is_failure(error):
+            if not is_failure(error) and not isinstance(error, _ImportTimeout):
                 raise
             frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-            where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if len(frames) > 1 else ""
-            reason = f"{spell_error(error)}{where}"
+            frames = [f for f in frames if f.filename != __file__]
+            where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+            late = isinstance(error, _ImportTimeout)
+            reason = f"not finished after {IMPORT_LIMIT:g} s" if late else spell_error(error)
+            reason = f"{reason}{where}"
             missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
             fix = (
                 "; run the command in the folder that contains it, or add that folder to PYTHONPATH" if missing else ""
@@ -93,6 +101,32 @@ def import_plugin(module: str, key: str = "plugins") -> ModuleType:
     if found.__file__ is None:
         raise UserError(f"{key}={module}: a folder without __init__.py; name a module in it, such as {module}.mine")
     return found
+
+
+class _ImportTimeout(BaseException):
+    """Exception raised in a plugin whose import takes too long; `except Exception` in it does not catch this."""
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """Context manager that raises `_ImportTimeout` after IMPORT_LIMIT, in the main thread.
+
+    Native code that does not return to Python, and code in other threads, cannot be interrupted and has no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise _ImportTimeout
+
+    handler = signal.signal(signal.SIGALRM, stop)
+    timer = signal.setitimer(signal.ITIMER_REAL, IMPORT_LIMIT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def importing() -> str | None:
