@@ -82,8 +82,9 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
 
     Raises:
         TrainingInterrupted: a signal ended it; the state is durable.
+        UserError: the run was refused; if it is new, its folder is removed.
     """
-    with terminable_flow(), release_after(run):
+    with run.removed_if_refused(), terminable_flow(), release_after(run):
         expect_trainer(run)  # it gets ready while Prefect does
         with prefect_api():
             training_flow(run.read_config()["algo"]["name"])(run_dir=str(run.path.absolute()))

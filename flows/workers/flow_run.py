@@ -197,7 +197,8 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
     begun = time.monotonic()
     # The process that mirrors takes as long to start as a brief training does, which is brought at its end.
     at_once = bool(log or os.environ.get(WARM) or is_server(store_uri(run.read_config())))
-    if at_once:
+    refusable = not log and not run.card.exists()  # the command removes a run that make-env refuses
+    if at_once and not refusable:
         mirror_in_background(run)  # MLflow shows the run from its beginning
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
@@ -208,6 +209,8 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
         with listening(listener):
             yield
     except BaseException as error:
+        if refusable and flow_run and isinstance(error, UserError) and not run.card.exists():
+            raise
         failed = isinstance(error, Exception) and not is_interrupted()
         note_broken_off(run, *(("failed", redact(str(error))) if failed else ("interrupted", type(error).__name__)))
         mirror_in_background(run, every=0.0)
