@@ -22,7 +22,7 @@ from rlcore.train.room import check_room
 from rlcore.user_code import user_code
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import BufferConfig, RunConfig
+    from rlcore.config.groups import RunConfig
     from rlcore.judge.loaded_policy import LoadedPolicy
     from rlcore.spec import EnvSpec
 
@@ -52,8 +52,10 @@ def prepare(
     mistakes.tell()
     assert spec is not None  # else there was a mistake
     if here:
+        _check_folder("run_dir", config.run_dir)
         check_room(config, spec, Path(config.run_dir))
-        _check_memmap_folder(config.buffer)
+        if config.buffer.memmap and config.buffer.memmap_dir is not None:
+            _check_folder("buffer.memmap_dir", config.buffer.memmap_dir)
     places = groups(type(config.algo), OptimizerConfig)
     if any(at(values, f"algo.{place}.groups") for place in places):
         from rlcore.train.counting import check_groups  # torch
@@ -95,19 +97,15 @@ def _spec(config: RunConfig) -> EnvSpec:
     return spec
 
 
-def _check_memmap_folder(buffer: BufferConfig) -> None:
-    """Refuse a folder for a replay memory's rows that cannot be made or written."""
-    if not buffer.memmap or buffer.memmap_dir is None:
-        return
-    folder = Path(buffer.memmap_dir).absolute()
+def _check_folder(key: str, value: str) -> None:
+    """Raise a UserError if the folder that a key names cannot be created or written."""
+    folder = Path(value).absolute()
     try:
         # The nearest folder that exists: a refusal must leave nothing behind.
         with tempfile.TemporaryFile(dir=next(place for place in (folder, *folder.parents) if os.path.lexists(place))):
             pass
     except OSError as error:
-        raise UserError(
-            f"buffer.memmap_dir={buffer.memmap_dir}: cannot be written ({error.strerror}); name another folder"
-        ) from None
+        raise UserError(f"{key}={value}: cannot be written ({error.strerror}); name another folder") from None
 
 
 def _check_dataset(source: str, spec: EnvSpec) -> None:

@@ -119,7 +119,9 @@ def need(config: RunConfig, spec: EnvSpec, counted: Counted | None = None) -> Ne
     rows = counted.capacity if config.buffer.load_from is not None else rows  # a dataset may fill it at once
     replay, chunk = min(counted.capacity, rows) * held, min(counted.chunk_rows, rows) * held
     # The learner has a copy of the rollout, in its own form; a step computes the optimizer's next state beside it.
-    learning = {"parameters": counted.agent, "optimizer": counted.beside + counted.agent, "rollout": arriving}
+    # The order of its rows in every epoch is drawn at once.
+    order = 8 * getattr(config.algo, "update_epochs", 0) * config.algo.collect_length * env.num_envs
+    learning = {"parameters": counted.agent, "optimizer": counted.beside + counted.agent, "rollout": arriving + order}
     learning |= {"batch": counted.batch_rows * (counted.row or row)}
     # Stacked frames are copied for each row that is learned from at once.
     minibatch: int = getattr(config.algo, "per_rank_batch_size", None) or BEYOND
