@@ -1,15 +1,15 @@
-"""Promises of every algorithm, whatever it computes; for those of the registry and for one's own.
+"""Checks of the properties that every algorithm must have, for built-in algorithms and for your own.
 
     import pytest
     from flows.config.compose import compose
     from rlcore import conformance
 
     @pytest.mark.parametrize("check", conformance.CHECKS)
-    def test_mine_keeps_what_every_algorithm_promises(check):
+    def test_conformance(check):
         check(compose(["exp=mine", "algo.total_steps=400"])[0])
 
-A check takes a checked config, trains some iterations of it in this process, and raises an AssertionError that says
-what is broken. Take a config with small networks, short episodes, and everything on that has a state of its own.
+A check takes a config, trains a few iterations in this process, and raises an AssertionError that describes the fault.
+Use a config with small networks and short episodes, and turn on every option that adds state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The promises that one process shows."""
+"""Checks that train in one process."""
 
 from __future__ import annotations
 
@@ -33,35 +33,39 @@ from rlcore.types import State
 
 
 def same_seed_gives_the_same_bits(config: RunConfig) -> None:
-    """Two trainings end in the same state; one of another seed does not."""
+    """Check that two trainings of a config end in the same state, and that another seed ends in another state."""
     first, second, other = (
         bits(train_a_while(each)) for each in (config, config, dataclasses.replace(config, seed=config.seed + 1))
     )
     assert first == second, "two trainings of the same config end in different bits"
-    assert first != other, "another seed changes nothing"
+    assert first != other, "another seed gives the same bits"
 
 
 def interrupted_equals_uninterrupted(config: RunConfig) -> None:
-    """Saved, thrown away and loaded in the middle: the bits of never stopping."""
+    """Check that a training which is saved and loaded ends in the same bits as an uninterrupted one."""
     training = train_a_while(config)
-    training.state_dict()  # where an environment cannot be saved, saving cuts its episode
+    training.state_dict()  # if an environment cannot be saved, saving truncates its episode
     whole = bits(run(training))
     with tempfile.TemporaryDirectory() as folder:
         path = train_a_while(config).save(folder)
         again = fresh(config).load(path)
-    assert bits(run(again)) == whole, "what was saved and loaded goes on to other bits"
+    assert bits(run(again)) == whole, "a training that was saved and loaded ends in different bits"
 
 
 def state_survives_a_checkpoint(config: RunConfig) -> None:
-    """A learner that loads another's state has exactly that state."""
+    """Check that a learner that loads a state returns exactly this state."""
     stored = nested_state.encode(train_a_while(config).learner.state_dict())
     other = fresh(dataclasses.replace(config, seed=config.seed + 1)).learner
     other.load_state_dict(nested_state.decode(*stored))
-    assert nested_state.encode(other.state_dict()) == stored, "a state that was loaded is another one when saved"
+    assert nested_state.encode(other.state_dict()) == stored, "a learner that loaded a state saves another one"
 
 
 def parts_are_complete(config: RunConfig) -> None:
-    """All that an update changes of modules, optimizers, targets and streams comes back with the learner's parts."""
+    """Check that `parts()` contains every module, optimizer, target, noise stream and step with state.
+
+    What an update changes in them must be restored by the learner's state. Steps and optimizers must also store
+    whether they are compiled, because a resumed run must compute in the same way.
+    """
     training = fresh(config)
     before = _contents(training)
     after = _contents(run(training))
@@ -71,28 +75,28 @@ def parts_are_complete(config: RunConfig) -> None:
     other.learner.publish(other.player)
     loaded = _contents(other)
     missing = [name for name, bits in after.items() if bits != before.get(name) and bits != loaded.get(name)]
-    assert not missing, f"an update changes {missing}, which no part of `parts()` holds"
+    assert not missing, f"an update changes {missing}, which the state of no part in `parts()` contains"
     for name, step in (find_all(training.learner, Step) | find_all(training.learner, Optimizer)).items():
-        began = step._began  # pyright: ignore[reportPrivateUsage] - whether it is compiled, which a resumed run follows
+        began = step._began  # pyright: ignore[reportPrivateUsage] - a resumed run is compiled if this is True
         states = [nested_state.encode(_with(training, step, way)) for way in (True, False)]
         step._began = began  # pyright: ignore[reportPrivateUsage]
-        assert states[0] != states[1], f"{name} is in no part of `parts()`: a resumed run may compute it in another way"
+        assert states[0] != states[1], f"{name} is not in `parts()`; a resumed run may not compile it as before"
 
 
 def _with(training: Training, step: Step | Optimizer, began: bool) -> State:
-    """Return the learner's state if that of a step says that it began compiled, or not."""
+    """Return the learner's state after setting whether a step began compiled."""
     step._began = began  # pyright: ignore[reportPrivateUsage]
     return training.learner.state_dict()
 
 
 def _contents(training: Training) -> dict[str, Any]:
-    """Bits of everything with a state that a learner and its player hold: by place, of modules tensor by tensor."""
+    """Return the bits of all objects with state in a learner and its player, by place; of modules, of each tensor."""
     found: dict[str, Any] = {}
     places = find_all(training.learner, Part)
     if all(part is not training.player for part in places.values()):
         places |= find_all({"player": training.player}, Part)
     for at, part in places.items():
-        if isinstance(part, nn.Module):  # also buffers that its state leaves out
+        if isinstance(part, nn.Module):  # includes buffers that are not persistent
             tensors = [*part.named_parameters(), *part.named_buffers()]
             found |= {f"{at}.{name}": nested_state.encode(tensor.detach()) for name, tensor in tensors}
         else:
@@ -101,9 +105,10 @@ def _contents(training: Training) -> dict[str, Any]:
 
 
 def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
-    """A step changes only parameters of its own optimizer, each is in its loss, and no gradient is left anywhere.
+    """Check that each optimizer changes only its own parameters, and that its loss depends on all of them.
 
-    A loss need not change all of them within a few updates: it may be constant below a threshold, as free nats are.
+    The loss need not change all of them within a few updates: its gradient may be zero below a threshold, as with free
+    nats. No gradient may remain in `.grad` of a parameter.
     """
     training = fresh(config)
     named, optimizers = parameters(training.learner), find_all(training.learner, Optimizer)
@@ -131,7 +136,7 @@ def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
 
         return value
 
-    assert optimizers, "the learner holds no rlcore.optim.optimizer.Optimizer"
+    assert optimizers, "the learner has no rlcore.optim.optimizer.Optimizer"
     for name, optimizer in optimizers.items():
         optimizer.apply = watch(name, optimizer.apply)
         optimizer.loss = follow(name, optimizer, optimizer.loss)
@@ -139,25 +144,25 @@ def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
     for name, optimizer in optimizers.items():
         ids = {id(parameter) for parameter in optimizer.parameters.tensors}
         own = {key for key, parameter in named.items() if id(parameter) in ids}
-        assert moved[name] <= own, f"{name} changes what is not its own: {sorted(moved[name] - own)}"
+        assert moved[name] <= own, f"{name} changes parameters of other optimizers: {sorted(moved[name] - own)}"
         assert own <= reached[name], f"the loss of {name} never depends on {sorted(own - reached[name])}"
-        assert moved[name], f"{name} never changes a parameter"
+        assert moved[name], f"{name} does not change any parameter"
     left = [key for key, parameter in named.items() if parameter.grad is not None]
-    assert not left, f"gradients are left in {left}"
+    assert not left, f"`.grad` is not None after the updates in {left}"
 
 
 def acting_changes_nothing(config: RunConfig) -> None:
-    """Collecting moves no parameter and no statistic of the learner."""
+    """Check that collecting changes no state of the learner."""
     training = fresh(config)
     before = nested_state.encode(training.learner.state_dict())
     training.collector.collect(2 * training.plan.collect_length)
-    assert nested_state.encode(training.learner.state_dict()) == before, "collecting changed the learner"
+    assert nested_state.encode(training.learner.state_dict()) == before, "collecting changed the learner's state"
 
 
 def a_loaded_policy_acts_alike(config: RunConfig) -> None:
-    """A policy that is loaded, as evaluation, films and serving do, says what the trained agent says.
+    """Check that a loaded policy, as in evaluation, videos and serving, returns what the trained agent returns.
 
-    For two steps, between which what is remembered goes through JSON, as a server's client hands it back.
+    It takes two steps. Between them the carry is converted to JSON and back, as by the client of a server.
     """
     training = train_a_while(config)
     agent, spec = recalling(training.learner.agent, training.envs.spec), training.envs.spec
@@ -174,16 +179,16 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
         expected |= {name: extras[name] for name in SAID if name in extras}
         answer = policy.exchange({key: rows.cpu().numpy() for key, rows in obs.items()} | {"is_first": opens} | held)
         listed = [column.name for column in policy.signature.outputs]
-        assert sorted(answer) == sorted(listed) == sorted(expected), f"{listed} are listed, {[*answer]} are given"
+        assert sorted(answer) == sorted(listed) == sorted(expected), f"listed: {listed}; returned: {[*answer]}"
         for name, part in expected.items():
             assert np.allclose(answer[name], part.cpu(), rtol=1e-3, atol=1e-5), (
-                f"a policy that was loaded has another {name}"
+                f"a loaded policy returns another {name} than the trained agent"
             )
         held = {column.name: answer[column.name].tolist() for column in policy.signature.carry}
 
 
 def a_player_elsewhere_acts_alike(config: RunConfig) -> None:
-    """A copy of the player, as one that lives elsewhere has, acts as the learner's own once it is published to."""
+    """Check that a copy of the player in another process acts like the learner's own after `publish`."""
     training = fresh(config)
     elsewhere = copy.deepcopy(training.player)
     learner, obs, count = run(training).learner, _obs(training), config.env.num_envs
@@ -197,13 +202,13 @@ def a_player_elsewhere_acts_alike(config: RunConfig) -> None:
         said = {"action": action, **name_leaves(carry), **extras}
         return nested_state.encode(player.state_dict()), nested_state.encode(said)
 
-    assert act(elsewhere)[0] != act(learner.player)[0], "training changes nothing of the player"
+    assert act(elsewhere)[0] != act(learner.player)[0], "training does not change the player"
     learner.publish(elsewhere)
-    assert act(elsewhere) == act(learner.player), "a player that was published to acts differently"
+    assert act(elsewhere) == act(learner.player), "after publish(), a copy of the player acts differently"
 
 
 def greedy_is_deterministic(config: RunConfig) -> None:
-    """Greedy actions need no noise and are the same every time; sampled ones are not all the same."""
+    """Check that greedy actions need no noise and are always the same, and that sampled actions are not."""
     training = train_a_while(config)
     agent, obs, count = recalling(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
@@ -214,12 +219,12 @@ def greedy_is_deterministic(config: RunConfig) -> None:
         return agent.act(agent.initial(count), obs, opens, rng, seed is None)[1]
 
     first = act(None)
-    assert all(torch.equal(first, act(None)) for _ in range(20)), "a greedy action differs from one call to the next"
-    assert any(not torch.equal(first, act(seed)) for seed in range(200)), "sampled actions are all the greedy one"
+    assert all(torch.equal(first, act(None)) for _ in range(20)), "a greedy action differs between two calls"
+    assert any(not torch.equal(first, act(seed)) for seed in range(200)), "all sampled actions equal the greedy action"
 
 
 def an_episodes_start_forgets(config: RunConfig) -> None:
-    """The carry that came in has no influence where `is_first` says so."""
+    """Check that the carry has no effect on rows whose `is_first` is True."""
     training = train_a_while(config)
     agent, obs, count = recalling(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
@@ -228,11 +233,11 @@ def an_episodes_start_forgets(config: RunConfig) -> None:
         later = agent.act(training.collector.carry, obs, opens, None, True)
     one, other = ({"action": action} | name_leaves(carry) for carry, action, _ in (fresh, later))
     same = one.keys() == other.keys() and all(torch.equal(part, other[name]) for name, part in one.items())
-    assert same, "an episode begins with what the last one left in the carry"
+    assert same, "the carry of the previous episode affects the first step of an episode"
 
 
 def no_global_generator_is_used(config: RunConfig) -> None:
-    """Training neither reads nor moves the generators of random, NumPy and torch."""
+    """Check that training neither reads nor advances the global generators of random, NumPy and torch."""
     results = []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -240,8 +245,8 @@ def no_global_generator_is_used(config: RunConfig) -> None:
         random.seed(seed)
         before = _generators()
         results.append(bits(train_a_while(config)))
-        assert _generators() == before, "a global generator was moved"
-    assert results[0] == results[1], "a global generator was read"
+        assert _generators() == before, "training advances a global random generator"
+    assert results[0] == results[1], "the result depends on a global random generator"
 
 
 def _obs(training: Training) -> dict[str, Tensor]:

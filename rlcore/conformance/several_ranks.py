@@ -1,4 +1,4 @@
-"""The promises that two ranks show, threads of one process here: their mathematics is that of processes."""
+"""Checks with two ranks, which are threads of one process here and compute what two processes would."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rlcore.types import Batch, Steps
 
 STEP = 0.05  # length of an optimizer step if two ranks are compared with one
 LARGE = 100.0  # factor of the rewards in the second comparison
-# What each kind of noise is where it does not matter which rank draws for a sample.
+# Constant noise: it does not matter which rank draws the noise of a sample.
 EVEN: dict[str, Callable[..., Tensor]] = {
     "normal": lambda noise, *shape: torch.full(shape, 0.5, device=noise.device),
     "exponential": lambda noise, *shape: torch.full(shape, 0.7, device=noise.device),
@@ -37,14 +37,14 @@ EVEN: dict[str, Callable[..., Tensor]] = {
 
 
 def ranks_stay_one(config: RunConfig) -> None:
-    """Two ranks with data of their own have the same parameters after every update."""
+    """Check that two ranks with different data have equal parameters after a few updates."""
     first, second = (parameters(training.learner) for training in on_two_ranks(lambda **how: run(fresh(config, **how))))
     for name, parameter in first.items():
         assert torch.equal(parameter, second[name]), f"{name} differs between two ranks"
 
 
 def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:
-    """State that rank 0 saves for two ranks is all that both need to go on to the bits of never stopping."""
+    """Check that two ranks that load the state saved by rank 0 end in the same bits as uninterrupted ones."""
 
     def save(**how: Any) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
         training = run(fresh(config, **how))
@@ -58,7 +58,7 @@ def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:
 
     (state, whole), _ = on_two_ranks(save)
     assert on_two_ranks(lambda **how: go_on(state, **how))[0] == whole, (
-        "two ranks that were saved and loaded go on to other bits"
+        "two ranks that were saved and loaded end in different bits"
     )
 
 
@@ -103,16 +103,18 @@ def _compare_ranks(
     with _one_length(), _even_draws():
         one = learn(wide, (0, 1))
         ranks = on_two_ranks(lambda ranks: learn(config, (ranks.rank,), ranks=ranks))
-    hint = "is every sum over samples one over ranks, and a batch one minibatch (Config.merge_minibatches)?"
+    hint = "sum over samples with context.ranks.sum, and make a batch one minibatch (Config.merge_minibatches)"
     expected = _module_tensors(one)
     for learner in ranks:
-        assert learner.updates == one.updates, f"two ranks make {learner.updates} updates, one {one.updates}: {hint}"
+        assert learner.updates == one.updates, (
+            f"two ranks make {learner.updates} updates, one rank {one.updates}; {hint}"
+        )
         actual = _module_tensors(learner)
         for name, tensor in expected.items():
             if not torch.allclose(actual[name], tensor, rtol=tolerance, atol=tolerance):
                 off = (actual[name].double() - tensor.double()).abs().max().item()
                 raise AssertionError(
-                    f"{name} of two ranks is off by {off:.2g} from that of one rank with their environments: {hint}"
+                    f"{name} of two ranks differs by {off:.2g} from that of one rank with all environments; {hint}"
                 )
 
 
@@ -133,7 +135,7 @@ def _enlarge(learner: Learner) -> None:
 
 
 def _batches(training: Training) -> list[Batch]:
-    """The first batches, copied."""
+    """Return copies of the first batches of a training."""
     found: list[Batch] = []
     while len(found) < FEW:
         check_budget(training)
@@ -144,7 +146,7 @@ def _batches(training: Training) -> list[Batch]:
 
 
 def _part(batch: Batch, halves: tuple[int, ...]) -> Batch:
-    """Copies of one half of the columns, or of both; of an odd number the last is left out."""
+    """Return a copy of one half of a batch's columns, or of both; an odd last column is left out."""
     half = batch.last.reward.shape[0] // 2
     of = slice(half * halves[0], half * (halves[-1] + 1))
 
@@ -159,7 +161,7 @@ def _part(batch: Batch, halves: tuple[int, ...]) -> Batch:
 
 @contextmanager
 def _one_length() -> Iterator[None]:
-    """Optimizer steps along the gradient, as long as the first training makes them."""
+    """Replace update rules by steps along the gradient, scaled as in the first training inside this context."""
     lengths: list[Tensor] = []
     taken: dict[int, int] = {}  # steps of each thread
 
@@ -176,7 +178,7 @@ def _one_length() -> Iterator[None]:
 
 @contextmanager
 def _even_draws() -> Iterator[None]:
-    """Every stream gives the same number again and again, so that it does not matter which rank draws for a sample."""
+    """Replace all random streams by constants, so that it does not matter which rank draws for a sample."""
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(streams, "generator", lambda *_: Even()))
         for kind, draw in EVEN.items():
@@ -185,52 +187,52 @@ def _even_draws() -> Iterator[None]:
 
 
 class Even(np.random.Generator):
-    """A stream that draws the same number again and again, and leaves an order as it is."""
+    """Random generator that always draws the same number and never changes an order."""
 
     def __init__(self) -> None:
         super().__init__(np.random.PCG64(0))
 
     def standard_normal(self, size: Any = None, dtype: Any = float, out: Any = None) -> Any:
-        """Halves."""
+        """Return 0.5 everywhere."""
         return np.full(() if size is None else size, 0.5, dtype)
 
     def standard_exponential(self, size: Any = None, dtype: Any = float, method: Any = "zig", out: Any = None) -> Any:
-        """Likewise."""
+        """Return 0.5 everywhere."""
         return self.standard_normal(size, dtype)
 
     random = standard_normal
 
     def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
-        """Half a std above the mean."""
+        """Return the number half a standard deviation above the mean."""
         return np.broadcast_to(np.asarray(loc) + 0.5 * np.asarray(scale), () if size is None else size).copy()
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
-        """The middle."""
+        """Return the middle of the interval."""
         return self.normal(low, np.asarray(high) - low, size)
 
     def integers(
         self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64, endpoint: Any = False
     ) -> Any:
-        """The smallest."""
+        """Return the smallest integer."""
         return np.full(() if size is None else size, 0 if high is None else low, dtype)
 
     def permutation(self, x: Any, axis: int = 0) -> Any:
-        """Leave the order as it is."""
+        """Return the order unchanged."""
         return np.arange(x) if isinstance(x, int) else np.array(x)
 
     def shuffle(self, x: Any, axis: int = 0) -> None:
-        """Leave the order as it is."""
+        """Keep the order unchanged."""
 
 
 class Meeting:
-    """Meeting of ranks that are threads of one process, to exchange what they have."""
+    """Exchange of values between ranks that are threads of one process."""
 
     def __init__(self, size: int) -> None:
         self.size, self.held = size, [None] * size
         self.barrier = threading.Barrier(size, timeout=60)
 
     def exchange(self, rank: int, value: Any) -> list[Any]:
-        """Everything that all have brought, in their order."""
+        """Wait for all ranks, and return their values in the order of ranks."""
         self.held[rank] = value
         self.barrier.wait()
         everyone = list(self.held)
@@ -239,28 +241,28 @@ class Meeting:
 
 
 class InThread:
-    """A rank that is a thread, as `rlcore.types.Ranks`."""
+    """Rank that is a thread, with the interface of `rlcore.types.Ranks`."""
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum over the threads."""
-        return torch.stack(self.gather(value.clone())).sum(0)  # a rank may write into its own before the other reads
+        """Return the sum over the threads."""
+        return torch.stack(self.gather(value.clone())).sum(0)  # a rank may overwrite its value before the other reads
 
     def gather(self, value: Any) -> list[Any]:
-        """Values that each thread has."""
+        """Return the value of each thread."""
         return self.meeting.exchange(self.rank, value)
 
 
 def on_two_ranks(work: Callable[..., Any]) -> list[Any]:
-    """Let two ranks, threads of this process, work; gives what each makes. The first failure is that of both."""
+    """Call `work(ranks=...)` in two threads and return both results; raise the first error of either."""
     meeting, made, failed = Meeting(2), {}, []
 
     def rank(number: int) -> None:
         try:
             made[number] = work(ranks=InThread(meeting, number))
-        except BaseException as error:  # else the other rank would wait for ever
+        except BaseException as error:  # otherwise the other rank would wait forever
             failed.append(error)
             meeting.barrier.abort()
 

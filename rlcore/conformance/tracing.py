@@ -1,4 +1,4 @@
-"""The promise that compiled functions compute what the code does, now and after it has learned."""
+"""Checks that compiled functions compute the same as the code, also after updates."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from rlcore.train.parts import parameters
 from rlcore.train.training import Training
 from rlcore.types import Steps
 
-ToCompile = tuple[str, Callable[..., Any], list[Tensor], package.Traced]  # what, the function, its example
+ToCompile = tuple[str, Callable[..., Any], list[Tensor], package.Traced]  # name, function, example inputs, graph
 log = logging.getLogger(__name__)
 
 
 def compiled_equals_eager(config: RunConfig) -> None:
-    """The graphs that would be compiled compute what the code does, but for rounding; they are not built here.
+    """Check that traced graphs compute the same as the code, within rounding, without building machine code.
 
-    They are those of one rank, and those of two, whose gradients are compiled alone. What a function reads that is no
-    parameter, buffer or argument is fixed in its graph when that is traced: a rate that a learner lowers is one no
-    more. So they are traced again after some updates, and must not have changed.
+    The graphs are those of one rank, and those of two ranks, of which only gradients are compiled. A value that is not
+    a parameter, buffer or argument becomes a constant of the graph, so a later change would have no effect. Therefore
+    the functions are traced again after a few updates, and the graphs must be equal.
     """
     traced: list[ToCompile] = []
     for how in _ways(config):
         _compare(config, traced, how)
     for what, function, example, one in traced:
         assert _key(function, example) == one.key, (
-            f"{what} reads something that an update has changed and that is none of its inputs, so compiled it goes on "
-            "with the first value: make it a buffer (self.register_buffer), or an argument of the loss"
+            f"{what} reads a value that an update changes and that is not one of its inputs; the compiled function "
+            "would keep the first value: make it a buffer (self.register_buffer) or an argument of the loss"
         )
 
 
 def machine_code_equals_eager(config: RunConfig) -> None:
-    """Every function of the algorithm compiles, and its machine code computes what it was traced to.
+    """Check that every function of the algorithm compiles, and that the machine code computes the same as its graph.
 
-    It takes up to a minute for a small algorithm; what was built is kept as that of trainings is, in SHEPHERD_CACHE or
-    `.shepherd/compiled`. Where no C++ compiler is, nothing is tried, and the log says so.
+    This can take minutes. The machine code is cached like that of trainings, in SHEPHERD_CACHE or `.shepherd/compiled`.
+    Without a C++ compiler, the check is skipped with a warning in the log.
     """
     if missing := missing_requirement():
-        log.warning("no machine code is tried: %s", missing)
+        log.warning("machine code is not checked: %s", missing)
         return
     traced: list[ToCompile] = []
     with _graphs(traced):
@@ -59,7 +59,7 @@ def machine_code_equals_eager(config: RunConfig) -> None:
             run(fresh(config, compiled=True, **how))
     functions = {one.key: one for _, _, _, one in traced}
     names = ", ".join(one.what for one in functions.values())
-    log.info("compiling %d functions (%s), which takes up to a minute", len(functions), names)
+    log.info("compiling %d functions (%s), which can take minutes", len(functions), names)
     try:
         package.build([*functions.values()])
     except NotBuilt as error:
@@ -68,7 +68,7 @@ def machine_code_equals_eager(config: RunConfig) -> None:
 
 
 def _ways(config: RunConfig) -> list[dict[str, Any]]:
-    """Arguments of the trainings whose functions are compiled: one rank, and one of two if that compiles others."""
+    """Return the arguments of the trainings to compile: one rank, and one of two if that compiles other functions."""
     return [{}, {"ranks": OneOfTwo()}] if find_all(fresh(config).learner, Step) else [{}]
 
 
@@ -82,12 +82,12 @@ class OneOfTwo:
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the value for each."""
+        """Return the value once for each rank."""
         return [value, value]
 
 
 def _compare(config: RunConfig, traced: list[ToCompile], how: dict[str, Any]) -> None:
-    """Compare a training with one whose functions are graphs, after each of some updates."""
+    """Compare a training with one whose functions are traced graphs, after each of a few updates."""
     eager = fresh(config, **how)
     with _graphs(traced):
         compiled = fresh(config, compiled=True, **how)
@@ -96,19 +96,23 @@ def _compare(config: RunConfig, traced: list[ToCompile], how: dict[str, Any]) ->
             check_budget(eager)
             rows = [_collect(training) for training in (eager, compiled)]
             for name, one in rows[0].items():
-                assert _agree(one, rows[1][name]), f"{name} of a rollout is another when acting is compiled"
+                assert _agree(one, rows[1][name]), f"{name} of a rollout differs if acting is compiled"
             learned += bool(eager.update())
             compiled.update()
             held = parameters(compiled.learner)
             for name, one in parameters(eager.learner).items():
-                assert torch.allclose(one, held[name], rtol=1e-3, atol=1e-5), f"{name} is another when compiled"
-            assert eager.learner.updates == compiled.learner.updates, "another number of updates when compiled"
-            state = nested_state.encode(eager.learner.state_dict())  # rounding is not to add up
+                assert torch.allclose(one, held[name], rtol=1e-3, atol=1e-5), (
+                    f"{name} differs if the update is compiled"
+                )
+            assert eager.learner.updates == compiled.learner.updates, (
+                "the number of updates differs if the update is compiled"
+            )
+            state = nested_state.encode(eager.learner.state_dict())  # rounding must not accumulate
             compiled.learner.load_state_dict(nested_state.decode(*state))
 
 
 def _collect(training: Training) -> dict[str, Tensor]:
-    """Rows that a rollout brings into the buffer, by name."""
+    """Collect one rollout, and return its actions, extras and carry by name."""
     rows: dict[str, Tensor] = {}
 
     def extend(steps: Steps, last: Steps) -> None:
@@ -130,12 +134,12 @@ def _agree(one: Tensor, other: Tensor) -> bool:
 
 @contextmanager
 def _graphs(traced: list[ToCompile]) -> Iterator[None]:
-    """In place of machine code the graphs it would be made of, never one of an earlier start; each is noted."""
+    """Run traced graphs instead of machine code, ignore the cache, and append each graph to `traced`."""
     trace, functions = machine_code.trace, []
 
     def note(function: Callable[..., Any], example: list[Tensor]) -> Any:
         functions.append(function)
-        function(*example)  # so that tensors which it makes once and keeps are the same in every trace
+        function(*example)  # tensors that it creates once and keeps are then the same in every trace
         return trace(function, example)
 
     def as_graphs(asked: list[package.Traced]) -> list[package.Compiled]:

@@ -1,4 +1,4 @@
-"""Trainings to look at: made, some iterations old, as bytes."""
+"""Small trainings for checks, and what they contain."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
 
 Kind = TypeVar("Kind")
-FEW = 3  # iterations that learn: a memory that fills at first brings no batch
+FEW = 3  # iterations with an update; a replay buffer that is not filled yet returns no batch
 
 
 def fresh(config: RunConfig, **how: Any) -> Training:
-    """A training whose environment has been measured at most once."""
-    one = repr(dataclasses.replace(config.env, num_envs=1))  # it is the same of how many there are
+    """Create a training; the environment card of an environment is measured once per process."""
+    one = repr(dataclasses.replace(config.env, num_envs=1))  # the card does not depend on the number of environments
     if one not in _CARDS:
         _CARDS[one] = environment_card(config.env)
-    with _BUILDING:  # ranks that are threads share torch's global generator, from which layers are drawn
+    with _BUILDING:  # threads share torch's global generator, which initializes layers
         return Training(config, _CARDS[one], **how)
 
 
@@ -31,37 +31,39 @@ _BUILDING = threading.Lock()
 
 
 def train_a_while(config: RunConfig) -> Training:
-    """Begin a training and let it go on for some iterations."""
+    """Create a training and run it for a few iterations."""
     return run(fresh(config))
 
 
 def run(training: Training) -> Training:
-    """Let a training go on for some iterations; gives it back."""
+    """Run a training for a few iterations and return it."""
     learned = 0
     while learned < FEW:
         check_budget(training)
         training.collect()
         try:
             learned += bool(training.update())
-        except RunError as error:  # what an update gave is no metrics
+        except RunError as error:  # update() returned something other than metrics
             raise AssertionError(str(error)) from error
     return training
 
 
 def check_budget(training: Training) -> None:
-    """Say so where nothing is learned to the end: then a check would pass whatever the algorithm does."""
-    assert training.policy_steps < training.budget, "the budget is over before enough was learned; algo.total_steps"
+    """Raise if the budget is used up before enough updates; the check would then pass without testing anything."""
+    assert training.policy_steps < training.budget, (
+        f"algo.total_steps={training.budget}: too few for {FEW} updates; use a larger value"
+    )
 
 
 def bits(training: Training) -> tuple[bytes, bytes]:
-    """The whole state as a checkpoint writes it: equal exactly when every bit is."""
+    """Return the whole state as in a checkpoint; two are equal only if every bit is."""
     return nested_state.encode(training.state_dict())
 
 
 def find_all(learner: Any, kind: type[Kind]) -> dict[str, Kind]:
-    """All of a kind that a learner holds, by place: its attributes, what is in lists and dicts, and in its own objects.
+    """Return all objects of a class in a learner, by place: in attributes, lists, dicts and nested objects.
 
-    Its own are those whose class comes from its package or from this one.
+    Nested objects are searched if their class belongs to the learner's package or to rlcore.
     """
     ours = {each.__module__.partition(".")[0] for each in (type(learner), Training)}
     found: dict[str, Kind] = {}

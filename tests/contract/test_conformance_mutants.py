@@ -1,4 +1,4 @@
-"""An outside world model keeps every promise, and conformance finds each fault that its author might make."""
+"""Conformance passes a world model of an outside author, and rejects its mutants."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_conformance_passes_an_outside_world_model(check: Callable[[RunConfig], 
     check(config())
 
 
-def test_free_nats_that_nothing_exceeds_are_no_fault() -> None:
+def test_conformance_passes_a_loss_below_its_free_nats() -> None:
     conformance.each_loss_reaches_only_its_parameters(config(free_nats=1e3))
 
 
@@ -155,7 +155,7 @@ MUTANTS: dict[str, tuple[Callable[[RunConfig], None], str, Changes]] = {
     ),
     "a step that is no component": (
         conformance.parts_are_complete,
-        "step is in no part",
+        "^step is not in `parts",
         [(Learner, "parts", without("step"))],
     ),
     "an optimizer that is no component": (
@@ -165,7 +165,7 @@ MUTANTS: dict[str, tuple[Callable[[RunConfig], None], str, Changes]] = {
     ),
     "noise that is no component": (
         conformance.interrupted_equals_uninterrupted,
-        "goes on to other bits",
+        "ends in different bits",
         [(Learner, "parts", without("noise"))],
     ),
     "latents not written back": (
@@ -185,32 +185,32 @@ MUTANTS: dict[str, tuple[Callable[[RunConfig], None], str, Changes]] = {
     ),
     "a scale of one rank": (
         conformance.two_ranks_learn_as_one,
-        "of two ranks is off by",
+        "of two ranks differs by",
         [(ReturnScale, "forward", scale_of_one_rank)],
     ),
     "a scale of one rank without state": (
         conformance.two_ranks_learn_as_one,
-        "of two ranks is off by",
+        "of two ranks differs by",
         [(ReturnScale, "forward", scale_of_one_rank_without_state)],
     ),
     "a mean of one rank": (
         conformance.two_ranks_learn_as_one,
-        "of two ranks is off by",
+        "of two ranks differs by",
         [(latent_model, "reduce_loss", mean_of_one_rank)],
     ),
     "a latent that outlives its episode": (
         conformance.an_episodes_start_forgets,
-        "what the last one left",
+        "the carry of the previous episode affects",
         [(Model, "forward", forward_across_episodes)],
     ),
     "a random greedy action": (
         conformance.greedy_is_deterministic,
-        "differs from one call to the next",
+        "a greedy action differs between two calls",
         [(Agent, "act", random_greedy_action)],
     ),
     "actions of the global generator": (
         conformance.no_global_generator_is_used,
-        "a global generator was moved",
+        "training advances a global random generator",
         [(Agent, "act", action_of_the_global_generator)],
     ),
     "a prior that no loss trains": (
@@ -220,12 +220,12 @@ MUTANTS: dict[str, tuple[Callable[[RunConfig], None], str, Changes]] = {
     ),
     "a step that changes another module": (
         conformance.each_loss_reaches_only_its_parameters,
-        "what is not its own",
+        "changes parameters of other optimizers",
         [(Optimizer, "apply", step_that_changes_the_model)],
     ),
     "a coefficient that is no buffer": (
         conformance.compiled_equals_eager,
-        "reads something that an update has changed",
+        "reads a value that an update changes",
         [
             (Learner, "coef", 1.0),
             (Learner, "model_loss", loss_with_a_coefficient),

@@ -213,7 +213,7 @@ def test_with_an_explorer_beside_it_an_algorithm_keeps_its_promises(
 def test_an_explorer_in_no_part_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     given = curious(monkeypatch)
     monkeypatch.setattr(Curious, "parts", Plain.parts)
-    with pytest.raises(AssertionError, match=r"an update changes \['explorer.rate'\], which no part"):
+    with pytest.raises(AssertionError, match=r"an update changes \['explorer.rate'\], which the state of no part"):
         conformance.parts_are_complete(given)
 
 
