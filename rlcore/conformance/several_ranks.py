@@ -11,11 +11,11 @@ from unittest import mock
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlcore import streams
 from rlcore.config.groups import RunConfig
-from rlcore.conformance.trainings import FEW, bits, check_budget, find_all, fresh, run
+from rlcore.conformance.trainings import FEW, bits, check_budget, fresh, module_tensors, run
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.optim.optimizer import Optimizer
@@ -104,25 +104,18 @@ def _compare_ranks(
         one = learn(wide, (0, 1))
         ranks = on_two_ranks(lambda ranks: learn(config, (ranks.rank,), ranks=ranks))
     hint = "sum over samples with context.ranks.sum, and make a batch one minibatch (Config.merge_minibatches)"
-    expected = _module_tensors(one)
+    expected = module_tensors(one)
     for learner in ranks:
         assert learner.updates == one.updates, (
             f"two ranks make {learner.updates} updates, one rank {one.updates}; {hint}"
         )
-        actual = _module_tensors(learner)
+        actual = module_tensors(learner)
         for name, tensor in expected.items():
             if not torch.allclose(actual[name], tensor, rtol=tolerance, atol=tolerance):
                 off = (actual[name].double() - tensor.double()).abs().max().item()
                 raise AssertionError(
                     f"{name} of two ranks differs by {off:.2g} from that of one rank with all environments; {hint}"
                 )
-
-
-def _module_tensors(learner: Learner) -> dict[str, Tensor]:
-    """Return all parameters and buffers of a learner's modules, by name."""
-    modules = find_all(learner, nn.Module)
-    tensors = {f"{at}.{name}": buffer for at, part in modules.items() for name, buffer in part.named_buffers()}
-    return {**parameters(learner), **tensors}
 
 
 @torch.no_grad()

@@ -10,16 +10,16 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from rlcore.compiled import machine_code, package
 from rlcore.compiled.toolchain import missing_requirement
 from rlcore.config.groups import RunConfig
-from rlcore.conformance.trainings import FEW, check_budget, find_all, fresh, run
+from rlcore.conformance.trainings import FEW, check_budget, find_all, fresh, module_tensors, run
 from rlcore.errors import NotBuilt
 from rlcore.functional.tree import name_leaves
 from rlcore.optim.step import Step
 from rlcore.store.checkpoint import nested_state
-from rlcore.train.parts import parameters
 from rlcore.train.training import Training
 from rlcore.types import Steps
 
@@ -73,12 +73,14 @@ def _ways(config: RunConfig) -> list[dict[str, Any]]:
 
 
 class OneOfTwo:
-    """A rank whose other one brings nothing."""
+    """Rank 0 of two ranks, the other of which contributes nothing to sums."""
 
     rank, size = 0, 2
 
     def sum(self, value: Tensor) -> Tensor:
-        """Return the tensor itself."""
+        """Return the tensor itself; as with real ranks, a function that sums over ranks cannot be compiled."""
+        if get_proxy_mode() is not None:
+            raise RuntimeError("a sum over ranks cannot be compiled")
         return value
 
     def gather(self, value: Any) -> list[Any]:
@@ -99,9 +101,9 @@ def _compare(config: RunConfig, traced: list[ToCompile], how: dict[str, Any]) ->
                 assert _agree(one, rows[1][name]), f"{name} of a rollout differs if acting is compiled"
             learned += bool(eager.update())
             compiled.update()
-            held = parameters(compiled.learner)
-            for name, one in parameters(eager.learner).items():
-                assert torch.allclose(one, held[name], rtol=1e-3, atol=1e-5), (
+            actual = module_tensors(compiled.learner)
+            for name, one in module_tensors(eager.learner).items():
+                assert torch.allclose(one, actual[name], rtol=1e-3, atol=1e-5), (
                     f"{name} differs if the update is compiled"
                 )
             assert eager.learner.updates == compiled.learner.updates, (

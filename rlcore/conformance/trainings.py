@@ -7,10 +7,14 @@ import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from torch import Tensor, nn
+
 from rlcore.config.groups import RunConfig
 from rlcore.envs.card import environment_card
 from rlcore.errors import RunError
+from rlcore.protocols import Learner
 from rlcore.store.checkpoint import nested_state
+from rlcore.train.parts import parameters
 from rlcore.train.training import Training
 
 Kind = TypeVar("Kind")
@@ -58,6 +62,13 @@ def check_budget(training: Training) -> None:
 def bits(training: Training) -> tuple[bytes, bytes]:
     """Return the whole state as in a checkpoint; two are equal only if every bit is."""
     return nested_state.encode(training.state_dict())
+
+
+def module_tensors(learner: Learner) -> dict[str, Tensor]:
+    """Return all parameters and buffers of a learner's modules, by name."""
+    modules = find_all(learner, nn.Module)
+    tensors = {f"{at}.{name}": buffer for at, part in modules.items() for name, buffer in part.named_buffers()}
+    return {**parameters(learner), **tensors}
 
 
 def find_all(learner: Any, kind: type[Kind]) -> dict[str, Kind]:
