@@ -66,7 +66,7 @@ class CompiledGradient:
         self._function: Callable[[list[Tensor]], list[Tensor]] | None = None
         self._layout: list[Any] = []
         self._draws: list[Draw] = []
-        self._names: list[list[str]] = [[], []]  # of the means, of what is for later losses
+        self._names: list[list[Any]] = [[], [], []]  # means, auxiliary outputs, indices of replaced held buffers
 
     @property
     def built(self) -> bool:
@@ -80,8 +80,10 @@ class CompiledGradient:
         assert layout(given[len(given) - len(self._layout) :]) == self._layout, "the step was compiled for other shapes"
         assert self._function is not None
         gradient, weight, *found = self._function(given)
-        (means, kept), left = self._names, iter(found)
-        return Made(gradient, weight, {name: next(left) for name in means}, {name: next(left) for name in kept})
+        (means, kept, replaced), left = self._names, iter(found)
+        made = Made(gradient, weight, {name: next(left) for name in means}, {name: next(left) for name in kept})
+        self._held.replace({index: next(left) for index in replaced})
+        return made
 
     def build(self, inputs: Sequence[Any], began: bool) -> bool:
         """Have machine code made for inputs like these, where they can be traced.
@@ -135,8 +137,10 @@ class CompiledGradient:
                 with self.autocast():
                     total, weight, means, *aux = objective.call(parts, given)
                 kept = aux[0] if aux else {}
-                self._names = [[*means], [*kept]]
-                return total, (weight, [*means.values(), *kept.values()])
+                after = objective.after
+                replaced = [i for i, name in enumerate(held) if name in after and after[name] is not borrowed[name]]
+                self._names = [[*means], [*kept], replaced]
+                return total, (weight, [*means.values(), *kept.values(), *(after[held[i]] for i in replaced)])
 
             parts, (_, (weight, found)) = grad_and_value(value, has_aux=True)(self.parameters.split(vector))
             return self.parameters.join(parts.values()), weight, *found

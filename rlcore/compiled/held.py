@@ -61,10 +61,13 @@ class Reading(nn.Module):
     def __init__(self, modules: nn.ModuleList, function: Callable[..., Any]) -> None:
         super().__init__()
         self.members, self.function = modules, function
+        self.after: dict[str, Tensor] = {}  # buffers after the last call, some of which the function may have replaced
 
     def forward(self, *inputs: Any) -> Any:
         """Call the function."""
-        return self.function(*inputs)
+        returned = self.function(*inputs)
+        self.after = dict(self.named_buffers())
+        return returned
 
     def call(self, parts: Mapping[str, Tensor], inputs: Sequence[Any]) -> Any:
         """Call it with others in the place of parameters and buffers, which are in their places again afterwards.

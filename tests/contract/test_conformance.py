@@ -16,6 +16,7 @@ from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.a2c import learner as a2c
 from rlcore.algorithms.ppo import learner as ppo
+from rlcore.compiled.held import Held
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.conformance.trainings import find_all, fresh
@@ -285,6 +286,26 @@ def test_a_compiled_step_that_computes_something_else_is_noticed(monkeypatch: py
     monkeypatch.setattr(Optimizer, "_step", other)
     with pytest.raises(AssertionError, match="differs if the update is compiled"):
         conformance.compiled_equals_eager(config("a2c", "CartPole-v1", max_grad_norm=0.0))
+
+
+def test_compiled_equals_eager_compares_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradients that two ranks compile return the buffers that a loss replaces."""
+
+    def initialize(self: Agent, *arguments: Any, **more: Any) -> None:
+        plain(self, *arguments, **more)
+        self.register_buffer("losses", torch.zeros(()))
+
+    def loss(self: a2c.Learner, *inputs: Any) -> Any:
+        self.agent.losses = self.agent.losses + 1
+        return LOSS(self, *inputs)
+
+    plain = Agent.__init__
+    monkeypatch.setattr(Agent, "__init__", initialize)
+    monkeypatch.setattr(a2c.Learner, "loss", loss)
+    conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))
+    monkeypatch.setattr(Held, "replace", lambda self, tensors: None)
+    with pytest.raises(AssertionError, match="agent.losses differs if the update is compiled"):
+        conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))
 
 
 def test_a_metric_that_is_no_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

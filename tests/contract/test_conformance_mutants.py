@@ -150,8 +150,13 @@ Changes = list[tuple[Any, str, Any]]  # object, attribute, the mutant's value of
 MUTANTS: dict[str, tuple[Callable[[RunConfig], None], str, Changes]] = {
     "no uses": (
         conformance.compiled_equals_eager,
-        "name their module in the optimizer's `uses`",
+        "replaces scale.low, .* name its module in the optimizer's `uses`",
         [(Optimizer, "__init__", without_uses)],
+    ),
+    "no uses, which only two ranks need": (
+        conformance.compiled_equals_eager,
+        "name their module in the optimizer's `uses`",
+        [(Optimizer, "__init__", without_uses), (ReturnScale, "forward", lambda *_: torch.ones(()))],
     ),
     "a step that is no component": (
         conformance.parts_are_complete,
