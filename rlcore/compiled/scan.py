@@ -39,6 +39,15 @@ def tracing(by_shapes: bool) -> Iterator[None]:
         _tracing[0] = before
 
 
+def refuse_sum_over_ranks() -> None:
+    """Raise RuntimeError in a trace, because compiled code cannot exchange tensors with other ranks.
+
+    The function that is traced then runs as it is written.
+    """
+    if _tracing[0] is not None:
+        raise RuntimeError("it sums over ranks, which compiled code cannot do")
+
+
 def scan(step: LoopBody, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
     """Go through time: carry, y[t] = step(carry, x[t], params) for t = 0, 1, ...
 

@@ -10,9 +10,10 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch._subclasses.fake_tensor import FakeTensor
 
 from rlcore.compiled import machine_code, package
+from rlcore.compiled.scan import refuse_sum_over_ranks
 from rlcore.compiled.toolchain import missing_requirement
 from rlcore.config.groups import RunConfig
 from rlcore.conformance.trainings import FEW, check_budget, find_all, fresh, module_tensors, run
@@ -79,8 +80,7 @@ class OneOfTwo:
 
     def sum(self, value: Tensor) -> Tensor:
         """Return the tensor itself; as with real ranks, a function that sums over ranks cannot be compiled."""
-        if get_proxy_mode() is not None:
-            raise RuntimeError("a sum over ranks cannot be compiled")
+        refuse_sum_over_ranks()
         return value
 
     def gather(self, value: Any) -> list[Any]:
@@ -103,6 +103,10 @@ def _compare(config: RunConfig, traced: list[ToCompile], how: dict[str, Any]) ->
             compiled.update()
             actual = module_tensors(compiled.learner)
             for name, one in module_tensors(eager.learner).items():
+                assert not isinstance(actual[name], FakeTensor), (
+                    f"a compiled function replaces {name}, which is not one of its inputs; "
+                    "name its module in the optimizer's `uses` or in Step(..., modules=[...])"
+                )
                 assert torch.allclose(one, actual[name], rtol=1e-3, atol=1e-5), (
                     f"{name} differs if the update is compiled"
                 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlcore.compiled.scan import refuse_sum_over_ranks
 from rlcore.config.groups import FabricConfig, RunConfig
 from rlcore.errors import EnvironmentFault, UserError
 from rlcore.store.checkpoint import nested_state
@@ -69,6 +70,7 @@ class FabricRanks:
         """The sum over all ranks."""
         if self.size == 1:
             return value
+        refuse_sum_over_ranks()
         total = value.detach().to(self.fabric.device, copy=True).contiguous()  # NCCL takes nothing else
         torch.distributed.all_reduce(total)  # Fabric's own waits at a barrier first
         return total.to(value.device)

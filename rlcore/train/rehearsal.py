@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled import machine_code
+from rlcore.compiled.scan import refuse_sum_over_ranks
 from rlcore.data.arrivals import FLAGS, from_columns
 from rlcore.optim.step import Step
 from rlcore.protocols import VectorEnv
@@ -76,7 +77,9 @@ class Mute:
         self.rank, self.size = ranks.rank, ranks.size
 
     def sum(self, value: Tensor) -> Tensor:
-        """The tensor itself."""
+        """Return the tensor itself; a traced function that sums over several ranks is refused, as in the training."""
+        if self.size > 1:
+            refuse_sum_over_ranks()
         return value
 
     def gather(self, value: Any) -> list[Any]:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.errors import NotBuilt, RunError
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.compare import tensor_digests
+from rlcore.train.fabric import FabricRanks
 from rlcore.train.loop import Loop
-from rlcore.train.rehearsal import DrawnEnvs, rehearse
+from rlcore.train.rehearsal import DrawnEnvs, Mute, rehearse
 from rlcore.train.training import Training
 from tests.graphs import run_graphs
 from tests.probes import q_learning
@@ -260,3 +262,13 @@ def test_rehearse_builds_the_others_when_one_does_not_compile(
     assert [each.getMessage().partition(" (")[0] for each in caplog.records if "not compiled" in each.getMessage()] == [
         "the gradient step is not compiled, training continues with it as it is written: it could not be compiled"
     ]
+
+
+@always
+@pytest.mark.parametrize("rehearsed", [True, False])
+def test_trace_refuses_a_sum_over_ranks(rehearsed: bool) -> None:
+    """Otherwise the machine code built in the rehearsal, whose ranks exchange nothing, is used by the training."""
+    fabric: Any = SimpleNamespace(global_rank=0, world_size=2, device=torch.device("cpu"))
+    ranks = Mute(FabricRanks(fabric)) if rehearsed else FabricRanks(fabric)
+    with pytest.raises(RuntimeError, match="it sums over ranks, which compiled code cannot do"):
+        machine_code.trace(lambda x: (ranks.sum(x),), [torch.ones(2)])
