@@ -65,7 +65,7 @@ def _optuna(name: str) -> Any:
         ) from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated in Starlette, but MLflow uses it, too
-        from starlette.middleware.wsgi import WSGIMiddleware  # only the dashboard needs it
+        from fastapi.middleware.wsgi import WSGIMiddleware  # only the dashboard needs it
 
     folder = SweepFolder.existing(name)
     return guard(WSGIMiddleware(wsgi(open_storage(folder.storage(folder.read())))), own_login(), is_health())
