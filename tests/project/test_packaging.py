@@ -79,14 +79,14 @@ def version_of(pin: Requirement) -> str:
 NOT_LOCKED = {"all", "dashboard"}
 
 
-def extras_but(*left_out: str) -> list[str]:
-    """Requirements of the locked extras, but for some of them."""
+def locked_extras() -> list[str]:
+    """Return the requirements of the extras that the lock file contains."""
     extras = project()["optional-dependencies"].items()
-    return [name for extra, names in extras if extra not in NOT_LOCKED | set(left_out) for name in names]
+    return [name for extra, names in extras if extra not in NOT_LOCKED for name in names]
 
 
 def direct_requirements() -> list[Requirement]:
-    return [Requirement(name) for name in project()["dependencies"] + extras_but()]
+    return [Requirement(name) for name in project()["dependencies"] + locked_extras()]
 
 
 @always
