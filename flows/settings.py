@@ -10,7 +10,7 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from rlcore.errors import UserError
 from rlcore.system.durable import make_private
@@ -97,7 +97,7 @@ def database_url(of: str, driver: str) -> str | None:
     Raises:
         UserError: SHEPHERD_DATABASE_URL is the address of something else.
     """
-    parts = urlsplit(os.environ.get(DATABASE, ""))
+    parts = split_address(os.environ.get(DATABASE, ""), DATABASE)
     if not parts.geturl():
         return None
     if parts.scheme.partition("+")[0] not in ("postgres", "postgresql") or not parts.hostname:
@@ -110,6 +110,14 @@ def database_url(of: str, driver: str) -> str | None:
         query = query.replace("sslmode=", "ssl=")
     scheme = f"postgresql+{driver}" if driver else "postgresql"
     return urlunsplit(parts._replace(scheme=scheme, path=f"/{name}_{of}", query=query))
+
+
+def split_address(address: str, key: str) -> SplitResult:
+    """Split an address into its parts. Raises a UserError that names `key` if it is malformed."""
+    try:
+        return urlsplit(address)
+    except ValueError as error:
+        raise UserError(f"{key}={address}: not an address ({error})") from None
 
 
 def artifact_root() -> str:
@@ -214,7 +222,7 @@ def _make_paths_absolute() -> None:
 def _set_credentials_apart() -> None:
     """Take user and password out of server addresses: MLflow and Prefect quote an address in errors and logs."""
     for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
-        parts = urlsplit(os.environ.get(name, ""))
+        parts = split_address(os.environ.get(name, ""), name)
         if not parts.scheme.startswith("http") or parts.username is None or parts.password is None:
             continue
         user, password = unquote(parts.username), unquote(parts.password)

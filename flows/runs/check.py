@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.registry.models import check_models, resolve_uri
+from flows.settings import tracking_uri
+from flows.tracking.mlflow_store import check_address
 from rlcore.compiled.when_to_compile import check_compiler
 from rlcore.config.schema import groups
 from rlcore.config.values import at
@@ -119,9 +121,12 @@ def _check_dataset(source: str, spec: EnvSpec) -> None:
 
 
 def _check_model(config: RunConfig) -> None:
-    """Refuse names that registered models cannot have."""
-    if not config.model_manager.disabled:
-        check_models(config)
+    """Refuse names that registered models cannot have, and a store that MLflow cannot open."""
+    if config.model_manager.disabled:
+        return
+    check_models(config)
+    own = config.metric.logger.tracking_uri
+    check_address(own or tracking_uri(), "metric.logger.tracking_uri" if own else "MLFLOW_TRACKING_URI")
 
 
 def _source(uri: str) -> tuple[dict[str, Any], LoadedPolicy]:

@@ -6,13 +6,14 @@ import getpass
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from flows.process.locks import hold, is_locked, wait_for_database
 from flows.process.network import is_server, unreachable
-from flows.settings import tracking_uri
+from flows.settings import split_address, tracking_uri
 from rlcore.errors import DISK_FAULTS, MachineFault, UserError, first_line
 from rlcore.system.imports import large_imports
 from rlcore.system.secrets import redact
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 PATIENCE = 120.0  # seconds for which a locked database is waited for
+DATABASES = ("postgresql", "mysql", "mssql")
+# Of MLflow's own stores.
+SCHEMES = ("", "file", "sqlite", "http", "https", "databricks", "databricks-uc", "uc", *DATABASES)
 LOCKED = "{file}: another process has locked MLflow's database; end it, and try again"
 
 
@@ -91,7 +95,7 @@ def prepare_store(uri: str) -> None:
     """
     path = file_of(uri)
     if path is None:
-        _refuse_without_driver(uri)
+        check_address(uri, "MLFLOW_TRACKING_URI")
         return
     try:
         if path.is_file():
@@ -115,9 +119,20 @@ def _place(uri: str) -> str:
     return f"MLFLOW_TRACKING_URI={redact(uri)}"
 
 
-def _refuse_without_driver(uri: str) -> None:
-    """Refuse the address of a database whose Python driver is not installed."""
-    if uri.partition("+")[0].partition(":")[0] not in ("postgresql", "mysql", "mssql"):
+def check_address(uri: str, key: str) -> None:
+    """Raise a UserError if MLflow has no store for an address, or the driver of its database is not installed.
+
+    Args:
+        uri: the address.
+        key: what it is a value of, for the message.
+    """
+    scheme = split_address(uri, key).scheme.partition("+")[0]
+    if scheme not in (*SCHEMES, *(point.name for point in entry_points(group="mlflow.tracking_store"))):
+        raise UserError(
+            f"{key}={redact(uri)}: MLflow has no store for addresses that begin with {scheme}:; use a path, or an "
+            f"address with {', '.join(filter(None, SCHEMES))}"
+        )
+    if scheme not in DATABASES:
         return
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
@@ -125,9 +140,11 @@ def _refuse_without_driver(uri: str) -> None:
     try:
         make_url(uri).get_dialect().import_dbapi()
     except ImportError as error:
-        raise UserError(f"{_place(uri)}: {error.name} is not installed, which connects to this database") from None
+        raise UserError(
+            f"{key}={redact(uri)}: {error.name} is not installed, which connects to this database"
+        ) from None
     except ArgumentError as error:
-        raise UserError(f"{_place(uri)}: not the address of a database ({first_line(error)})") from None
+        raise UserError(f"{key}={redact(uri)}: not the address of a database ({first_line(error)})") from None
 
 
 def user() -> str:

@@ -23,6 +23,7 @@ REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
 }
 # Reason why some keys are accepted but have no effect.
 ALL_RANKS = "training always uses the data of all ranks together"
+MANY_EPISODES = 1_000_000  # more than any evaluation needs; a slip of the keyboard would play for years
 
 
 @dataclass(frozen=True)
@@ -355,11 +356,16 @@ class EvaluationConfig:
     """Evaluation of the policy. These keys do not affect learning."""
 
     every: int | None = arg(None, "policy steps between evaluations; null = 10 evaluations per run", low=1)
-    episodes: int = arg(10, "number of greedy episodes of each evaluation during training", low=1)
+    episodes: int = arg(10, "number of greedy episodes of each evaluation during training", low=1, high=MANY_EPISODES)
     final_episodes: int = arg(
-        100, "number of greedy episodes and number of stochastic episodes of the final evaluation", low=1
+        100,
+        "number of greedy episodes and number of stochastic episodes of the final evaluation",
+        low=1,
+        high=MANY_EPISODES,
     )
-    baseline_episodes: int = arg(100, "number of episodes of the random policy, which is the baseline", low=1)
+    baseline_episodes: int = arg(
+        100, "number of episodes of the random policy, which is the baseline", low=1, high=MANY_EPISODES
+    )
     num_envs: int = arg(25, "number of environments that an evaluation steps together", low=1)
     dream: str = arg(
         "every",

@@ -194,6 +194,26 @@ def test_make_refuses_a_space_that_is_none(monkeypatch: pytest.MonkeyPatch, name
         make(EnvConfig(id="Leaver-v0"))
 
 
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_make_refuses_a_space_that_raises(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def fail(env: Leaver) -> None:
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(Leaver, name, property(fail))
+    with pytest.raises(UserError, match=f"^env.id=Leaver-v0: its {name} raised RuntimeError: two$"):
+        make(EnvConfig(id="Leaver-v0"))
+
+
+def test_limited_env_names_a_close_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leaver, "where", "close")
+    monkeypatch.setattr(Leaver, "how", staticmethod(lambda: 1 / 0))
+    with (
+        pytest.raises(EnvironmentFault, match="^close raised ZeroDivisionError: division by zero$"),
+        limited_env(EnvConfig(id="Leaver-v0")),
+    ):
+        pass
+
+
 def test_make_names_an_entry_point_without_its_class() -> None:
     gymnasium.register("Absent-v0", entry_point=f"{__name__}:Absent")
     with pytest.raises(UserError, match=r"^env.id=Absent-v0 with no arguments: cannot be made \(AttributeError: "):

@@ -233,7 +233,12 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
         given = ", ".join(f"env.wrapper.{k}={v}" for k, v in arguments.items()) or "no arguments"
         raise UserError(f"{suite.place(env_id)} with {given}: cannot be made ({spell_error(error)})") from error
     for name in ("observation_space", "action_space"):
-        space = getattr(env, name, None)
+        try:
+            space = getattr(env, name, None)
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            raise UserError(f"{suite.place(env_id)}: its {name} raised {spell_error(error)}") from error
         if not isinstance(space, gymnasium.Space):
             found = textwrap.shorten(repr(space), 80)
             raise UserError(

@@ -18,7 +18,8 @@ from typing import Any
 
 import gymnasium
 
-from rlcore.errors import EnvironmentLost
+from rlcore.errors import EnvironmentFault, EnvironmentLost
+from rlcore.user_code import is_failure, spell_error
 
 START_LIMIT = 120.0  # seconds for import, construction and first reset, or for the start of a replay
 STEP_TIMEOUT = 60.0  # seconds; default of `env.step_timeout`
@@ -134,5 +135,12 @@ class StepTimeout(gymnasium.Wrapper):
         return self._call(self.env.render)
 
     def close(self) -> None:
-        """Close the environment."""
-        self._call(self.env.close)
+        """Close the environment. Raises EnvironmentFault if it cannot be closed."""
+        try:
+            self._call(self.env.close)
+        except EnvironmentFault:
+            raise
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            raise EnvironmentFault(f"close raised {spell_error(error)}") from error

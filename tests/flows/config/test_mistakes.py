@@ -91,6 +91,7 @@ MISTAKES = [
     ("group=${eval:1}", ["group", "eval", "no function"]),
     ("buffer.size=7", ["buffer.size", "7", "rollout_steps"]),
     ("env.id=null", ["env.id", "null", "text"]),
+    ("evaluation.episodes=1000000000000", ["evaluation.episodes=1000000000000", "<= 1e+06"]),
     ("env.id=???", ["env.id", "required"]),
     ("env=gymm", ["env=gymm", "'gym'"]),
     ("env=minerl", ["env=minerl", "not there yet"]),

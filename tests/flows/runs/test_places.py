@@ -125,6 +125,20 @@ def test_new_run_refuses_a_folder_that_cannot_be_made() -> None:
         new_run(["exp=ppo", "env.id=CartPole-v1", "run_dir=/proc/x"])
 
 
+def test_new_run_refuses_a_store_that_mlflow_cannot_open(tmp_path: Path) -> None:
+    typed = ["exp=ppo", "env.id=CartPole-v1", f"run_dir={tmp_path}/run", "metric.logger.tracking_uri=ftp://x"]
+    with pytest.raises(UserError, match="^metric.logger.tracking_uri=ftp://x: MLflow has no store for addresses"):
+        new_run(typed)
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["MLFLOW_TRACKING_URI", "PREFECT_API_URL"])
+def test_configure_environment_names_a_malformed_address(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(os, "environ", os.environ | {name: "http://[x"})
+    with pytest.raises(UserError, match=rf"^{name}=http://\[x: not an address \(Invalid IPv6 URL\)$"):
+        configure_environment()
+
+
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
@@ -132,6 +146,8 @@ def test_new_run_refuses_a_folder_that_cannot_be_made() -> None:
         ("sqlite:///{0}", "is not a file; name the SQLite file in it"),
         ("mysql://host/name", "MySQLdb is not installed"),
         ("postgresql+nothing://host/name", "not the address of a database"),
+        ("http://[x", r"not an address \(Invalid IPv6 URL\)"),
+        ("ftp://host", "MLflow has no store for addresses that begin with ftp:; use a path, or an address with file"),
     ],
 )
 def test_prepare_store_names_an_address_that_cannot_be_used(tmp_path: Path, address: str, reason: str) -> None:
