@@ -17,7 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -73,8 +73,9 @@ def import_plugin(module: str, key: str = "plugins") -> ModuleType:
     Raises:
         UserError: the module cannot be imported, or it is a folder without `__init__.py`.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    with suppress(FileNotFoundError):  # an environment may have removed the working directory
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
     with user_code():
         try:
             _importing.append(module)

@@ -20,7 +20,10 @@ def user_code() -> Iterator[None]:
     Raises:
         EnvironmentFault: the code called `sys.exit()` or raised KeyboardInterrupt.
     """
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # user code changed to a folder and removed it; an outer context restores the first one
+        here = None
     try:
         yield
     except BaseException as error:
@@ -28,7 +31,8 @@ def user_code() -> Iterator[None]:
             raise
         raise EnvironmentFault(explain_exit(error)) from error
     finally:
-        os.chdir(here)
+        if here is not None:
+            os.chdir(here)
 
 
 def is_failure(error: BaseException) -> bool:

@@ -194,6 +194,17 @@ def test_make_refuses_a_space_that_is_none(monkeypatch: pytest.MonkeyPatch, name
         make(EnvConfig(id="Leaver-v0"))
 
 
+def test_user_code_survives_a_removed_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with user_code():
+        (tmp_path / "gone").mkdir()
+        os.chdir("gone")
+        Path.cwd().rmdir()
+        with user_code():
+            pass
+    assert Path.cwd() == tmp_path
+
+
 @pytest.mark.parametrize("name", ["observation_space", "action_space"])
 def test_make_refuses_a_space_that_raises(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def fail(env: Leaver) -> None:
