@@ -31,7 +31,7 @@ PUBLIC = [
     "rlcore/train/training.py",
     "rlcore/train/session.py",
     "rlcore/conformance/__init__.py",
-    "rlcore/judge/loaded_*.py",
+    "rlcore/evaluation/loaded_*.py",
     "rlcore/algorithms/*.py",
     "rlcore/functional/*.py",
     "rlcore/nn/*.py",

@@ -55,13 +55,13 @@ def task_seconds(run: Path) -> dict[str, float]:
 
 def film_seconds(run: Path) -> float:
     """Seconds to record one greedy episode of the chosen checkpoint."""
-    from rlcore.judge.final import choose, film
+    from rlcore.evaluation.final import choose, record_video
     from rlcore.store.directory import RunDirectory
 
     directory = RunDirectory(run)
-    film(directory, choose(directory), "again.mp4")  # imports what draws
+    record_video(directory, choose(directory), "again.mp4")  # imports what draws
     began = time.perf_counter()
-    film(directory, choose(directory), "again.mp4")
+    record_video(directory, choose(directory), "again.mp4")
     return time.perf_counter() - began
 
 

@@ -19,13 +19,13 @@ import torch
 
 from flows.runs.create import new_run
 from flows.stages.make_env import make_env
-from rlcore.judge.final import evaluate_checkpoint
-from rlcore.judge.policy import load_policy
+from rlcore.evaluation.final import evaluate_checkpoint
+from rlcore.evaluation.policy import load_policy
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import chunks
 from rlcore.store.directory import RunDirectory
 from rlcore.train.session import Session
-from rlcore.types import Steps
+from rlcore.types import Trajectory
 
 ROWS, WIDTH, INTERVAL = 1_000_000, 4, 50_000  # of a run of 1 M steps with 20 checkpoints
 BLOCK = 1_000  # rows of every environment that are handed in at once
@@ -39,14 +39,14 @@ def fill(session: Session, rows: int, seed: int) -> None:
         session.training.buffer.extend(block(rng, spec, BLOCK, WIDTH), block(rng, spec, WIDTH))
 
 
-def block(rng: torch.Generator, spec: Any, *lead: int) -> Steps:
+def block(rng: torch.Generator, spec: Any, *lead: int) -> Trajectory:
     obs = {
         key: torch.randn(*lead, *part.shape, generator=rng).to(getattr(torch, part.dtype))
         for key, part in spec.obs.items()
     }
     ends = torch.rand(lead, generator=rng) < 1e-3
     action = torch.randn(*lead, spec.action.size, generator=rng)
-    return Steps(obs, action, torch.randn(lead, generator=rng), ends & False, ends, ends & False)
+    return Trajectory(obs, action, torch.randn(lead, generator=rng), ends & False, ends, ends & False)
 
 
 def time_call(function: Callable[[], Any]) -> tuple[float, float]:

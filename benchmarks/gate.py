@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flows.registry.gate import EPISODES, FEWEST_SEEN, compare_pairs, foresee
+from flows.registry.gate import EPISODES, FEWEST_SEEN, compare_pairs, is_decided
 from flows.registry.playing import LOOK_EVERY
 
 Returns = NDArray[Any]
@@ -79,7 +79,7 @@ KINDS: dict[str, tuple[str, Draw]] = {
 def end_early(new: list[float], old: list[float], random: float) -> tuple[bool, int]:
     """The verdict of a gate that looks every so many episodes, and after how many it ends."""
     for count in range(FEWEST_SEEN, EPISODES, LOOK_EVERY):
-        found = foresee(new[:count], old[:count], EPISODES, random)
+        found = is_decided(new[:count], old[:count], EPISODES, random)
         if found is not None:
             return found, count
     return compare_pairs(new, old, "champion", EPISODES).better, EPISODES

@@ -23,8 +23,8 @@ from flows.config.compose import compose
 from rlcore.conformance.trainings import find_all
 from rlcore.optim.step import Step
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
-from rlcore.train.rehearsal import DrawnEnvs
 from rlcore.train.training import Training
+from rlcore.train.warmup import RandomEnvs
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "gpu.md"
 PICTURES = EnvSpec(
@@ -138,7 +138,7 @@ def make(spec: EnvSpec, overrides: list[str]) -> Training:
     images, vectors = (["rgb"], []) if "rgb" in spec.obs else ([], ["state"])
     keys = [f"algo.cnn_keys.encoder={images}", f"algo.mlp_keys.encoder={vectors}", "env=dummy", "env.num_envs=1"]
     config, _ = compose([*overrides, *keys, "fabric.accelerator=cuda", "buffer.memmap=false"])
-    return Training(config, envs=DrawnEnvs(spec, 1, None))
+    return Training(config, envs=RandomEnvs(spec, 1, None))
 
 
 def _update(training: Training) -> tuple[float, int]:

@@ -109,11 +109,11 @@ def _ours(module: Any, x: Any, rule: str) -> Callable[[], object]:
     from rlcore.config.groups import EnvConfig, RunConfig
     from rlcore.optim.optimizer import Optimizer
     from rlcore.optim.optimizer_keys import OptimizerConfig
-    from rlcore.types import Alone, Context
+    from rlcore.types import Context, SingleProcess
 
     spec: Any = None  # an optimizer reads none
     run = RunConfig(algo=None, env=EnvConfig(id="none"))
-    context = Context(run, spec, Fabric(accelerator="cpu", devices=1), Alone(), 1)
+    context = Context(run, spec, Fabric(accelerator="cpu", devices=1), SingleProcess(), 1)
     samples = torch.tensor(float(len(x) * module[-1].out_features))
 
     def loss(x: Any) -> Any:

@@ -16,7 +16,7 @@ import torch
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sampler, Sequences, Transitions
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
-from rlcore.types import Alone, Steps
+from rlcore.types import SingleProcess, Trajectory
 
 WIDTH, ACTIONS = 4, 6
 VECTOR, IMAGE = ArraySpec((17,), "float32"), ArraySpec((64, 64, 3), "uint8")
@@ -34,12 +34,12 @@ def best(function: Callable[[], Any], calls: int, repeats: int = 15) -> float:
     return min(found)
 
 
-def steps(obs: ArraySpec, *lead: int) -> Steps:
+def steps(obs: ArraySpec, *lead: int) -> Trajectory:
     """Rows of zeros [*lead, B]."""
     lead = (*lead, WIDTH)
     no = torch.zeros(lead, dtype=torch.bool)
     seen = torch.zeros((*lead, *obs.shape), dtype=getattr(torch, obs.dtype))
-    return Steps({"state": seen}, torch.zeros(*lead, ACTIONS), torch.zeros(lead), no, no, no)
+    return Trajectory({"state": seen}, torch.zeros(*lead, ACTIONS), torch.zeros(lead), no, no, no)
 
 
 def full(obs: ArraySpec, sampler: Sampler, size: int, batch_size: int) -> Replay:
@@ -48,7 +48,7 @@ def full(obs: ArraySpec, sampler: Sampler, size: int, batch_size: int) -> Replay
     spec = EnvSpec("zeros", {"state": obs}, box)
     context: Any = SimpleNamespace(
         fabric=SimpleNamespace(device=torch.device("cpu")),
-        ranks=Alone(),
+        ranks=SingleProcess(),
         num_envs=WIDTH,
         spec=spec,
         config=SimpleNamespace(buffer=SimpleNamespace(memmap=False)),

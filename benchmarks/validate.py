@@ -32,9 +32,9 @@ from flows.report.figures import drawing
 from flows.sweeps.group_runs import group_of
 from rlcore.config.learning_half import learning_half
 from rlcore.errors import RunError
-from rlcore.judge.dream import record
-from rlcore.judge.final import evaluate_checkpoint
-from rlcore.judge.policy import load_world_model
+from rlcore.evaluation.dream import record
+from rlcore.evaluation.final import evaluate_checkpoint
+from rlcore.evaluation.policy import load_world_model
 from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json

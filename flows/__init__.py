@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlcore.judge.loaded_policy import LoadedPolicy
-    from rlcore.judge.loaded_world import LoadedWorldModel
+    from rlcore.evaluation.loaded_policy import LoadedPolicy
+    from rlcore.evaluation.loaded_world import LoadedWorldModel
 
 
 def load_policy(path_or_uri: str | Path) -> LoadedPolicy:
@@ -23,7 +23,7 @@ def load_policy(path_or_uri: str | Path) -> LoadedPolicy:
     Raises:
         UserError: there is no such policy.
     """
-    from rlcore.judge.policy import load_policy as load
+    from rlcore.evaluation.policy import load_policy as load
 
     return load(_local(path_or_uri))
 
@@ -41,7 +41,7 @@ def load_world_model(path_or_uri: str | Path) -> LoadedWorldModel:
     Raises:
         UserError: there is no such model, or its algorithm learns none.
     """
-    from rlcore.judge.policy import load_world_model as load
+    from rlcore.evaluation.policy import load_world_model as load
 
     return load(_local(path_or_uri))
 
@@ -58,7 +58,7 @@ def load_part(path_or_uri: str | Path) -> dict[str, Any]:
     Raises:
         UserError: there is no such part.
     """
-    from rlcore.judge.policy import load_part as load
+    from rlcore.evaluation.policy import load_part as load
 
     return load(_local(path_or_uri))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from flows.tasks import VERSION, options
 from flows.workers import artifacts
-from flows.workers.flow_run import call, ending_in_a_sentence
+from flows.workers.flow_run import call, shorten_failures
 
 from prefect import flow, task  # isort: skip - the modules above set the environment that it reads
 
@@ -26,7 +26,7 @@ def _compare(sides: list[str], out: str, threshold: float | None, runs: str) -> 
 
 # Prefect's form shows these defaults as empty fields; they are never modified.
 @flow(name="compare", version=VERSION, persist_result=False)
-@ending_in_a_sentence
+@shorten_failures
 def compare(sides: list[str] = [], out: str = "report", threshold: float | None = None, runs: str = "") -> Any:  # noqa: B006
     """Compare groups of runs and write a verdict, pictures, tables and a page.
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.sweeps.group_runs import Group, group_of, hand_out
-from flows.sweeps.local import here
+from flows.sweeps.group_runs import RunGroup, group_of, run_jobs
+from flows.sweeps.local import local_executor
 from flows.tasks import VERSION
-from flows.workers.flow_run import ending_in_a_sentence, terminable_flow
+from flows.workers.flow_run import shorten_failures, terminable_flow
 
 from prefect import flow  # isort: skip - the modules above set the environment that it reads
 
-from flows.process.signals import still_terminable
+from flows.process.signals import stay_terminable
 from flows.settings import state_folder
 from flows.workers.local_api import prefect_api
 
 
 @flow(name="train-group", version=VERSION, persist_result=False)
-@ending_in_a_sentence
+@shorten_failures
 def train_group(overrides: list[str], workers: int | None = None) -> Any:
     """Train one run for each value; finished runs are skipped.
 
@@ -29,14 +29,14 @@ def train_group(overrides: list[str], workers: int | None = None) -> Any:
         Name of the group, the folders of its runs, and the result in a sentence.
     """
     group = group_of(overrides, workers)
-    with still_terminable(), here(group.workers, group.accelerator, log_of(group)) as hands:
-        for run in hand_out(group, hands):
+    with stay_terminable(), local_executor(group.workers, group.accelerator, log_of(group)) as hands:
+        for run in run_jobs(group, hands):
             hands.start(run)
     runs = [str(training.run_dir) for training in group.trainings]
     return {"group": group.name, "runs": runs, "result": f"group {group.name}: {len(runs)} runs done"}
 
 
-def log_of(group: Group) -> Any:
+def log_of(group: RunGroup) -> Any:
     """Return the path of the log file that the workers of a group print to."""
     return state_folder() / "groups" / f"{group.name}.log"
 

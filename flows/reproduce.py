@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 from flows.tasks import VERSION, advance, checkpoint, collect, evaluate, make_env, verdict, verify
-from flows.workers.flow_run import ending_in_a_sentence, leading, naming_failures, terminable_flow
+from flows.workers.flow_run import managed_run, name_failed_run, shorten_failures, terminable_flow
 
 from prefect import flow  # isort: skip - the modules above set the environment that it reads
 
 from flows.runs.original import Original, restore
 from flows.runs.trainer import expect_trainer, release_after
-from flows.stages.verify import as_far_as_the_original, name_what_differs
+from flows.stages.verify import describe_difference, has_reached_original
 from flows.workers.local_api import prefect_api
 from rlcore.store.directory import RunDirectory
 
 
 @flow(name="reproduce", version=VERSION, persist_result=False)
-@ending_in_a_sentence
+@shorten_failures
 def reproduce(source: str, run_dir: str = "") -> Any:
     """Make a run again from its recorded lineage and compare the bits at every checkpoint.
 
@@ -31,11 +31,11 @@ def reproduce(source: str, run_dir: str = "") -> Any:
     Returns:
         run_dir, identical, tensors, and the result in a sentence. The flow fails at the first checkpoint that differs.
     """
-    with naming_failures(f"reproduce {source}"):
+    with name_failed_run(f"reproduce {source}"):
         again = restore(source, run_dir)
-    with leading(again.read_config()["algo"]["name"], [], str(again.path), registers=False) as run:
+    with managed_run(again.read_config()["algo"]["name"], [], str(again.path), registers=False) as run:
         make_env(run)  # what follows reads its card
-        name_what_differs(run)
+        describe_difference(run)
         collect(run)
         while at := advance(run):
             if "checkpoint" in at.due:
@@ -43,7 +43,7 @@ def reproduce(source: str, run_dir: str = "") -> Any:
                 verify(run, at.policy_steps)  # ends the flow where the bits differ
             if "evaluate" in at.due:
                 evaluate(run, at.policy_steps)
-            if as_far_as_the_original(run, at):
+            if has_reached_original(run, at):
                 break
         evaluate(run, final=True)
         return verdict(run)

@@ -22,7 +22,6 @@ DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_")
 DOTENV_NAMES = ("SHEEPRL_SEARCH_PATH", "DIAMBRA_ENVS")
 DATABASE = "SHEPHERD_DATABASE_URL"
 WARM = "SHEPHERD_WARM"  # names, for the children of a driver of many runs, the folder of its servers' sockets
-_derived: set[tuple[str, str]] = set()  # variables and values that this process has set itself
 
 
 def home() -> Path:
@@ -64,8 +63,7 @@ def warm_folder() -> Path | None:
 
 def tracking_uri() -> str:
     """Address at which MLflow keeps runs and models: MLFLOW_TRACKING_URI, else the project's own SQLite file."""
-    chosen = os.environ.get("MLFLOW_TRACKING_URI")
-    return chosen if chosen and ("MLFLOW_TRACKING_URI", chosen) not in _derived else own_store()
+    return os.environ.get("MLFLOW_TRACKING_URI") or own_store()
 
 
 def own_store() -> str:
@@ -159,8 +157,6 @@ def database_lock() -> Path:
 def configure_environment() -> None:
     """Set what Prefect and MLflow read at import, each only where the user has not set it; reads `.env` first.
 
-    A later call follows SHEPHERD_HOME if it has changed, as in a notebook: it replaces the values of an earlier call.
-
     Without a server, Prefect's own recorder writes one task run at a time and drops the rest of its queue when the
     process ends; in batches it keeps up, and no history is lost. Its interval must be a whole second: Prefect 3.8 cuts
     off the fraction, and at 0 the recorder spins on a whole core.
@@ -194,9 +190,7 @@ def configure_environment() -> None:
             with suppress(OSError):  # MLflow says what is wrong with it, to commands that store a file
                 make_private(Path(unquote(urlsplit(files).path)))
     for name, value in settings.items():
-        if name not in os.environ or (name, os.environ[name]) in _derived:
-            os.environ[name] = value
-            _derived.add((name, value))
+        os.environ.setdefault(name, value)
 
 
 def read_dotenv() -> None:

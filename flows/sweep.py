@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from flows.sweeps.running import leading, start
+from flows.sweeps.running import managed_sweep, start
 from flows.tasks import VERSION
-from flows.workers.flow_run import ending_in_a_sentence, terminable_flow
+from flows.workers.flow_run import shorten_failures, terminable_flow
 
 from prefect import Flow, flow  # isort: skip - the modules above set the environment that it reads
 
@@ -28,7 +28,7 @@ def sweep_flow(algo: str) -> Flow[..., Any]:
     """Return the flow `sweep-<algo>`, which searches a space and confirms the best configuration."""
 
     @flow(name=f"sweep-{algo}", version=VERSION, persist_result=False)
-    @ending_in_a_sentence
+    @shorten_failures
     def sweep(overrides: list[str] = [], name: str = "", accelerator: str = "") -> Any:  # noqa: B006
         """Search a space of configurations and confirm the best one on new seeds.
 
@@ -42,7 +42,7 @@ def sweep_flow(algo: str) -> Flow[..., Any]:
         Returns:
             Name, best trial and confirmation of the sweep, and the result in a sentence.
         """
-        with leading(algo, overrides, name, accelerator) as sweep:  # plan, lock, study, signals, workers
+        with managed_sweep(algo, overrides, name, accelerator) as sweep:  # plan, lock, study, signals, workers
             for trial in trials(sweep):  # waits for a free worker, and in batch mode for the end of the previous batch
                 start(sweep, trial)
             best_preset(sweep)

@@ -16,10 +16,10 @@ import rlcore
 from flows.report.sentences import result_line
 from flows.runs.env_card import write_card
 from flows.runs.lineage import commit
-from flows.runs.listeners import tell
-from flows.runs.milestones import has_dataset, is_judged
+from flows.runs.listeners import emit
+from flows.runs.milestones import has_dataset, is_evaluated
 from flows.runs.pruning import over
-from flows.runs.trainer import SameAgain, standing
+from flows.runs.trainer import DeterministicFailure, current_step
 from flows.runs.with_torch import with_torch
 from flows.settings import configure_environment
 from rlcore.envs.card import card_key
@@ -92,9 +92,8 @@ class Stage:
         run = RunDirectory(parameters["run"])
         config = run.read_config()
         steps = {"train": " from {}", "checkpoint": " at {}", "evaluate": " at {}"}.get(self.name, "")
-        return (
-            f"{self.name} {config['algo']['name']} {config['env']['id']}{steps.format(standing(run) if steps else '')}"
-        )
+        place = steps.format(current_step(run) if steps else "")
+        return f"{self.name} {config['algo']['name']} {config['env']['id']}{place}"
 
 
 def options() -> dict[str, Any]:
@@ -119,7 +118,7 @@ def try_again(function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return function(*arguments)
         except Exception as failure:
-            if not may_pass(failure):
+            if not may_recover(failure):
                 raise
         time.sleep(pause)
     return function(*arguments)
@@ -131,16 +130,16 @@ def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -
     Nor does an environment that would do the same again, memory that is short, or a full disk, for which the trainer
     has waited by then.
     """
-    return may_pass(state.result(raise_on_failure=False))
+    return may_recover(state.result(raise_on_failure=False))
 
 
-def may_pass(failure: Any) -> bool:
+def may_recover(failure: Any) -> bool:
     """Decide whether a failure may pass by itself, and tell of one that is tried again."""
     known = machine_fault(failure) or failure if isinstance(failure, Exception) else failure
-    lasting = isinstance(known, (UserError, EnvironmentFault, DiskFault, OutOfMemory, SameAgain))
+    lasting = isinstance(known, (UserError, EnvironmentFault, DiskFault, OutOfMemory, DeterministicFailure))
     worth = isinstance(failure, EnvironmentLost) or not lasting
     if worth:
-        tell("stage", {"doing": f"{failure}; trying again", "failure": True})
+        emit("stage", {"doing": f"{failure}; trying again", "failure": True})
     return worth
 
 
@@ -149,7 +148,7 @@ def key_of_card(context: TaskRunContext, parameters: dict[str, Any]) -> str | No
     return card_key(config_of(RunDirectory(parameters["run"])).env)
 
 
-def say_result(run: RunDirectory, results: dict[str, Any]) -> dict[str, Any]:
+def log_result(run: RunDirectory, results: dict[str, Any]) -> dict[str, Any]:
     """Result of a flow run, of a summary: where the run lies, how it ended, and its result in a sentence."""
     told = {key: results[key] for key in ("status", "policy_steps", "model")}
     return {
@@ -159,14 +158,14 @@ def say_result(run: RunDirectory, results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def end_where_bits_differ(run: RunDirectory, made: dict[str, Any] | None) -> None:
-    """Tell what came of a comparison; `Departed`, which ends the flow, where the two differ."""
+def stop_if_different(run: RunDirectory, made: dict[str, Any] | None) -> None:
+    """Tell what came of a comparison; `ReproductionMismatch`, which ends the flow, where the two differ."""
     if made is not None:
-        tell("stage", {"doing": made["sentence"]})
+        emit("stage", {"doing": made["sentence"]})
         if not made["same"]:
-            from flows.runs.original import Departed  # torch
+            from flows.runs.original import ReproductionMismatch  # torch
 
-            raise Departed(made["sentence"])
+            raise ReproductionMismatch(made["sentence"])
 
 
 # One that nothing has changed is not measured twice, also not for another run or seed.
@@ -183,9 +182,9 @@ collect = Stage("collect", "collect.collect", done=has_dataset, torch=True)
 advance = Stage("train", "train.to_boundary", done=over)
 checkpoint = Stage("checkpoint", "checkpoint.checkpoint")
 evaluate = Stage(
-    "evaluate", "evaluate.evaluate", done=lambda run, policy_steps=None, *, final=False: final and is_judged(run)
+    "evaluate", "evaluate.evaluate", done=lambda run, policy_steps=None, *, final=False: final and is_evaluated(run)
 )
 register_model = Stage("register-model", "register_model.register_model")
-summary = Stage("summary", "summary.summary", finish=say_result)
-verify = Stage("verify", "verify.verify", finish=end_where_bits_differ)
+summary = Stage("summary", "summary.summary", finish=log_result)
+verify = Stage("verify", "verify.verify", finish=stop_if_different)
 verdict = Stage("verdict", "verify.verdict")

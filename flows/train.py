@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flows.tasks import VERSION, advance, checkpoint, collect, evaluate, make_env, register_model, summary
-from flows.workers.flow_run import ending_in_a_sentence, leading, terminable_flow
+from flows.workers.flow_run import managed_run, shorten_failures, terminable_flow
 
 from prefect import Flow, flow  # isort: skip - the modules above set the environment that it reads
 
@@ -29,7 +29,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
 
     # Defaults that Prefect's form shows as an empty list and an empty field; nothing changes them.
     @flow(name=f"train-{algo}", version=VERSION, persist_result=False)
-    @ending_in_a_sentence
+    @shorten_failures
     def train(overrides: list[str] = [], run_dir: str = "", accelerator: str = "") -> Any:  # noqa: B006
         """From a config to a registered model.
 
@@ -43,7 +43,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
         Returns:
             run_dir, status, policy_steps, model, and the result in a sentence.
         """
-        with leading(algo, overrides, run_dir, accelerator) as run:  # config, lock, signals, trainer, mirror
+        with managed_run(algo, overrides, run_dir, accelerator) as run:  # config, lock, signals, trainer, mirror
             make_env(run)
             collect(run)
             while at := advance(run):  # to the next boundary; None: training is done, or pruned
@@ -82,9 +82,8 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
 
     Raises:
         TrainingInterrupted: a signal ended it; the state is durable.
-        UserError: the run was refused; if it is new, its folder is removed.
     """
-    with run.removed_if_refused(), terminable_flow(), release_after(run):
+    with terminable_flow(), release_after(run):
         expect_trainer(run)  # it gets ready while Prefect does
         with prefect_api():
             training_flow(run.read_config()["algo"]["name"])(run_dir=str(run.path.absolute()))

@@ -16,7 +16,7 @@ KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # sent f
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
-class Sentence(Exception):
+class ShepherdError(Exception):
     """Error that is reported in one sentence. Passwords in URLs and control characters are removed.
 
     Words of 500 or more characters are shortened in the middle.
@@ -27,7 +27,7 @@ class Sentence(Exception):
         return re.sub(r"\S{500,}", lambda word: f"{word[0][:200]}…{word[0][-100:]}", told)
 
 
-class UserError(Sentence):
+class UserError(ShepherdError):
     """Mistake of the user. The message gives the key, the value and the fix. Exit code 2.
 
     Args:
@@ -40,11 +40,7 @@ class UserError(Sentence):
         self.mistakes = mistakes or (self,)
 
 
-class NotSupported(UserError):
-    """Request for a preset, a suite or an environment that this version does not have."""
-
-
-class Unset(UserError):
+class MissingValue(UserError):
     """Required key without a value. Reported only if there is no other error."""
 
 
@@ -77,22 +73,22 @@ class Mistakes:
                 _forget_frames(mistake)
             self.note(*error.mistakes)
 
-    def any(self, holds: Callable[[UserError], bool]) -> bool:
-        """Return True if `holds` returns True for an error."""
-        return any(holds(error) for error in self._found)
+    def any(self, holds: Callable[[str], bool]) -> bool:
+        """Return True if `holds` returns True for the message of an error."""
+        return any(holds(str(error)) for error in self._found)
 
-    def leave_out(self, follows: Callable[[UserError], bool]) -> None:
+    def leave_out(self, follows: Callable[[str], bool]) -> None:
         """Remove errors that are consequences of others, unless this would remove all.
 
         Args:
-            follows: returns True for an error that is a consequence.
+            follows: returns True for the message of an error that is a consequence.
         """
-        self._found = [error for error in self._found if not follows(error)] or self._found
+        self._found = [error for error in self._found if not follows(str(error))] or self._found
 
-    def tell(self, first: tuple[str, ...] = ()) -> None:
+    def raise_collected(self, first: tuple[str, ...] = ()) -> None:
         """Raise the collected errors, if any, as one `UserError`.
 
-        `Unset` errors are omitted if there are others.
+        `MissingValue` errors are omitted if there are others.
 
         Args:
             first: errors whose message starts with one of these come first.
@@ -100,7 +96,7 @@ class Mistakes:
         Raises:
             UserError: at least one error was added.
         """
-        found = [error for error in self._found if not isinstance(error, Unset)] or self._found
+        found = [error for error in self._found if not isinstance(error, MissingValue)] or self._found
         told = {str(error): error for error in sorted(found, key=lambda error: not str(error).startswith(first))}
         if len(told) == 1:
             raise found[0]
@@ -108,11 +104,11 @@ class Mistakes:
             raise UserError("\n".join(told), mistakes=tuple(told.values()))
 
 
-class RunError(Sentence):
+class RunError(ShepherdError):
     """Failure of a run, such as a faulty environment, a NaN or a full disk. Exit code 1."""
 
 
-class NotBuilt(Sentence):
+class CompilationError(ShepherdError):
     """Failed compilation of a function, or compiled code with wrong results.
 
     Attributes:
@@ -120,7 +116,7 @@ class NotBuilt(Sentence):
         key: cache key of the function; None if it is unknown which of several functions failed.
     """
 
-    told = False
+    logged = False
     key: str | None = None
 
 
@@ -136,7 +132,7 @@ class OutOfMemory(MachineFault):
     """Failed allocation of CPU or GPU memory."""
 
 
-class Killed(MachineFault):
+class ProcessKilled(MachineFault):
     """Process ended by a signal from outside: the kernel's out-of-memory killer, a service manager or a person."""
 
 
@@ -148,9 +144,9 @@ class EnvironmentLost(EnvironmentFault):
     """Environment process that died or hung. Other environment faults repeat; after this one a retry may succeed."""
 
 
-def death(code: int, sentence: str) -> RunError:
-    """Return the error of a process that ended unexpectedly: `Killed` if `code` is the negative of one of `KILLS`."""
-    return (Killed if -code in KILLS else RunError)(sentence)
+def exit_error(code: int, sentence: str) -> RunError:
+    """Return the error of an ended process: `ProcessKilled` if `code` is the negative of one of `KILLS`."""
+    return (ProcessKilled if -code in KILLS else RunError)(sentence)
 
 
 def machine_fault(error: BaseException) -> MachineFault | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlcore.spec import EnvSpec
-from rlcore.types import Arrival, Batch, Carry, Episode, Metrics, State, Steps
+from rlcore.types import Batch, Carry, Episode, Metrics, State, TimeStep, Trajectory
 
 if TYPE_CHECKING:  # environment workers import this file, and importing torch there costs time and memory
     import numpy as np
@@ -25,11 +25,11 @@ class VectorEnv(Protocol):
     num_envs: int
     spec: EnvSpec
 
-    def reset(self) -> Arrival:
+    def reset(self) -> TimeStep:
         """Start a new episode in every environment."""
         ...
 
-    def step(self, action: Any) -> Arrival:
+    def step(self, action: Any) -> TimeStep:
         """Take actions [B, ...] in the environment's form; the action of an environment that resets is ignored.
 
         Actions are a NumPy array if `reset` returned NumPy arrays, otherwise a tensor on the device of its tensors.
@@ -40,7 +40,7 @@ class VectorEnv(Protocol):
         """Return the episodes that ended since the last call, ordered by time, then by environment index."""
         ...
 
-    def boundary(self) -> Arrival | None:
+    def boundary(self) -> TimeStep | None:
         """End episodes whose state cannot be saved; called before each scheduled checkpoint.
 
         Returns the last time step, updated for these episodes, or None if `reset` was not called yet.
@@ -96,7 +96,7 @@ class Agent(Protocol):
 
 
 @runtime_checkable
-class Part(Protocol):
+class Stateful(Protocol):
     """Component of a learner that has state: a module, an optimizer, a target network, a noise stream or a step."""
 
     def state_dict(self) -> State:
@@ -112,14 +112,15 @@ class Learner:
     """Base class of learners: the update rule of an algorithm, without environments, loggers, paths or a loop.
 
     Attributes:
-        agent: the `Agent` that is evaluated, registered and served; one of the parts.
+        agent: the `Agent` that is evaluated, registered and served; one of the components.
         updates: number of gradient steps taken.
-        passed_on: names of the parts that are registered with the agent and that `init_from` may load in another run.
+        transferable_components: names of the components that are registered with the agent and that `init_from` may
+            load in another run.
     """
 
     agent: Any
     updates: int
-    passed_on: tuple[str, ...] = ("agent",)
+    transferable_components: tuple[str, ...] = ("agent",)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Train the agent on a batch and return metrics averaged over the update.
@@ -128,30 +129,30 @@ class Learner:
         """
         raise NotImplementedError
 
-    def parts(self) -> Mapping[str, Part]:
+    def components(self) -> Mapping[str, Stateful]:
         """Return all components with state that the next update depends on, by name; the agent is named `agent`.
 
         They are saved in checkpoints, loaded, counted (number of parameters) and checked for non-finite values.
         """
-        raise NotImplementedError("implement parts(): see docs/your_own_algorithm.md")
+        raise NotImplementedError("implement components(): see docs/your_own_algorithm.md")
 
     @property
-    def player(self) -> Any:
-        """Behavior policy (an `Agent`) that collects data, if it differs from `agent`; its own state is in a part."""
+    def behavior_policy(self) -> Any:
+        """Behavior policy (an `Agent`) that collects data, if it differs from `agent`; its state is in a component."""
         return self.agent
 
-    def publish(self, player: Any) -> None:
-        """Copy the current weights to a behavior policy; a no-op for `self.player`, which shares the tensors."""
-        if player is not self.player:
-            player.load_state_dict(self.player.state_dict())
+    def sync_weights(self, player: Any) -> None:
+        """Copy the current weights to a behavior policy; a no-op for `self.behavior_policy`, which has them already."""
+        if player is not self.behavior_policy:
+            player.load_state_dict(self.behavior_policy.state_dict())
 
     def state_dict(self) -> State:
-        """Return the state of every part by name, and `updates`."""
-        return {name: part.state_dict() for name, part in self.parts().items()} | {"updates": self.updates}
+        """Return the state of every component by name, and `updates`."""
+        return {name: part.state_dict() for name, part in self.components().items()} | {"updates": self.updates}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a state returned by `state_dict`. Raises KeyError if a part is missing."""
-        for name, part in self.parts().items():
+        """Restore a state returned by `state_dict`. Raises KeyError if a component is missing."""
+        for name, part in self.components().items():
             part.load_state_dict(state[name])
         self.updates = state["updates"]
 
@@ -176,7 +177,7 @@ class Buffer:
         """Return the total number of batches after `policy_steps` of a run, or None if it is unknown."""
         return None
 
-    def extend(self, steps: Steps, last: Steps) -> None:
+    def extend(self, steps: Trajectory, last: Trajectory) -> None:
         """Add T new rows and the time step after them."""
         raise NotImplementedError
 

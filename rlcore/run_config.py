@@ -50,7 +50,7 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
         mistakes.note(UserError(f"algo.{key}={spell(algo[key])}: {name} has no such key, only {', '.join(owners)}"))
     with mistakes.catch():
         keys = build(module.Config, {key: value for key, value in algo.items() if key not in owned}, "algo.")
-    mistakes.tell()
+    mistakes.raise_collected()
     config = dataclasses.replace(config, algo=keys)
     cross_check(config)
     return config

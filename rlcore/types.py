@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # environment workers import this file, and importing torch t
     from lightning_fabric import Fabric
     from torch import Tensor
 
-    from rlcore.door import Compiler
+    from rlcore.compiler import Compiler
 
 
 Metrics = dict[str, Any]  # name -> number or tensor []; tensors are read only when metrics are logged
@@ -64,7 +64,7 @@ class Chunk:
 
 
 @dataclass
-class Arrival:
+class TimeStep:
     """Time step of B environments: what one `reset` or `step` returned.
 
     All fields are NumPy arrays, or all are tensors on one device.
@@ -94,7 +94,7 @@ class Episode:
 
 
 @dataclass
-class Steps:
+class Trajectory:
     """Trajectory of T time steps of B environments, aligned as in the table above.
 
     Attributes:
@@ -137,8 +137,8 @@ class Batch:
             were overwritten since; does nothing if the rows do not come from a replay buffer.
     """
 
-    steps: Steps
-    last: Steps
+    steps: Trajectory
+    last: Trajectory
     policy_steps: int
     places: np.ndarray | None = None
     write_back: Callable[[Mapping[str, Tensor]], None] = lambda extras: None
@@ -162,7 +162,7 @@ class Ranks(Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     """`Ranks` of training in a single process."""
 
     rank, size = 0, 1
@@ -202,7 +202,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingSchedule:
     """Training schedule: the properties of an algorithm that the training loop needs.
 
     Attributes:

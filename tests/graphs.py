@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch.fx import GraphModule
 
-from rlcore.compiled.package import Compiled, Traced
+from rlcore.compiled.package import Compiled, TracedFunction
 
 
-def run_graphs(functions: Sequence[Traced]) -> list[Compiled]:
+def run_graphs(functions: Sequence[TracedFunction]) -> list[Compiled]:
     """As `rlcore.compiled.package.build`, without a compiler."""
     return [_run(each.graph) for each in functions]
 

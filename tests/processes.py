@@ -22,8 +22,8 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from rlcore.train.session import Session
-from tests.patience import Patience, output_of, run_command
-from tests.patience import wait_for as wait_for
+from tests.retries import Patience, output_of, run_command
+from tests.retries import wait_for as wait_for
 
 NO_STORE = {"MLFLOW_TRACKING_URI": "sqlite:////dev/null/mlflow.db"}  # a mirror finds that out before it imports MLflow
 ROOT = Path(__file__).resolve().parents[1]

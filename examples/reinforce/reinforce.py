@@ -35,7 +35,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step
 from rlcore.spec import EnvSpec
-from rlcore.types import Batch, Context, Plan
+from rlcore.types import Batch, Context, TrainingSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +105,13 @@ class Learner(protocols.Learner):
         self.updates += 1
         return self.step(*map_leaves(lambda x: x.flatten(0, 1), (steps.obs, steps.action, returns, step.weight)))
 
-    def parts(self) -> dict[str, protocols.Part]:
+    def components(self) -> dict[str, protocols.Stateful]:
         return {"agent": self.agent, "optimizer": self.optimizer, "step": self.step}
 
 
-def build(context: Context) -> tuple[Learner, Rollout, Plan]:
+def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
     config = context.config.algo
-    return Learner(context), Rollout(), Plan(config.total_steps, config.rollout_steps)
+    return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)
 
 
 register("reinforce", sys.modules[__name__])

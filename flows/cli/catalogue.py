@@ -200,16 +200,16 @@ def answers(module: Any, config: Any, spec: EnvSpec, empty: bool) -> bool:
     """
     import torch
 
-    from rlcore.data.history import recalling
+    from rlcore.data.history import with_history
     from rlcore.functional.noise import Noise
-    from rlcore.train.counting import NOWHERE, EmptyNoise, Nowhere
+    from rlcore.train.counting import NOWHERE, EmptyNoise, MetaTensors
 
     try:
         with ExitStack() as stack:
             if empty:
                 stack.enter_context(NOWHERE)
-                stack.enter_context(Nowhere())
-            agent = recalling(module.Agent(config, spec, "auto", torch.Generator()), spec)
+                stack.enter_context(MetaTensors())
+            agent = with_history(module.Agent(config, spec, "auto", torch.Generator()), spec)
             zeros = {key: torch.zeros(1, *p.shape, dtype=getattr(torch, p.dtype)) for key, p in spec.obs.items()}
             noise = EmptyNoise() if empty else Noise(0, "probe")
             agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), noise, False)

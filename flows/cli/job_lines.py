@@ -8,13 +8,13 @@ from typing import Any
 
 from flows.cli.progress import SETTLED, Line, Progress
 from flows.report.sentences import describe, duration, number
-from flows.runs.listeners import listening
+from flows.runs.listeners import subscribe
 
 SHOWN = 4  # trainings shown in the progress line
 
 
 @contextmanager
-def following_jobs(doing: str, total: int, done: int = 0, best: float | None = None) -> Iterator[None]:
+def show_jobs(doing: str, total: int, done: int = 0, best: float | None = None) -> Iterator[None]:
     """Context manager that shows the progress of jobs.
 
     Args:
@@ -26,15 +26,15 @@ def following_jobs(doing: str, total: int, done: int = 0, best: float | None = N
     Yields:
         None.
     """
-    progress = Jobs(doing, total, done, best)
+    progress = JobLines(doing, total, done, best)
     try:
-        with listening(progress.hear):
+        with subscribe(progress.on_event):
             yield
     finally:
         progress.close()
 
 
-class Jobs(Progress):
+class JobLines(Progress):
     """Progress line of several trainings: number of ended ones, progress of the running ones, best result."""
 
     def __init__(self, doing: str, total: int, done: int = 0, best: float | None = None, **options: Any) -> None:
@@ -51,7 +51,7 @@ class Jobs(Progress):
         self._ended = 0.0
         self._seen_since: float | None = None
 
-    def hear(self, kind: str, facts: dict[str, Any]) -> None:
+    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
         """Process an event of a job; thread-safe."""
         with self._lock:
             if kind == "job" and "policy_steps" in facts:

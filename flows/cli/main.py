@@ -15,8 +15,8 @@ from importlib import import_module
 from flows.cli.other_commands import translate
 from flows.cli.parser import HELP, parse, parser
 from flows.config.search_path import VARIABLES
-from flows.process.exits import run_and_tell
-from flows.process.signals import CODE, farewell, terminable
+from flows.process.exits import run_command
+from flows.process.signals import CODE, exit_sentence, terminable
 from flows.settings import configure_environment, read_dotenv
 from rlcore import plugins
 from rlcore.system.printable import log_handler, print_safely
@@ -32,9 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _warn_in_sentences()
     try:
         with terminable(for_good=argv is None):
-            return run_and_tell(lambda: _run(arguments))
+            return run_command(lambda: _run(arguments))
     except KeyboardInterrupt:  # TrainingInterrupted is one
-        print_safely(farewell(), file=sys.stderr)
+        print_safely(exit_sentence(), file=sys.stderr)
         return CODE
     finally:
         if argv is None:

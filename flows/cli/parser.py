@@ -211,7 +211,7 @@ def _add_reap(group: Any) -> None:
 def _add_judges(group: Any) -> None:
     """Add `evaluate`, `collect`, `enjoy` and `dream`, which use a trained policy."""
     about = "evaluate the policy of a run, a checkpoint or a registered model"
-    command = _add(group, "evaluate", "flows.cli.judge:evaluate", about)
+    command = _add(group, "evaluate", "flows.cli.evaluation_commands:evaluate", about)
     command.add_argument("source", help=SOURCE)
     about = "number of greedy episodes and number of stochastic episodes (default: 100)"
     command.add_argument("--episodes", type=int, default=100, metavar="N", help=about)
@@ -220,7 +220,7 @@ def _add_judges(group: Any) -> None:
     command.add_argument("--round", type=int, default=1, help=about)
     command.add_argument("--video", action="store_true", help="also record one greedy episode as a video")
     about = "collect episodes of a policy as a Minari dataset, from which a replay buffer can be filled"
-    command = _add(group, "collect", "flows.cli.judge:collect", about)
+    command = _add(group, "collect", "flows.cli.evaluation_commands:collect", about)
     command.add_argument("source", help=SOURCE)
     about = "name of the new dataset, [FOLDER/]NAME-vNUMBER, in MINARI_DATASETS_PATH (default: ~/.minari/datasets)"
     command.add_argument("--minari", required=True, metavar="NAME", help=about)
@@ -231,11 +231,11 @@ def _add_judges(group: Any) -> None:
     about = "number of the set of environment seeds (default: 0); no training and no evaluation uses these seeds"
     command.add_argument("--round", type=int, default=0, help=about)
     about = "show a policy playing in a window; without a display, record a video"
-    command = _add(group, "enjoy", "flows.cli.judge:enjoy", about)
+    command = _add(group, "enjoy", "flows.cli.evaluation_commands:enjoy", about)
     command.add_argument("source", help=SOURCE)
     command.add_argument("--episodes", type=int, default=3, metavar="N", help="number of episodes (default: 3)")
     about = "write pictures and videos of a world model: reconstructed episodes and imagined trajectories"
-    command = _add(group, "dream", "flows.cli.judge:dream", about)
+    command = _add(group, "dream", "flows.cli.evaluation_commands:dream", about)
     command.add_argument("source", help=SOURCE)
     command.add_argument("--checkpoint", help=CHECKPOINT)
 

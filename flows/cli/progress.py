@@ -17,7 +17,7 @@ from rich.text import Text
 
 from flows.report.sentences import describe, duration, number
 from flows.report.terminal import console
-from flows.runs.listeners import listening
+from flows.runs.listeners import subscribe
 from rlcore.store.directory import RunDirectory
 from rlcore.system.printable import printable
 
@@ -31,7 +31,7 @@ CLEAR = "\r\x1b[K"
 
 
 @contextmanager
-def following(run: RunDirectory) -> Iterator[None]:
+def show_progress(run: RunDirectory) -> Iterator[None]:
     """Context manager that shows the progress of a run: one progress line, and one line per event."""
     progress = Progress(run.read_config()["algo"]["total_steps"])
 
@@ -46,7 +46,7 @@ def following(run: RunDirectory) -> Iterator[None]:
             progress.note(sentence)
 
     try:
-        with listening(listener):
+        with subscribe(listener):
             yield
     finally:
         progress.close()

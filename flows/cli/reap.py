@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.train_command import resume
-from flows.report.command_lines import going_on_command, short_path
+from flows.report.command_lines import continue_command, short_path
 from flows.report.terminal import console, show, table
-from flows.runs.gone import Gone, find_gone, find_other_machine, mark
+from flows.runs.stale import StaleRun, find_other_machine, find_stale, mark_died
 from flows.settings import run_root
-from flows.tracking.mirror import bring_or_note
+from flows.tracking.mirror import update_or_warn
 from flows.workers.servers import check_servers
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
@@ -48,7 +48,7 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
         host = None if elsewhere else find_other_machine(one.run)
         if host is not None:
             away[one.run] = host
-        elif one.marked or mark(one):
+        elif one.marked or mark_died(one):
             found.append(one)
     with console(sys.stderr).status("") as status:
         told = []
@@ -64,19 +64,19 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
     return max([_goes_on(one.run) for one in found], default=0) if go_on else 0
 
 
-def _find_all_gone(runs: Sequence[RunDirectory]) -> Iterator[Gone]:
+def _find_all_gone(runs: Sequence[RunDirectory]) -> Iterator[StaleRun]:
     """Yield the runs whose process has died; print an error for each run with damaged files."""
     for run in runs:
         try:
             run.read_identity()
             run.read_config()
-            if (one := find_gone(run)) is not None:
+            if (one := find_stale(run)) is not None:
                 yield one
         except (UserError, RunError) as error:
             print_safely(f"{short_path(run.path)}: skipped: {error}", file=sys.stderr)
 
 
-def _bring(one: Gone) -> dict[str, Any]:
+def _bring(one: StaleRun) -> dict[str, Any]:
     """Update the summary and MLflow of a marked run; return what `shepherd reap` prints about it."""
     from flows.stages.summary import summarise  # numpy
     from rlcore.store import checkpoint  # numpy
@@ -94,8 +94,8 @@ def _bring(one: Gone) -> dict[str, Any]:
         "state": one.state,
         "marked": one.marked,
         "policy_steps": checkpoint.policy_steps(newest) if newest else 0,
-        "mlflow": bring_or_note(run),
-        "resume": going_on_command(run.path, run.read_config().get("plugins")),
+        "mlflow": update_or_warn(run),
+        "resume": continue_command(run.path, run.read_config().get("plugins")),
     }
 
 

@@ -18,11 +18,11 @@ def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
     again = shlex.join(["shepherd", "reproduce", source, *(["--run-dir", run_dir] if run_dir else [])])
     with name_continuation(f"{bin_folder()}{again}"):
         check_servers()
-        from flows.cli.progress import following
+        from flows.cli.progress import show_progress
         from flows.runs.original import restore  # torch
 
         run = restore(source, run_dir)
-        with prefect_api_soon(), following(run):
+        with prefect_api_soon(), show_progress(run):
             from flows.reproduce import reproduction  # Prefect
 
             with without_tracebacks():

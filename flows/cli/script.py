@@ -10,7 +10,7 @@ from typing import Any
 from flows.cli.main import main as command
 from flows.cli.other_commands import CommandLine, translate
 from flows.config.compose import compose, compose_for_script, compose_tree
-from flows.process.exits import run_and_tell
+from flows.process.exits import run_command
 from flows.runs.script_plugins import compose_in_script
 from flows.settings import read_dotenv
 from rlcore import plugins
@@ -50,7 +50,7 @@ def main(function: Callable[[Any], Any], config_name: str) -> Callable[[], Any]:
             results.append(function(configs[config_name]()))
             return 0
 
-        if code := run_and_tell(call):
+        if code := run_command(call):
             sys.exit(code)
         return results[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -13,13 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from flows.cli.progress import following
+from flows.cli.progress import show_progress
 from flows.process.exits import name_continuation
 from flows.process.locks import hold
 from flows.process.network import is_server
-from flows.process.parents import leaving_with
+from flows.process.parents import exit_with_parent
 from flows.report.command_lines import stage_command
-from flows.runs.listeners import listening
+from flows.runs.listeners import subscribe
 from flows.runs.milestones import note_start
 from flows.runs.trainer import release_after
 from flows.settings import database_lock, tracking_uri
@@ -43,23 +44,29 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
     # The servers of `make up` would write to the same databases at the same time.
     alone = nullcontext() if is_server(tracking_uri()) else hold(database_lock(), shared=True)
     again = name_continuation("dvc repro" if by_dvc else stage_command(name, run_dir, params, overrides))
-    with again, alone, leaving_with("dvc", certain=by_dvc):
+    with again, alone, exit_with_parent("dvc", certain=by_dvc), _removing_refused(name, Path(run_dir)):
         run = _run_of(name, run_dir, overrides, params)
         if name != "make-env" and not run.card.exists():
             first = stage_command("make-env", run_dir, params, overrides)
             raise UserError(f"{run_dir}: no env_card.json yet; run `{first}` first")
         shown = _mirror(run) if name == "train" else nullcontext()
-        with (
-            run.removed_if_refused(),
-            run.driving(),
-            following(run),
-            release_after(run),
-            shown,
-        ):  # the release prints what it has saved
+        with run.driving(), show_progress(run), release_after(run), shown:  # the release prints what it has saved
             note_start(run)
             print_safely(json.dumps(_make(name, run)))
         if name == "register-model":
             finish_mirror(run)  # includes evaluation, model and summary
+
+
+@contextmanager
+def _removing_refused(name: str, folder: Path) -> Iterator[None]:
+    """Context manager that removes the folder created by make-env if a UserError is raised."""
+    folder, there = folder.absolute(), folder.exists()
+    try:
+        yield
+    except UserError:
+        if name == "make-env" and not there:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextmanager
@@ -77,7 +84,7 @@ def _mirror(run: RunDirectory) -> Iterator[None]:
         if wanted and kind in ("checkpoint", "evaluation"):
             mirror_in_background(run)
 
-    with listening(listener):
+    with subscribe(listener):
         yield
     if wanted and config["metric"]["log_level"]:  # otherwise there is nothing new to mirror
         mirror_in_background(run, every=0.0)

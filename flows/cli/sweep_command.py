@@ -39,7 +39,7 @@ def sweep(overrides: Sequence[str]) -> None:
     """Create a sweep and run it until it ends."""
     check_servers()
     with _soon():
-        from flows.sweeps.creating import new_sweep  # Optuna
+        from flows.sweeps.running import new_sweep  # Prefect
 
         _drive(*new_sweep(overrides))
 
@@ -48,7 +48,7 @@ def resume(name: str, overrides: Sequence[str], failed: bool = False) -> None:
     """Resume a sweep; with `failed`, also its failed trials."""
     check_servers()
     with _soon():
-        from flows.sweeps.creating import change_sweep  # Optuna
+        from flows.sweeps.running import change_sweep  # Prefect
 
         _drive(*change_sweep(name, overrides, failed))
 
@@ -88,7 +88,7 @@ def sweep_help() -> str:
 
 def _drive(algo: str, folder: SweepFolder) -> None:
     """Run the flow of a sweep and print its results."""
-    from flows.cli.job_lines import following_jobs  # rich
+    from flows.cli.job_lines import show_jobs  # rich
     from flows.report.sweep_tables import status_table
     from flows.report.terminal import show
     from flows.sweep import run_sweep  # Prefect
@@ -101,7 +101,7 @@ def _drive(algo: str, folder: SweepFolder) -> None:
     print_safely(f"sweep {folder.name} · {short_path(folder.runs)}{going_on}", file=sys.stderr)
     with name_continuation(folder.resume_command):
         best = found["best"] and found["best"]["value"]
-        with following_jobs("trials", found["wanted"], ended, best), without_tracebacks():
+        with show_jobs("trials", found["wanted"], ended, best), without_tracebacks():
             run_sweep(algo, folder)
         found = status(folder)
         show(status_table(found), "")

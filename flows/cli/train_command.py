@@ -60,7 +60,7 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
 
 def _group(overrides: Sequence[str], workers: int | None) -> None:
     """Train the unfinished runs of a group and print the results of all."""
-    from flows.cli.job_lines import following_jobs  # rich
+    from flows.cli.job_lines import show_jobs  # rich
     from flows.report.sweep_tables import group_table
     from flows.report.terminal import show
     from flows.sweeps.group_runs import group_of
@@ -75,7 +75,7 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
     again = shlex.join(["shepherd", "train", *overrides, *plugins.as_typed()])
     with name_continuation(f"{bin_folder()}{again}"):
         if there < len(group.trainings):
-            with prefect_api_soon(), following_jobs("runs", len(group.trainings), there):
+            with prefect_api_soon(), show_jobs("runs", len(group.trainings), there):
                 from flows.group import run_group  # Prefect
 
                 with without_tracebacks():
@@ -86,7 +86,7 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
 def _flow(run: RunDirectory) -> None:
     """Run the whole flow on a new or unfinished run and print its summary."""
     check_servers()
-    from flows.cli.progress import following
+    from flows.cli.progress import show_progress
     from flows.report.tables import summary_table
     from flows.report.terminal import show
     from rlcore.store import checkpoint
@@ -98,7 +98,7 @@ def _flow(run: RunDirectory) -> None:
         going_on = " · no checkpoint yet, starts from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"
     print_safely(f"{about} · {short_path(run.path)}{going_on}", file=sys.stderr)
-    with prefect_api_soon(), following(run):
+    with prefect_api_soon(), show_progress(run):
         from flows.train import run_flow  # Prefect
 
         with without_tracebacks():

@@ -81,7 +81,7 @@ def refuse_absent_keys(tree: dict[str, Any]) -> None:
         mistakes.note(UserError(f"{typed}={spell(value)}: {whose}"))
         group, _, last = key.rpartition(".")
         del at(tree, group)[last]
-    mistakes.tell()
+    mistakes.raise_collected()
 
 
 def _whose(families: tuple[str, ...], name: str) -> str:

@@ -31,7 +31,7 @@ LISTED = {"exp": "agents", "algo": "agents", "env": "envs"}
 NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "any Gymnasium id, as env.id=CartPole-v1"}
 
 
-def not_an_option(group: str, name: str, options: Collection[str]) -> str:
+def unknown_option(group: str, name: str, options: Collection[str]) -> str:
     """The sentence for a group file that does not exist, with the nearest of the group's files, or where all are."""
     choose = f"; choose one of {', '.join(sorted(set(options) - {'default'}) or options)}"
     if group in LISTED and len(options) > MANY:
@@ -68,7 +68,7 @@ def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]
         missing = str(error.missing_cfg_file).strip("/")
         group, _, name = missing.partition("/")
         if name and group in groups:
-            return place + not_an_option(group, name.removesuffix(".yaml"), groups[group])
+            return place + unknown_option(group, name.removesuffix(".yaml"), groups[group])
         group = missing.rpartition("/")[0] or missing
         return f"{place}{group}: no such group of config files{nearest(group, groups)}"
     override = re.search(r"Could not override '([^']+)'", text)

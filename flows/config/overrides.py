@@ -12,14 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from flows.config.mistakes import is_of_sheeprl, not_an_option
+from flows.config.mistakes import unknown_option
 from flows.config.search_path import BUILT_IN
-from flows.config.yaml_files import misnamed
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.values import nearest
-from rlcore.errors import Mistakes, NotSupported, UserError
+from rlcore.errors import Mistakes, UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -32,7 +31,7 @@ SECOND = re.compile(r"\s+(?=[+~]*([\w./@-]+)=)")  # where another `key=value` be
 
 
 @dataclass(frozen=True)
-class Typed:
+class ParsedOverrides:
     """A command line taken apart.
 
     Attributes:
@@ -54,7 +53,7 @@ class Typed:
             key, text = sweep.key_or_group, _text(sweep)
             as_list = "" if "(" in text else f"; a list is written {key}=[{text}], text in quotes"
             mistakes.note(UserError(f"{key}={text}: several values, and a run takes one{as_list}"))
-        mistakes.tell()
+        mistakes.raise_collected()
 
     def refuse_choices(self) -> None:
         """Refuse files where a run exists."""
@@ -65,24 +64,30 @@ class Typed:
             )
 
 
-def parse(overrides: Sequence[str], groups: Mapping[str, Collection[str]], mistakes: Mistakes | None = None) -> Typed:
+def parse(
+    overrides: Sequence[str], groups: Mapping[str, Collection[str]], mistakes: Mistakes | None = None
+) -> ParsedOverrides:
     """Take overrides apart, one `key=value` each in Hydra's grammar; `groups` are those of the config files.
 
     An override that cannot be read, names no file or key there is, or comes twice is left out and added to `mistakes`;
     without such, a `UserError` at the end.
     """
-    typed, keys, found = Typed(), _known_keys(), Mistakes() if mistakes is None else mistakes
+    typed, keys, found = ParsedOverrides(), _known_keys(), Mistakes() if mistakes is None else mistakes
     seen: dict[str, str] = {}
     for line in overrides:
         with found.catch():
             _take(line, typed, seen, groups, keys)
     if mistakes is None:
-        found.tell()
+        found.raise_collected()
     return typed
 
 
 def _take(
-    line: str, typed: Typed, seen: dict[str, str], groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]
+    line: str,
+    typed: ParsedOverrides,
+    seen: dict[str, str],
+    groups: Mapping[str, Collection[str]],
+    keys: Mapping[str, bool],
 ) -> None:
     """Add one override to what was typed; `seen` is what was typed for each place so far."""
     override = _read(line, groups, keys)
@@ -212,9 +217,6 @@ def _choice(override: Override, place: str, options: Collection[str]) -> str:
             f"{override.input_line}: a group cannot be taken away; choose one of {', '.join(sorted(options))}"
         )
     if name not in options:
-        if file := misnamed(group, name):
-            raise UserError(f"{group}={name}: {file} is not read; rename it to {file.with_suffix('.yaml').name}")
-        kind = NotSupported if is_of_sheeprl(group, name) else UserError
-        raise kind(not_an_option(group, name, options))
+        raise UserError(unknown_option(group, name, options))
     # A group of the user's own is appended with +, as Hydra has it; the built-in ones are in the defaults list.
     return f"{'+' if override.is_add() and not (BUILT_IN / group).is_dir() else ''}{place}={name}"

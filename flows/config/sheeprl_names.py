@@ -16,7 +16,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import REDUCTIONS
 from rlcore.config.schema import arguments, groups
 from rlcore.config.values import at, nearest, spell
-from rlcore.errors import Mistakes, NotSupported, UserError
+from rlcore.errors import Mistakes, UserError
 from rlcore.nn.network_keys import ACTIVATIONS as NAMED_ACTIVATIONS
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
@@ -76,7 +76,7 @@ NETWORKS = {f"sheeprl.models.models.{name}": "layer_norm" for name in ("LayerNor
 NETWORKS |= {"torch.nn.LayerNorm": "layer_norm", "torch.nn.Identity": "identity"}
 for version in ("dreamer_v1", "dreamer_v2", "dreamer_v3"):
     NETWORKS |= {f"sheeprl.algos.{version}.agent.{name}": made for name, made in ACTORS.items()}
-# Models that SheepRL registers apart: parts that are registered within the agent's, where `registers` has them not.
+# Models that SheepRL registers separately; here they are registered with the agent if `exported_components` lacks them.
 PARTS = ("world_model", "actor", "critic", "target_critic", "moments", "encoder", "decoder")
 MODEL_KEYS = ("model_name", "description", "tags")
 
@@ -110,7 +110,7 @@ def name_classes(tree: Tree) -> None:
                 continue
             value = spell(node.pop("_target_"))
             raise UserError(f"{key}={value}: no class can be named by this key; {_instead_of_class(key)}")
-    mistakes.tell()
+    mistakes.raise_collected()
 
 
 def _instead_of_class(key: str) -> str:
@@ -253,7 +253,7 @@ def _env(node: Tree, place: str) -> None:
             _refuse_other_suite(theirs, str(own), place)
         if isinstance(target, str) and target in ENVS_NOT_YET:
             missing = f"{ENVS_NOT_YET[wrapper.pop('_target_')]} is not there yet; `shepherd envs` lists what is"
-            raise NotSupported(f"{place}.wrapper._target_={target}: {missing}")
+            raise UserError(f"{place}.wrapper._target_={target}: {missing}")
         if wrapper.get("id", own) != own and not _is_own(target):
             raise UserError(
                 f"{place}.wrapper.id={wrapper['id']}: differs from {place}.id={own}; "
@@ -337,7 +337,7 @@ def _reduction(value: Any, key: str) -> str:
 
 def _models(node: Tree, place: str, algorithm: Any) -> None:
     """Models that are registered: the agent's, and parts that the algorithm registers apart."""
-    known = ("agent", *(algorithm.Config.registers if algorithm else ()))
+    known = ("agent", *(algorithm.Config.exported_components if algorithm else ()))
     for name in PARTS:
         if name not in known:
             node.pop(name, None)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from flows.process.locks import is_locked
-from flows.process.signals import farewell
+from flows.process.signals import exit_sentence
 from rlcore.errors import DISK_FAULTS, DiskFault, MachineFault, RunError, UserError
 from rlcore.system.printable import print_safely, printable_line
 from rlcore.system.secrets import redact
 
 
-def run_and_tell(command: Callable[[], int]) -> int:
+def run_command(command: Callable[[], int]) -> int:
     """The exit code that a command gives: 2 after the user's mistakes, a sentence each, 1 after a failure, another."""
     try:
         return command()
@@ -50,7 +50,7 @@ def run_and_tell(command: Callable[[], int]) -> int:
 @contextmanager
 def name_continuation(command: str) -> Iterator[None]:
     """Name the command that goes on when a signal, or a fault of the machine, ends what is inside the `with`."""
-    farewell(f"shepherd: interrupted; continue with: {command}")
+    exit_sentence(f"shepherd: interrupted; continue with: {command}")
     try:
         yield
     except DiskFault as fault:

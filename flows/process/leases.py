@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def alone(name: str, note: Path, refusal: str = "") -> Iterator[None]:
+def hold_lease(name: str, note: Path, refusal: str = "") -> Iterator[None]:
     """Hold the one place of this name among all machines inside the `with`; nothing where no server is configured.
 
     While the server is away the lock file alone must do: a training neither stops nor waits for it.

@@ -35,7 +35,7 @@ def unreachable(url: str, login: str = "", any_answer: bool = False) -> str | No
 
 
 @contextmanager
-def listening(address: Path) -> Iterator[socket.socket]:
+def listen(address: Path) -> Iterator[socket.socket]:
     """A UNIX socket for a child to inherit, to which this user alone can write."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(address))  # in a folder that nobody else can enter

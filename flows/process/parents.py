@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.process.signals import let_go_of_dead_outputs
+from flows.process.signals import close_dead_outputs
 from rlcore.system.lifeline import alive
 
 LOOK_EVERY = 1.0  # seconds
@@ -23,7 +23,7 @@ WORKER = "SHEPHERD_WORKER"  # set in the environment of all that flows.workers.w
 
 
 @contextmanager
-def leaving_with(*programs: str, certain: bool = False) -> Iterator[None]:
+def exit_with_parent(*programs: str, certain: bool = False) -> Iterator[None]:
     """Inside the `with`, send this process SIGTERM when the program that runs it has ended: it ends well by that.
 
     Programs are commands, or packages and modules run by `python -m`. Where none such is above this process, nothing is
@@ -60,6 +60,6 @@ def _is(programs: tuple[str, ...], process: psutil.Process) -> bool:
 def _leave_with(above: list[psutil.Process], certain: bool, over: threading.Event) -> None:
     while not over.wait(LOOK_EVERY):
         if (certain and not above) or not all(parent.is_running() and alive(parent.pid) for parent in above):
-            let_go_of_dead_outputs()
+            close_dead_outputs()
             os.kill(os.getpid(), signal.SIGTERM)
             return

@@ -54,7 +54,7 @@ def interrupt() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def farewell(sentence: str | None = None) -> str:
+def exit_sentence(sentence: str | None = None) -> str:
     """The sentence that an interrupted command ends with; from now on another one, where one is given."""
     _state.farewell = printable(sentence) if sentence else _state.farewell
     return _state.farewell
@@ -72,7 +72,7 @@ def time_left(most: float) -> float:
     return max(0.0, min(most, _state.first + LIMIT - 2.0 - time.monotonic()))
 
 
-def before_leaving(callback: Callable[[], None]) -> Callable[[], None]:
+def run_before_exit(callback: Callable[[], None]) -> Callable[[], None]:
     """Have a function called at the end of the outermost `terminable`, where signals still count; else at exit."""
     _state.endings.append(callback)
     atexit.register(callback)
@@ -113,7 +113,7 @@ def terminable(*, for_good: bool = False) -> Iterator[None]:
                 _state.first = None if outermost else _state.first
 
 
-def still_terminable() -> AbstractContextManager[None]:
+def stay_terminable() -> AbstractContextManager[None]:
     """Set the handlers of the `terminable` around this again, because a library has set its own; without one, none."""
     return terminable() if _state.depth else nullcontext()
 
@@ -123,7 +123,7 @@ def _on_signal(number: int, frame: Any) -> None:
     if _state.first is None:
         _state.first = now
         if number == signal.SIGHUP:
-            let_go_of_dead_outputs()
+            close_dead_outputs()
         _thread.start_new_thread(_end_at_limit, (now,))  # threading's own takes locks that we may have interrupted
         raise TrainingInterrupted
     # A closing terminal sends SIGHUP more than once: from the shell and from the kernel.
@@ -131,7 +131,7 @@ def _on_signal(number: int, frame: Any) -> None:
         _leave()
 
 
-def let_go_of_dead_outputs() -> None:
+def close_dead_outputs() -> None:
     """Point a closed terminal, or a pipe that nobody reads, at nothing: no later line fails, a library's neither."""
     look = select.poll()
     for descriptor in (0, 1, 2):

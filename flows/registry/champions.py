@@ -1,4 +1,4 @@
-"""Present and former champions of a registered model, and why they became champion. `crown` makes every move.
+"""Present and former champions of a registered model, and why they became champion. `set_champion` makes every move.
 
 MLflow does not store which versions an alias pointed to. The history is therefore stored in tags of the registered
 model, one line for each move: `champion.0001`, `champion.0002`, ... MLflow's page of the model shows them. The tag is
@@ -46,7 +46,7 @@ class Move(NamedTuple):
     why: str
 
 
-def crown(client: MlflowClient, name: str, version: str, how: str, why: str) -> Move:
+def set_champion(client: MlflowClient, name: str, version: str, how: str, why: str) -> Move:
     """Make a version of a model the champion and return the stored move; `why` is cut to `WHY_LIMIT` characters.
 
     Call it inside `registry.deciding`.
@@ -80,7 +80,7 @@ def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Mov
         raise UserError(f"{said}: is already the champion; `shepherd registry list {name}` lists all versions")
     if tag_value(found.tags, "checkpoint_digest") is None:
         raise UserError(f"{said}: was not registered by Shepherd, so later models could not be compared with it")
-    return crown(client, name, str(found.version), "promote", why or "promoted by hand")
+    return set_champion(client, name, str(found.version), "promote", why or "promoted by hand")
 
 
 def rollback(client: MlflowClient, name: str, why: str = "") -> Move:
@@ -96,7 +96,7 @@ def rollback(client: MlflowClient, name: str, why: str = "") -> Move:
         reason = f"version {present} is its first champion" if present else "it has no champion"
         hint = f"; to choose a champion by hand, run `shepherd registry promote {name} {latest}`"
         raise UserError(f"{name}: cannot roll back, because {reason}{hint if present != latest else ''}")
-    return crown(client, name, before[-1], "rollback", why or "rolled back by hand")
+    return set_champion(client, name, before[-1], "rollback", why or "rolled back by hand")
 
 
 def _present(client: MlflowClient, name: str) -> str | None:

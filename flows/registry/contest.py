@@ -54,9 +54,9 @@ def against_champion(
     name, total = f"champion version {champion.version}", most_episodes(run)
     random, limit = _random(run), _limit(run)
     asked = (str(checkpoint), str(folder), total, random, limit, seeds)
-    results = with_torch(run, "flows.registry.playing.play_beside", *asked, doing=f"comparing with {name}")
+    results = with_torch(run, "flows.registry.playing.play_in_process", *asked, doing=f"comparing with {name}")
     if results is None:
-        alone = play_alone(run, checkpoint, with_torch, "evaluating the new version", seeds)
+        alone = play_candidate(run, checkpoint, with_torch, "evaluating the new version", seeds)
         return alone, "the champion has other observation or action spaces"
     returns = [result["returns"] for result in results] or [[], []]
     verdict = compare_pairs(returns[0], returns[1], name, total, random)
@@ -80,7 +80,7 @@ def _tell_why(verdict: GateVerdict, run: RunDirectory, limit: float | None) -> G
     return verdict._replace(words=f"{verdict.words}; {ended}; `{more}` plays all episodes")
 
 
-def play_alone(
+def play_candidate(
     run: RunDirectory, policy: Path, with_torch: WithTorch, doing: str, seeds: int | None = None
 ) -> dict[str, Any]:
     """Evaluate a policy for at most the time that `model_manager.gate_time` allows; return {} if no episode ended.

@@ -52,7 +52,7 @@ def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) 
     return _verdict(difference, half, f"the random baseline ({number(baseline['mean'])})", candidate["episodes"])
 
 
-def foresee(candidate: Sequence[float], champion: Sequence[float], total: int, random: float | None) -> bool | None:
+def is_decided(candidate: Sequence[float], champion: Sequence[float], total: int, random: float | None) -> bool | None:
     """Predict from the first N episodes the verdict of `compare_pairs` after `total` episodes; None if uncertain.
 
     The mean of the remaining episodes is assumed at either end of its 99.9 % prediction interval. The verdict is
@@ -96,7 +96,7 @@ def compare_pairs(
 ) -> GateVerdict:
     """Compare returns [N] on the same episodes by the mean of the paired differences and its 95 % interval.
 
-    If N is less than `total`, the verdict is predicted (`foresee`), or undecided if the prediction is uncertain.
+    If N is less than `total`, the verdict is predicted (`is_decided`), or undecided if the prediction is uncertain.
     """
     count = len(candidate)
     if count < 2:
@@ -108,7 +108,7 @@ def compare_pairs(
     found = _verdict(statistics.fmean(differences), half, other, count)
     if count == total:
         return found
-    known = foresee(candidate, champion, total, random)
+    known = is_decided(candidate, champion, total, random)
     figures = f"{sign(found.difference)}, 95 % interval {between(found.low, found.high)}"
     if known is None:
         words = f"undecided against {other}: {count} of {total} episodes were played (difference so far {figures})"

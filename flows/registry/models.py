@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.process.leases import alone
+from flows.process.leases import hold_lease
 from flows.process.locks import hold
 from flows.settings import configure_environment, state_folder, tracking_uri
 from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store
@@ -70,7 +70,7 @@ def model_settings(config: RunConfig, part: str = AGENT) -> Mapping[str, Any]:
 
 def parts_of(config: RunConfig) -> list[str]:
     """Return the parts of the learner that are registered as separate models: those in `model_manager.models`."""
-    return [part for part in config.algo.registers if config.model_manager.models.get(part) is not None]
+    return [part for part in config.algo.exported_components if config.model_manager.models.get(part) is not None]
 
 
 def check_models(config: RunConfig) -> None:
@@ -90,7 +90,7 @@ def deciding(store: str) -> Iterator[None]:
     file = file_of(store)
     folder = file.parent if file else state_folder()
     lock = hold(folder / "registry.lock", waiting="registers a model or moves an alias")
-    with lock, alone("registry", folder / "registry.lease"):
+    with lock, hold_lease("registry", folder / "registry.lease"):
         yield
 
 
@@ -140,7 +140,7 @@ def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
 def resolve_uri(uri: str) -> Path:
     """Download the policy or part of `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/NAME/latest`.
 
-    Returns a local folder that `rlcore.judge.policy` reads. Raises UserError if the model does not exist.
+    Returns a local folder that `rlcore.evaluation.policy` reads. Raises UserError if the model does not exist.
     """
     version = version_at(uri)  # first, because it sets the environment variables that MLflow reads on import
     return fetch_policy(connect(tracking_uri()), version)
@@ -181,9 +181,6 @@ def version_at(uri: str) -> ModelVersion:
     match = URI.fullmatch(uri)
     if match is None:
         raise UserError(f"{uri}: not a model URI; write models:/NAME@champion or models:/NAME/VERSION")
-    path = file_of(tracking_uri())
-    if path is not None and not path.exists():  # it would be created
-        raise UserError(f"{uri}: no model {match['name']!r}; no model is registered yet")
     prepare_store(tracking_uri())
     return find_version(connect(tracking_uri()), uri, match["name"], match["alias"], match["version"])
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rlcore.judge import final
-from rlcore.judge.loaded_policy import LoadedPolicy
-from rlcore.judge.play import OnProgress
-from rlcore.judge.policy import export_part, export_policy, load_policy
+from rlcore.evaluation import final
+from rlcore.evaluation.loaded_policy import LoadedPolicy
+from rlcore.evaluation.play import OnProgress
+from rlcore.evaluation.policy import export_part, export_policy, load_policy
 from rlcore.store.directory import RunDirectory
 
 LOOK_EVERY = 10  # episodes of both policies between two predictions of the verdict
@@ -43,7 +43,7 @@ def example_of(policy: LoadedPolicy) -> dict[str, np.ndarray]:
     return arrays
 
 
-def play_beside(
+def play_in_process(
     run: RunDirectory,
     ours: str,
     theirs: str,
@@ -104,7 +104,7 @@ def _over(limit: float | None) -> Callable[[], bool]:
 
 def _clear(total: int, random: float | None, limit: float | None) -> Callable[[list[list[float]]], bool]:
     """Return a function of the returns so far: True if the verdict can be predicted or the time limit is reached."""
-    from flows.registry.gate import foresee  # scipy
+    from flows.registry.gate import is_decided  # scipy
 
     over, looks = _over(limit), 0
 
@@ -115,6 +115,6 @@ def _clear(total: int, random: float | None, limit: float | None) -> Callable[[l
         if len(returns[0]) // LOOK_EVERY == looks:
             return False
         looks = len(returns[0]) // LOOK_EVERY
-        return foresee(returns[0], returns[1], total, random) is not None
+        return is_decided(returns[0], returns[1], total, random) is not None
 
     return clear

@@ -12,7 +12,7 @@ import mlflow
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
 
-class Answering:
+class PolicyServer:
     """Trained policy that maps observations to actions in the environment's format, and the outputs of the agent.
 
     It is not a subclass of `PythonModel`: in such a class MLflow interprets the type hint of `predict`'s input as a
@@ -21,7 +21,7 @@ class Answering:
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load the weights that are stored with the model."""
-        from rlcore.judge.policy import load_policy
+        from rlcore.evaluation.policy import load_policy
 
         self.policy = load_policy(context.artifacts["policy"])
 
@@ -41,7 +41,7 @@ class Answering:
             raise mlflow.MlflowException.invalid_parameter_value(str(error)) from None
 
 
-class PolicyModel(Answering, PythonModel):
+class PolicyModel(PolicyServer, PythonModel):
     """Trained policy as an MLflow model."""
 
 

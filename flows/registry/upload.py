@@ -20,7 +20,7 @@ import numpy as np
 from flows.tracking.mlflow_store import pages
 from flows.tracking.tags import DIGEST, tag_value
 from rlcore import plugins
-from rlcore.judge.signature import Column, Signature
+from rlcore.evaluation.signature import Column, Signature
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -33,7 +33,7 @@ def sweep_resume_command(name: str) -> str:
     return f"{bin_folder()}shepherd sweep resume {name}"
 
 
-def going_on_command(run_dir: Path, modules: Sequence[str] | None = None) -> str:
+def continue_command(run_dir: Path, modules: Sequence[str] | None = None) -> str:
     """Return the command line that resumes a run, or its sweep if the run belongs to a trial."""
     trial, sweep = run_dir.parent, run_dir.parent.parent
     if trial.name.startswith("trial_") and sweep.parent.name == "sweeps":

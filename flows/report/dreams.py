@@ -16,9 +16,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from flows.report.figures import COLOURS, GRID, INK, SOFT, drawing
 from rlcore.errors import UserError
-from rlcore.judge.dream import Dream, dream
-from rlcore.judge.film import writing
-from rlcore.judge.play import OnProgress
+from rlcore.evaluation.dream import Dream, dream
+from rlcore.evaluation.play import OnProgress
+from rlcore.evaluation.video import writing
 from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.store.directory import RunDirectory, write_bytes
 from rlcore.user_code import is_failure, spell_error, user_code
@@ -49,7 +49,7 @@ def picture_dreams(run: RunDirectory, path: Path, on_progress: OnProgress | None
     Args:
         run: the run that defines environment and seed.
         path: the checkpoint's directory.
-        on_progress: see `rlcore.judge.dream.dream`.
+        on_progress: see `rlcore.evaluation.dream.dream`.
 
     Returns:
         The files, relative to the run.
@@ -74,7 +74,7 @@ def picture_dreams(run: RunDirectory, path: Path, on_progress: OnProgress | None
     return [str((run.media / name).relative_to(run.path)) for name in [*names, "dream_policy.png"]]
 
 
-def try_picturing(run: RunDirectory, path: str, on_progress: OnProgress | None = None) -> list[str]:
+def try_to_draw(run: RunDirectory, path: str, on_progress: OnProgress | None = None) -> list[str]:
     """Call `picture_dreams` during a run; log failures instead of raising them, so that they do not end the run."""
     try:
         return picture_dreams(run, Path(path), on_progress)
@@ -192,15 +192,15 @@ def _strips(made: Dream, key: str, spec: ArraySpec) -> Picture:
 def _read_numbers(made: Dream) -> dict[str, np.ndarray]:
     """Return the model's predictions for the policy's dreams, [H+1, N], by their names in charts."""
     own = made.own
-    said = {"reward": own.reward, "value": own.value, CONTINUE: own.goes_on}
+    said = {"reward": own.reward, "value": own.value, CONTINUE: own.continues}
     return {name: part for name, part in said.items() if part is not None}
 
 
 def _lives(made: Dream) -> np.ndarray:
     """Return True [H+1, N] for the steps up to the first one at which the model predicts the end of the episode."""
-    if made.own.goes_on is None:
+    if made.own.continues is None:
         return np.ones_like(made.own.reward, bool)
-    before = np.concatenate([np.ones_like(made.own.goes_on[:1]), made.own.goes_on[:-1]])
+    before = np.concatenate([np.ones_like(made.own.continues[:1]), made.own.continues[:-1]])
     return (before > 0.5).cumprod(0).astype(bool)
 
 
@@ -281,8 +281,8 @@ def _curves(made: Dream, spec: EnvSpec) -> Picture:
     """Draw truth and model: one row for each number, one column for each sequence."""
     truth, model = (_numbers(told.obs, spec) for told in (made.truth, made.model))
     rows = {name: (truth[name], model[name]) for name in truth} | {"reward": (made.truth.reward, made.model.reward)}
-    if made.truth.goes_on is not None and made.model.goes_on is not None:
-        rows[CONTINUE] = (made.truth.goes_on, made.model.goes_on)
+    if made.truth.continues is not None and made.model.continues is not None:
+        rows[CONTINUE] = (made.truth.continues, made.model.continues)
     length = int(made.there.sum(0).max())
     names = {f"{min(made.seen, length)} steps observed": SEEN_TONE, "recorded": TRUTH, "model": MODEL}
     drawn = {name: [(a[:length], TRUTH, made.there), (b[:length], MODEL, made.there)] for name, (a, b) in rows.items()}

@@ -54,11 +54,11 @@ def result_line(summary: dict[str, Any], evaluations: Sequence[dict[str, Any]] =
 
 
 def _mean(result: Mapping[str, Any]) -> str:
-    about = " (interval by normal approximation)" if reaches_beyond(result) else ""
+    about = " (interval by normal approximation)" if exceeds_schedule(result) else ""
     return f"{number(result['mean'])} {between(*result['ci95'])} over {result['episodes']} episodes{about}"
 
 
-def reaches_beyond(result: Mapping[str, Any]) -> bool:
+def exceeds_schedule(result: Mapping[str, Any]) -> bool:
     """Return True if an interval extends beyond all observed returns, e.g. to 500.3 on CartPole, whose limit is 500."""
     returns = result.get("returns")
     return bool(returns) and (result["ci95"][0] < min(returns) or result["ci95"][1] > max(returns))

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from flows.report.command_lines import short_path
-from flows.report.sentences import duration, number, reaches_beyond
+from flows.report.sentences import duration, exceeds_schedule, number
 from flows.report.terminal import table
 from rlcore import algorithms
 from rlcore.store.directory import RunDirectory
@@ -72,7 +72,7 @@ def _evaluations(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | N
 
 def _beyond(results: Sequence[Mapping[str, Any] | None]) -> bool:
     """Return True if an interval needs the note `APPROXIMATE`."""
-    return any(result and reaches_beyond(result) for result in results)
+    return any(result and exceeds_schedule(result) for result in results)
 
 
 def _evaluation_rows(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> list[tuple[str, ...]]:

@@ -20,12 +20,12 @@ from rlcore.nn.network_keys import kind_of
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.store.directory import RunDirectory
 from rlcore.train.device import check_device
-from rlcore.train.room import check_room
+from rlcore.train.resource_check import check_resources
 from rlcore.user_code import user_code
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
-    from rlcore.judge.loaded_policy import LoadedPolicy
+    from rlcore.config.groups import BufferConfig, RunConfig
+    from rlcore.evaluation.loaded_policy import LoadedPolicy
     from rlcore.spec import EnvSpec
 
 
@@ -51,13 +51,11 @@ def prepare(
         check_compiler(config)
     with mistakes.catch():
         _check_model(config)
-    mistakes.tell()
+    mistakes.raise_collected()
     assert spec is not None  # else there was a mistake
     if here:
-        _check_folder("run_dir", config.run_dir)
-        check_room(config, spec, Path(config.run_dir))
-        if config.buffer.memmap and config.buffer.memmap_dir is not None:
-            _check_folder("buffer.memmap_dir", config.buffer.memmap_dir)
+        check_resources(config, spec, Path(config.run_dir))
+        _check_memmap_folder(config.buffer)
     places = groups(type(config.algo), OptimizerConfig)
     if any(at(values, f"algo.{place}.groups") for place in places):
         from rlcore.train.counting import check_groups  # torch
@@ -68,7 +66,7 @@ def prepare(
     source = None
     if config.init_from:
         source, policy = _source(config.init_from)
-        from rlcore.judge.policy import refuse_other_shapes  # torch
+        from rlcore.evaluation.policy import refuse_other_shapes  # torch
 
         refuse_other_shapes(policy, config, spec)
         config, values = dataclasses.replace(config, init_from=source["path"]), {**values, "init_from": source["path"]}
@@ -99,15 +97,19 @@ def _spec(config: RunConfig) -> EnvSpec:
     return spec
 
 
-def _check_folder(key: str, value: str) -> None:
-    """Raise a UserError if the folder that a key names cannot be created or written."""
-    folder = Path(value).absolute()
+def _check_memmap_folder(buffer: BufferConfig) -> None:
+    """Refuse a folder for a replay memory's rows that cannot be made or written."""
+    if not buffer.memmap or buffer.memmap_dir is None:
+        return
+    folder = Path(buffer.memmap_dir).absolute()
     try:
         # The nearest folder that exists: a refusal must leave nothing behind.
         with tempfile.TemporaryFile(dir=next(place for place in (folder, *folder.parents) if os.path.lexists(place))):
             pass
     except OSError as error:
-        raise UserError(f"{key}={value}: cannot be written ({error.strerror}); name another folder") from None
+        raise UserError(
+            f"buffer.memmap_dir={buffer.memmap_dir}: cannot be written ({error.strerror}); name another folder"
+        ) from None
 
 
 def _check_dataset(source: str, spec: EnvSpec) -> None:
@@ -131,7 +133,7 @@ def _check_model(config: RunConfig) -> None:
 
 def _source(uri: str) -> tuple[dict[str, Any], LoadedPolicy]:
     """Origin of weights, as it is kept, and the policy that lies there: an alias may point elsewhere tomorrow."""
-    from rlcore.judge.policy import load_policy
+    from rlcore.evaluation.policy import load_policy
     from rlcore.store.checkpoint import choose
 
     registered = uri.startswith("models:/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from rlcore.envs.card import readable_card, warn_of_boundary
 from rlcore.envs.drawing import DrawnImage
 from rlcore.spec import EnvSpec
@@ -16,11 +16,11 @@ def write_card(run: RunDirectory, card: dict[str, Any]) -> dict[str, Any]:
     """Write a card, measured now or earlier from the same content, and say what a user must know of it."""
     warn_of_boundary(card)
     for notice in config_of(run).algo.env_notices(EnvSpec.from_json(card["spec"])):
-        tell("stage", {"doing": notice})
+        emit("stage", {"doing": notice})
     if DrawnImage.__name__ in card["layers"]:
         key, env_id = card["settings"]["image_key"], card["id"]
         why = f"algo.cnn_keys reads {key}, which {env_id} has not: its picture is drawn at every step"
-        tell("stage", {"doing": why})
+        emit("stage", {"doing": why})
     (run.path / "env_card.md").write_text(readable_card(card))
     write_json(run.card, card)
     return {"env_card": str(run.card)}

@@ -15,7 +15,7 @@ _listeners: list[Listener] = []
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def subscribe(listener: Listener) -> Iterator[None]:
     """Have `listener(kind, facts)` called inside the `with`.
 
     Kinds: `progress` {policy_steps, return, elapsed} after an iteration; `work` {doing, done, total, unit} of long
@@ -30,12 +30,12 @@ def listening(listener: Listener) -> Iterator[None]:
         _listeners.remove(listener)
 
 
-def working(doing: str) -> Callable[[int, int], None]:
+def episode_reporter(doing: str) -> Callable[[int, int], None]:
     """Reporter of episodes as they are played: to be called with how many are done, and of how many."""
-    return lambda done, total: tell("work", {"doing": doing, "done": done, "total": total, "unit": "episodes"})
+    return lambda done, total: emit("work", {"doing": doing, "done": done, "total": total, "unit": "episodes"})
 
 
-def tell(kind: str, facts: dict[str, Any]) -> None:
+def emit(kind: str, facts: dict[str, Any]) -> None:
     """Tell all listeners."""
     for listener in tuple(_listeners):  # one may leave while it is told
         listener(kind, facts)

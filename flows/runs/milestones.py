@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from rlcore.errors import RunError
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
@@ -29,7 +29,7 @@ def note_start(run: RunDirectory) -> None:
         identity = run.read_identity()
         EventLog(run.events).append("start", **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")})
         for notice in notices(config_of(run), run.read_overrides()):
-            tell("stage", {"doing": notice})
+            emit("stage", {"doing": notice})
 
 
 def note_baseline(run: RunDirectory) -> None:
@@ -56,7 +56,7 @@ def is_trained(run: RunDirectory) -> bool:
     return end is not None and end["status"] != "pruned"
 
 
-def is_judged(run: RunDirectory) -> bool:
+def is_evaluated(run: RunDirectory) -> bool:
     """Tell whether a last evaluation is not wanted, or is there, of the checkpoint and the episodes that count now.
 
     A resumed run may have trained on, and may want other episodes than before.
@@ -100,7 +100,7 @@ def note_end(run: RunDirectory, boundary: Boundary) -> None:
         EventLog(run.events).append("end", **here, reason=boundary.reason)
 
 
-def note_broken_off(run: RunDirectory, status: str, reason: str) -> None:
+def note_died(run: RunDirectory, status: str, reason: str) -> None:
     """Write that training was `interrupted`, has `failed` or `died`, unless it had ended before."""
     log = history(run.events)
     if log.ended is not None:

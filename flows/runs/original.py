@@ -34,7 +34,7 @@ NOTE, VERDICT = "original.json", "reproduction.json"  # in the folder of a repro
 UNTOLD = ("code.dirty", "code.core_hash")  # the commit and the diff say it in words
 
 
-class Departed(RunError):
+class ReproductionMismatch(RunError):
     """A reproduction learned something else than its original."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.runs.milestones import note_end
 from flows.runs.trainer import live
 from rlcore.store.directory import RunDirectory, write_text
@@ -68,5 +68,5 @@ def over(run: RunDirectory) -> bool:
         note_end(run, at)
         said = f"stopped early at {at.policy_steps:,} policy steps: early_stop, {at.reason}"
     if not at.done or at.reason in ("target_return", "plateau"):
-        tell("stage", {"doing": said})
+        emit("stage", {"doing": said})
     return True

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.signals import TrainingInterrupted, is_interrupted, time_left
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.runs.warm import start_trainer
-from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, RunError, UserError, death
+from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, RunError, UserError, exit_error
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import is_stopped
 from rlcore.train.boundary import Boundary
@@ -29,7 +29,7 @@ FAILURES = {kind.__name__: kind for kind in (UserError, DiskFault, OutOfMemory, 
 OnProgress = Callable[[dict[str, Any]], None]
 
 
-class SameAgain(RunError):
+class DeterministicFailure(RunError):
     """Failure that a trainer has told of itself, such as weights that are not finite: another would come to it too."""
 
 
@@ -138,16 +138,16 @@ class TrainerProcess:
             if event == "progress" and on_progress is not None:
                 on_progress(said)
             if event == "work":
-                tell("work", said)
+                emit("work", said)
             if event == "told":
-                tell(said["kind"], said["facts"])
+                emit(said["kind"], said["facts"])
             if event == "failed":
                 raise unpack(said["error"], said["sentence"])
             if event == "doing":
-                tell("stage", {"doing": said["sentence"]})
+                emit("stage", {"doing": said["sentence"]})
             if event == "error":
                 self._close()
-                raise FAILURES.get(said["kind"], SameAgain)(said["sentence"])
+                raise FAILURES.get(said["kind"], DeterministicFailure)(said["sentence"])
             if event == "interrupted":
                 self._tell_what_is_left(said)
                 self._close()
@@ -155,7 +155,7 @@ class TrainerProcess:
         code = self.process.wait()
         self._close()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        raise death(code, f"the trainer {how}; its output is in {self.run.log}")
+        raise exit_error(code, f"the trainer {how}; its output is in {self.run.log}")
 
     def _hear_the_end(self) -> None:
         """Pass on what a trainer that has ended said last, as far as it is there: nobody waits for more."""
@@ -171,7 +171,7 @@ class TrainerProcess:
     def _tell_what_is_left(self, said: dict[str, Any]) -> None:
         saved = f"saved at policy step {said['policy_steps']:,}" if said.get("path") else None
         if left := said.get("lost") or saved:
-            tell("stage", {"doing": left})
+            emit("stage", {"doing": left})
 
     def _line(self) -> bytes | None:
         """The next line that the trainer says, None when it has ended; `EnvironmentLost` where it hung."""
@@ -201,7 +201,7 @@ class TrainerProcess:
 _live: dict[Path, TrainerProcess] = {}
 
 
-def standing(run: RunDirectory) -> int:
+def current_step(run: RunDirectory) -> int:
     """Policy steps at which the run's trainer stands or, where there is none, would go on from its checkpoints."""
     trainer = _live.get(run.path.absolute())
     if trainer is not None and trainer.ready:

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from flows.process.network import listening
+from flows.process.network import listen
 from flows.runs.lineage import code_version
 from flows.settings import WARM, state_folder, warm_folder
 from flows.tracking.mirror import settle, share_mirror
@@ -38,7 +38,7 @@ def warm_trainers(*others: str) -> Iterator[None]:
         return
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shepherd-", dir=_short())))
-        with listening(folder / TRAINERS) as trainers:
+        with listen(folder / TRAINERS) as trainers:
             server = start_server(trainers, TRAINER, *others, env=_environment())
         stack.callback(_end, server)
         stack.enter_context(share_mirror(folder))

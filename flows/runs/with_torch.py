@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from flows.runs import trainer
-from flows.runs.listeners import listening, working
+from flows.runs.listeners import episode_reporter, subscribe
 from rlcore.store.directory import RunDirectory
-from rlcore.train.calls import Pace, find
+from rlcore.train.calls import ProgressTimer, find
 
 
 def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "", **more: Any) -> Any:
@@ -33,16 +33,16 @@ def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "
 
 def answer(say: Any, function: str, run: str, arguments: list[Any], doing: str, more: dict[str, Any]) -> Any:
     """In the trainer: do what `with_torch` asks for, say what is told meanwhile, a line a second, and how it ended."""
-    pace = Pace()
+    pace = ProgressTimer()
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
         if pace.due(always=kind != "work" or facts["done"] == facts["total"]):
             say("told", kind=kind, facts=facts)
 
-    with listening(listener):
+    with subscribe(listener):
         return _call(function, RunDirectory(run), arguments, doing, more)
 
 
 def _call(function: str, run: RunDirectory, arguments: Any, doing: str, more: dict[str, Any]) -> Any:
-    told = {"on_progress": working(doing)} if doing else {}
+    told = {"on_progress": episode_reporter(doing)} if doing else {}
     return find(function)(run, *arguments, **more, **told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.runs.trainer import trainer_for
 from rlcore.store.directory import RunDirectory
 
@@ -18,5 +18,5 @@ def checkpoint(run: RunDirectory, policy_steps: int | None = None) -> dict[str, 
     if policy_steps not in (None, trainer.policy_steps):
         return None
     saved = trainer.checkpoint()
-    tell("checkpoint", saved)
+    emit("checkpoint", saved)
     return saved

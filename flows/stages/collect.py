@@ -7,12 +7,12 @@ from typing import Any
 
 from safetensors.numpy import save
 
-from flows.runs.listeners import tell, working
+from flows.runs.listeners import emit, episode_reporter
 from flows.runs.milestones import has_baseline, note_result
-from rlcore.judge.collection import PlayedRows
-from rlcore.judge.evaluation import evaluate_agent
-from rlcore.judge.random_agent import RandomAgent
-from rlcore.judge.sight import draw_images
+from rlcore.evaluation.collection import PlayedRows
+from rlcore.evaluation.evaluation import evaluate_agent
+from rlcore.evaluation.random_agent import RandomAgent
+from rlcore.evaluation.sight import draw_images
 from rlcore.spec import EnvSpec
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
@@ -28,7 +28,7 @@ def collect(run: RunDirectory) -> dict[str, Any]:
     """
     config, card, recording = config_of(run), run.read_card(), PlayedRows(CHUNK_BYTES)
     agent, episodes = RandomAgent(EnvSpec.from_json(card["spec"])), config.baseline_episodes
-    told = working("random baseline")
+    told = episode_reporter("random baseline")
     result = evaluate_agent(
         agent, config, card, episodes, greedy=False, purpose="baseline", on_step=recording, on_progress=told
     )
@@ -50,5 +50,5 @@ def collect(run: RunDirectory) -> dict[str, Any]:
         run.media.mkdir(exist_ok=True)
         run.inputs.write_bytes(draw_images(recorded, agent.spec, images))
     write_json(run.dataset / "manifest.json", manifest)
-    tell("baseline", result if has_baseline(run) else note_result(run, result))
+    emit("baseline", result if has_baseline(run) else note_result(run, result))
     return {"dataset": str(run.dataset / "manifest.json")}

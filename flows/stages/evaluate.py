@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.runs.series import write_results
 from flows.runs.trainer import trainer_for
 from flows.runs.with_torch import with_torch
@@ -35,7 +35,7 @@ def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool 
         config = config_of(run)
         _film(run, config)
         _dream(run, config, "latest", ("every",))
-    tell("evaluation", event)
+    emit("evaluation", event)
     for mode in ("greedy", "stochastic"):
         if event.get(mode):
             made[mode] = {key: value for key, value in event[mode].items() if key != "returns"}
@@ -49,9 +49,9 @@ def _finally(run: RunDirectory) -> dict[str, Any]:
     choose(run)  # refuses a run without one before anything is said
     config = config_of(run)
     episodes = config.final_episodes
-    tell("stage", {"doing": f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"})
+    emit("stage", {"doing": f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"})
     _dream(run, config, choose(run).name, ("every", "last"))
-    return with_torch(run, "rlcore.judge.final.final_evaluation", doing="last evaluation")
+    return with_torch(run, "rlcore.evaluation.final.final_evaluation", doing="last evaluation")
 
 
 def _film(run: RunDirectory, config: RunConfig) -> None:
@@ -62,7 +62,7 @@ def _film(run: RunDirectory, config: RunConfig) -> None:
     from rlcore.store.checkpoint import newest_good  # numpy
 
     if config.env.capture_video and config.evaluation.film == "every" and (path := newest_good(run.checkpoints)):
-        with_torch(run, "rlcore.judge.film.film", str(path), f"policy_{path.name}.mp4")
+        with_torch(run, "rlcore.evaluation.video.film", str(path), f"policy_{path.name}.mp4")
 
 
 def _dream(run: RunDirectory, config: RunConfig, checkpoint: str, when: tuple[str, ...]) -> None:
@@ -72,6 +72,10 @@ def _dream(run: RunDirectory, config: RunConfig, checkpoint: str, when: tuple[st
     """
     from rlcore.store.checkpoint import newest_good, resolve  # numpy
 
-    if config.evaluation.dream in when and WORLD in config.algo.registers and newest_good(run.checkpoints) is not None:
+    if (
+        config.evaluation.dream in when
+        and WORLD in config.algo.exported_components
+        and newest_good(run.checkpoints) is not None
+    ):
         path = str(resolve(run, checkpoint))
-        with_torch(run, "flows.report.dreams.try_picturing", path, doing="episodes for the world model")
+        with_torch(run, "flows.report.dreams.try_to_draw", path, doing="episodes for the world model")

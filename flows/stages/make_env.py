@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flows.runs.env_card import write_card
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from rlcore.envs.card import card_key, environment_card
 from rlcore.errors import EnvironmentFault, UserError
 from rlcore.store.config_file import config_of
@@ -21,7 +21,7 @@ def measure(run: RunDirectory) -> dict[str, Any]:
     """The card of a run's environment; tells of what takes long about it."""
     env = config_of(run).env
     if env.image_key is not None:
-        tell("stage", {"doing": f"make-env: {env.id} is tried with its pictures, for half a minute at most"})
+        emit("stage", {"doing": f"make-env: {env.id} is tried with its pictures, for half a minute at most"})
     try:
         return environment_card(env)
     except EnvironmentFault as error:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from flows.registry import champions, upload
 from flows.registry import models as registry
-from flows.registry.contest import against_champion, against_random, play_alone
+from flows.registry.contest import against_champion, against_random, play_candidate
 from flows.registry.gate import EPISODES, GateVerdict
 from flows.report.sentences import number
 from flows.runs.lineage import lineage
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.runs.milestones import is_registered
 from flows.runs.series import write_model
 from flows.runs.with_torch import with_torch
 from flows.stages.summary import summarise
-from flows.tracking.backends import bring
+from flows.tracking.backends import update_backends
 from flows.tracking.mlflow_run import store_of
 from flows.tracking.mlflow_store import connect, locks_in_a_sentence
 from flows.tracking.tags import prefixed, tag_value
@@ -50,7 +50,7 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
     if off := next((key for key, on in switches.items() if on), None):
         result = {"name": None, "version": None, "aliases": [], "decision": f"not registered: {off}=true"}
         write_model(run, result)  # DVC asks for it
-        tell("registered", result)
+        emit("registered", result)
         return result
     with locks_in_a_sentence(store_of(run), "the training is complete, and only its model is not registered yet"):
         return _register(run, registry.model_name(config))
@@ -58,7 +58,7 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
 
 def _register(run: RunDirectory, name: str) -> dict[str, Any]:
     checkpoint = choose(run)
-    digest, mlflow_run = manifest(checkpoint)["digest"], bring(run)
+    digest, mlflow_run = manifest(checkpoint)["digest"], update_backends(run)
     client = connect(store_of(run))
     with registry.deciding(client.tracking_uri):
         version = registry.version_of_checkpoint(client, name, digest)
@@ -80,7 +80,7 @@ def _register(run: RunDirectory, name: str) -> dict[str, Any]:
     summarise(run)  # no picture: registration changes nothing in it
     result = {**event, "decision": decision}
     write_model(run, result)
-    tell("registered", result)
+    emit("registered", result)
     return result
 
 
@@ -200,7 +200,7 @@ def _write(
     played = f" Greedy mean return {number(result['mean'])} over {result['episodes']} episodes." if result else ""
     client.update_model_version(name, this, f"{decision}.{played}\n\n{registry.description_of(config_of(run))}")
     if isinstance(verdict, GateVerdict) and verdict.better:
-        champions.crown(client, name, this, "gate", decision)
+        champions.set_champion(client, name, this, "gate", decision)
     return _note(client, name, this, decision)
 
 
@@ -218,7 +218,7 @@ def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, An
         result = judged["greedy"]
     else:
         # The best checkpoint was chosen on round 0, which therefore flatters it: another round judges it.
-        result = play_alone(run, checkpoint, with_torch, "comparing with the random baseline")
+        result = play_candidate(run, checkpoint, with_torch, "comparing with the random baseline")
     return result, against_random(
         run, result, baseline
     ) if baseline else "there is no random baseline (run the collect stage)"

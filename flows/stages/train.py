@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.runs.milestones import note_baseline
 from flows.runs.pruning import over
 from flows.runs.trainer import trainer_for
@@ -24,7 +24,7 @@ def advance(run: RunDirectory) -> Boundary | None:
 def to_boundary(run: RunDirectory) -> Boundary:
     """Train to the next boundary that the config sets, where training is not over."""
     note_baseline(run)
-    return trainer_for(run).advance(lambda said: tell("progress", said))
+    return trainer_for(run).advance(lambda said: emit("progress", said))
 
 
 def train(run: RunDirectory) -> Boundary:

@@ -7,9 +7,9 @@ from typing import Any
 
 from flows.report.command_lines import short_path
 from flows.runs.lineage import whole_lineage
-from flows.runs.listeners import tell
-from flows.runs.milestones import note_broken_off
-from flows.runs.original import VERDICT, Departed, Original, differences_here
+from flows.runs.listeners import emit
+from flows.runs.milestones import note_died
+from flows.runs.original import VERDICT, Original, ReproductionMismatch, differences_here
 from rlcore.errors import RunError
 from rlcore.store import checkpoint, compare
 from rlcore.store.directory import RunDirectory, write_json
@@ -17,21 +17,21 @@ from rlcore.store.history import history
 from rlcore.train.boundary import Boundary
 
 
-def name_what_differs(run: RunDirectory) -> None:
+def describe_difference(run: RunDirectory) -> None:
     """Tell, before a reproduction trains, what is not here as it was for the original."""
     original = Original.of(run)
     found = list(differences_here(run))
     about = f"again: {original.source}, to {original.until:,} policy steps, in {short_path(run.path)}"
-    tell("stage", {"doing": f"{about}; {'differs here:' if found else 'nothing differs here from what is on record'}"})
+    emit("stage", {"doing": f"{about}; {'differs here:' if found else 'nothing differs here from what is on record'}"})
     for sentence in found:
-        tell("stage", {"doing": f"  {sentence}"})
+        emit("stage", {"doing": f"  {sentence}"})
 
 
-def as_far_as_the_original(run: RunDirectory, at: Boundary) -> bool:
+def has_reached_original(run: RunDirectory, at: Boundary) -> bool:
     """Tell whether a reproduction has come to the last checkpoint that can be compared; if so, its log says it."""
     if at.done or at.policy_steps < Original.of(run).until:
         return False
-    note_broken_off(run, "interrupted", "the original came no further")
+    note_died(run, "interrupted", "the original came no further")
     return True
 
 
@@ -77,7 +77,7 @@ def _first_difference(original: Original, told: dict[str, Any], now: str, ours: 
 def verdict(run: RunDirectory) -> dict[str, Any]:
     """Write reproduction.json of a reproduction whose checkpoints were all the same, and say what that comes to.
 
-    `Departed` where what it measured beside its state differs.
+    `ReproductionMismatch` where what it measured beside its state differs.
     """
     original, lineage = Original.of(run), whole_lineage(run, {})
     common = [steps for steps in original.lineage["checkpoints"] if steps in lineage["checkpoints"]]
@@ -96,7 +96,9 @@ def verdict(run: RunDirectory) -> dict[str, Any]:
     write_json(run.path / VERDICT, result)
     where = f"{tensors} tensors at {len(common)} checkpoints, the last at {int(last):,} policy steps"
     if differing:
-        raise Departed(f"the same {where}, but other {' and '.join(differing)}: does the environment draw by itself?")
+        raise ReproductionMismatch(
+            f"the same {where}, but other {' and '.join(differing)}: does the environment draw by itself?"
+        )
     return {"run_dir": str(run.path), "identical": True, "tensors": tensors, "result": f"identical, {where}"}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from flows.report.sentences import duration
-from flows.sweeps.pace import Pace
+from flows.sweeps.pace import TrialIntervals
 from flows.sweeps.plan import SweepPlan
 from rlcore.config.groups import RunConfig
 from rlcore.store.directory import RunDirectory
@@ -16,7 +16,7 @@ from rlcore.store.directory import RunDirectory
 SEEN = 20  # maximal number of runs from which the speed is estimated
 
 
-def amount(plan: SweepPlan, pace: Pace, ended: int = 0, speed: float | None = None) -> str:
+def amount(plan: SweepPlan, pace: TrialIntervals, ended: int = 0, speed: float | None = None) -> str:
     """Describe the work of a sweep in a sentence: trials, confirmation runs, policy steps and estimated time.
 
     Args:

@@ -11,7 +11,7 @@ from flows.compare import statistics
 from flows.compare.selection import FEWEST
 from flows.report.sentences import between, number, sign
 from flows.runs.change import change_run
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.sweeps.driving import Sweep
 from flows.sweeps.jobs import FAULTS, Job
 from flows.sweeps.plan import merge
@@ -33,7 +33,7 @@ def confirm(sweep: Sweep) -> Iterator[Job]:
     failures: list[RunError] = []
     wanted = sides(sweep)
     if wanted:
-        tell("phase", {"doing": "confirmation", "total": 2 * len(wanted["winner"])})
+        emit("phase", {"doing": "confirmation", "total": 2 * len(wanted["winner"])})
     for pair in zip(*wanted.values(), strict=True):
         for training in pair:
             while not sweep.hands.free:
@@ -69,8 +69,8 @@ def verdict(sweep: Sweep) -> None:
         return
     values = {side: [training.value(sweep.config, sweep.pace) for training in its] for side, its in runs.items()}
     seeds = [int(training.run_dir.name.removeprefix("seed_")) for training in runs["winner"]]
-    found = judge(values["winner"], values["default"])
-    tell("stage", {"doing": f"confirmation: {found['words']}"})
+    found = compare_with_default(values["winner"], values["default"])
+    emit("stage", {"doing": f"confirmation: {found['words']}"})
     model = None
     if found["better"]:
         chosen = max(zip(values["winner"], runs["winner"], strict=True), key=lambda one: one[0])[1]
@@ -81,7 +81,7 @@ def verdict(sweep: Sweep) -> None:
     )
 
 
-def judge(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
+def compare_with_default(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
     """Compare the IQMs of the two sides, with a 95 % bootstrap interval of the difference over paired seeds.
 
     Returns the keys better, winner, default, difference, low, high and words (the result in a sentence). `better`,

@@ -17,14 +17,14 @@ from flows.runs.warm import start_warm
 from flows.sweeps import WORKER
 from flows.sweeps.jobs import DEATHS, End, end_by
 from flows.sweeps.trial import TrialRun
-from rlcore.errors import death
+from rlcore.errors import exit_error
 
 GRACE = 22.0  # seconds for the trainer of an interrupted worker to write a checkpoint
 OnEvaluation = Callable[[], bool]  # returns True if training continues
 OnProgress = Callable[[dict[str, Any]], None]
 
 
-class Crew:
+class WorkerProcesses:
     """Pool of worker processes. A worker is started when it is first needed, and restarted if it has died.
 
     Args:
@@ -58,7 +58,7 @@ class Crew:
                     return end
                 self._alive.discard(worker)
                 if deaths < DEATHS and not self._ending.is_set():
-                    on_progress({"doing": f"{worker.death}; resuming from the last checkpoint"})
+                    on_progress({"doing": f"{worker.exit_error}; resuming from the last checkpoint"})
             assert isinstance(worker, _Worker)
             return End("interrupted") if self._ending.is_set() else worker.end_of_job
         finally:
@@ -92,10 +92,10 @@ class _Worker:
     @property
     def end_of_job(self) -> End:
         """End of the job during which the worker died."""
-        return end_by(death(self.process.wait(), self.death))
+        return end_by(exit_error(self.process.wait(), self.exit_error))
 
     @property
-    def death(self) -> str:
+    def exit_error(self) -> str:
         """Description of how the worker died, as part of a sentence."""
         code = self.process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

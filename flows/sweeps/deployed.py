@@ -13,13 +13,13 @@ from uuid import UUID
 from flows.config.compose import compose
 from flows.process.network import survive_outages
 from flows.process.signals import time_left
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.runs.pruning import prune
 from flows.settings import configure_environment
 from flows.sweeps.driving import Sweep
 from flows.sweeps.jobs import DEATHS, FAULTS, End, Job
 from flows.sweeps.trial import TrialRun
-from rlcore.errors import Killed
+from rlcore.errors import ProcessKilled
 from rlcore.store.directory import RunDirectory
 
 configure_environment()  # Prefect reads its settings when it is imported
@@ -33,7 +33,7 @@ LOOK_EVERY = 2.0  # seconds between two polls
 PARTING, PARTING_LOOK = 20.0, 0.5  # seconds that a cancelled sweep waits for its trials, and between two polls
 
 
-class DeployedHands:
+class WorkPoolExecutor:
     """Executor of jobs as flow runs of `train-<algorithm>/<deployment>`, at most `sweep.workers` at a time.
 
     Args:
@@ -75,7 +75,7 @@ class DeployedHands:
                     self._look(job, client.read_flow_run(flow_run))
         job, end = self._ended.pop(0)
         if end.state != "unfinished":
-            tell("ended", {"label": job.label, "number": job.number, "state": end.state, "sentence": end.sentence})
+            emit("ended", {"label": job.label, "number": job.number, "state": end.state, "sentence": end.sentence})
         return job, end
 
     def cancel(self) -> None:
@@ -104,13 +104,19 @@ class DeployedHands:
             self.start(job)
         elif state.type == StateType.CRASHED and self._crashes.get(job, 0) < DEATHS:
             self._crashes[job] = self._crashes.get(job, 0) + 1
-            tell(
+            emit(
                 "job", {"label": job.label, "number": job.number, "doing": "crashed; resuming from the last checkpoint"}
             )
             self._retry(flow_run.id)
         else:
             del self._running[job]
-            fault = Killed.__name__ if state.type == StateType.CRASHED else state.name if state.name in FAULTS else ""
+            fault = (
+                ProcessKilled.__name__
+                if state.type == StateType.CRASHED
+                else state.name
+                if state.name in FAULTS
+                else ""
+            )
             end = End("unfinished" if fault else "failed", state.message or state.type.value, fault)
             self._end(job, end)
 
@@ -143,7 +149,7 @@ class DeployedHands:
 
 
 @contextmanager
-def cancel_with(flow_run: UUID, hands: DeployedHands) -> Iterator[None]:
+def cancel_with(flow_run: UUID, hands: WorkPoolExecutor) -> Iterator[None]:
     """Inside this context, cancel the jobs of `hands` if the flow run of their sweep is cancelled."""
     try:
         yield

@@ -7,15 +7,15 @@ import threading
 from collections.abc import Iterator
 
 from flows.report.sweep_tables import short_names, short_value
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.sweeps.faults import Faults
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.jobs import End, Hands, Job
+from flows.sweeps.jobs import End, Executor, Job
 from flows.sweeps.plan import SweepPlan, merge
 from flows.sweeps.refusals import pace_of
 from flows.sweeps.space import to_overrides
 from flows.sweeps.study import TRAINING, Study
-from flows.sweeps.trial import iqm, lean, read_reports, trainings
+from flows.sweeps.trial import iqm, read_reports, trainings, trial_overrides
 from rlcore.errors import RunError
 
 
@@ -32,7 +32,7 @@ class Sweep:
         self.folder, self.plan, self.config = folder, dataclasses.replace(plan, pace=self.pace), plan.config
         self.runs = folder.runs
         self.study = Study(self.plan, folder.storage(plan), folder.study_name(plan))
-        self.hands: Hands
+        self.hands: Executor
         self.page = threading.Lock()  # locked while a thread writes the page
         self.is_reported = False  # True after the page was written for the last time
         self._one = threading.Lock()  # guards the study, because jobs report from threads
@@ -40,7 +40,7 @@ class Sweep:
     def job(self, number: int) -> Job:
         """Return the job of a trial."""
         params = self.study.params(number)
-        base = lean(merge(self.plan.base, to_overrides(params)), self.config)
+        base = trial_overrides(merge(self.plan.base, to_overrides(params)), self.config)
         runs = trainings(
             self.folder.trial(number), base, self.study.seeds(TRAINING, self.config.seeds), self.config.name
         )
@@ -57,11 +57,11 @@ class Sweep:
                 self.study.report(job.number, step, score) for step, score in read_reports(job.trainings, self.pace)
             )
 
-    def tell(self, job: Job, end: End) -> None:
+    def record(self, job: Job, end: End) -> None:
         """Store the result of a trial; a trial that was ended by a machine fault stays unfinished."""
         assert job.number is not None
         if end.state == "unfinished":
-            tell("job", {"label": job.label, "number": job.number, "doing": f"unfinished: {end.sentence}"})
+            emit("job", {"label": job.label, "number": job.number, "doing": f"unfinished: {end.sentence}"})
             return
         state, value, sentence = {"over": "complete", "pruned": "pruned"}.get(end.state, "fail"), None, end.sentence
         if state == "complete":
@@ -73,7 +73,7 @@ class Sweep:
         with self._one:
             self.study.tell(job.number, state, value, **notes | ({"sentence": sentence} if sentence else {}))
         trial = self.study.trials[job.number]
-        tell(
+        emit(
             "trial",
             {
                 "number": job.number,
@@ -108,5 +108,5 @@ def trials(sweep: Sweep) -> Iterator[Job]:
             yield sweep.job(number)
         job, end = sweep.hands.wait()
         assert job.number is not None
-        sweep.tell(job, faults.judge(job.number, end))
-    faults.tell()
+        sweep.record(job, faults.judge(job.number, end))
+    faults.raise_collected()

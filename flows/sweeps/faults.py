@@ -52,7 +52,7 @@ class Faults:
             self._again.append(number)
         return end
 
-    def tell(self) -> None:
+    def raise_collected(self) -> None:
         """Raise the machine fault of the first unfinished trial, if there is one."""
         for number, end in sorted(self._left.items()):
             raise FAULTS[end.fault](f"trial {number} is unfinished: {end.sentence}")

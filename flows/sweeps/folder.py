@@ -14,7 +14,7 @@ from flows.process.leases import is_held_elsewhere
 from flows.process.locks import hold, is_taken
 from flows.report.command_lines import sweep_resume_command
 from flows.settings import DATABASE, database_url, sweeps_folder
-from flows.sweeps.pace import Pace
+from flows.sweeps.pace import TrialIntervals
 from flows.sweeps.plan import NAME, SweepConfig, SweepPlan
 from flows.sweeps.space import Dimension
 from flows.sweeps.storage import open_storage
@@ -83,7 +83,7 @@ class SweepFolder:
         """Return the stored plan."""
         noted = self._read_note()
         config = build(SweepConfig, noted["config"], "sweep.")
-        pace = Pace(**noted["pace"]) if noted.get("pace") else None  # earlier versions did not store it
+        pace = TrialIntervals(**noted["pace"]) if noted.get("pace") else None  # earlier versions did not store it
         return SweepPlan(
             config,
             noted["base"],

@@ -13,10 +13,10 @@ from flows.config.overrides import parse
 from flows.config.yaml_files import groups
 from flows.report.command_lines import short_path
 from flows.runs.check import prepare
-from flows.sweeps.jobs import Hands, Job
+from flows.sweeps.jobs import Executor, Job
 from flows.sweeps.plan import merge
 from flows.sweeps.space import Params, of_overrides, to_overrides
-from flows.sweeps.trial import TrialRun, otherwise
+from flows.sweeps.trial import TrialRun, differing_config
 from rlcore.config.groups import RunConfig
 from rlcore.config.values import spell
 from rlcore.errors import Mistakes, RunError, UserError
@@ -24,7 +24,7 @@ from rlcore.errors import Mistakes, RunError, UserError
 PLACES = ("run_dir", "run_name")
 
 
-class Group(NamedTuple):
+class RunGroup(NamedTuple):
     """Runs with one group name.
 
     Attributes:
@@ -45,7 +45,7 @@ def has_several(overrides: Sequence[str]) -> bool:
     return bool(parse(overrides, groups(), Mistakes()).sweeps)  # mistakes are reported when the config is composed
 
 
-def group_of(overrides: Sequence[str], workers: int | None = None) -> Group:
+def group_of(overrides: Sequence[str], workers: int | None = None) -> RunGroup:
     """Return the group that overrides such as `exp=ppo seed=0,1,2 group=NAME` define, after checking its configs.
 
     Nothing is written. The default of `workers` is the number of processor cores divided by `num_threads`. Raises
@@ -84,10 +84,10 @@ def group_of(overrides: Sequence[str], workers: int | None = None) -> Group:
             f"key and its value, so these must differ (keys: {', '.join(keys)})"
         )
     at_once = workers or max(1, (os.cpu_count() or 1) // config.num_threads)
-    return Group(str(name), trainings, min(at_once, len(trainings)), config.fabric.accelerator)
+    return RunGroup(str(name), trainings, min(at_once, len(trainings)), config.fabric.accelerator)
 
 
-def hand_out(group: Group, hands: Hands) -> Iterator[Job]:
+def run_jobs(group: RunGroup, hands: Executor) -> Iterator[Job]:
     """Yield the unfinished runs, each when a worker is free, and return when all have ended.
 
     A failed run does not end the others. Raises RunError at the end if runs failed; it names the first one.
@@ -126,7 +126,7 @@ def _points(overrides: Sequence[str]) -> Iterator[Params]:
 
 
 def _refuse_other(training: TrialRun, config: RunConfig, name: str) -> None:
-    if training.run.config.exists() and (other := otherwise(training.run, config)):
+    if training.run.config.exists() and (other := differing_config(training.run, config)):
         key, old, new = other
         raise UserError(
             f"{key}={spell(new)}: run {short_path(training.run_dir)} of group {name} was trained with "

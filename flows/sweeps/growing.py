@@ -11,7 +11,7 @@ from typing import Any
 
 from flows.process.signals import time_left
 from flows.report.figures import Picture
-from flows.runs.listeners import listening
+from flows.runs.listeners import subscribe
 from flows.sweeps.driving import Sweep
 from flows.sweeps.sweep_report import draw_pictures, write_page
 from rlcore.errors import first_line
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def growing(sweep: Sweep) -> Iterator[None]:
+def refresh_reports(sweep: Sweep) -> Iterator[None]:
     """Update the page of a sweep inside this context, and once more if the sweep is interrupted."""
     ended, over = threading.Event(), threading.Event()
 
@@ -50,7 +50,7 @@ def growing(sweep: Sweep) -> Iterator[None]:
     keeper.start()
     broken = True
     try:
-        with listening(listener):
+        with subscribe(listener):
             yield
         broken = False
     finally:

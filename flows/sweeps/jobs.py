@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from flows.sweeps.trial import TrialRun
-from rlcore.errors import DiskFault, Killed, MachineFault, OutOfMemory, machine_fault
+from rlcore.errors import DiskFault, MachineFault, OutOfMemory, ProcessKilled, machine_fault
 
-FAULTS: dict[str, type[MachineFault]] = {kind.__name__: kind for kind in (DiskFault, OutOfMemory, Killed)}
+FAULTS: dict[str, type[MachineFault]] = {kind.__name__: kind for kind in (DiskFault, OutOfMemory, ProcessKilled)}
 DEATHS = 3  # a job whose workers die this often is not tried again: the job itself is assumed to be the cause
 
 
@@ -46,7 +46,7 @@ class Job:
         self.label, self.trainings, self.number = label, list(trainings), number
 
 
-class Hands(Protocol):
+class Executor(Protocol):
     """Executor of jobs: worker processes of this machine, or the workers of a Prefect work pool."""
 
     @property

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.signals import is_interrupted
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.runs.milestones import note_end
 from flows.runs.warm import warm_trainers
 from flows.stages.summary import summarise
 from flows.sweeps import WORKER
-from flows.sweeps.crew import Crew
+from flows.sweeps.crew import WorkerProcesses
 from flows.sweeps.jobs import End, Job, end_by
 from flows.sweeps.trial import TrialRun
 from flows.tasks import VERSION
 from flows.workers.up import visible_gpus
-from rlcore.errors import Killed
+from rlcore.errors import ProcessKilled
 from rlcore.train.boundary import Boundary
 
 from prefect import task  # isort: skip - flows.tasks sets the environment that it reads
@@ -27,7 +27,7 @@ from prefect.cache_policies import NO_CACHE  # isort: skip
 from prefect.states import Failed  # isort: skip
 
 
-class LocalHands:
+class LocalExecutor:
     """Executor of jobs as Prefect tasks of the running flow; each task controls a worker process of this machine.
 
     Args:
@@ -36,7 +36,7 @@ class LocalHands:
         review: returns True if the job should end now, according to its event logs; called from threads.
     """
 
-    def __init__(self, crew: Crew, places: int, review: Callable[[Job], bool]) -> None:
+    def __init__(self, crew: WorkerProcesses, places: int, review: Callable[[Job], bool]) -> None:
         self._crew, self._places, self._review = crew, places, review
         self._busy = 0
         self._ends: dict[Job, End] = {}
@@ -61,10 +61,10 @@ class LocalHands:
         """Wait for the next job that ends and return it and how it ended."""
         job = self._ended.get()
         self._busy -= 1
-        lost = End("unfinished", "Prefect could not run its task; see the log for the reason", Killed.__name__)
+        lost = End("unfinished", "Prefect could not run its task; see the log for the reason", ProcessKilled.__name__)
         end = self._ends.pop(job, lost)
         if end.state != "unfinished":
-            tell("ended", {"label": job.label, "number": job.number, "state": end.state, "sentence": end.sentence})
+            emit("ended", {"label": job.label, "number": job.number, "state": end.state, "sentence": end.sentence})
         return job, end
 
     def train(self, job: Job) -> End:
@@ -91,7 +91,7 @@ class LocalHands:
             end = self._crew.train(
                 training,
                 go_on if job.number is not None else None,
-                lambda facts: tell("job", {"label": job.label, "number": job.number, **facts}),
+                lambda facts: emit("job", {"label": job.label, "number": job.number, **facts}),
             )
             if end.state != "over":
                 return end
@@ -99,16 +99,16 @@ class LocalHands:
 
 
 @contextmanager
-def here(
+def local_executor(
     workers: int, accelerator: str, log: Path, review: Callable[[Job], bool] = lambda job: False
-) -> Iterator[LocalHands]:
+) -> Iterator[LocalExecutor]:
     """Start a pool of workers on this machine; on GPUs at most one worker for each visible GPU."""
     gpus = visible_gpus() if accelerator in ("cuda", "gpu") else []
     places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]] or [{}] * workers
     with warm_trainers(WORKER):
-        crew = Crew(places, log)
+        crew = WorkerProcesses(places, log)
         try:
-            yield LocalHands(crew, len(places), review)
+            yield LocalExecutor(crew, len(places), review)
         except BaseException as error:
             crew.end(interrupt=not isinstance(error, Exception) or is_interrupted())
             raise
@@ -124,7 +124,7 @@ options: dict[str, Any] = {"task_run_name": _name, "cache_policy": NO_CACHE, "pe
 
 
 @task(name="train", version=VERSION, **options)
-def _train(hands: LocalHands, job: Job) -> Any:
+def _train(hands: LocalExecutor, job: Job) -> Any:
     end = hands.train(job)
     return Failed(message=end.sentence) if end.state in ("failed", "unfinished") else end.state
 

@@ -27,7 +27,7 @@ _making = threading.Lock()
 
 
 @contextmanager
-def show(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None]:
+def update_parent(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None]:
     """Show a sweep as running in MLflow inside this context; if it is interrupted, as killed or failed.
 
     The parent run is created in a thread, because MLflow takes seconds to import. An unreachable store is not reported
@@ -49,7 +49,7 @@ def show(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None]:
         raise
 
 
-def bring(
+def mirror_sweep(
     folder: SweepFolder, tree: Mapping[str, Any], status: Mapping[str, Any], settings: Mapping[str, Any], note: str
 ) -> str:
     """Write the results of a finished sweep to MLflow and return the id of the parent run.

@@ -13,7 +13,7 @@ from rlcore.config.groups import RunConfig
 
 
 @dataclass(frozen=True)
-class Pace:
+class TrialIntervals:
     """Intervals of a sweep's trials in policy steps; the largest value if trials differ.
 
     Attributes:
@@ -27,7 +27,7 @@ class Pace:
     budget: int
 
     @staticmethod
-    def of(tried: Sequence[tuple[Params, RunConfig]]) -> Pace:
+    def of(tried: Sequence[tuple[Params, RunConfig]]) -> TrialIntervals:
         """Return the pace of a sweep, computed from checked points of its space.
 
         Each point differs from the first one in one key. The lengthening effects of all keys on an iteration are
@@ -38,7 +38,7 @@ class Pace:
         for (point, _), length in zip(tried, lengths, strict=True):
             varied = next((key for key in point if point[key] != first.get(key)), "")
             longest[varied] = max(longest.get(varied, 1.0), length / lengths[0])
-        return Pace(
+        return TrialIntervals(
             max(config.evaluation_every for _, config in tried),
             iteration := round(lengths[0] * prod(longest.values())),
             max(iteration, *(config.algo.total_steps for _, config in tried)),

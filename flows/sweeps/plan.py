@@ -18,7 +18,7 @@ from flows.config.overrides import parse
 from flows.config.search_path import config_folders
 from flows.config.yaml_files import groups
 from flows.sweeps import space
-from flows.sweeps.pace import Pace
+from flows.sweeps.pace import TrialIntervals
 from flows.sweeps.space import Dimension, Params
 from rlcore.config.build import build
 from rlcore.config.schema import Needs, arg
@@ -118,7 +118,7 @@ class SweepPlan:
     config: SweepConfig
     base: list[str]
     space: list[Dimension]
-    pace: Pace | None = None
+    pace: TrialIntervals | None = None
     default: Params | None = None
     outside: Mapping[str, str] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from flows.compare.records import task_of
 from flows.config.compose import compose
 from flows.runs.check import prepare
-from flows.sweeps.pace import Pace
+from flows.sweeps.pace import TrialIntervals
 from flows.sweeps.plan import SweepPlan, merge
 from flows.sweeps.space import Dimension, Params, to_overrides
 from flows.tracking.mlflow_run import flat
@@ -23,7 +23,7 @@ class Checked(NamedTuple):
     """Result of checking a plan: the config with the first value of every varied key, and the pace."""
 
     first: RunConfig
-    pace: Pace
+    pace: TrialIntervals
 
 
 def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
@@ -56,12 +56,12 @@ def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
             f"evaluation.every={late.evaluation_every}: exceeds algo.total_steps={late.algo.total_steps}, so trials "
             "would have no evaluation and no value; reduce it, or set sweep.objective=final to use the final evaluation"
         )
-    return Checked(tried[0][1], Pace.of(tried))
+    return Checked(tried[0][1], TrialIntervals.of(tried))
 
 
-def pace_of(plan: SweepPlan) -> Pace:
+def pace_of(plan: SweepPlan) -> TrialIntervals:
     """Return the pace of a plan that was stored by an earlier version, without its pace."""
-    return Pace.of([(point, _compose(plan, point)[0]) for point in points(plan.space)])
+    return TrialIntervals.of([(point, _compose(plan, point)[0]) for point in points(plan.space)])
 
 
 class Default(NamedTuple):

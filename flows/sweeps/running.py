@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 from flows.config.compose import compose
-from flows.process.leases import alone
-from flows.process.signals import still_terminable
+from flows.process.leases import hold_lease
+from flows.process.signals import stay_terminable
 from flows.report.command_lines import short_path
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.sweeps.amount import amount, speed_of
-from flows.sweeps.creating import new_sweep
-from flows.sweeps.deployed import DeployedHands, cancel_with
+from flows.sweeps.deployed import WorkPoolExecutor, cancel_with
 from flows.sweeps.driving import Sweep
-from flows.sweeps.folder import SweepFolder
-from flows.sweeps.growing import growing
+from flows.sweeps.folder import SweepFolder, refuse_password
+from flows.sweeps.growing import refresh_reports
 from flows.sweeps.jobs import Job
-from flows.sweeps.local import here
-from flows.sweeps.mlflow_parent import show
-from flows.sweeps.refusals import describe_outside, first_config
-from flows.sweeps.trial import otherwise
+from flows.sweeps.local import local_executor
+from flows.sweeps.mlflow_parent import update_parent
+from flows.sweeps.plan import LATER, SweepPlan, change, plan
+from flows.sweeps.refusals import check_plan, default_of, describe_outside, first_config
+from flows.sweeps.study import Study
+from flows.sweeps.trial import differing_config
 from flows.workers.artifacts import show_share
-from flows.workers.flow_run import call, naming_failures, on_worker, stamp_of, supervise
+from flows.workers.flow_run import call, name_failed_run, on_worker, stamp_of, supervise
 from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
 
@@ -31,8 +34,54 @@ from prefect.client.schemas.objects import FlowRun  # isort: skip
 from prefect.context import FlowRunContext  # isort: skip
 
 
+def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, SweepFolder]:
+    """Check the sweep that the overrides define and store it; return its algorithm's name and its folders.
+
+    A sweep of this name may exist with the same settings. With `elsewhere`, it is trained on other machines, so
+    devices of this machine are not checked.
+    """
+    wanted = plan(overrides)
+    refuse_password(wanted)
+    config, pace = check_plan(wanted, elsewhere)
+    folder = SweepFolder(wanted.config.name)
+    runs = Path(config.log_root).absolute() / "sweeps" / folder.name
+    if folder.adopt(runs):  # existing runs must belong to the same trials
+        _refuse_other(folder, wanted)
+    else:
+        folder.check_storage(wanted)
+    default = default_of(wanted)
+    folder.write(dataclasses.replace(wanted, pace=pace, default=default.values, outside=default.outside), runs)
+    return config.algo.name, folder
+
+
+def change_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> tuple[str, SweepFolder]:
+    """Change the settings of an existing sweep; return its algorithm's name and its folders.
+
+    With `failed`, failed trials are reset, so that they are trained again.
+    """
+    folder = SweepFolder.existing(name)
+    there = folder.read()
+    with folder.driving():
+        made = dataclasses.replace(there, config=change(there.config, overrides))
+        config, pace = check_plan(made)
+        folder.write(dataclasses.replace(made, pace=pace), folder.runs)
+        if failed:
+            _take_up_failed(folder, made)
+    return config.algo.name, folder
+
+
+def _take_up_failed(folder: SweepFolder, plan: SweepPlan) -> None:
+    """Replace the study by a copy in which the failed trials are unfinished."""
+    study, copies = Study(plan, folder.storage(plan), folder.study_name(plan)), folder.copies + 1
+    if not study.list_failed():
+        raise UserError(f"--failed: no trial of sweep {folder.name} has failed")
+    study.copy(folder.study_name(plan, copies))
+    folder.note_copies(copies)  # from here on the copy is used, even if this process is killed
+    study.delete()
+
+
 @contextmanager
-def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -> Iterator[Sweep]:
+def managed_sweep(algo: str, overrides: list[str], name: str, accelerator: str = "") -> Iterator[Sweep]:
     """Lock and prepare the sweep that a flow's parameters define, and yield it.
 
     On a Prefect worker, its trials are flow runs of the work pool. Otherwise (command line, notebook, test) they are
@@ -42,38 +91,38 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
     assert context is not None and context.flow_run is not None
     log = get_run_logger() if on_worker() else None
     with supervise(log) if log else nullcontext():
-        with naming_failures(f"sweep {name or algo}"):
+        with name_failed_run(f"sweep {name or algo}"):
             folder = (
                 SweepFolder.existing(name) if name else _find_or_make(algo, overrides, accelerator, context.flow_run)
             )
-        with still_terminable(), folder.driving(), _alone(folder):
+        with stay_terminable(), folder.driving(), _alone(folder):
             sweep = Sweep(folder, folder.read())
             call(f"sweep {folder.name}", folder.name, algo)
             if sweep.pace.notice:
-                tell("stage", {"doing": sweep.pace.notice})
+                emit("stage", {"doing": sweep.pace.notice})
             if missing := describe_outside(sweep.plan):
-                tell("stage", {"doing": f"trial 0 is {missing}"})
+                emit("stage", {"doing": f"trial 0 is {missing}"})
             trials, first = f"trials of sweep {folder.name}", first_config(sweep.plan)
             ended = sum(trial.state.is_finished() for trial in sweep.study.trials)
-            tell("stage", {"doing": amount(sweep.plan, sweep.pace, ended, speed_of(first, folder.runs))})
+            emit("stage", {"doing": amount(sweep.plan, sweep.pace, ended, speed_of(first, folder.runs))})
             with (
                 show_share(f"sweep-{folder.name}", trials, sweep.plan.size),
-                show(folder, plain(first)),
-                growing(sweep),
+                update_parent(folder, plain(first)),
+                refresh_reports(sweep),
             ):
                 if log:
-                    sweep.hands = hands = DeployedHands(sweep, "gpu" if accelerator else "default")
+                    sweep.hands = hands = WorkPoolExecutor(sweep, "gpu" if accelerator else "default")
                     with cancel_with(context.flow_run.id, hands):
                         yield sweep
                     return
                 workers, device = sweep.config.workers, first.fabric.accelerator
-                with here(workers, device, folder.workers_log, sweep.review) as sweep.hands:
+                with local_executor(workers, device, folder.workers_log, sweep.review) as sweep.hands:
                     yield sweep
 
 
 def _alone(folder: SweepFolder) -> AbstractContextManager[None]:
     """Return a context in which no other process on any machine may run the sweep."""
-    return alone(f"sweep-{folder.id}", folder.lease, f"is running sweep {folder.name}; wait until it ends")
+    return hold_lease(f"sweep-{folder.id}", folder.lease, f"is running sweep {folder.name}; wait until it ends")
 
 
 def _find_or_make(algo: str, overrides: list[str], accelerator: str, flow_run: FlowRun) -> SweepFolder:
@@ -99,7 +148,7 @@ def start(sweep: Sweep, job: Job) -> None:
     for training in job.trainings:
         if not training.run.config.exists():
             continue
-        if other := otherwise(training.run, compose(training.overrides)[0], judged=True):
+        if other := differing_config(training.run, compose(training.overrides)[0], judged=True):
             key, old, new = other
             raise UserError(
                 f"{key}={spell(new)}: run {short_path(training.run_dir)} was trained with {key}={spell(old)}, so it "
@@ -107,3 +156,20 @@ def start(sweep: Sweep, job: Job) -> None:
                 f"{short_path(training.run_dir.parent)} away, or choose another sweep.name"
             )
     sweep.hands.start(job)
+
+
+def _refuse_other(folder: SweepFolder, wanted: SweepPlan) -> None:
+    """Raise UserError if the settings differ from those of the existing sweep of this name."""
+    there = folder.read()
+    before, now = plain(there.config), plain(wanted.config)
+    for key in before.keys() - set(LATER):
+        if before[key] != now[key] and key not in ("overrides", "space"):
+            raise UserError(
+                f"sweep.{key}={spell(now[key])}: sweep {folder.name} exists with {key}={spell(before[key])}; choose "
+                f"another sweep.name, or resume the existing sweep: {folder.resume_command}"
+            )
+    if (there.base, there.space) != (wanted.base, wanted.space):
+        raise UserError(
+            f"sweep.name={folder.name}: a sweep of this name exists with other overrides or another space; choose "
+            f"another name, or resume the existing sweep: {folder.resume_command}"
+        )

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flows.sweeps.pace import Pace
+from flows.sweeps.pace import TrialIntervals
 from flows.sweeps.plan import SweepConfig
 from flows.sweeps.space import Dimension
 
@@ -30,7 +30,7 @@ def sampler_of(config: SweepConfig, space: Sequence[Dimension], seed: int) -> Ba
         return samplers.TPESampler(seed=seed, n_startup_trials=config.startup, multivariate=True, group=conditional)
 
 
-def pruner_of(config: SweepConfig, pace: Pace) -> BasePruner | None:
+def pruner_of(config: SweepConfig, pace: TrialIntervals) -> BasePruner | None:
     """Return the pruner of `sweep.pruner`, or None; its steps are policy steps."""
     from optuna import pruners
 

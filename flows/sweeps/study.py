@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flows.report.command_lines import sweep_resume_command
-from flows.sweeps.known import DEFAULT, RUNG, RUNGS, as_asked, as_known, ask_anew, until, with_value
+from flows.sweeps.masked_trials import DEFAULT, RUNG, RUNGS, as_asked, ask_again, masked_trial, until, with_value
 from flows.sweeps.plan import SweepPlan
 from flows.sweeps.space import Dimension, Params, to_stored
 from flows.sweeps.storage import open_storage, open_to_read, storage_errors
@@ -105,7 +105,7 @@ class Study:
             if name in self._optuna.get_all_study_names(self._database):  # incomplete copy of a killed process
                 self._optuna.delete_study(study_name=name, storage=self._database)
             copy = self._optuna.create_study(storage=self._database, study_name=name, direction="maximize")
-            copy.add_trials([ask_anew(trial) if trial.number in failed else trial for trial in self.trials])
+            copy.add_trials([ask_again(trial) if trial.number in failed else trial for trial in self.trials])
 
     def delete(self) -> None:
         """Delete the study after it was copied."""
@@ -140,7 +140,7 @@ class Study:
         return number
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Store the score of an evaluation after `step` policy steps (`Pace.read_scores`) and ask the pruner.
+        """Store the score of an evaluation after `step` policy steps (`TrialIntervals.read_scores`) and ask the pruner.
 
         Returns True if the trial should be pruned. The pruner compares it with the scores of other trials after the
         same number of policy steps. It is asked once for each evaluation; a repeated report returns False.
@@ -239,7 +239,7 @@ class Study:
             view = self._optuna.create_study(study_name=VIEW, direction="maximize", sampler=sampler, pruner=pruner)
             known = self._batch_of(number) if self.config.mode == "batch" else number
             before = self.trials[:number]
-            others = [*map(as_known, before[:known]), *map(as_asked, before[known:])]
+            others = [*map(masked_trial, before[:known]), *map(as_asked, before[known:])]
             if at is not None and self._pace is not None:
                 score_at = functools.partial(self._pace.score_at, steps=at)
                 others = [with_value(trial, at, score_at(trial.intermediate_values)) for trial in others]

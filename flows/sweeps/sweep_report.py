@@ -18,8 +18,8 @@ from flows.runs.lineage import UNKNOWN
 from flows.sweeps import trial_pictures
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.known import DEFAULT
-from flows.sweeps.mlflow_parent import bring
+from flows.sweeps.masked_trials import DEFAULT
+from flows.sweeps.mlflow_parent import mirror_sweep
 from flows.sweeps.plan import SweepConfig, SweepPlan
 from flows.sweeps.preset import train_command
 from flows.sweeps.refusals import describe_outside, first_config
@@ -73,7 +73,7 @@ def report(sweep: Sweep) -> dict[str, Any]:
     rows = [{**trial, "params": json.dumps(trial["params"])} for trial in trials]
     show_sweep(folder.name, rows, note)
     try:
-        bring(folder, plain(first_config(sweep.plan)), found, plain(sweep.config), note)
+        mirror_sweep(folder, plain(first_config(sweep.plan)), found, plain(sweep.config), note)
     except Exception as error:  # errors of an unreachable store have many types; the results are stored locally
         log.warning(
             "the results of the sweep could not be written to MLflow: %s: %s", type(error).__name__, first_line(error)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from flows.process.signals import CODE, TrainingInterrupted, terminable
 from flows.runs.create import new_run
-from flows.runs.listeners import listening
+from flows.runs.listeners import subscribe
 from flows.runs.pruning import judge_by
 from flows.sweeps.jobs import end_by
 from flows.train import training_flow
@@ -61,7 +61,7 @@ class SweepWorker:
         if not run.config.exists():
             run = new_run(overrides)
         _measure_vectorization(run)
-        with listening(self._listen), judge_by(self._ask) if judged else nullcontext():
+        with subscribe(self._listen), judge_by(self._ask) if judged else nullcontext():
             training_flow(run.read_config()["algo"]["name"]).fn(run_dir=str(run.path))
 
     def _listen(self, kind: str, facts: dict[str, Any]) -> None:
@@ -93,11 +93,11 @@ def _wait_until_free(run: RunDirectory) -> None:
 
 def _measure_vectorization(run: RunDirectory) -> None:
     """Test vectorized code of the run's environment in this process, so that its trainers inherit the result."""
-    from rlcore.envs.vector.native import worth_it  # `load` has imported it before the fork
+    from rlcore.envs.vector.native import is_faster  # `load` has imported it before the fork
 
     env = config_of(run).env
     if env.vectorization == "auto":
-        worth_it(env, env.num_envs)
+        is_faster(env, env.num_envs)
 
 
 def load() -> None:
@@ -107,8 +107,8 @@ def load() -> None:
 
         import flows.stages.collect  # noqa: F401 - a stage is imported by name, this one in the trainer
         import rlcore.envs.make  # functions of `flows.runs.check` import these modules, which takes time
-        import rlcore.envs.vector.native
-        import rlcore.judge.policy
+        import rlcore.envs.vector.native  # measured once by the worker, and inherited by trainers
+        import rlcore.evaluation.policy
         import rlcore.train.fabric  # noqa: F401
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from flows.compare import statistics
 from flows.runs.milestones import is_over
-from flows.sweeps.pace import Pace
+from flows.sweeps.pace import TrialIntervals
 from flows.sweeps.plan import SweepConfig, merge
 from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import learning_half
@@ -68,7 +68,7 @@ class TrialRun:
         """Mean greedy returns of the evaluations during training, in order."""
         return [score for _, score in self.evaluations]
 
-    def value(self, config: SweepConfig, pace: Pace) -> float:
+    def value(self, config: SweepConfig, pace: TrialIntervals) -> float:
         """Return the value of the run according to `sweep.objective`; raise RunError if it has no evaluation."""
         if config.objective == "final":
             final = history(self.run.events).last("evaluation", final=True)
@@ -80,7 +80,7 @@ class TrialRun:
         return fmean(scores)
 
 
-def otherwise(run: RunDirectory, config: RunConfig, judged: bool = False) -> tuple[str, Any, Any] | None:
+def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False) -> tuple[str, Any, Any] | None:
     """Return the first key in which an existing run differs from a config, as (key, value of the run, value of config).
 
     Only keys that affect learning are compared; with `judged`, also the keys of `evaluation` and `early_stop`. Returns
@@ -107,13 +107,13 @@ def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: st
     return found
 
 
-def lean(base: Sequence[str], config: SweepConfig) -> list[str]:
+def trial_overrides(base: Sequence[str], config: SweepConfig) -> list[str]:
     """Return the overrides of a trial's runs: faster defaults, and no registration of models before confirmation."""
     defaults = [line for line in LEAN if not (config.objective == "final" and line.startswith("algo.run_test"))]
     return merge(merge(defaults, base), ["model_manager.disabled=true"])
 
 
-def read_reports(runs: Sequence[TrialRun], pace: Pace) -> Iterator[tuple[int, float]]:
+def read_reports(runs: Sequence[TrialRun], pace: TrialIntervals) -> Iterator[tuple[int, float]]:
     """Yield (policy steps, mean return) of the evaluations at which a pruner may end a trial, over all of its runs.
 
     The last evaluation of a completed run is not included, because pruning could no longer save policy steps.

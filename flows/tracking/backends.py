@@ -12,17 +12,17 @@ from collections.abc import Callable
 from flows.process.locks import hold
 from flows.settings import configure_environment
 from flows.tracking import mlflow_run
-from flows.tracking.news import News
-from flows.tracking.tensorboard_csv import bring_csv, bring_tensorboard
+from flows.tracking.news import NewEvents
+from flows.tracking.tensorboard_csv import write_csv, write_tensorboard
 from rlcore.store.directory import RunDirectory
 
-Backend = Callable[[RunDirectory, News], object]
-BACKENDS: dict[str, Backend] = {"tensorboard": bring_tensorboard, "csv": bring_csv}
+Backend = Callable[[RunDirectory, NewEvents], object]
+BACKENDS: dict[str, Backend] = {"tensorboard": write_tensorboard, "csv": write_csv}
 
-_READ: dict[tuple[str, str], News] = {}  # runs that this process has brought up to date
+_READ: dict[tuple[str, str], NewEvents] = {}  # runs that this process has brought up to date
 
 
-def bring(run: RunDirectory) -> str:
+def update_backends(run: RunDirectory) -> str:
     """Bring every backend of a run up to date: the one `metric.logger.name` names, and MLflow, which has every run.
 
     Gives the id of the run in MLflow; raises what `flows.tracking.mlflow_run.bring` does.
@@ -30,11 +30,13 @@ def bring(run: RunDirectory) -> str:
     configure_environment()
     with hold(run.path / ".mlflow" / "lock"):
         key = str(run.path.absolute()), run.read_identity()["run_id"]  # a folder may be given to another run
-        news = (_READ.pop(key, None) or News(run)).look()  # popped: what a failed call missed, a whole one makes good
+        news = (
+            _READ.pop(key, None) or NewEvents(run)
+        ).read()  # popped: what a failed call missed, a whole one makes good
         chosen = BACKENDS.get(run.read_config()["metric"]["logger"]["name"])
         if chosen is not None and news.first is not None:
             chosen(run, news)
-        run_id = mlflow_run.bring(run, news)
+        run_id = mlflow_run.update_mlflow(run, news)
         if news.ended is None:  # one that has ended is seldom asked for again, and its steps are many
             _READ[key] = news
         return run_id

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flows.process.network import is_server, listening
-from flows.process.signals import before_leaving, is_interrupted, time_left
+from flows.process.network import is_server, listen
+from flows.process.signals import is_interrupted, run_before_exit, time_left
 from flows.settings import configure_environment, warm_folder
-from flows.tracking.backends import bring
+from flows.tracking.backends import update_backends
 from flows.tracking.mlflow_store import store_uri
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
@@ -72,7 +72,7 @@ def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
 def _finish_here(run: RunDirectory, timeout: float) -> bool:
     """Bring a run's backends up to date in this process, within so many seconds."""
     brought: list[bool] = []
-    bringing = threading.Thread(target=lambda: brought.append(bring_or_note(run)), name="mirror", daemon=True)
+    bringing = threading.Thread(target=lambda: brought.append(update_or_warn(run)), name="mirror", daemon=True)
     bringing.start()
     bringing.join(timeout)
     if bringing.is_alive():
@@ -80,7 +80,7 @@ def _finish_here(run: RunDirectory, timeout: float) -> bool:
     return brought == [True]
 
 
-@before_leaving
+@run_before_exit
 def settle() -> None:
     """Wait for the mirrors at work, after an interruption shortly, then end them: none outlives its command."""
     deadline = time.monotonic() + time_left(SETTLE_INTERRUPTED if is_interrupted() else SETTLE)
@@ -146,7 +146,7 @@ class Mirror:
 def share_mirror(folder: Path) -> Iterator[None]:
     """Inside the `with`, one process mirrors the runs of all processes for which `folder` is `warm_folder()`."""
     configure_environment()
-    with listening(_address(folder)) as socket_:
+    with listen(_address(folder)) as socket_:
         process = _serving(socket_)
     try:
         yield
@@ -227,7 +227,7 @@ def main(arguments: list[str]) -> int:
     """
     os.nice(10)  # training comes first on a small machine
     if arguments[:1] != ["--on-request"]:
-        return 0 if all([bring_or_note(RunDirectory(argument)) for argument in arguments]) else 1
+        return 0 if all([update_or_warn(RunDirectory(argument)) for argument in arguments]) else 1
     _serve(socket.socket(fileno=int(arguments[1])))
     return 0
 
@@ -245,7 +245,7 @@ def _serve(first: socket.socket) -> None:
             *requests, heard[connection] = (heard[connection] + said).split(b"\n")
             for request in requests:
                 folder = json.loads(request)
-                done = not folder or bring_or_note(RunDirectory(folder))
+                done = not folder or update_or_warn(RunDirectory(folder))
                 with suppress(OSError):  # who asked has ended
                     connection.sendall(DONE if done else FAILED)
             if not said:
@@ -253,13 +253,13 @@ def _serve(first: socket.socket) -> None:
                 connection.close()
 
 
-def bring_or_note(run: RunDirectory) -> bool:
+def update_or_warn(run: RunDirectory) -> bool:
     """Bring a run's backends up to date in this process; False where run.log says why they lack something."""
     reason = ""
     for pause in (0, 1, 3):  # another process may hold SQLite just now
         time.sleep(pause)
         try:
-            bring(run)
+            update_backends(run)
             return True
         except (RunError, UserError, OSError) as error:  # another try would meet the same
             reason = str(error)

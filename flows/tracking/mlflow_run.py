@@ -15,7 +15,7 @@ from flows.settings import artifact_root, own_store
 from flows.tracking.mlflow_points import log_points
 from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store, store_uri, user
 from flows.tracking.mlflow_sweep import PARENT, tags_of_trial
-from flows.tracking.news import News
+from flows.tracking.news import NewEvents
 from flows.tracking.run_list import VIEW, view
 from flows.tracking.tags import PREFIX, prefixed
 from rlcore.config.values import spell
@@ -38,7 +38,7 @@ KIND, TRAINING = "mlflow.experimentKind", "custom_model_development"  # its page
 NOTE = "mlflow.note.content"  # MLflow's name for a run's description
 
 
-def bring(run: RunDirectory, news: News) -> str:
+def update_mlflow(run: RunDirectory, news: NewEvents) -> str:
     """Bring MLflow up to date with a run, whose lock the caller holds; gives the id of the run in MLflow.
 
     A `RunError` where somebody deleted the run or its experiment in MLflow (it is not made again behind their back), or
@@ -111,7 +111,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return params
 
 
-def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any], news: News) -> Run:
+def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any], news: NewEvents) -> Run:
     start = int(news.start["time"] * 1000) if news.start else None
     tags = _tags(run, tree) | tags_of_trial(client, run)
     return client.create_run(experiment_of(client, tree), start_time=start, tags=tags, run_name=run.name)

@@ -15,12 +15,12 @@ from typing import Any
 
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventReader, ending
-from rlcore.store.series import Event, Point, Told, points
+from rlcore.store.series import Event, Point, PointFilter, points
 
 FEW = 500  # events whose points are kept in memory
 
 
-class News:
+class NewEvents:
     """The log of one run, as this process has read it.
 
     Args:
@@ -35,13 +35,13 @@ class News:
         self.ended: Event | None = None  # how training ended, as `rlcore.store.events.ending` says
         self.notes: dict[str, Any] = {}  # what a backend keeps from one time to the next
         self._reader = EventReader(run.events)
-        self._told = Told()
+        self._told = PointFilter()
         self._kept: list[list[Point]] | None = []  # new moments; None: too many
         self._before = copy.deepcopy((self._reader, self._told))  # as they were before the last look
         self._looks = 0
         self._files: dict[Path, tuple[int, int]] = {}
 
-    def look(self) -> News:
+    def read(self) -> NewEvents:
         """Read what has come since the last look."""
         self._before = copy.deepcopy((self._reader, self._told))
         self._looks += 1
@@ -71,9 +71,9 @@ class News:
         """Yield the points of all new moments."""
         return itertools.chain.from_iterable(self.moments())
 
-    def everything(self) -> News:
+    def everything(self) -> NewEvents:
         """The log up to now as a first look shows it."""
-        return self if self.whole else News(self.run).look()
+        return self if self.whole else NewEvents(self.run).read()
 
     def note(self, path: Path) -> None:
         """Note a file as this process has written it."""

@@ -17,7 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from flows.tracking.news import News
+from flows.tracking.news import NewEvents
 from rlcore.store.directory import RunDirectory
 from rlcore.store.series import Point
 
@@ -26,7 +26,7 @@ Row = dict[str, Any]  # metric -> value as text, beside policy_steps
 PIECE = 500  # rows or events that are made at once
 
 
-def bring_csv(run: RunDirectory, news: News) -> Path:
+def write_csv(run: RunDirectory, news: NewEvents) -> Path:
     """Bring metrics.csv up to date: a row a step, ascending, a column per metric, in a cell the last point."""
     path = run.path / "metrics.csv"
     names, tail, size = news.notes.get("csv", ((), {}, 0))  # columns, last row, bytes before it
@@ -103,7 +103,7 @@ def _text(names: Sequence[str], rows: Iterable[Row]) -> bytes:
     return text.getvalue().encode()
 
 
-def bring_tensorboard(run: RunDirectory, news: News) -> Path:
+def write_tensorboard(run: RunDirectory, news: NewEvents) -> Path:
     """Bring the run's TensorBoard file up to date: the points in the log's order; no clock is read."""
     assert news.first is not None
     start = news.first["time"]

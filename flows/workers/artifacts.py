@@ -15,7 +15,7 @@ from typing import Any
 
 from flows.report.sentences import between
 from flows.report.tables import summary_markdown
-from flows.runs.listeners import listening
+from flows.runs.listeners import subscribe
 from flows.settings import configure_environment
 from rlcore.store.directory import RunDirectory
 
@@ -49,7 +49,7 @@ def show_progress(run: RunDirectory) -> Iterator[None]:
             update.start()
             shown = time.monotonic()
 
-    with listening(listener):
+    with subscribe(listener):
         yield
 
 
@@ -74,7 +74,7 @@ def show_share(key: str, description: str, total: int) -> Iterator[None]:
             done += 1
             _try(prefect.artifacts.update_progress_artifact, artifact, min(100.0, 100.0 * done / total))
 
-    with listening(listener):
+    with subscribe(listener):
         yield
 
 

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flows.config.compose import compose
-from flows.process.leases import alone
+from flows.process.leases import hold_lease
 from flows.process.network import is_server
-from flows.process.parents import WORKER, leaving_with
-from flows.process.signals import TrainingInterrupted, is_interrupted, still_terminable, terminable
+from flows.process.parents import WORKER, exit_with_parent
+from flows.process.signals import TrainingInterrupted, is_interrupted, stay_terminable, terminable
 from flows.report.sentences import describe
 from flows.runs.change import change_run
 from flows.runs.create import new_run
-from flows.runs.listeners import listening
-from flows.runs.milestones import note_broken_off, note_start
+from flows.runs.listeners import subscribe
+from flows.runs.milestones import note_died, note_start
 from flows.runs.trainer import expect_trainer, release_after, resumes
 from flows.settings import WARM, configure_environment, home
 from flows.tracking.mirror import finish_mirror, mirror_in_background
@@ -61,7 +61,7 @@ Log = logging.Logger | LoggingAdapter
 
 
 @contextmanager
-def leading(
+def managed_run(
     algo: str, overrides: list[str], run_dir: str, accelerator: str = "", *, registers: bool = True
 ) -> Iterator[RunDirectory]:
     """Lead the run that a flow's parameters mean: nobody else may, and whatever ends it, its log says how.
@@ -76,9 +76,9 @@ def leading(
     context = FlowRunContext.get()
     flow_run, log = context and context.flow_run, get_run_logger() if on_worker() else None
     with supervise(log) if log else nullcontext():
-        with naming_failures(Path(run_dir).name or f"train {algo}"):
+        with name_failed_run(Path(run_dir).name or f"train {algo}"):
             run = _run_of(algo, overrides, run_dir, flow_run if log else None)
-        with still_terminable(), run.driving(), _alone(run) if flow_run else nullcontext():
+        with stay_terminable(), run.driving(), _alone(run) if flow_run else nullcontext():
             if log and run.events.exists():
                 log.info(f"goes on {resumes(run)}")
             shown = nullcontext()
@@ -94,7 +94,7 @@ def leading(
                 yield run
 
 
-def ending_in_a_sentence(body: Body) -> Body:
+def shorten_failures(body: Body) -> Body:
     """On a worker, let the result of a flow, or the sentence on why there is none, be the message of its last state.
 
     A user's mistake leaves no traceback in the log; of what went wrong in a stage, its task has left one.
@@ -168,7 +168,7 @@ def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | N
 def _alone(run: RunDirectory) -> AbstractContextManager[None]:
     """The place of the one process on any machine that leads a run."""
     refusal = f"leads {run.path}; wait for it or choose another run_dir"
-    return alone(f"run-{run.read_identity()['run_id']}", run.path / ".lease", refusal)
+    return hold_lease(f"run-{run.read_identity()['run_id']}", run.path / ".lease", refusal)
 
 
 def _refuse_passing_folder() -> None:
@@ -197,8 +197,7 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
     begun = time.monotonic()
     # The process that mirrors takes as long to start as a brief training does, which is brought at its end.
     at_once = bool(log or os.environ.get(WARM) or is_server(store_uri(run.read_config())))
-    refusable = not log and not run.card.exists()  # the command removes a run that make-env refuses
-    if at_once and not refusable:
+    if at_once:
         mirror_in_background(run)  # MLflow shows the run from its beginning
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
@@ -206,13 +205,11 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
             mirror_in_background(run)
 
     try:
-        with listening(listener):
+        with subscribe(listener):
             yield
     except BaseException as error:
-        if refusable and flow_run and isinstance(error, UserError) and not run.card.exists():
-            raise
         failed = isinstance(error, Exception) and not is_interrupted()
-        note_broken_off(run, *(("failed", redact(str(error))) if failed else ("interrupted", type(error).__name__)))
+        note_died(run, *(("failed", redact(str(error))) if failed else ("interrupted", type(error).__name__)))
         mirror_in_background(run, every=0.0)
         if log and flow_run and not failed:  # what Prefect writes itself reads like a crash
             log.info(f"interrupted; `prefect flow-run retry {flow_run.id}` goes on {resumes(run)}")
@@ -240,7 +237,7 @@ def call(name: str, *labels: str) -> None:
 
 
 @contextmanager
-def naming_failures(name: str) -> Iterator[None]:
+def name_failed_run(name: str) -> Iterator[None]:
     """Name the flow run of this process if it fails before its run or sweep is known.
 
     The name gets the time and the end of the flow run's id. Without it, Prefect shows two random words.
@@ -293,5 +290,5 @@ def supervise(log: Log) -> Iterator[None]:
             last[0] = now
 
     # A worker that was killed while this process started is above it no more.
-    with leaving_with("prefect", "flows.workers.worker", certain=WORKER in os.environ), listening(listener):
+    with exit_with_parent("prefect", "flows.workers.worker", certain=WORKER in os.environ), subscribe(listener):
         yield

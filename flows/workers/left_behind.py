@@ -27,7 +27,7 @@ from flows.workers.silence import in_states
 CRASHES, WITHIN = 3, timedelta(hours=1)  # so many of a sweep, in this time: after one more somebody is to look at it
 
 
-def find_led_here() -> set[UUID]:
+def find_local_runs() -> set[UUID]:
     """The flow runs that processes of this machine lead, or belong to."""
     found = set()
     for process in psutil.process_iter():
@@ -36,7 +36,7 @@ def find_led_here() -> set[UUID]:
     return found - {UUID(own) for own in [os.environ.get("PREFECT__FLOW_RUN_ID")] if own}
 
 
-async def begin_again(client: PrefectClient, note: str, has: Callable[[UUID], bool]) -> None:
+async def reschedule(client: PrefectClient, note: str, has: Callable[[UUID], bool]) -> None:
     """Give back the flow runs that a worker had taken when it was killed, and that no process has begun.
 
     Args:
@@ -45,14 +45,14 @@ async def begin_again(client: PrefectClient, note: str, has: Callable[[UUID], bo
         has: whether it has one itself just now.
     """
     taken = [run for run in await in_states(client, StateType.PENDING) if run.state and run.state.message == note]
-    there = find_led_here() if taken else set()
+    there = find_local_runs() if taken else set()
     for run in taken:
         if not has(run.id) and run.id not in there:
             again = Scheduled(message="its worker was killed before it began")
             await client.set_flow_run_state(run.id, again, force=True)
 
 
-async def go_on_with_sweeps(client: PrefectClient, since: datetime) -> None:
+async def resume_sweeps(client: PrefectClient, since: datetime) -> None:
     """Schedule the sweeps again that have crashed since then, with their worker say: they lose and repeat nothing.
 
     One that crashes more than CRASHES times WITHIN an hour stays crashed.

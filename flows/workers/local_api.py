@@ -30,7 +30,7 @@ from pathlib import Path
 from flows.process.locks import hold
 from flows.process.network import is_outage
 from flows.process.signals import interrupt, time_left
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.settings import configure_environment, state_folder
 from flows.workers.prefect_app import LOGIN, protected_api
 from flows.workers.servers import START_TIMEOUT, databases_without_server
@@ -53,7 +53,7 @@ def prefect_api() -> Iterator[str]:
     A UserError says that the servers of `make up` have the databases, a RunError that it did not start.
     """
     configure_environment()
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_HOME, temporary_settings
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     standing = PREFECT_API_URL.value()
     if standing:
@@ -62,9 +62,7 @@ def prefect_api() -> Iterator[str]:
         return
     with databases_without_server(), _own_server() as api:
         _hand_over()  # to a server that this process asked before
-        # Prefect read its home when it was imported, perhaps for a training in another home.
-        home = os.environ["PREFECT_HOME"]
-        with temporary_settings({PREFECT_API_URL: api.url, PREFECT_API_AUTH_STRING: api.login, PREFECT_HOME: home}):
+        with temporary_settings({PREFECT_API_URL: api.url, PREFECT_API_AUTH_STRING: api.login}):
             try:
                 with _faults_in_a_sentence():
                     yield api.url
@@ -162,10 +160,10 @@ class _Api:
                     return
                 self._close()
                 died = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-                tell("stage", {"doing": f"Prefect's API {died}; it is started again"})
+                emit("stage", {"doing": f"Prefect's API {died}; it is started again"})
                 self._process = self._start()
             if not self.ready() and not self._ending:
-                tell("stage", {"doing": f"Prefect's API did not start again; its output is in {_log()}"})
+                emit("stage", {"doing": f"Prefect's API did not start again; its output is in {_log()}"})
                 interrupt()
                 return
 

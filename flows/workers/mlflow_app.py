@@ -43,7 +43,7 @@ def create_app(login: str = "") -> Any:
 
     user, password = os.environ.get("MLFLOW_TRACKING_USERNAME", USER), os.environ.get("MLFLOW_TRACKING_PASSWORD")
     login = login or (f"{user}:{password}" if password else own_login())
-    return guard(opening_on_runs(app), login, is_health("/health"), HINT)
+    return guard(redirect_to_runs(app), login, is_health("/health"), HINT)
 
 
 def cross_site_settings(port: int) -> dict[str, str]:
@@ -58,7 +58,7 @@ def cross_site_settings(port: int) -> dict[str, str]:
     }
 
 
-def opening_on_runs(app: Any) -> Any:
+def redirect_to_runs(app: Any) -> Any:
     """An ASGI application whose page, `/` without a query, first tells a new browser to show runs and models."""
 
     async def first(scope: Any, receive: Any, send: Any) -> None:

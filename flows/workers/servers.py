@@ -141,7 +141,7 @@ def running() -> dict[str, int]:
     return found
 
 
-def forget_ended() -> None:
+def remove_stopped() -> None:
     """Take away the notes of servers that have ended."""
     for path in folder().glob("*.pid"):
         if path.stem not in running():
@@ -205,7 +205,7 @@ def end(names: tuple[str, ...], number: int) -> None:
     _signal([pid for name, pid in running().items() if name.startswith(names)], number, STOP_TIMEOUT)
 
 
-def end_what_is_left(name: str = "") -> None:
+def stop_leftovers(name: str = "") -> None:
     """Kill what carries the mark of one server, or of any, and wait until it is gone."""
     _signal([pid for pid, kind in find_marked() if name in ("", kind)], signal.SIGKILL, 5.0)
 

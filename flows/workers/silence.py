@@ -24,7 +24,7 @@ LIMIT_TAKEN = 300  # seconds for one that a worker has taken to begin: it may ha
 GAP = 75.0  # seconds between two looks: after more, the server (or who looks) was away in between
 
 
-class Sign(NamedTuple):
+class Heartbeat(NamedTuple):
     """The last sign of life of a flow run.
 
     Attributes:
@@ -36,14 +36,14 @@ class Sign(NamedTuple):
     limit: float = LIMIT
 
 
-class Silence:
+class HeartbeatMonitor:
     """Time for which each flow run has given no sign of life, of that in which somebody listened."""
 
     def __init__(self) -> None:
         self._looked = float("-inf")
         self._heard: dict[UUID, tuple[datetime, float]] = {}
 
-    def too_long(self, signs: Mapping[UUID, Sign], now: float) -> list[UUID]:
+    def too_long(self, signs: Mapping[UUID, Heartbeat], now: float) -> list[UUID]:
         """The flow runs that are silent for longer than their limit, by their last signs of life as seen just now."""
         known = self._heard if now - self._looked <= GAP else {}
         self._looked = now
@@ -54,7 +54,7 @@ class Silence:
         return [run for run, (_, since) in self._heard.items() if now - since > signs[run].limit]
 
 
-async def last_signs(client: PrefectClient) -> dict[UUID, Sign]:
+async def last_heartbeats(client: PrefectClient) -> dict[UUID, Heartbeat]:
     """The last sign of each flow run that runs, is about to, or is being cancelled.
 
     One that runs and never gave a heartbeat is left out; the others have given a sign when they came to their state.
@@ -64,13 +64,13 @@ async def last_signs(client: PrefectClient) -> dict[UUID, Sign]:
         assert run.state is not None
         if run.state.type == StateType.PENDING:
             if run.work_pool_name in POOLS:  # in a pool of somebody's own an image may have to be pulled
-                signs[run.id] = Sign(run.state.timestamp, LIMIT_TAKEN)
+                signs[run.id] = Heartbeat(run.state.timestamp, LIMIT_TAKEN)
             continue
         given = await _heartbeat(client, run)
         if run.state.type == StateType.CANCELLING:
-            signs[run.id] = Sign(max(filter(None, (given, run.state.timestamp))))
+            signs[run.id] = Heartbeat(max(filter(None, (given, run.state.timestamp))))
         elif given:
-            signs[run.id] = Sign(given)
+            signs[run.id] = Heartbeat(given)
     return signs
 
 

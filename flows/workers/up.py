@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 
 from flows.config.search_path import BUILT_IN, config_folders
-from flows.process.exits import run_and_tell
+from flows.process.exits import run_command
 from flows.process.locks import hold
-from flows.report.command_lines import bin_folder, going_on_command
+from flows.report.command_lines import bin_folder, continue_command
 from flows.runs.milestones import is_over
 from flows.runs.trainer import resumes
 from flows.settings import (
@@ -103,12 +103,12 @@ def down() -> None:
         servers.end(("prefect", "mlflow"), signal.SIGTERM)
         names = [*NAMES, DATABASE] if "postgres" in servers.running() else NAMES
         servers.end(("postgres",), signal.SIGINT)  # at SIGTERM it would wait for sweeps that still have it open
-        servers.end_what_is_left()
-        servers.forget_ended()
+        servers.stop_leftovers()
+        servers.remove_stopped()
         write_dotenv({})
         for run in trained:
             if not run.is_taken() and not is_over(run):
-                command = going_on_command(run.path, run.read_config().get("plugins"))
+                command = continue_command(run.path, run.read_config().get("plugins"))
                 print_safely(f"interrupted: `{command}` goes on {resumes(run)}")
         print_safely("everything that `make up` started has ended; in a terminal that loaded .env:")
         print_safely(f"  unset {' '.join(names)}")
@@ -241,7 +241,7 @@ def _check_ports(names: tuple[str, ...] = PUBLIC) -> None:
         key = PORTS[name][0]
         port, had = _port(name), servers.port_of(name)
         if had is None:
-            servers.end_what_is_left(name)
+            servers.stop_leftovers(name)
             if why := servers.why_occupied(port):
                 raise UserError(f"{key}={port}: {why}; set {key} to a free port, here or in .env")
         elif had != port:
@@ -320,7 +320,7 @@ def main(arguments: list[str]) -> int:
         commands[word](*more)
         return 0
 
-    return run_and_tell(run)
+    return run_command(run)
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ from prefect.states import Failed, Pending  # noqa: E402
 from prefect.utilities.engine import propose_state  # noqa: E402
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult  # noqa: E402
 
-from flows.workers.left_behind import begin_again, find_led_here, go_on_with_sweeps  # noqa: E402
-from flows.workers.silence import Silence, ending, last_signs  # noqa: E402
+from flows.workers.left_behind import find_local_runs, reschedule, resume_sweeps  # noqa: E402
+from flows.workers.silence import HeartbeatMonitor, ending, last_heartbeats  # noqa: E402
 from flows.workers.trusted import refusal  # noqa: E402
 
 _look = FlowRunCancellingObserver._check_for_cancelled_flow_runs
@@ -79,7 +79,7 @@ class ShepherdWorker(ProcessWorker):
         self._note = f"taken by worker {name} of pool {pool} on {socket.gethostname()}"
         self._begun: set[UUID] = set()
         self._running: set[UUID] = set()  # those of them that take a place
-        self._silence = Silence()
+        self._silence = HeartbeatMonitor()
 
     @classmethod
     def __dispatch_key__(cls) -> str:
@@ -133,7 +133,7 @@ class ShepherdWorker(ProcessWorker):
     async def _submit_scheduled_flow_runs(self, flow_run_response: list[WorkerFlowRunResponse]) -> list[FlowRun]:
         """Start no more than there are places for; a retry waits until its earlier attempt has ended here."""
         has = self._begun | self._submitting_flow_run_ids
-        has |= find_led_here() if any(response.flow_run.run_count for response in flow_run_response) else set()
+        has |= find_local_runs() if any(response.flow_run.run_count for response in flow_run_response) else set()
         flow_run_response = [one for one in flow_run_response if one.flow_run.id not in has]
         if self._places is not None:
             taken = self._running | self._submitting_flow_run_ids
@@ -163,13 +163,13 @@ class ShepherdWorker(ProcessWorker):
         """Tell the server that this worker lives, and look after flow runs that nobody leads any more."""
         with survive_outages():
             await super().sync_with_backend()
-            await begin_again(self.client, self._note, self._has)
+            await reschedule(self.client, self._note, self._has)
             if self._since is None:
                 return
-            for silent in self._silence.too_long(await last_signs(self.client), time.monotonic()):
+            for silent in self._silence.too_long(await last_heartbeats(self.client), time.monotonic()):
                 with suppress(ObjectNotFound):  # somebody has deleted it
                     await self.client.set_flow_run_state(silent, await ending(self.client, silent))
-            await go_on_with_sweeps(self.client, self._since)
+            await resume_sweeps(self.client, self._since)
 
 
 def main(arguments: list[str]) -> None:

@@ -29,7 +29,7 @@ class DreamerConfig(ReplayConfig):
 
     kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
     obeys_masks_with: ClassVar[str] = f"algo.actor.cls={MASKED}"
-    registers: ClassVar[Mapping[str, str]] = WORLD_PARTS
+    exported_components: ClassVar[Mapping[str, str]] = WORLD_PARTS
     side: ClassVar[int | None] = 64  # image side in pixels that the convolutions accept; None: any power of two
     continuous: ClassVar[tuple[str, ...]] = ("trunc_normal", "tanh_normal", "normal")  # allowed; the first is `auto`
 

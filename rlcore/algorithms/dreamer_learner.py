@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore import protocols, streams
-from rlcore.algorithms.memory import make_memory
+from rlcore.algorithms.replay import make_replay
 from rlcore.config.groups import BufferConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Episodes, Sequences
@@ -30,13 +30,13 @@ from rlcore.nn.explorer import Explorer
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.rssm import Latent, ModelState
 from rlcore.nn.world_agent import WorldAgent
-from rlcore.nn.world_model import Distance, Number, WorldModel
+from rlcore.nn.world_model import Distance, ScalarHead, WorldModel
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
 from rlcore.spec import EnvSpec
-from rlcore.types import Batch, Context, Metrics, Plan, Steps
+from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
 
 
 class Segment(NamedTuple):
@@ -49,7 +49,7 @@ class Segment(NamedTuple):
     terminated: Tensor
 
 
-def segment_of(steps: Steps, actor: LatentActor) -> Segment:
+def segment_of(steps: Trajectory, actor: LatentActor) -> Segment:
     """Convert rows [L, N] of the replay buffer to the input of the world model."""
     before, is_first = open_at_first_row(actor.flat(steps.action), steps.is_first)
     return Segment(steps.obs, before, is_first, steps.reward, steps.terminated)
@@ -82,8 +82,8 @@ class DreamerAgent(WorldAgent):
         distribution: str,
         rng: torch.Generator,
         latent: Latent,
-        reward: Number,
-        value: Number | None = None,
+        reward: ScalarHead,
+        value: ScalarHead | None = None,
         scales: tuple[float | None, float | None] = (1.0, 1.0),
     ) -> None:
         images, vectors = config.cnn_keys, config.mlp_keys
@@ -120,8 +120,8 @@ class DreamerLearner(protocols.Learner):
         self.agent: WorldAgent = agent_class(config, context.spec, context.config.distribution.type, rng)
         world, actor, self.number = self.agent.world, self.agent.actor, self.agent.number
         self.critic = Dense(world.feat_size, config.critic.layers, rng, self.number.outputs, scale)
-        self.target_critic = None if config.critic.target_tau(0) is None else Target(self.critic, context)
-        targets = [] if self.target_critic is None else [self.target_critic]
+        self.target = None if config.critic.target_tau(0) is None else Target(self.critic, context)
+        targets = [] if self.target is None else [self.target]
         slow = [target.module for target in targets]
         self.explorer: Explorer | None = None
         if config.actor.explores:
@@ -132,7 +132,9 @@ class DreamerLearner(protocols.Learner):
         self.critic_optimizer = self._optimizer(self.critic, self.critic_objective, config.critic, context, slow)
         optimizers = [self.world_optimizer, self.actor_optimizer, self.critic_optimizer]
         self.step = Step(self.gradient_step, optimizers, targets, context, modules)
-        self.passed_on = tuple(name for name in ("agent", "critic", "target_critic", "moments") if name in self.parts())
+        self.transferable_components = tuple(
+            name for name in ("agent", "critic", "target_critic", "moments") if name in self.components()
+        )
 
     def _optimizer(self, module: Any, loss: Any, config: Any, context: Context, uses: Any = ()) -> Optimizer:
         rule = self.rule(config.optimizer)
@@ -144,15 +146,15 @@ class DreamerLearner(protocols.Learner):
         return settings
 
     @property
-    def player(self) -> Any:
+    def behavior_policy(self) -> Any:
         """Behavior policy: the agent, with exploration noise if the config has any."""
         return self.explorer or self.agent
 
     @property
-    def slow(self) -> Any:
+    def target_critic(self) -> Any:
         """Module of the target critic."""
-        assert self.target_critic is not None
-        return self.target_critic.module
+        assert self.target is not None
+        return self.target.module
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Take one gradient step of world model, actor and critic on sequences [L, N]; return the logged means."""
@@ -168,8 +170,8 @@ class DreamerLearner(protocols.Learner):
 
     def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> Metrics:
         """Update target critic and world model, then actor and critic on trajectories imagined from the states."""
-        if self.target_critic is not None:
-            self.target_critic.follow(self.critic_optimizer, tau)
+        if self.target is not None:
+            self.target.update(self.critic_optimizer, tau)
         model = self.world_optimizer.minimize(batch, rng)
         actor = self.actor_optimizer.minimize(ModelState(**model.aux), batch.terminated, rng)
         critic = self.critic_optimizer.minimize(actor.aux)
@@ -189,7 +191,7 @@ class DreamerLearner(protocols.Learner):
         """
         world = self.agent.world
         noise = world.rssm.noise(rng, *batch.reward.shape)
-        seen = world.encoder.see(batch.obs, 2)
+        seen = world.encoder.preprocess(batch.obs, 2)
         state, prior, posterior = world.observe(seen, batch.before, batch.is_first, noise)
         observation = world.decoder.loss(world.decoder(state.feat), seen, 2, distance)
         return state, prior, posterior, observation, world.reward_loss(state.feat, batch.reward)
@@ -230,20 +232,26 @@ class DreamerLearner(protocols.Learner):
         loss = (weight * self.number.loss(self.critic(imagined["feat"]), returns)).flatten()
         return reduce_loss(loss, torch.ones_like(loss), Loss__value_loss=loss)
 
-    def parts(self) -> dict[str, protocols.Part]:
+    def components(self) -> dict[str, protocols.Stateful]:
         """Return the stateful components: agent, critics, noise stream, step, optimizers, amount of exploration."""
-        names = ("agent", "critic", "target_critic", "noise", "step")
-        found = {
-            name: getattr(self, name) for name in (*names, "world_optimizer", "actor_optimizer", "critic_optimizer")
+        found: dict[str, Any] = {
+            "agent": self.agent,
+            "critic": self.critic,
+            "target_critic": self.target,
+            "noise": self.noise,
+            "step": self.step,
+            "world_optimizer": self.world_optimizer,
+            "actor_optimizer": self.actor_optimizer,
+            "critic_optimizer": self.critic_optimizer,
         }
         if self.explorer is not None:
             found["exploration"] = self.explorer.amount
         return {name: part for name, part in found.items() if part is not None}
 
 
-def memory_and_plan(context: Context) -> tuple[Replay, Plan]:
+def memory_and_plan(context: Context) -> tuple[Replay, TrainingSchedule]:
     """Build the replay buffer of sequences, and the training schedule."""
     length = context.config.algo.per_rank_sequence_length
     buffer: BufferConfig = context.config.buffer
     sampler = Episodes(length, buffer.prioritize_ends) if buffer.type == "episode" else Sequences(length)
-    return make_memory(context, sampler, rows=length)
+    return make_replay(context, sampler, rows=length)

@@ -68,7 +68,7 @@ class ReplayConfig(AlgorithmConfig):
         """Keys that make the run depend on its length: with `train_every`, the last update ends at the budget."""
         return ("train_every",) if self.train_every is not None else ()
 
-    def quiet_steps(self, width: int, rows: int = 0) -> int:
+    def learning_starts_steps(self, width: int, rows: int = 0) -> int:
         """Return the number of policy steps for which no gradient steps are due.
 
         These are all steps before the last iteration with random actions, and all steps before every environment has

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from rlcore import protocols, streams
 from rlcore.data.reward_scale import RewardScaler
-from rlcore.data.steps import Outcomes
+from rlcore.data.steps import TransitionTargets
 from rlcore.functional.returns import advantages
 from rlcore.functional.stats import mean_metrics
 from rlcore.nn.actor_critic import ActorCritic
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
-from rlcore.types import Context, Metrics, Steps
+from rlcore.types import Context, Metrics, Trajectory
 
 
 class OnPolicyLearner(protocols.Learner):
@@ -50,7 +50,7 @@ class OnPolicyLearner(protocols.Learner):
         raise NotImplementedError
 
     @torch.no_grad()
-    def advantage(self, steps: Steps, step: Outcomes, last: Any) -> Tensor:
+    def advantage(self, steps: Trajectory, step: TransitionTargets, last: Any) -> Tensor:
         """Compute the advantages of a rollout from the values predicted during collection.
 
         Args:
@@ -71,7 +71,7 @@ class OnPolicyLearner(protocols.Learner):
         shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
         return mean_metrics(logged, self.ranks) | shown | {"Info/learning_rate": coefs["lr"]}
 
-    def parts(self) -> dict[str, protocols.Part]:
+    def components(self) -> dict[str, protocols.Stateful]:
         """Return the stateful components: agent, optimizer, step, and running statistics of rewards."""
         names = ("agent", "optimizer", "step", "reward_scaler")
         return {name: getattr(self, name) for name in names}

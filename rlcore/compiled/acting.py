@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.compiled import machine_code
-from rlcore.compiled.held import Held, Reading, inputs_of
-from rlcore.door import Compiler
+from rlcore.compiled.captured import CapturedTensors, Reading, inputs_of
+from rlcore.compiler import Compiler
 from rlcore.functional.noise import Drawn, Noise, Recorder
 from rlcore.functional.tree import fit, leaves, rebuild
 from rlcore.protocols import Agent
@@ -70,7 +70,7 @@ class CompiledActing:
             agent.act(carry, obs, first, recorder, False)
         self.draws = tuple(recorder.draws)
         self._names: list[str] = []
-        self._places = Held([agent])
+        self._places = CapturedTensors([agent])
         self._held, self._addresses = self._places.tensors(), self._places.addresses()
         self._noise: Iterator[Sequence[Tensor]] = iter(())
         given = [getattr(recorder, kind)(*shape) for kind, shape in self.draws]

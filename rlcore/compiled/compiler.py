@@ -27,7 +27,7 @@ from torch import Tensor
 
 from rlcore.compiled import one_unit
 from rlcore.compiled.toolchain import PLAIN_PATH, find_compiler
-from rlcore.errors import NotBuilt
+from rlcore.errors import CompilationError
 from rlcore.system.devices import cores
 from rlcore.system.lifeline import import_path
 
@@ -49,7 +49,7 @@ def switches() -> list[Any]:
 
 
 def compile_programs(work: Path, programs: Sequence[tuple[GraphModule, Sequence[Tensor]]]) -> list[bytes]:
-    """The packages of traced functions with their examples, made in an empty folder; a NotBuilt if that fails."""
+    """Return the packages of traced functions, compiled with examples in an empty folder; raises CompilationError."""
     if PLAIN_PATH.fullmatch(str(work)) is None:  # torch hands paths to the compiler unquoted
         with tempfile.TemporaryDirectory(dir="/tmp") as elsewhere:
             return compile_programs(Path(elsewhere), programs)
@@ -97,7 +97,7 @@ def _generate(work: Path, places: Sequence[Path], as_one: bool) -> None:
         lines = said.splitlines() or [f"exit code {code}"]
         log.error("the process that compiles said:\n%s", "\n".join(lines))
         reason = next((line for line in lines if "error:" in line or ERROR.match(line)), lines[-1])
-        raise NotBuilt(f"it could not be compiled ({reason.strip()[:300]}); check the C++ compiler")
+        raise CompilationError(f"it could not be compiled ({reason.strip()[:300]}); check the C++ compiler")
 
 
 def _run(work: Path, words: Sequence[str], folder: Path | None = None) -> tuple[int, str]:
@@ -115,7 +115,7 @@ def _run(work: Path, words: Sequence[str], folder: Path | None = None) -> tuple[
         try:
             code = child.wait(BUILD_LIMIT)
         except subprocess.TimeoutExpired:
-            raise NotBuilt(f"the C++ compiler gave nothing for {BUILD_LIMIT:.0f} s") from None
+            raise CompilationError(f"the C++ compiler gave nothing for {BUILD_LIMIT:.0f} s") from None
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # the shell's cat, and compilers that a dead child has left

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rlcore.compiled import machine_code
+from rlcore.compiled.captured import CapturedTensors, layout
 from rlcore.compiled.fused_scan import fusing
-from rlcore.compiled.held import Held, layout
 from rlcore.compiled.whole_step import StepFunction, StepTensors
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import leaves, rebuild
@@ -36,7 +36,7 @@ class RecordedStep:
         held: what else it reads: buffers, and modules that it does not train.
     """
 
-    def __init__(self, function: StepFunction, changed: StepTensors, held: Held) -> None:
+    def __init__(self, function: StepFunction, changed: StepTensors, held: CapturedTensors) -> None:
         self.function, self._changed, self._held = function, changed, held
         self._recorded: Recorded | None = None
         self._draws: list[Draw] = []

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from rlcore.compiled.loop_step import Flat, choose, go_back, precision_now, split, spread, trace_step
-from rlcore.compiled.package import kernels_folder
+from rlcore.compiled.package import cache_folder
 
 Kernels = Callable[..., Sequence[Tensor]]
 
@@ -217,7 +217,7 @@ def fuse(graph: Any, example: Sequence[Tensor]) -> Kernels:
     """
     if any(isinstance(value, nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
         raise RuntimeError("a step of a loop over time reads parameters that are not handed to it (scan's `params`)")
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernels_folder()))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "kernels"))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         # Torch's compiler, which takes seconds to import.

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.func import grad_and_value
 
 from rlcore.compiled import machine_code
-from rlcore.compiled.held import Held, Reading, inputs_of, layout
-from rlcore.door import Compiler
+from rlcore.compiled.captured import CapturedTensors, Reading, inputs_of, layout
+from rlcore.compiler import Compiler
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import rebuild
 
@@ -30,7 +30,7 @@ class ParameterVector(Protocol):
         ...
 
 
-class Made(NamedTuple):
+class GradientOutput(NamedTuple):
     """Gradient [P] of a loss, its samples' weight [], its means and what it found for later losses."""
 
     gradient: Tensor
@@ -60,7 +60,7 @@ class CompiledGradient:
     ) -> None:
         self.loss, self.modules, self.parameters, self.autocast = loss, [*modules], parameters, autocast
         # All that the loss may read beside what is trained: other modules, frozen parameters, buffers.
-        self._held = Held(self.modules, parameters.tensors)
+        self._held = CapturedTensors(self.modules, parameters.tensors)
         self._compiler = compiler
         self._decides = compiler.facts(loss) | {"modules": [*map(repr, self.modules)]}
         self._function: Callable[[list[Tensor]], list[Tensor]] | None = None
@@ -73,7 +73,7 @@ class CompiledGradient:
         """True once there is a function."""
         return self._function is not None
 
-    def __call__(self, inputs: Sequence[Any]) -> Made:
+    def __call__(self, inputs: Sequence[Any]) -> GradientOutput:
         """Compute it for these inputs of the loss; `build` comes first."""
         noise = next((each for each in inputs if isinstance(each, Noise)), None)
         given = self._gather(inputs, noise)
@@ -81,7 +81,9 @@ class CompiledGradient:
         assert self._function is not None
         gradient, weight, *found = self._function(given)
         (means, kept, replaced), left = self._names, iter(found)
-        made = Made(gradient, weight, {name: next(left) for name in means}, {name: next(left) for name in kept})
+        made = GradientOutput(
+            gradient, weight, {name: next(left) for name in means}, {name: next(left) for name in kept}
+        )
         self._held.replace({index: next(left) for index in replaced})
         return made
 

@@ -22,9 +22,9 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rlcore.compiled import scan
-from rlcore.compiled.package import Compiled, Traced, build, cache_folder, constants, find, load, machine, shape
+from rlcore.compiled.package import Compiled, TracedFunction, build, cache_folder, constants, find, load, machine, shape
 from rlcore.compiled.thin_products import turn_thin_products
-from rlcore.errors import NotBuilt, RunError, UserError, first_line
+from rlcore.errors import CompilationError, RunError, UserError, first_line
 from rlcore.system.training_clock import not_training
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]
         warnings.simplefilter("ignore")
         # Where none stands, each operation's result is noted in a mode of its own: a third of the time.
         one_mode = tracing(TracingContext(FakeTensorMode()))
-        with one_mode, scan.tracing(by_shapes=False), suppress(scan.Met):
+        with one_mode, scan.tracing(by_shapes=False), suppress(scan.DataDependentScan):
             return turn_thin_products(make_fx(function)(*example))
         # By shapes alone, which is how a scan is traced. Not for all: code that keeps a constant which it has made
         # would keep one without numbers.
@@ -64,13 +64,13 @@ def make_once(
         function: of tensors; nothing else that it reads may change.
         example: its inputs: only tensors of these shapes, types and contiguous layout may be handed in.
         facts: all beside the code of this program and of plugins that decides what tracing finds.
-        memory: as `Traced` has it.
+        memory: as `TracedFunction` has it.
 
     Returns:
         The machine code, and what `facts.notes()` gave after the function was traced.
 
     Raises:
-        NotBuilt: there is no machine code of it, or none that computes what it does.
+        CompilationError: there is no machine code of it, or none that computes what it does.
         ValueError: the function holds a tensor of `facts.plain`.
     """
     example = _distinct(example)
@@ -83,7 +83,7 @@ def make_once(
         return known
     graph = trace(function, example)
     if any(isinstance(value, torch.nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
-        raise NotBuilt(
+        raise CompilationError(
             f"{what} reads parameters that are none of its inputs; name their module in the optimizer's `uses`"
         )
     held = {id(value) for value in constants(graph).values()}
@@ -91,7 +91,7 @@ def make_once(
         raise ValueError(
             f"{what} reads the tensor {attribute!r}, which is no buffer: self.register_buffer makes it one"
         )
-    traced = Traced(what, graph, example, names[1 if held else 0] if names else None, facts.notes(), memory)
+    traced = TracedFunction(what, graph, example, names[1 if held else 0] if names else None, facts.notes(), memory)
     if _waiting is None:
         if (refused := _refused.pop(traced.key, None) if _refused else None) is not None:
             raise refused
@@ -106,8 +106,8 @@ def _distinct(example: Sequence[Tensor]) -> list[Tensor]:
     return [value.clone() if id(value) in seen else (seen.add(id(value)) or value) for value in example]
 
 
-_waiting: list[Traced] | None = None  # in a rehearsal: what was asked for and is not there yet
-_refused: dict[str, NotBuilt] = {}  # of the last rehearsal, by key: what it could not build
+_waiting: list[TracedFunction] | None = None  # in a rehearsal: what was asked for and is not there yet
+_refused: dict[str, CompilationError] = {}  # of the last rehearsal, by key: what it could not build
 
 
 @contextmanager
@@ -126,13 +126,13 @@ def side_by_side() -> Iterator[None]:
         _waiting = None
 
 
-def _build_or_refuse(functions: Sequence[Traced]) -> None:
+def _build_or_refuse(functions: Sequence[TracedFunction]) -> None:
     """Build functions together; those that cannot be built are logged, and the others are built without them."""
     if not functions:
         return
     try:
         build(functions)
-    except NotBuilt as error:
+    except CompilationError as error:
         faulty = {error.key} if error.key else {each.key for each in functions}
         if len(faulty) > 1:
             for each in functions:
@@ -163,7 +163,7 @@ def leave_as_written(what: str, began_with: str, began: bool, error: Exception, 
         RunError: If the run `began` with machine code, and there is none now.
         UserError: If the run `began` with machine code, and the function cannot be traced, as under another torch.
     """
-    if isinstance(error, NotBuilt):
+    if isinstance(error, CompilationError):
         if began:
             raise RunError(f"this run began with {began_with}, and {what} cannot be compiled now: {error}") from error
         if not rehearsing():
@@ -178,10 +178,10 @@ def leave_as_written(what: str, began_with: str, began: bool, error: Exception, 
         log.warning("%s runs as it is written, not compiled: %s", what, first_line(error))
 
 
-def _warn(what: str, error: NotBuilt) -> None:
-    if not error.told:
+def _warn(what: str, error: CompilationError) -> None:
+    if not error.logged:
         log.warning("%s is not compiled, training continues with it as it is written: %s", what, error)
-    error.told = True
+    error.logged = True
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import shutil
-import stat
 import tempfile
 import warnings
 import zipfile
@@ -30,7 +29,7 @@ from torch import Tensor
 
 from rlcore.compiled.compiler import compile_programs, switches
 from rlcore.compiled.toolchain import compiler_version, find_compiler
-from rlcore.errors import NotBuilt
+from rlcore.errors import CompilationError
 from rlcore.system.devices import processor
 from rlcore.system.durable import make_directory, sync_directory, write_synced
 
@@ -44,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedFunction:
     """A function as operations on tensors.
 
     Attributes:
@@ -70,7 +69,7 @@ class Traced:
         return content_key(self.graph, self.example)
 
 
-def build(functions: Sequence[Traced]) -> list[Compiled]:
+def build(functions: Sequence[TracedFunction]) -> list[Compiled]:
     """Return machine code for traced functions, from the cache or built now.
 
     Args:
@@ -80,12 +79,11 @@ def build(functions: Sequence[Traced]) -> list[Compiled]:
         For each of them a function: list of inputs -> list of outputs.
 
     Raises:
-        NotBuilt: If the compiler failed, what it made computes something else, or the cache cannot be written.
+        CompilationError: If the compiler failed, what it made computes something else, or the cache cannot be written.
     """
     folder, wanted = cache_folder(), {each.key: each for each in functions}
     try:
-        make_directory(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_directory(folder)
         with ExitStack() as locks:
             for key in sorted(wanted):
                 locks.enter_context(_lock(folder / f"{key}.lock"))
@@ -95,7 +93,7 @@ def build(functions: Sequence[Traced]) -> list[Compiled]:
                 log.info("compiling %s, once for this configuration, into %s", names, folder)
                 packages |= _build(folder, missing)
     except OSError as error:
-        raise NotBuilt(
+        raise CompilationError(
             f"{folder}: compiled functions cannot be kept there ({error.strerror or error}); "
             "name another folder in SHEPHERD_CACHE"
         ) from error
@@ -108,50 +106,8 @@ def build(functions: Sequence[Traced]) -> list[Compiled]:
 
 
 def cache_folder() -> Path:
-    """Return the folder for packages: SHEPHERD_CACHE, else `.shepherd/compiled` in the working directory.
-
-    If another user could write there, return a folder in the home directory instead: a package is code that this
-    process executes.
-    """
-    chosen = Path(os.environ.get("SHEPHERD_CACHE") or Path(".shepherd", "compiled")).absolute()
-    return _own_instead_of(chosen) if _unsafe(chosen) else chosen
-
-
-@functools.cache
-def _own_instead_of(folder: Path) -> Path:
-    own = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "shepherd", "compiled").absolute()
-    log.warning(
-        "%s %s, so no compiled code in it is run; compiled functions are kept in %s. To choose another folder of "
-        "yours, set SHEPHERD_CACHE",
-        folder,
-        _unsafe(folder),
-        own,
-    )
-    return own
-
-
-def kernels_folder() -> Path:
-    """Return the folder for kernels of torch's compiler, in `cache_folder`; only its owner can enter it."""
-    kernels = cache_folder() / "kernels"
-    make_directory(kernels.parent)
-    if _unsafe(kernels):
-        aside = kernels.with_name(f"kernels-unsafe-{os.getpid()}")
-        with suppress(FileNotFoundError):  # another process does the same
-            kernels.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
-    kernels.mkdir(mode=0o700, exist_ok=True)
-    return kernels
-
-
-def _unsafe(file: Path | int) -> str:
-    """Return the reason if another user, except root, could have written a file or folder; "" if none could."""
-    try:
-        status = os.stat(file)
-    except OSError:  # not there yet
-        return ""
-    if status.st_uid not in (os.geteuid(), 0):
-        return "belongs to another user"
-    return "can be written by other users" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
+    """Folder in which packages are kept: SHEPHERD_CACHE, else `.shepherd/compiled` in the working directory."""
+    return Path(os.environ.get("SHEPHERD_CACHE") or Path(".shepherd", "compiled")).absolute()
 
 
 def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
@@ -205,16 +161,12 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def find(folder: Path, key: str, kind: str = "pt2") -> bytes | None:
-    """Return the package, or the note (`json`), that is kept under a key, or None.
-
-    One that is damaged, or that another user could have written, is removed with a warning.
-    """
+    """The package, or the note (`json`), kept under a key, if it is whole; a damaged one is removed, with a warning."""
     for path in sorted(folder.glob(f"{key}.*.{kind}")):
-        with open(path, "rb") as handle:
-            reason, content = _unsafe(handle.fileno()), handle.read()
-        if not reason and path.name == _name(key, content, kind):
+        content = path.read_bytes()
+        if path.name == _name(key, content, kind):
             return content
-        log.warning("%s %s; it is built again", path, reason or "is damaged")
+        log.warning("%s is damaged; it is built again", path)
         path.unlink(missing_ok=True)
     return None
 
@@ -223,7 +175,7 @@ def _name(key: str, content: bytes, kind: str = "pt2") -> str:
     return f"{key}.{hashlib.sha256(content).hexdigest()}.{kind}"
 
 
-def _build(folder: Path, missing: Mapping[str, Traced]) -> dict[str, bytes]:
+def _build(folder: Path, missing: Mapping[str, TracedFunction]) -> dict[str, bytes]:
     for key in missing:  # what a killed process left: we hold the lock
         for leftover in folder.glob(f"{key}.building-*"):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -231,11 +183,11 @@ def _build(folder: Path, missing: Mapping[str, Traced]) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix=f"{first}.building-", dir=folder, ignore_cleanup_errors=True) as name:
         made = compile_programs(Path(name), [(each.graph, each.example) for each in missing.values()])
     packages = dict(zip(missing, made, strict=True))
-    faults = list[NotBuilt]()
+    faults = list[CompilationError]()
     for key, package in packages.items():
         try:
             check(load(package), missing[key])
-        except NotBuilt as fault:
+        except CompilationError as fault:
             fault.key = key
             faults.append(fault)
         else:
@@ -248,13 +200,12 @@ def _build(folder: Path, missing: Mapping[str, Traced]) -> dict[str, bytes]:
 def _write_whole(folder: Path, name: str, content: bytes) -> None:
     temporary = folder / f".{name}.tmp-{os.getpid()}"
     write_synced(temporary, content)
-    temporary.chmod(0o600)  # whatever the umask is: see `find`
     os.replace(temporary, folder / name)
     sync_directory(folder)
 
 
 @torch.no_grad()
-def check(run: Compiled, traced: Traced) -> None:
+def check(run: Compiled, traced: TracedFunction) -> None:
     """Refuse machine code that computes something else than what was traced: compilers have faults.
 
     Where it is off, it is held against other numbers close by. At a kink, as that of a rectifier, rounding alone may
@@ -265,7 +216,7 @@ def check(run: Compiled, traced: Traced) -> None:
         traced: the function.
 
     Raises:
-        NotBuilt: some number is further off than rounding takes it, by the size of the largest of its tensor.
+        CompilationError: some number is further off than rounding takes it, by the size of the largest of its tensor.
     """
     off, rng = list[float](), torch.Generator().manual_seed(0)
     for trial in range(TRIALS):
@@ -273,7 +224,7 @@ def check(run: Compiled, traced: Traced) -> None:
         if (found := _measure(run, traced, example)) is None:
             return
         off.append(found)
-    raise NotBuilt(f"what was compiled is wrong by {min(off):.2g}, a fault of the compiler")
+    raise CompilationError(f"what was compiled is wrong by {min(off):.2g}, a fault of the compiler")
 
 
 def _move(value: Tensor, rng: torch.Generator) -> Tensor:
@@ -283,7 +234,7 @@ def _move(value: Tensor, rng: torch.Generator) -> Tensor:
     return value * (1 + 1e-3 * torch.randn(value.shape, generator=rng, dtype=value.dtype))
 
 
-def _measure(run: Compiled, traced: Traced, example: list[Tensor]) -> float | None:
+def _measure(run: Compiled, traced: TracedFunction, example: list[Tensor]) -> float | None:
     """Error of the machine code on these inputs, where that is more than rounding; else None.
 
     A rule that remembers nothing divides every gradient by its own size, so that one which is zero but for rounding

@@ -18,20 +18,20 @@ from torch.utils._pytree import tree_leaves
 
 from rlcore.compiled import fused_scan
 from rlcore.compiled.loop_step import Flat, choose, go_back, precision_now, split, spread, trace_step
-from rlcore.errors import NotBuilt
+from rlcore.errors import CompilationError
 from rlcore.functional.tree import leaves, map_leaves, rebuild
 
 LoopBody = Callable[[Any, Any, Any], tuple[Any, Any]]
 _tracing: list[bool | None] = [None]  # whether the trace that is being made goes by shapes; None: there is none
 
 
-class Met(Exception):
+class DataDependentScan(Exception):
     """A scan in a trace that does not go by shapes alone."""
 
 
 @contextmanager
 def tracing(by_shapes: bool) -> Iterator[None]:
-    """Within it a scan is one operation; in a trace with numbers, which cannot have it, a `Met`."""
+    """Within it a scan is one operation; in a trace with numbers, which cannot have it, a `DataDependentScan`."""
     before, _tracing[0] = _tracing[0], by_shapes
     try:
         yield
@@ -66,12 +66,12 @@ def scan(step: LoopBody, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, An
         The carry after the last step, and the y of all steps, nested as one of them, [T, ...].
 
     Raises:
-        NotBuilt: In a compiled function, if the step reads a tensor with a gradient that was not handed in.
+        CompilationError: In a compiled function, if the step reads a tensor with a gradient that was not handed in.
     """
     length = len(leaves(xs)[0])
     assert all(len(x) == length for x in leaves(xs)), "xs of several lengths"
     if _tracing[0] is False and length > 1:
-        raise Met
+        raise DataDependentScan
     loop = fused_scan.loop_now() if length > 1 else None
     if length > 1 and (_tracing[0] or loop is not None):
         return _trace(step, carry, xs, params, loop)
@@ -97,7 +97,7 @@ class _Handed(TorchFunctionMode):
         """Call the function, and remember what it returns."""
         for tensor in _tensors((args, kwargs or {})):
             if id(tensor) not in self._known and tensor.requires_grad:
-                raise NotBuilt(
+                raise CompilationError(
                     f"a step of a scan reads a tensor of shape {[*tensor.shape]} that has a gradient and is not handed "
                     "to it: pass it in scan's `params`, for a module as dict(module.named_parameters()), and call the "
                     "module by torch.func.functional_call"

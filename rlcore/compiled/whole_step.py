@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from rlcore.compiled import machine_code
-from rlcore.compiled.held import Held, inputs_of, layout
-from rlcore.door import Compiler
+from rlcore.compiled.captured import CapturedTensors, inputs_of, layout
+from rlcore.compiler import Compiler
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import rebuild
 
@@ -19,7 +19,7 @@ StepFunction = Callable[[Sequence[Any], Any], dict[str, Tensor]]
 
 
 class StepTensors(Protocol):
-    """The tensors that a step changes, and the learning rates that it reads: `rlcore.optim.changed` has them."""
+    """The tensors that a step changes, and the learning rates that it reads: `rlcore.optim.mutable_state` has them."""
 
     def tensors(self) -> list[Tensor]:
         """Every such tensor, learning rates last."""
@@ -46,7 +46,7 @@ class StepTensors(Protocol):
         ...
 
 
-class WholeStep:
+class CompiledStep:
     """A step that compiles whole, for the shapes of the first inputs.
 
     Args:
@@ -62,7 +62,7 @@ class WholeStep:
         self,
         function: StepFunction,
         changed: StepTensors,
-        held: Held,
+        held: CapturedTensors,
         compiler: Compiler,
         decides: dict[str, Any],
         made_of: Sequence[Any],

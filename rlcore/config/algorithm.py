@@ -24,7 +24,7 @@ class AlgorithmConfig:
 
     kinds: ClassVar[frozenset[str]] = VECTORS  # kinds of observation keys that the algorithm reads
     # Parts of the learner that can be registered separately: name in model_manager.models -> key in the state.
-    registers: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    exported_components: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     obeys_masks_with: ClassVar[str] = ""  # setting with which the policy takes only allowed actions, if there is one
 
@@ -76,7 +76,7 @@ class AlgorithmConfig:
                     f"{key} of {spec.id} ({part.describe()}) is read as a vector of {part.size:,} numbers: {IMAGES_ARE}"
                 )
 
-    def quiet_steps(self, width: int, rows: int = 0) -> int:
+    def learning_starts_steps(self, width: int, rows: int = 0) -> int:
         """Return the number of policy steps before the first gradient step.
 
         Args:

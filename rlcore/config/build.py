@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from rlcore.config.schema import REQUIRED, Argument, arguments, default_of, type_name, types_of
 from rlcore.config.values import nearest, spell
-from rlcore.errors import Mistakes, Unset, UserError
+from rlcore.errors import MissingValue, Mistakes, UserError
 from rlcore.system.printable import printable, printable_line
 
 LARGEST = 2**63 - 1  # largest integer that arrays, databases and file formats can store
@@ -48,16 +48,16 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
         with mistakes.catch():
             if name not in values or values[name] is REQUIRED or values[name] == "???":
                 if default_of(field) is REQUIRED:
-                    raise Unset(f"{full_key} is required: {field.metadata.get('help', '')}")
+                    raise MissingValue(f"{full_key} is required: {field.metadata.get('help', '')}")
                 continue
             ready[name] = convert(values[name], hints[name], full_key)
             _within(full_key, ready[name], field, hints[name])
-    mistakes.tell()
+    mistakes.raise_collected()
     config = cls(**ready)
     for field in fields.values():
         with mistakes.catch():
             _refuse_without_effect(config, field, prefix)
-    mistakes.tell()
+    mistakes.raise_collected()
     check = getattr(config, "check", None)
     if check is not None:
         check(prefix)

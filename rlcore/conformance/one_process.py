@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from rlcore.config.groups import RunConfig
 from rlcore.config.values import plain
 from rlcore.conformance.trainings import bits, find_all, fresh, run, train_a_while
-from rlcore.data.arrivals import tensor
-from rlcore.data.history import recalling
+from rlcore.data.history import with_history
+from rlcore.data.staging import tensor
+from rlcore.evaluation.loaded_policy import LoadedPolicy
+from rlcore.evaluation.signature import SAID
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves, name_leaves
-from rlcore.judge.loaded_policy import LoadedPolicy
-from rlcore.judge.signature import SAID
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
-from rlcore.protocols import Part
+from rlcore.protocols import Stateful
 from rlcore.store.checkpoint import nested_state
-from rlcore.train.parts import parameters
+from rlcore.train.components import parameters
 from rlcore.train.training import Training
 from rlcore.types import State
 
@@ -61,7 +61,7 @@ def state_survives_a_checkpoint(config: RunConfig) -> None:
 
 
 def parts_are_complete(config: RunConfig) -> None:
-    """Check that `parts()` contains every module, optimizer, target, noise stream and step with state.
+    """Check that `components()` contains every module, optimizer, target, noise stream and step with state.
 
     What an update changes in them must be restored by the learner's state. Steps and optimizers must also store
     whether they are compiled, because a resumed run must compute in the same way.
@@ -72,15 +72,15 @@ def parts_are_complete(config: RunConfig) -> None:
     state = nested_state.decode(*nested_state.encode(training.learner.state_dict()))
     other = fresh(dataclasses.replace(config, seed=config.seed + 1))
     other.learner.load_state_dict(state)
-    other.learner.publish(other.player)
+    other.learner.sync_weights(other.behavior_policy)
     loaded = _contents(other)
     missing = [name for name, bits in after.items() if bits != before.get(name) and bits != loaded.get(name)]
-    assert not missing, f"an update changes {missing}, which the state of no part in `parts()` contains"
+    assert not missing, f"an update changes {missing}, which the state of no part in `components()` contains"
     for name, step in (find_all(training.learner, Step) | find_all(training.learner, Optimizer)).items():
         began = step._began  # pyright: ignore[reportPrivateUsage] - a resumed run is compiled if this is True
         states = [nested_state.encode(_with(training, step, way)) for way in (True, False)]
         step._began = began  # pyright: ignore[reportPrivateUsage]
-        assert states[0] != states[1], f"{name} is not in `parts()`; a resumed run may not compile it as before"
+        assert states[0] != states[1], f"{name} is not in `components()`; a resumed run may not compile it as before"
 
 
 def _with(training: Training, step: Step | Optimizer, began: bool) -> State:
@@ -92,9 +92,9 @@ def _with(training: Training, step: Step | Optimizer, began: bool) -> State:
 def _contents(training: Training) -> dict[str, Any]:
     """Return the bits of all objects with state in a learner and its player, by place; of modules, of each tensor."""
     found: dict[str, Any] = {}
-    places = find_all(training.learner, Part)
-    if all(part is not training.player for part in places.values()):
-        places |= find_all({"player": training.player}, Part)
+    places = find_all(training.learner, Stateful)
+    if all(part is not training.behavior_policy for part in places.values()):
+        places |= find_all({"player": training.behavior_policy}, Stateful)
     for at, part in places.items():
         if isinstance(part, nn.Module):  # includes buffers that are not persistent
             tensors = [*part.named_parameters(), *part.named_buffers()]
@@ -165,7 +165,7 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
     It takes two steps. Between them the carry is converted to JSON and back, as by the client of a server.
     """
     training = train_a_while(config)
-    agent, spec = recalling(training.learner.agent, training.envs.spec), training.envs.spec
+    agent, spec = with_history(training.learner.agent, training.envs.spec), training.envs.spec
     description = {"algo": plain(config.algo), "distribution": config.distribution.type, "spec": spec.to_json()}
     state = nested_state.decode(*nested_state.encode(training.learner.state_dict()))
     policy = LoadedPolicy(description, state["agent"])
@@ -190,27 +190,27 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
 def a_player_elsewhere_acts_alike(config: RunConfig) -> None:
     """Check that a copy of the player in another process acts like the learner's own after `publish`."""
     training = fresh(config)
-    elsewhere = copy.deepcopy(training.player)
+    elsewhere = copy.deepcopy(training.behavior_policy)
     learner, obs, count = run(training).learner, _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
 
     @torch.no_grad()
     def act(player: Any) -> tuple[Any, Any]:
         rng = Noise(config.seed, "policy", device=training.fabric.device)
-        shown = recalling(player, training.envs.spec)
+        shown = with_history(player, training.envs.spec)
         carry, action, extras = shown.act(shown.initial(count), obs, opens, rng, False)
         said = {"action": action, **name_leaves(carry), **extras}
         return nested_state.encode(player.state_dict()), nested_state.encode(said)
 
-    assert act(elsewhere)[0] != act(learner.player)[0], "training does not change the player"
-    learner.publish(elsewhere)
-    assert act(elsewhere) == act(learner.player), "after publish(), a copy of the player acts differently"
+    assert act(elsewhere)[0] != act(learner.behavior_policy)[0], "training does not change the player"
+    learner.sync_weights(elsewhere)
+    assert act(elsewhere) == act(learner.behavior_policy), "after publish(), a copy of the player acts differently"
 
 
 def greedy_is_deterministic(config: RunConfig) -> None:
     """Check that greedy actions need no noise and are always the same, and that sampled actions are not."""
     training = train_a_while(config)
-    agent, obs, count = recalling(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
+    agent, obs, count = with_history(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
 
     @torch.no_grad()
@@ -226,7 +226,7 @@ def greedy_is_deterministic(config: RunConfig) -> None:
 def an_episodes_start_forgets(config: RunConfig) -> None:
     """Check that the carry has no effect on rows whose `is_first` is True."""
     training = train_a_while(config)
-    agent, obs, count = recalling(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
+    agent, obs, count = with_history(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
     with torch.no_grad():
         fresh = agent.act(agent.initial(count), obs, opens, None, True)

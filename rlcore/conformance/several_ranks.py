@@ -21,9 +21,9 @@ from rlcore.functional.tree import map_leaves
 from rlcore.optim.optimizer import Optimizer
 from rlcore.protocols import Learner
 from rlcore.store.checkpoint import nested_state
-from rlcore.train.parts import parameters
+from rlcore.train.components import parameters
 from rlcore.train.training import Training
-from rlcore.types import Batch, Steps
+from rlcore.types import Batch, Trajectory
 
 STEP = 0.05  # length of an optimizer step if two ranks are compared with one
 LARGE = 100.0  # factor of the rewards in the second comparison
@@ -143,11 +143,11 @@ def _part(batch: Batch, halves: tuple[int, ...]) -> Batch:
     half = batch.last.reward.shape[0] // 2
     of = slice(half * halves[0], half * (halves[-1] + 1))
 
-    def cut(steps: Steps, lead: tuple[slice, ...]) -> Steps:
+    def cut(steps: Trajectory, lead: tuple[slice, ...]) -> Trajectory:
         parts = {field.name: getattr(steps, field.name) for field in dataclasses.fields(steps)}
         carry = map_leaves(lambda value: value[of].clone(), parts.pop("carry"))
         rest = {k: map_leaves(lambda value: value[*lead, of].clone(), v) for k, v in parts.items()}
-        return Steps(carry=carry, **rest)
+        return Trajectory(carry=carry, **rest)
 
     return Batch(cut(batch.steps, (slice(None),)), cut(batch.last, ()), batch.policy_steps)
 
@@ -165,7 +165,7 @@ def _one_length() -> Iterator[None]:
             lengths.append(gradient.norm().clamp(min=1e-12))
         optimizer.parameters.vector.sub_(STEP * gradient / lengths[min(at, len(lengths) - 1)])
 
-    with mock.patch.object(Optimizer, "move", move):
+    with mock.patch.object(Optimizer, "apply_rule", move):
         yield
 
 

@@ -17,14 +17,16 @@ from rlcore.compiled.scan import refuse_sum_over_ranks
 from rlcore.compiled.toolchain import missing_requirement
 from rlcore.config.groups import RunConfig
 from rlcore.conformance.trainings import FEW, check_budget, find_all, fresh, module_tensors, run
-from rlcore.errors import NotBuilt
+from rlcore.errors import CompilationError
 from rlcore.functional.tree import name_leaves
 from rlcore.optim.step import Step
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
-from rlcore.types import Steps
+from rlcore.types import Trajectory
 
-ToCompile = tuple[str, Callable[..., Any], list[Tensor], package.Traced]  # name, function, example inputs, graph
+ToCompile = tuple[
+    str, Callable[..., Any], list[Tensor], package.TracedFunction
+]  # name, function, example inputs, graph
 log = logging.getLogger(__name__)
 
 
@@ -63,7 +65,7 @@ def machine_code_equals_eager(config: RunConfig) -> None:
     log.info("compiling %d functions (%s), which can take minutes", len(functions), names)
     try:
         package.build([*functions.values()])
-    except NotBuilt as error:
+    except CompilationError as error:
         what = functions[error.key].what if error.key else names
         raise AssertionError(f"{what}: {error}") from error
 
@@ -121,7 +123,7 @@ def _collect(training: Training) -> dict[str, Tensor]:
     """Collect one rollout, and return its actions, extras and carry by name."""
     rows: dict[str, Tensor] = {}
 
-    def extend(steps: Steps, last: Steps) -> None:
+    def extend(steps: Trajectory, last: Trajectory) -> None:
         parts = {"the action": steps.action} | {f"extra {key}": value for key, value in steps.extras.items()}
         parts |= name_leaves(last.carry)
         rows.update({name: value.clone() for name, value in parts.items()})
@@ -148,13 +150,13 @@ def _graphs(traced: list[ToCompile]) -> Iterator[None]:
         function(*example)  # tensors that it creates once and keeps are then the same in every trace
         return trace(function, example)
 
-    def as_graphs(asked: list[package.Traced]) -> list[package.Compiled]:
+    def as_graphs(asked: list[package.TracedFunction]) -> list[package.Compiled]:
         (one,) = asked
         traced.append((one.what, functions[-1], list(one.example), one))
         return [lambda inputs: list(one.graph(*inputs))]
 
     def refuse(what: str, began_with: str, began: bool, error: Exception, else_do: str = "") -> None:
-        if isinstance(error, NotBuilt):
+        if isinstance(error, CompilationError):
             raise AssertionError(f"{what} cannot be compiled: {error}") from error
         plain(what, began_with, began, error, else_do)
 
@@ -162,7 +164,7 @@ def _graphs(traced: list[ToCompile]) -> Iterator[None]:
     in_place = mock.patch.multiple(
         machine_code, trace=note, build=as_graphs, leave_as_written=refuse, _find_known=lambda *_: None
     )
-    with in_place, mock.patch("rlcore.train.training.rehearse", lambda *_: None):
+    with in_place, mock.patch("rlcore.train.training.warm_up", lambda *_: None):
         yield
 
 

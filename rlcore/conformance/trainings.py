@@ -14,7 +14,7 @@ from rlcore.envs.card import environment_card
 from rlcore.errors import RunError
 from rlcore.protocols import Learner
 from rlcore.store.checkpoint import nested_state
-from rlcore.train.parts import parameters
+from rlcore.train.components import parameters
 from rlcore.train.training import Training
 
 Kind = TypeVar("Kind")

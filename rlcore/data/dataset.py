@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlcore.data.arrivals import FLAGS, as_steps
-from rlcore.data.steps import learned_reward
+from rlcore.data.staging import FLAGS, as_trajectory
+from rlcore.data.steps import transform_reward
 from rlcore.errors import UserError
-from rlcore.types import Steps
+from rlcore.types import Trajectory
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rlcore.types import Context
 
 
-def as_tensordict(steps: Steps) -> TensorDict:
+def as_tensordict(steps: Trajectory) -> TensorDict:
     """Convert a trajectory [T, B] to a TensorDict with that batch size, without a copy; `carry` is dropped."""
     from tensordict import TensorDict  # the import takes half a second
 
@@ -36,7 +36,7 @@ def as_tensordict(steps: Steps) -> TensorDict:
 
 
 @torch.no_grad()
-def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Steps, Steps]:
+def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Trajectory, Trajectory]:
     """Convert a dataset to the rows that this rank would have collected, to fill a replay buffer.
 
     The recordings of the dataset's environments are concatenated and cut into pieces of equal length, one for each
@@ -60,7 +60,7 @@ def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Step
     columns["is_first"][:: len(rows)] = True
     taken = _column(flat, "action", "actions", spec.action)
     columns["action"] = agent.from_env(taken.to(context.fabric.device)).cpu()
-    columns["reward"] = learned_reward(context.config.env, columns["reward"])
+    columns["reward"] = transform_reward(context.config.env, columns["reward"])
     width, ranks = context.num_envs, context.ranks
     length = len(taken) // (width * ranks.size)
     if length < 2:
@@ -69,7 +69,7 @@ def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Step
     pieces = {name: rows[of_rank].unflatten(0, (width, length)).transpose(0, 1) for name, rows in columns.items()}
     pieces["is_first"][0] = True
     steps, last = ({name: piece[at].contiguous() for name, piece in pieces.items()} for at in (slice(-1), -1))
-    return as_steps(steps, steps["action"]), as_steps(last, last["action"])
+    return as_trajectory(steps, steps["action"]), as_trajectory(last, last["action"])
 
 
 def _column(rows: TensorDict, key: Any, what: str, spec: ArraySpec | ActionSpec) -> torch.Tensor:
@@ -110,4 +110,4 @@ def load_dataset(folder: Path | str) -> TensorDict:
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder}: cannot read a dataset ({error}); `collect` writes one into a run") from None
     whole = {key: torch.cat(parts) for key, parts in columns.items()}
-    return as_tensordict(as_steps(whole, whole["action"]))
+    return as_tensordict(as_trajectory(whole, whole["action"]))

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.data.arrivals import FLAGS
 from rlcore.data.ring import HostRing, Ring, to_device
-from rlcore.types import Steps
+from rlcore.data.staging import FLAGS
+from rlcore.types import Trajectory
 
 ManyColumns = dict[str, tuple[Tensor, ...]]  # column -> K tensors
 
@@ -61,8 +61,8 @@ def _gather(ring: Ring, places: np.ndarray, first: int, target: torch.device, *c
     return [{n: (value,) if single else value.unbind(0) for n, value in part.items()} for part in found]
 
 
-def _steps(columns: ManyColumns, keys: list[tuple[str, str]], k: int) -> Steps:
+def _steps(columns: ManyColumns, keys: list[tuple[str, str]], k: int) -> Trajectory:
     """Return the k-th trajectory or time step; `keys` has the observation keys and their column names."""
     obs = {key: columns[name][k] for key, name in keys}
     reward, terminated, truncated, is_first = [columns[flag][k] for flag in FLAGS]
-    return Steps(obs, columns["action"][k], reward, terminated, truncated, is_first)
+    return Trajectory(obs, columns["action"][k], reward, terminated, truncated, is_first)

@@ -8,9 +8,9 @@ actions. In row t, frame j of n (the newest is the last) is
 
 Frames never cross the start of an episode: its first row is repeated instead. Actions before the start are zeros.
 
-Rollouts and replay buffers store each row once, and the rows before a batch are in `Steps.past`. For acting,
-`Recalling` wraps an agent and keeps the past rows in the carry. The collector, evaluations, videos and served policies
-use it.
+Rollouts and replay buffers store each row once, and the rows before a batch are in `Trajectory.past`. For acting,
+`HistoryWrapper` wraps an agent and keeps the past rows in the carry. The collector, evaluations, videos and served
+policies use it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _column(key: str, window: Window, past: Columns, new: Columns) -> tuple[Tens
     return rows.masked_fill(opens.unsqueeze(-1), 0), opens
 
 
-class Recalled(NamedTuple):
+class SamplesWithHistory(NamedTuple):
     """N independent samples with their history, stored without copying frames.
 
     Attributes:
@@ -98,7 +98,7 @@ def _take(rows: Tensor, places: Tensor) -> Tensor:
     return rows.index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
-def recall(batch: Batch, history: History, keys: Iterable[str]) -> tuple[Recalled, dict[str, Tensor]]:
+def gather_history(batch: Batch, history: History, keys: Iterable[str]) -> tuple[SamplesWithHistory, dict[str, Tensor]]:
     """Return the rows of a batch as N = T·B samples with history.
 
     Only keys with a window are copied, once per row instead of once per frame.
@@ -119,10 +119,10 @@ def recall(batch: Batch, history: History, keys: Iterable[str]) -> tuple[Recalle
         flat, where = column.flatten(0, 1), _places(opens, window, len(new["is_first"]))
         rows[key], places[key] = flat, where[:-1].flatten(0, 1)
         last[key] = _take(flat, where[-1])
-    return Recalled(rows, places), last
+    return SamplesWithHistory(rows, places), last
 
 
-def show_past(batch: Batch, history: History) -> Batch:
+def add_history(batch: Batch, history: History) -> Batch:
     """Return the batch with observations as the agent sees them: [T, B, frames, ...] for keys with a window.
 
     This copies every frame. Use it for batches of a replay buffer and for rollouts that are used once.
@@ -143,7 +143,7 @@ def _newest(batch: Batch, history: History) -> Columns:
     return obs | {"action": steps.action, "is_first": torch.cat([steps.is_first, last.is_first.unsqueeze(0)])}
 
 
-class Recalling(nn.Module):
+class HistoryWrapper(nn.Module):
     """Wrapper that gives an agent its history. Its carry is {"agent": carry of the agent, "past": rows [B, rows, ...]}.
 
     Args:
@@ -181,7 +181,7 @@ class Recalling(nn.Module):
         own, action, extras = self.agent.act(carry["agent"], seen, is_first, rng, greedy)
         return {"agent": own, "past": _move_on(past, new | {"action": action.unsqueeze(0)})}, action, extras
 
-    def watch(self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, action: Tensor) -> Carry:
+    def append(self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, action: Tensor) -> Carry:
         """Return the carry after a row for which the action was not chosen by this agent."""
         new = self._new(obs, is_first) | {"action": action.unsqueeze(0)}
         return {"agent": carry["agent"], "past": _move_on(past_of(carry), new)}
@@ -202,7 +202,7 @@ class Recalling(nn.Module):
 
 
 def past_of(carry: Carry) -> Columns:
-    """Return the past rows [rows, B, ...] in a carry of `Recalling`."""
+    """Return the past rows [rows, B, ...] in a carry of `HistoryWrapper`."""
     return {name: rows.transpose(0, 1) for name, rows in carry["past"].items()}
 
 
@@ -217,6 +217,6 @@ def _move_on(past: Columns, new: Columns) -> Columns:
     }
 
 
-def recalling(agent: Any, spec: EnvSpec) -> Agent:
-    """Return the agent, wrapped in `Recalling` if it has a history."""
-    return Recalling(agent, spec) if getattr(agent, "history", None) else agent
+def with_history(agent: Any, spec: EnvSpec) -> Agent:
+    """Return the agent, wrapped in `HistoryWrapper` if it has a history."""
+    return HistoryWrapper(agent, spec) if getattr(agent, "history", None) else agent

@@ -13,19 +13,19 @@ from torch import Tensor
 
 from rlcore import streams
 from rlcore.data import dataset
-from rlcore.data.arrivals import as_steps, columns
 from rlcore.data.chunked import ChunkedRing
 from rlcore.data.episodes import EpisodeIndex, WholeEpisodes
 from rlcore.data.gathered import gather_batches
 from rlcore.data.ring import HostRing, form_bytes, form_of, make_ring, to_device
 from rlcore.data.samplers import Position, Sampler
 from rlcore.data.sizes import chunk_rows, row_bytes
+from rlcore.data.staging import as_trajectory, columns
 from rlcore.data.table import Form, scratch_folder
 from rlcore.errors import RunError
 from rlcore.functional import tree
 from rlcore.protocols import Buffer
 from rlcore.spec import ArraySpec
-from rlcore.types import Batch, Carry, Context, Metrics, State, Steps
+from rlcore.types import Batch, Carry, Context, Metrics, State, Trajectory
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -120,7 +120,7 @@ class Replay(Buffer):
         self._offsets = np.arange(-before, length + 1)[:, None] * self.width  # places of a sequence, from its start
         self.written = 0  # rows per environment since the start of the run
         self.taken = 0  # number of batches returned
-        self._last: Steps | None = None  # the time step after the newest rows, until it is written
+        self._last: Trajectory | None = None  # the time step after the newest rows, until it is written
         self._newest = 0  # policy steps of the last `extend`, over all ranks
         self._steps_seen = 0  # policy steps over all ranks
         self._queue: Position = ()  # position in the queue of new sequences
@@ -172,7 +172,7 @@ class Replay(Buffer):
 
     # Rows -------------------------------------------------------------------------------------------------------------
 
-    def extend(self, steps: Steps, last: Steps) -> None:
+    def extend(self, steps: Trajectory, last: Trajectory) -> None:
         """Add T rows [T, B, ...] and the time step [B, ...] after them, overwriting the oldest rows.
 
         Args:
@@ -201,7 +201,7 @@ class Replay(Buffer):
             self._write(self.written, 1, self._columns(self._last))
             self._last = None
 
-    def _columns(self, steps: Steps) -> dict[str, dict[str, Tensor]]:
+    def _columns(self, steps: Trajectory) -> dict[str, dict[str, Tensor]]:
         said = {name: steps.extras[name] for name in self._forms["said"]} if steps.extras else {}
         carry = tree.name_leaves(steps.carry) if self._forms["carry"] else {}
         return {"given": columns(steps) | {"action": steps.action}, "said": said, "carry": carry}
@@ -347,7 +347,7 @@ class Replay(Buffer):
     def copy_rows(self) -> TensorDict:
         """Return a copy of the rows that can be sampled as a TensorDict [rows, B], in time order."""
         rows = {name: ring.ring.between(self.oldest, self.written) for name, ring in self._rings.items()}
-        steps = as_steps(rows["given"], rows["given"]["action"])
+        steps = as_trajectory(rows["given"], rows["given"]["action"])
         steps.extras = rows.get("said", {})
         return dataset.as_tensordict(steps)
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from rlcore.data.steps import transitions
-from rlcore.functional.returns import Outcomes
+from rlcore.functional.returns import TransitionTargets
 from rlcore.functional.stats import RunningMoments
-from rlcore.types import Alone, Batch, Ranks, State
+from rlcore.types import Batch, Ranks, SingleProcess, State
 
 
 class RewardScaler:
@@ -26,11 +26,11 @@ class RewardScaler:
     """
 
     def __init__(self, gamma: float, clip: float, ranks: Ranks | None = None) -> None:
-        self.gamma, self.clip, self.ranks = gamma, clip, ranks or Alone()
+        self.gamma, self.clip, self.ranks = gamma, clip, ranks or SingleProcess()
         self.moments = RunningMoments(1)
         self.running = torch.zeros(0, dtype=torch.float64)  # [B], of the open episodes
 
-    def __call__(self, step: Outcomes) -> Tensor:
+    def __call__(self, step: TransitionTargets) -> Tensor:
         """Update the statistics with transitions [T, B], and return their scaled rewards [T, B] float32."""
         reward = step.reward.double().cpu()
         done, counts = step.done.cpu(), step.weight.cpu() > 0

@@ -13,7 +13,7 @@ from torch import Tensor
 from rlcore.functional.stats import Sum
 from rlcore.functional.tree import leaves, rebuild
 from rlcore.protocols import Buffer
-from rlcore.types import Batch, State, Steps
+from rlcore.types import Batch, State, Trajectory
 
 Record = TypeVar("Record")
 
@@ -22,9 +22,9 @@ class Rollout(Buffer):
     """On-policy buffer: yields each rollout once, complete and in time order."""
 
     def __init__(self) -> None:
-        self.pending: tuple[Steps, Steps] | None = None
+        self.pending: tuple[Trajectory, Trajectory] | None = None
 
-    def extend(self, steps: Steps, last: Steps) -> None:
+    def extend(self, steps: Trajectory, last: Trajectory) -> None:
         """Store a rollout [T, B, ...] and the time step [B, ...] after it."""
         self.pending = (steps, last)
 

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from rlcore.config.groups import EnvConfig
-from rlcore.functional.returns import Outcomes
+from rlcore.functional.returns import TransitionTargets
 from rlcore.types import Batch
 
 
-def transitions(batch: Batch) -> Outcomes:
+def transitions(batch: Batch) -> TransitionTargets:
     """Return the outcome of each step t → t+1: reward, terminated and truncated of row t+1."""
     steps, last = batch.steps, batch.last
     # In concatenated recordings, the row before `is_first` has not always ended an episode.
     reset = steps.terminated | steps.truncated | shift(steps.is_first, last.is_first)
     done = shift(reset, last.terminated | last.truncated) & ~reset
     terminated = shift(steps.terminated, last.terminated)
-    return Outcomes(shift(steps.reward, last.reward), terminated, done, (~reset).float())
+    return TransitionTargets(shift(steps.reward, last.reward), terminated, done, (~reset).float())
 
 
 class Transition(NamedTuple):
@@ -49,8 +49,10 @@ def n_step(batch: Batch, gamma: float) -> Transition:
     truncation, the caller can bootstrap from this observation.
     """
     steps, last, step = batch.steps, batch.last, transitions(batch)
-    goes_on = (~step.done).to(step.reward)
-    reached = torch.cat([torch.ones_like(goes_on[:1]), goes_on[:-1].cumprod(0)])  # [n, N]; 1: step k is of the episode
+    continues = (~step.done).to(step.reward)
+    reached = torch.cat(
+        [torch.ones_like(continues[:1]), continues[:-1].cumprod(0)]
+    )  # [n, N]; 1: step k is of the episode
     decay = gamma ** torch.arange(len(reached), device=reached.device, dtype=reached.dtype).unsqueeze(-1)
     count = reached.sum(0)  # [N], steps until the end
     terminated = (step.terminated * reached).any(0)
@@ -75,7 +77,7 @@ def shift(rows: Tensor, last: Tensor) -> Tensor:
     return torch.cat([rows[1:], last.unsqueeze(0)])
 
 
-def learned_reward(config: EnvConfig, reward: Tensor) -> Tensor:
+def transform_reward(config: EnvConfig, reward: Tensor) -> Tensor:
     """Return the rewards [...] for the learner: times `reward_scale`, then tanh if `clip_rewards` is set."""
     scaled = reward if config.reward_scale == 1 else reward * config.reward_scale
     return scaled.tanh() if config.clip_rewards else scaled

@@ -31,7 +31,7 @@ from rlcore.envs.suites.suite import Suite
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.episodic import TIERS
 from rlcore.envs.vector.limited import limited_env
-from rlcore.envs.vector.watchdog import StepTimeout, Watchdog, step_limit
+from rlcore.envs.vector.watchdog import StepTimeLimit, Watchdog, step_limit
 from rlcore.envs.wrappers import layers, time_limit
 from rlcore.errors import UserError
 from rlcore.user_code import user_code
@@ -69,7 +69,7 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
     try:
         report = _tier(
             suite,
-            lambda: StepTimeout(SparselyDrawn(watchdog.build(lambda: make(settings))), watchdog),
+            lambda: StepTimeLimit(SparselyDrawn(watchdog.build(lambda: make(settings))), watchdog),
             settings.restart.attempts,
         )
     finally:

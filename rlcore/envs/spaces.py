@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec, Window
-from rlcore.system.free import memory, size
+from rlcore.system.free_memory import memory, size
 
 GOALS = ("achieved_goal", "desired_goal")  # keys of a GoalEnv, in addition to `observation`
 WINDOWS = "frame_windows"  # attribute of the wrapper that declares the frame stack of each image

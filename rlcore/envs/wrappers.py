@@ -123,7 +123,7 @@ class FlatDictObservation(gymnasium.ObservationWrapper):
         """Return a new flat dict with the leaves of an observation."""
         if self.bare:
             return {self.key: observation}
-        return {key: follow(observation, path) for key, path in self.paths.items()}
+        return {key: get_leaf(observation, path) for key, path in self.paths.items()}
 
 
 Leaf = tuple[str, tuple[Any, ...], spaces.Space[Any]]  # flat key, path inside the observation, its space
@@ -143,7 +143,7 @@ def flat_leaves(space: spaces.Space[Any], key: str = "", path: tuple[Any, ...] =
     return [leaf for name, step, inner in parts for leaf in flat_leaves(inner, name, (*path, step))]
 
 
-def follow(obs: Any, path: tuple[Any, ...]) -> Any:
+def get_leaf(obs: Any, path: tuple[Any, ...]) -> Any:
     """Return the leaf at a path inside an observation or a batch of observations."""
     for step in path:
         obs = obs[step]

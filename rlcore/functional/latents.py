@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlcore.functional.precision import widen
+from rlcore.functional.precision import to_float32
 from rlcore.types import Ranks
 
 
@@ -22,7 +22,7 @@ def unimix(logits: Tensor, share: float) -> Tensor:
     Returns:
         Log-probabilities of (1 - share) softmax(logits) + share / K, [..., K].
     """
-    logprob = F.log_softmax(widen(logits), -1)
+    logprob = F.log_softmax(to_float32(logits), -1)
     if not share:
         return logprob
     return torch.log((1 - share) * logprob.exp() + share / logits.shape[-1])

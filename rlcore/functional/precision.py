@@ -6,6 +6,6 @@ import torch
 from torch import Tensor
 
 
-def widen(x: Tensor) -> Tensor:
+def to_float32(x: Tensor) -> Tensor:
     """Return the tensor unchanged if it is float32 or float64, otherwise converted to float32."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()

@@ -11,7 +11,7 @@ SHORT = 16  # method="auto" uses the loop up to this many steps; a longer loop t
 
 
 @dataclass
-class Outcomes:
+class TransitionTargets:
     """Rewards and episode ends of the T transitions t → t+1 of a batch.
 
     Attributes:
@@ -28,7 +28,7 @@ class Outcomes:
 
 
 def advantages(
-    step: Outcomes, value: Tensor, last_value: Tensor, gamma: float, gae_lambda: float, method: str = "loop"
+    step: TransitionTargets, value: Tensor, last_value: Tensor, gamma: float, gae_lambda: float, method: str = "loop"
 ) -> Tensor:
     """Compute the generalized advantage estimates of a rollout (see `gae`).
 

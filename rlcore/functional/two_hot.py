@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlcore.functional.precision import widen
+from rlcore.functional.precision import to_float32
 from rlcore.functional.symlog import symexp, symlog
 
 LIMIT = 20.0  # position of the outermost bins, in symlog space
@@ -46,7 +46,7 @@ class TwoHot:
     def loss(self, logits: Tensor, x: Tensor) -> Tensor:
         """Compute the cross-entropy -Σ q log p between targets x [...] and logits [..., K]; returns [...]."""
         assert logits.shape[:-1] == x.shape, (logits.shape, x.shape)
-        logits, x = widen(logits), widen(x)
+        logits, x = to_float32(logits), to_float32(x)
         x, grid = symlog(x) if self.spacing == "symlog" else x, self.grid(logits)
         below = (torch.bucketize(x.detach(), grid, right=True) - 1).clamp(0, self.bins - 2)  # [...]
         low, high = grid[below], grid[below + 1]
@@ -59,7 +59,7 @@ class TwoHot:
 
         The sum pairs bins from both ends. In index order, rounding errors of the huge outer bins would not cancel.
         """
-        p, half = F.softmax(widen(logits), -1), self.bins // 2
+        p, half = F.softmax(to_float32(logits), -1), self.bins // 2
         difference = p[..., self.bins - half :] - p[..., :half].flip(-1)
         found = (difference * self.grid(p)[self.bins - half :]).sum(-1)
         return symexp(found) if self.spacing == "symlog" else found

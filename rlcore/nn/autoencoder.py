@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlcore.functional.precision import widen
+from rlcore.functional.precision import to_float32
 from rlcore.nn.cnn import pixels
 from rlcore.nn.encoder import flatten
 from rlcore.nn.mlp import MLP, linear
@@ -127,7 +127,7 @@ class Encoder(nn.Module):
         """Encode key -> [N, (frames,) *shape] to z [N, output_size], at least float32."""
         seen, felt = self.trunk(obs)
         parts = [felt] if seen is None else [self.projection(seen), *([] if felt is None else [felt])]
-        parts = [widen(part) for part in parts]
+        parts = [to_float32(part) for part in parts]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 

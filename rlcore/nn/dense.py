@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlcore.functional.precision import widen
+from rlcore.functional.precision import to_float32
 from rlcore.nn.network_keys import ACTIVATIONS
-from rlcore.nn.world_keys import Form, Layers
+from rlcore.nn.world_keys import InitConfig, MLPSpec
 
 CUT_AT_TWO = 0.87962566103423978  # std of a standard normal truncated at ±2
 
@@ -92,7 +92,7 @@ class Dense(nn.Module):
     def __init__(
         self,
         inputs: int,
-        hidden: Layers,
+        hidden: MLPSpec,
         rng: torch.Generator,
         outputs: int | None = None,
         scale: float | None = 1.0,
@@ -111,7 +111,7 @@ class Dense(nn.Module):
         """Map x [..., inputs] to [..., output_size], at least float32 for weights of any precision."""
         weight = next(self.parameters(), None)
         made = self.hidden(x if weight is None else x.to(weight.dtype))
-        return widen(made if self.output is None else self.output(made))
+        return to_float32(made if self.output is None else self.output(made))
 
 
 class LayerNormGRU(nn.Module):
@@ -129,7 +129,7 @@ class LayerNormGRU(nn.Module):
         rng: CPU generator for the initialization.
     """
 
-    def __init__(self, inputs: int, size: int, form: Form, rng: torch.Generator) -> None:
+    def __init__(self, inputs: int, size: int, form: InitConfig, rng: torch.Generator) -> None:
         super().__init__()
         self.linear = glorot_linear(size + inputs, 3 * size, rng, form.scale, form.bias)
         self.norm = nn.Identity() if form.eps is None else nn.LayerNorm(3 * size, form.eps)
@@ -170,7 +170,7 @@ class PlainGRU(nn.Module):
         return torch.lerp(torch.tanh(given[2] + reset * kept[2]), h, update)
 
 
-def cell(inputs: int, size: int, form: Form | None, rng: torch.Generator) -> LayerNormGRU | PlainGRU:
+def cell(inputs: int, size: int, form: InitConfig | None, rng: torch.Generator) -> LayerNormGRU | PlainGRU:
     """Create the recurrent cell of `RecurrentKeys.cell`: a LayerNormGRU, or a PlainGRU if `form` is None."""
     return PlainGRU(inputs, size, rng) if form is None else LayerNormGRU(inputs, size, form, rng)
 

@@ -11,23 +11,23 @@ from torch.nn import functional as F
 from rlcore.functional import latents
 from rlcore.functional.distributions import Categoricals, Normal, Policy, SquashedNormal, TruncatedNormal
 from rlcore.functional.noise import Noise
-from rlcore.functional.precision import widen
+from rlcore.functional.precision import to_float32
 from rlcore.nn.action_form import ActionForm
 from rlcore.nn.dense import Dense, glorot_linear
 from rlcore.nn.encoder import flatten_actions
-from rlcore.nn.world_keys import Layers, PolicyForm
+from rlcore.nn.world_keys import MLPSpec, PolicySpec
 from rlcore.spec import ActionSpec
 
-Spread = Callable[[Tensor, Tensor, PolicyForm], Policy]
+Spread = Callable[[Tensor, Tensor, PolicySpec], Policy]
 
 
-def scaled_normal(mean: Tensor, spread: Tensor, form: PolicyForm) -> Normal:
+def scaled_normal(mean: Tensor, spread: Tensor, form: PolicySpec) -> Normal:
     """Return a normal with mean tanh(m) and std (max - min) σ(s + init) + min (code of arXiv:2301.04104v1)."""
     std = (form.max_std - form.min_std) * torch.sigmoid(spread + form.init_std) + form.min_std
     return Normal(mean.tanh(), std.log())
 
 
-def truncated_normal(mean: Tensor, spread: Tensor, form: PolicyForm) -> TruncatedNormal:
+def truncated_normal(mean: Tensor, spread: Tensor, form: PolicySpec) -> TruncatedNormal:
     """Return a normal truncated to [-1, 1], with mean tanh(m) and std 2 σ((s + init) / 2) + min.
 
     See the code of arXiv:2010.02193.
@@ -35,7 +35,7 @@ def truncated_normal(mean: Tensor, spread: Tensor, form: PolicyForm) -> Truncate
     return TruncatedNormal(mean.tanh(), 2 * torch.sigmoid((spread + form.init_std) / 2) + form.min_std)
 
 
-def squashed_normal(mean: Tensor, spread: Tensor, form: PolicyForm) -> SquashedNormal:
+def squashed_normal(mean: Tensor, spread: Tensor, form: PolicySpec) -> SquashedNormal:
     """Return a squashed normal, the tanh of N(mean, std), with mean 5 tanh(m / 5) and std softplus(s + init) + min.
 
     See arXiv:1912.01603, section 4.
@@ -43,7 +43,7 @@ def squashed_normal(mean: Tensor, spread: Tensor, form: PolicyForm) -> SquashedN
     return SquashedNormal(5 * torch.tanh(mean / 5), (F.softplus(spread + form.init_std) + form.min_std).log())
 
 
-def plain_normal(mean: Tensor, spread: Tensor, form: PolicyForm) -> Normal:
+def plain_normal(mean: Tensor, spread: Tensor, form: PolicySpec) -> Normal:
     """Return a normal with mean m and std softplus(s + init) + min."""
     return Normal(mean, (F.softplus(spread + form.init_std) + form.min_std).log())
 
@@ -73,8 +73,8 @@ class LatentActor(nn.Module):
         self,
         inputs: int,
         action: ActionSpec,
-        layers: Layers,
-        form: PolicyForm,
+        layers: MLPSpec,
+        form: PolicySpec,
         stretch: bool,
         scale: float | None,
         rng: torch.Generator,
@@ -90,7 +90,7 @@ class LatentActor(nn.Module):
     def policy(self, feat: Tensor) -> Policy:
         """Return the distribution over actions [..., A] at states [..., F]."""
         hidden, says = self.hidden(feat), self.says
-        found = [widen(head(hidden.to(head.weight.dtype))) for head in self.heads]
+        found = [to_float32(head(hidden.to(head.weight.dtype))) for head in self.heads]
         if self.action.continuous:
             mean, spread = found[0].chunk(2, -1)
             return CONTINUOUS[says.kind](mean, spread, says)

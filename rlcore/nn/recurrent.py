@@ -36,8 +36,8 @@ class Cell(nn.Module):
         super().__init__()
         self.output_size = size
         with torch.random.fork_rng(devices=[]):  # the initial weights are replaced below
-            of_rows, of_carry = (nn.Linear(width, self.gates * size, device="cpu") for width in (inputs, size))
-        self.of_rows, self.of_carry = (initialise(layer, size, rng, None) for layer in (of_rows, of_carry))
+            input_proj, carry_proj = (nn.Linear(width, self.gates * size, device="cpu") for width in (inputs, size))
+        self.input_proj, self.carry_proj = (initialise(layer, size, rng, None) for layer in (input_proj, carry_proj))
 
     def initial(self, batch_size: int) -> CellState:
         """Return the initial carry, zeros: name -> [B, H]."""
@@ -55,20 +55,20 @@ class Cell(nn.Module):
             Outputs after each row, [L·M, H], and the carry after the last rows.
         """
         count = len(carry["h"])
-        rows = self.of_rows(x.to(self.of_rows.weight.dtype)).to(x.dtype)
+        rows = self.input_proj(x.to(self.input_proj.weight.dtype)).to(x.dtype)
         xs = {"row": rows.unflatten(0, (-1, count)), "forget": forget.unflatten(0, (-1, count)).unsqueeze(-1)}
-        carry, h = scan(self._step, carry, xs, dict(self.of_carry.named_parameters()))
+        carry, h = scan(self._step, carry, xs, dict(self.carry_proj.named_parameters()))
         return h.flatten(0, 1), carry
 
     def _step(self, carry: CellState, xs: dict[str, Tensor], params: dict[str, Tensor]) -> tuple[CellState, Tensor]:
         carry = {name: part.masked_fill(xs["forget"], 0) for name, part in carry.items()}
         h = carry["h"]
         before = functional.linear(h.to(params["weight"].dtype), params["weight"], params["bias"]).to(h.dtype)
-        carry = self.move(carry, xs["row"], before)
+        carry = self.cell_update(carry, xs["row"], before)
         return carry, carry["h"]
 
     @staticmethod
-    def move(carry: CellState, row: Tensor, before: Tensor) -> CellState:
+    def cell_update(carry: CellState, row: Tensor, before: Tensor) -> CellState:
         """Return the carry after a row; `row` and `before` are the gate inputs from row and carry, [M, G·H]."""
         raise NotImplementedError
 
@@ -79,7 +79,7 @@ class LSTM(Cell):
     gates, carried = 4, ("h", "c")
 
     @staticmethod
-    def move(carry: CellState, row: Tensor, before: Tensor) -> CellState:
+    def cell_update(carry: CellState, row: Tensor, before: Tensor) -> CellState:
         """Compute c' = σ(f) c + σ(i) tanh(g), h' = σ(o) tanh(c')."""
         i, f, g, o = (row + before).chunk(4, -1)
         c = f.sigmoid() * carry["c"] + i.sigmoid() * g.tanh()
@@ -92,7 +92,7 @@ class GRU(Cell):
     gates, carried = 3, ("h",)
 
     @staticmethod
-    def move(carry: CellState, row: Tensor, before: Tensor) -> CellState:
+    def cell_update(carry: CellState, row: Tensor, before: Tensor) -> CellState:
         """Compute h' = (1 - σ(z)) tanh(n + σ(r) n_h) + σ(z) h."""
         (r, z, n), (r_h, z_h, n_h) = row.chunk(3, -1), before.chunk(3, -1)
         new = (n + (r + r_h).sigmoid() * n_h).tanh()

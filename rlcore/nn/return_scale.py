@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rlcore.functional.precision import widen
+from rlcore.functional.precision import to_float32
 from rlcore.nn.world_keys import MomentsConfig
 from rlcore.types import Ranks
 
@@ -31,7 +31,7 @@ class ReturnScale(nn.Module):
     @torch.no_grad()
     def forward(self, returns: Tensor, ranks: Ranks) -> Tensor:
         """Update the averages with the returns [...] of all ranks, and return the scale S []."""
-        x, config = widen(returns.detach()).flatten(), self.config
+        x, config = to_float32(returns.detach()).flatten(), self.config
         if ranks.size > 1:
             everyone = x.new_zeros(ranks.size, len(x))
             everyone[ranks.rank] = x

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from rlcore.compiled.scan import scan
 from rlcore.functional import latents
 from rlcore.functional.noise import Noise
-from rlcore.functional.precision import widen
+from rlcore.functional.precision import to_float32
 from rlcore.nn.dense import Dense, Norm, cell, glorot_linear
 from rlcore.nn.world_keys import WorldKeys
 
@@ -126,7 +126,7 @@ class CategoricalLatent:
         return latents.one_hot(distribution.argmax(-1), self.classes).flatten(-2)
 
 
-class Core(nn.Module):
+class RSSMCell(nn.Module):
     """Layers of the RSSM that are applied in every step of the loop over time.
 
     Args:
@@ -152,25 +152,25 @@ class Core(nn.Module):
         width = recurrent.recurrent_state_size
         self.inputs = Dense(latent.size + actions, recurrent.layers, rng)
         self.cell = cell(self.inputs.output_size, width, recurrent.cell, rng)
-        self.of_deter: nn.Linear | None = None
+        self.deter_proj: nn.Linear | None = None
         if observed:
-            self.of_deter = glorot_linear(width, post.units, rng, post.form.scale, bias=False, of=width + observed)
+            self.deter_proj = glorot_linear(width, post.units, rng, post.form.scale, bias=False, of=width + observed)
         self.norm = Norm(post.units, post.form.eps, post.act)
         self.output = glorot_linear(post.units, latent.parameters, rng, scale)
 
-    def move(self, state: ModelState, action: Tensor) -> Tensor:
+    def transition(self, state: ModelState, action: Tensor) -> Tensor:
         """Return h [N, H] after actions [N, A] in states [N, ...]."""
         return self.cell(self.inputs(torch.cat([state.stoch, action], -1)), state.deter)
 
     def posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
         """Return posterior parameters [N, P], from h [N, H] and the observation's part `seen` of the hidden layer."""
-        if self.of_deter is not None:
-            seen = seen + widen(self.of_deter(deter.to(self.of_deter.weight.dtype)))
+        if self.deter_proj is not None:
+            seen = seen + to_float32(self.deter_proj(deter.to(self.deter_proj.weight.dtype)))
         made = self.norm(seen.to(self.output.weight.dtype))
-        return widen(self.output(made))
+        return to_float32(self.output(made))
 
     def forward(self, part: str, *inputs: Any) -> Any:
-        """Call `move` or `posterior` by name, because `functional_call` calls only `forward`."""
+        """Call `transition` or `posterior` by name, because `functional_call` calls only `forward`."""
         return getattr(self, part)(*inputs)
 
 
@@ -207,9 +207,9 @@ class RSSM(nn.Module):
         self.latent = latent
         width, post = config.recurrent_model.recurrent_state_size, config.representation_model.layers
         self.decoupled, self.sizes, self.actions = config.decoupled, (width, latent.size), actions
-        self.core = Core(latent, config, actions, 0 if self.decoupled else features, scale, rng)
+        self.core = RSSMCell(latent, config, actions, 0 if self.decoupled else features, scale, rng)
         of = features + (0 if self.decoupled else width)
-        self.of_features = glorot_linear(features, post.units, rng, post.form.scale, post.form.bias, of)
+        self.feature_proj = glorot_linear(features, post.units, rng, post.form.scale, post.form.bias, of)
         self.prior = Dense(width, config.transition_model.layers, rng, latent.parameters, scale)
         if config.begin == "learned":
             self.begin = nn.Parameter(torch.zeros(width))
@@ -219,9 +219,9 @@ class RSSM(nn.Module):
     def initial(self) -> ModelState:
         """Return the state before the first row of an episode: h [H], z [Z]."""
         if self.begin is None:
-            like = widen(self.core.output.bias)
+            like = to_float32(self.core.output.bias)
             return ModelState(*(like.new_zeros(size) for size in self.sizes))
-        deter = widen(self.begin).tanh()
+        deter = to_float32(self.begin).tanh()
         return ModelState(deter, self.latent.mode(self.latent.of(self.prior(deter))).detach())
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
@@ -229,13 +229,13 @@ class RSSM(nn.Module):
         return self.latent.noise(rng, *lead)
 
     def observe(
-        self, features: Tensor, before: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
+        self, features: Tensor, prev_action: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
     ) -> tuple[ModelState, Any, Any]:
         """Infer the states of N sequences of L rows.
 
         Args:
             features: [L, N, E]; features of the observations.
-            before: [L, N, A]; previous actions.
+            prev_action: [L, N, A]; previous actions.
             is_first: [L, N] bool; at these rows, state and previous action are reset.
             noise: [L, N, ...]; from `noise`.
             state: [N, ...]; state before the first row; None = the initial state of an episode.
@@ -243,35 +243,35 @@ class RSSM(nn.Module):
         Returns:
             States after each row, and their priors and posteriors, [L, N, ...].
         """
-        xs = {"action": before, "first": is_first.unsqueeze(-1), "seen": self._see(features), "noise": noise}
+        xs = {"action": prev_action, "first": is_first.unsqueeze(-1), "seen": self._see(features), "noise": noise}
         posterior: Any = None
         if self.decoupled:
             posterior = self.latent.of(self.core.posterior(features, xs["seen"]))
-            xs = {"action": before, "first": xs["first"], "stoch": self.latent.sample(posterior, noise)}
+            xs = {"action": prev_action, "first": xs["first"], "stoch": self.latent.sample(posterior, noise)}
         begin = self.initial()
         params = {"core": dict(self.core.named_parameters()), "begin": begin}
-        state = state or ModelState(*(part.detach().expand(before.shape[1], -1) for part in begin))
+        state = state or ModelState(*(part.detach().expand(prev_action.shape[1], -1) for part in begin))
         _, (states, found) = scan(self._step, state, xs, params)
         return states, self.latent.of(self.prior(states.deter)), found if posterior is None else posterior
 
-    def follow(
-        self, features: Tensor, before: Tensor, is_first: Tensor, noise: Tensor | None, state: ModelState
+    def obs_step(
+        self, features: Tensor, prev_action: Tensor, is_first: Tensor, noise: Tensor | None, state: ModelState
     ) -> ModelState:
         """Return the state [N, ...] after one row, like `observe`; z is the most likely one if `noise` is None."""
         first, seen = is_first.unsqueeze(-1), self._see(features)
-        deter = self._move(state, before, first, self.initial(), self.core)
+        deter = self._move(state, prev_action, first, self.initial(), self.core)
         posterior = self.latent.of(self.core.posterior(deter, seen))
         return ModelState(deter, self.latent.mode(posterior) if noise is None else self.latent.sample(posterior, noise))
 
     def _see(self, features: Tensor) -> Tensor:
         """Compute the observation's part of the posterior's hidden layer: [..., E] -> [..., hidden]."""
-        return widen(self.of_features(features.to(self.of_features.weight.dtype)))
+        return to_float32(self.feature_proj(features.to(self.feature_proj.weight.dtype)))
 
     @staticmethod
-    def _move(state: ModelState, before: Tensor, first: Tensor, begin: ModelState, core: Any) -> Tensor:
+    def _move(state: ModelState, prev_action: Tensor, first: Tensor, begin: ModelState, core: Any) -> Tensor:
         """Return h of the next row, after a reset of state and previous action if `first`."""
         deter, stoch = (torch.where(first, new, old) for new, old in zip(begin, state, strict=True))
-        return core("move", ModelState(deter, stoch), before.masked_fill(first, 0))
+        return core("transition", ModelState(deter, stoch), prev_action.masked_fill(first, 0))
 
     def _step(self, state: ModelState, xs: dict[str, Tensor], params: dict[str, Any]) -> tuple[ModelState, Any]:
         def core(*inputs: Any) -> Tensor:
@@ -285,11 +285,11 @@ class RSSM(nn.Module):
         after = ModelState(deter, self.latent.sample(posterior, xs["noise"]))
         return after, (after, posterior)
 
-    def imagine(self, state: ModelState, action: Tensor, noise: Tensor) -> ModelState:
+    def img_step(self, state: ModelState, action: Tensor, noise: Tensor) -> ModelState:
         """Predict the state [N, ...] after actions [N, A], without an observation."""
-        deter = self.core.move(state, action)
+        deter = self.core.transition(state, action)
         return ModelState(deter, self.latent.sample(self.latent.of(self.prior(deter)), noise))
 
     def forward(self, state: ModelState, action: Tensor, noise: Tensor) -> ModelState:
         """Call `imagine`; `functional_call` calls only `forward`."""
-        return self.imagine(state, action, noise)
+        return self.img_step(state, action, noise)

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlcore.functional.precision import widen
+from rlcore.functional.precision import to_float32
 from rlcore.nn.cnn import pixels, scale_pixels
 from rlcore.nn.dense import Norm, convolution, glorot_linear
-from rlcore.nn.world_keys import Stages
+from rlcore.nn.world_keys import CNNSpec
 from rlcore.spec import ArraySpec
 
 SMALL = 4  # image side in pixels after the last padded stage
@@ -56,7 +56,7 @@ class PixelNorm(nn.Module):
             return self.inner.act(x.contiguous(memory_format=torch.channels_last))
         if not self.by_planes:
             return self.inner(x.movedim(1, -1)).movedim(-1, 1)
-        wide = widen(x.contiguous())
+        wide = to_float32(x.contiguous())
         centered = wide - wide.mean(1, keepdim=True)
         scale = (centered.square().mean(1, keepdim=True) + norm.eps).rsqrt()
         weight, bias = (part.unsqueeze(-1).unsqueeze(-1) for part in (norm.weight, norm.bias))
@@ -77,7 +77,7 @@ class ImageEncoder(nn.Module):
         rng: CPU generator for the initialization.
     """
 
-    def __init__(self, specs: Sequence[ArraySpec], stages: Stages, rng: torch.Generator) -> None:
+    def __init__(self, specs: Sequence[ArraySpec], stages: CNNSpec, rng: torch.Generator) -> None:
         super().__init__()
         self.specs, channels, form = tuple(specs), sum(spec.channels for spec in specs), stages.form
         found = sides(specs[0].pixels[0], stages.padded)
@@ -94,7 +94,7 @@ class ImageEncoder(nn.Module):
         """Encode images [N, channels, height, width], preprocessed by `show`, to [N, output_size]."""
         x = torch.cat([*images], 1) if len(images) > 1 else images[0]
         weight = next(self.parameters())
-        return widen(self.layers(x.to(weight.dtype))).flatten(1)
+        return to_float32(self.layers(x.to(weight.dtype))).flatten(1)
 
 
 def show(image: Tensor, spec: ArraySpec, lead: int) -> Tensor:
@@ -122,7 +122,7 @@ class ImageDecoder(nn.Module):
     """
 
     def __init__(
-        self, inputs: int, specs: Sequence[ArraySpec], stages: Stages, rng: torch.Generator, scale: float | None
+        self, inputs: int, specs: Sequence[ArraySpec], stages: CNNSpec, rng: torch.Generator, scale: float | None
     ) -> None:
         super().__init__()
         self.channels, found, form = (
@@ -153,5 +153,5 @@ class ImageDecoder(nn.Module):
         """Decode x [N, F] to a list of images [N, channels, height, width]."""
         made = self.project(x.to(self.project.weight.dtype)).unflatten(1, (-1, self.side, self.side))
         made = made.contiguous(memory_format=torch.channels_last)
-        images = widen(self.layers(made))
+        images = to_float32(self.layers(made))
         return [*images.split(self.channels, 1)] if len(self.channels) > 1 else [images]

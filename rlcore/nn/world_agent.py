@@ -12,7 +12,7 @@ from rlcore.functional.noise import Noise
 from rlcore.nn.action_masks import choose
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.rssm import ModelState
-from rlcore.nn.world_model import Number, WorldModel
+from rlcore.nn.world_model import ScalarHead, WorldModel
 
 
 class WorldAgent(nn.Module):
@@ -27,7 +27,7 @@ class WorldAgent(nn.Module):
         number: distribution of values that a critic predicts; None = that of the reward head.
     """
 
-    def __init__(self, world: WorldModel, actor: LatentActor, number: Number | None = None) -> None:
+    def __init__(self, world: WorldModel, actor: LatentActor, number: ScalarHead | None = None) -> None:
         super().__init__()
         self.world, self.actor, self.number = world, actor, number or world.number
         self.spec = world.encoder.spec
@@ -52,7 +52,9 @@ class WorldAgent(nn.Module):
         rssm, actor, count = self.world.rssm, self.actor, len(is_first)
         noise: Any = None if greedy or rng is None else rssm.noise(rng, count)
         state = ModelState(carry["deter"], carry["stoch"])
-        state = rssm.follow(self.world.encoder(self.world.encoder.see(obs, 1)), carry["action"], is_first, noise, state)
+        state = rssm.obs_step(
+            self.world.encoder(self.world.encoder.preprocess(obs, 1)), carry["action"], is_first, noise, state
+        )
         policy, acts = actor.policy(state.feat), None if greedy or rng is None else actor.noise(rng, count)
         if self.masks and isinstance(policy, Categoricals):
             action = choose(self.spec, policy, obs, acts)

@@ -11,11 +11,11 @@ from rlcore.nn.network_keys import ACTIVATIONS
 MASKED = "masked_actor"
 ACTORS = ("actor", MASKED)
 WORLD = "world_model"  # SheepRL's name of the world model in the model registry
-# Registered models of every learner with a world model -> their paths in its state (`registers`).
+# Registered models of every learner with a world model -> their paths in its state (`exported_components`).
 WORLD_PARTS = {WORLD: "agent.world", "actor": "agent.actor", "critic": "critic"}
 
 
-class Form(NamedTuple):
+class InitConfig(NamedTuple):
     """Norm, bias and initialization of the layers of a network; the defaults are those of Dreamer V1."""
 
     eps: float | None = None  # ε of a LayerNorm before each activation; None = no LayerNorm
@@ -23,25 +23,25 @@ class Form(NamedTuple):
     scale: float | None = 1.0  # initialization scale of hidden layers; see `rlcore.nn.dense.initialise_glorot`
 
 
-class Layers(NamedTuple):
+class MLPSpec(NamedTuple):
     """Hidden layers of (linear, LayerNorm, activation)."""
 
     units: int
     count: int
     act: str
-    form: Form
+    form: InitConfig
 
 
-class Stages(NamedTuple):
+class CNNSpec(NamedTuple):
     """Stages of convolutions; stage i has 2ⁱ `multiplier` channels."""
 
     multiplier: int
     act: str
-    form: Form
+    form: InitConfig
     padded: bool  # true: each stage halves the image, down to 4 × 4; false: four stages without padding, for 64 × 64
 
 
-class PolicyForm(NamedTuple):
+class PolicySpec(NamedTuple):
     """Distribution of an actor's actions, and its parameters."""
 
     kind: str  # "discrete", or a key of `rlcore.nn.latent_actor.CONTINUOUS`
@@ -53,17 +53,17 @@ class PolicyForm(NamedTuple):
     masked: bool = False  # discrete actions obey the environment's masks
 
 
-class Group:
+class LayerKeys:
     """Base of config groups of layers."""
 
     @property
-    def form(self) -> Form:
+    def form(self) -> InitConfig:
         """Norm, bias and initialization of the layers."""
-        return Form()
+        return InitConfig()
 
 
 @dataclass(frozen=True)
-class DenseKeys(Group):
+class DenseKeys(LayerKeys):
     """Hidden layers of an MLP."""
 
     dense_units: int = arg(400, "units of each hidden layer", low=1)
@@ -71,26 +71,26 @@ class DenseKeys(Group):
     dense_act: str = arg("elu", "activation (or its class, such as torch.nn.ELU)", choices=tuple(ACTIVATIONS))
 
     @property
-    def layers(self) -> Layers:
+    def layers(self) -> MLPSpec:
         """Hidden layers."""
-        return Layers(self.dense_units, self.mlp_layers, self.dense_act, self.form)
+        return MLPSpec(self.dense_units, self.mlp_layers, self.dense_act, self.form)
 
 
 @dataclass(frozen=True)
-class HiddenKeys(Group):
+class HiddenKeys(LayerKeys):
     """One hidden layer."""
 
     hidden_size: int = arg(200, "units of the hidden layer", low=1)
     dense_act: str = arg("elu", "activation of the hidden layer", choices=tuple(ACTIVATIONS))
 
     @property
-    def layers(self) -> Layers:
+    def layers(self) -> MLPSpec:
         """The hidden layer."""
-        return Layers(self.hidden_size, 1, self.dense_act, self.form)
+        return MLPSpec(self.hidden_size, 1, self.dense_act, self.form)
 
 
 @dataclass(frozen=True)
-class RecurrentKeys(Group):
+class RecurrentKeys(LayerKeys):
     """Recurrent state, and the layer before the recurrent cell."""
 
     act: ClassVar[str] = "elu"  # activation of the layer before the cell
@@ -99,18 +99,18 @@ class RecurrentKeys(Group):
     dense_units: int = arg(400, "units of the layer before the cell, which reads stochastic state and action", low=1)
 
     @property
-    def layers(self) -> Layers:
+    def layers(self) -> MLPSpec:
         """Layer before the cell."""
-        return Layers(self.dense_units, 1, self.act, self.form)
+        return MLPSpec(self.dense_units, 1, self.act, self.form)
 
     @property
-    def cell(self) -> Form | None:
+    def cell(self) -> InitConfig | None:
         """Norm and bias of the gates of a `rlcore.nn.dense.LayerNormGRU`; None for a `rlcore.nn.dense.PlainGRU`."""
         return None
 
 
 @dataclass(frozen=True)
-class ObservationKeys(Group):
+class ObservationKeys(LayerKeys):
     """Observation encoder or decoder: a CNN for image keys, an MLP for vector keys."""
 
     symlog: ClassVar[bool] = False  # vectors are encoded and reconstructed in symlog space
@@ -124,14 +124,14 @@ class ObservationKeys(Group):
     dense_act: str = arg("elu", "activation of hidden layers", choices=tuple(ACTIVATIONS))
 
     @property
-    def layers(self) -> Layers:
+    def layers(self) -> MLPSpec:
         """MLP of the vector keys."""
-        return Layers(self.dense_units, self.mlp_layers, self.dense_act, self.form)
+        return MLPSpec(self.dense_units, self.mlp_layers, self.dense_act, self.form)
 
     @property
-    def stages(self) -> Stages:
+    def stages(self) -> CNNSpec:
         """Convolutions of the image keys."""
-        return Stages(self.cnn_channels_multiplier, self.cnn_act, self.form, padded=False)
+        return CNNSpec(self.cnn_channels_multiplier, self.cnn_act, self.form, padded=False)
 
 
 @dataclass(frozen=True)
@@ -198,9 +198,9 @@ class ActorKeys(DenseKeys):
     )
     expl_min: float = arg(0.0, "lower limit of the decayed expl_amount", low=0)
 
-    def policy(self, kind: str) -> PolicyForm:
+    def policy(self, kind: str) -> PolicySpec:
         """Return the policy form of a distribution."""
-        return PolicyForm(kind, min_std=self.min_std, init_std=self.init_std, masked=self.cls == MASKED)
+        return PolicySpec(kind, min_std=self.min_std, init_std=self.init_std, masked=self.cls == MASKED)
 
     @property
     def explores(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlcore.functional.precision import widen
+from rlcore.functional.precision import to_float32
 from rlcore.functional.symlog import symexp, symlog
 from rlcore.nn.dense import Dense, glorot_linear
 from rlcore.nn.encoder import flatten
@@ -23,7 +23,7 @@ Obs = Mapping[str, Tensor]
 Distance = Callable[[Tensor, Tensor, int], Tensor]  # (prediction, target, number of leading dimensions) -> [*lead]
 
 
-class Number(Protocol):
+class ScalarHead(Protocol):
     """Protocol of the distribution of a predicted scalar; implemented by `TwoHot` and `UnitNormal`."""
 
     @property
@@ -72,7 +72,7 @@ class KeyEncoder(nn.Module):
         self.mlp = Dense(size, config.layers, rng) if vectors else None
         self.output_size = sum(part.output_size for part in (self.cnn, self.mlp) if part is not None)
 
-    def see(self, obs: Obs, lead: int) -> dict[str, Tensor]:
+    def preprocess(self, obs: Obs, lead: int) -> dict[str, Tensor]:
         """Preprocess raw observations, key -> [*lead, *shape], to the format of encoder inputs and decoder targets.
 
         Args:
@@ -122,7 +122,7 @@ def head_name(key: str) -> str:
 
 
 class KeyDecoder(nn.Module):
-    """Decoder of states to observations, in the format of `KeyEncoder.see`.
+    """Decoder of states to observations, in the format of `KeyEncoder.preprocess`.
 
     Args:
         inputs: F; features of a state.
@@ -163,7 +163,7 @@ class KeyDecoder(nn.Module):
             hidden = self.mlp(feat)
             for key in self.vectors:
                 head: nn.Linear = self.heads[head_name(key)]  # pyright: ignore[reportAssignmentType]
-                made[key] = widen(head(hidden.to(head.weight.dtype)))
+                made[key] = to_float32(head(hidden.to(head.weight.dtype)))
         return made
 
     @staticmethod
@@ -172,7 +172,7 @@ class KeyDecoder(nn.Module):
 
         Args:
             made: predictions of `forward`.
-            seen: targets of `KeyEncoder.see`.
+            seen: targets of `KeyEncoder.preprocess`.
             lead: number of leading dimensions.
             distance: loss of one key.
 
@@ -211,7 +211,7 @@ class WorldModel(nn.Module):
         encoded: tuple[Sequence[str], Sequence[str]],
         decoded: tuple[Sequence[str], Sequence[str]],
         latent: Latent,
-        number: Number,
+        number: ScalarHead,
         scales: tuple[float | None, float | None],
         rng: torch.Generator,
     ) -> None:
@@ -222,15 +222,15 @@ class WorldModel(nn.Module):
         self.feat_size = sum(self.rssm.sizes)
         self.decoder = KeyDecoder(self.feat_size, spec, *decoded, config.observation_model, scale, rng)
         self.reward = Dense(self.feat_size, config.reward_model.layers, rng, number.outputs, scales[1])
-        self.goes_on: Dense | None = None
+        self.continue_head: Dense | None = None
         if config.ends:
-            self.goes_on = Dense(self.feat_size, config.discount_model.layers, rng, 1, scale)
+            self.continue_head = Dense(self.feat_size, config.discount_model.layers, rng, 1, scale)
 
     def observe(
-        self, seen: Obs, before: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
+        self, seen: Obs, prev_action: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
     ) -> Observed:
-        """Infer the states of N sequences of L rows, preprocessed by `KeyEncoder.see`; see `RSSM.observe`."""
-        return Observed(*self.rssm.observe(self.encoder(seen), before, is_first, noise, state))
+        """Infer the states of N sequences of L rows, preprocessed by `KeyEncoder.preprocess`; see `RSSM.observe`."""
+        return Observed(*self.rssm.observe(self.encoder(seen), prev_action, is_first, noise, state))
 
     def reward_loss(self, feat: Tensor, reward: Tensor) -> Tensor:
         """Compute -log p(reward | state) of rewards [...] and states [..., F]; row t has the reward of step t-1 → t."""
@@ -240,13 +240,13 @@ class WorldModel(nn.Module):
         """Predict the reward [...] of the step that led to states [..., F], in the environment's unit."""
         return self.number.mean(self.reward(feat))
 
-    def continue_loss(self, feat: Tensor, goes_on: Tensor) -> Tensor:
+    def continue_loss(self, feat: Tensor, continues: Tensor) -> Tensor:
         """Compute the cross-entropy of target probabilities [...] to continue at states [..., F]; 0 without a head."""
-        if self.goes_on is None:
-            return torch.zeros_like(goes_on)
-        return F.binary_cross_entropy_with_logits(self.predict_continue(feat), goes_on, reduction="none")
+        if self.continue_head is None:
+            return torch.zeros_like(continues)
+        return F.binary_cross_entropy_with_logits(self.predict_continue(feat), continues, reduction="none")
 
     def predict_continue(self, feat: Tensor) -> Tensor:
         """Return the logits [...] of the continue head at states [..., F]; the model must have this head."""
-        assert self.goes_on is not None, "use_continues=false"
-        return self.goes_on(feat).squeeze(-1)
+        assert self.continue_head is not None, "use_continues=false"
+        return self.continue_head(feat).squeeze(-1)

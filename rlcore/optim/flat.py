@@ -69,7 +69,7 @@ class FlatParameters:
         return self._spots is not None
 
     @contextmanager
-    def standing(self) -> Iterator[None]:
+    def replaceable(self) -> Iterator[None]:
         """Inside the context, `take` replaces the module's parameters without changing the stored ones.
 
         Used for tracing, in which a gradient step is a function of vectors.
@@ -113,10 +113,10 @@ class FlatParameters:
             self._exchange([part.requires_grad_(self.trained) for part in parts], self._spots)
             return
         self.vector.copy_(vector)
-        self.give()
+        self.to_module()
 
     @torch.no_grad()
-    def give(self) -> None:
+    def to_module(self) -> None:
         """Copy the vector to the parameters, if they are stored elsewhere."""
         if not self.own:
             for parameter, view in zip(self.tensors, self.views, strict=True):

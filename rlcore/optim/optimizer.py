@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Loss = Callable[..., tuple[Any, ...]]
 
 
-class Found(NamedTuple):
+class LossOutput(NamedTuple):
     """Outputs of a loss and its step: logged means, tensors for later losses, and the gradient norm []."""
 
     metrics: dict[str, Tensor]
@@ -117,10 +117,10 @@ class Optimizer:
             self._gradient.add_loss(self.scale.multiply(total) if self.scale else total, weight)
         return metrics
 
-    def minimize(self, *inputs: Any) -> Found:
+    def minimize(self, *inputs: Any) -> LossOutput:
         """Take one step on the loss of these inputs."""
         metrics = self.accumulate(*inputs)
-        return Found(metrics, self._aux, self.apply())
+        return LossOutput(metrics, self._aux, self.apply())
 
     @torch.no_grad()
     def apply(self, unless: Tensor | None = None) -> Tensor:
@@ -170,13 +170,13 @@ class Optimizer:
         own = self._state()[:-1]
         before = [] if unless is None else [tensor.clone() for tensor in own]
         self.count.add_(1)
-        self.move(gradient)
+        self.apply_rule(gradient)
         for tensor, old in zip(own, before, strict=False):
             tensor.copy_(torch.where(cast("Tensor", unless), old, tensor))
-        self.parameters.give()
+        self.parameters.to_module()
         return norm
 
-    def move(self, gradient: Tensor) -> None:
+    def apply_rule(self, gradient: Tensor) -> None:
         """Apply the update rule to a gradient [P], in place."""
         state = (self.parameters.vector, gradient, self.slots, self.count, self.lr)
         if self.groups:

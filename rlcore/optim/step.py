@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from rlcore.compiled.captured import CapturedTensors
 from rlcore.compiled.cuda_graph import RecordedStep
-from rlcore.compiled.held import Held
-from rlcore.compiled.whole_step import WholeStep
+from rlcore.compiled.whole_step import CompiledStep
 from rlcore.functional.noise import Noise
-from rlcore.optim.changed import Changed
+from rlcore.optim.mutable_state import MutableState
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.target import Target
 
@@ -47,19 +47,19 @@ class Step:
     ) -> None:
         self.function, compiler = function, context.compiler
         self.once = compiler and compiler.once
-        self._code: WholeStep | RecordedStep | None = None
+        self._code: CompiledStep | RecordedStep | None = None
         if compiler is not None and not self.once and context.ranks.size == 1:
             for optimizer in optimizers:
                 optimizer.compiled = False  # it is compiled as a part of this step
-            changed = Changed(optimizers, targets)
+            changed = MutableState(optimizers, targets)
             read = [m for o in optimizers for m in (o.module, *o.uses)] + [t.module for t in targets] + [*modules]
-            held = Held(read, [tensor for flat in changed.flat for tensor in flat.tensors])
+            held = CapturedTensors(read, [tensor for flat in changed.flat for tensor in flat.tensors])
             decides: dict[str, Any] = {"rules": [[o.config, o.max_grad_norm, o.reduction] for o in optimizers]}
             decides |= {"modules": [*map(repr, read)]} | compiler.facts(function)
             if compiler.records:
                 self._code = RecordedStep(self._call, changed, held)
             else:
-                self._code = WholeStep(self._call, changed, held, compiler, decides, (function, *read))
+                self._code = CompiledStep(self._call, changed, held, compiler, decides, (function, *read))
         self.compiled = self._code is not None
         self._began: bool | None = None  # whether the first call was compiled; None: not called yet
 

@@ -28,7 +28,7 @@ class Target:
     # module: the copy; its parameters do not require gradients
 
     def __init__(self, module: nn.Module, context: Context) -> None:
-        fabric, self.followed = context.fabric, module
+        fabric, self.online = context.fabric, module
         self.module: Any = fabric.to_device(fabric.strategy.precision.convert_module(copy.deepcopy(module)))
         self.parameters = FlatParameters(self.module)
         self.parameters.trained = False
@@ -36,7 +36,7 @@ class Target:
         self._children = self._find_children()
 
     @torch.no_grad()
-    def follow(self, optimizer: Optimizer, tau: float | Tensor | Mapping[str, float | Tensor]) -> None:
+    def update(self, optimizer: Optimizer, tau: float | Tensor | Mapping[str, float | Tensor]) -> None:
         """Move the target by the fraction τ, [] in [0, 1], towards the module of an optimizer.
 
         τ = 1 copies the module and τ = 0 changes nothing, so a hard update every n steps is τ = 1 at each n-th step and
@@ -57,7 +57,7 @@ class Target:
             for mine, theirs, child in parts:
                 if isinstance(taus[child], Tensor) or taus[child]:  # do not wait for a value on the device
                     mine.lerp_(theirs, shares[child])
-            self.parameters.give()
+            self.parameters.to_module()
         for (name, mine), theirs in zip(self.module.named_modules(), optimizer.module.modules(), strict=True):
             for key, value in theirs._buffers.items():  # pyright: ignore[reportPrivateUsage]
                 if value is not None:
@@ -74,7 +74,7 @@ class Target:
 
     def copy(self) -> None:
         """Copy the online network, for example after it has loaded other weights."""
-        self.load_state_dict(dict(self.followed.named_buffers()) | self.followed.state_dict())
+        self.load_state_dict(dict(self.online.named_buffers()) | self.online.state_dict())
 
     def _in_order(self, trained: FlatParameters) -> Tensor:
         """Return the online parameters in the order of the copy; parameter groups may order them differently."""

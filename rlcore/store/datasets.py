@@ -53,15 +53,15 @@ def read_rows(source: str, spec: EnvSpec) -> TensorDict:
     """
     import torch
 
-    from rlcore.data.arrivals import as_steps
     from rlcore.data.dataset import as_tensordict, load_dataset
+    from rlcore.data.staging import as_trajectory
 
     refuse_unfit(source, spec)
     if not is_minari(source):
         return load_dataset(source)
     found = minari_datasets.read(source.removeprefix(MINARI), spec.obs)
     columns = {name: torch.from_numpy(rows[:, None]) for name, rows in found.items()}
-    return as_tensordict(as_steps(columns, columns["action"]))
+    return as_tensordict(as_trajectory(columns, columns["action"]))
 
 
 def refuse_unfit(source: str, spec: EnvSpec) -> None:

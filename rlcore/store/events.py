@@ -161,7 +161,7 @@ class EventLog:
             line = line[os.write(descriptor, line) :]
 
 
-class Steps:
+class StepSet:
     """Set of step numbers with 8 bytes each, fast if they are added mostly in ascending order."""
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class EventReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offset, self._lines = 0, 0  # number of bytes and lines read so far
-        self._seen = {"metrics": Steps(), "evaluation": Steps()}
+        self._seen = {"metrics": StepSet(), "evaluation": StepSet()}
         self._judged: tuple[Any, ...] | None = None
         self._moments: dict[Any, int] = {}  # env steps -> policy steps of checkpoints
 

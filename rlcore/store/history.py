@@ -18,7 +18,7 @@ from rlcore.store.series import (
     WHILE_TRAINING,
     Event,
     Line,
-    Told,
+    PointFilter,
     evaluations,
     points,
 )
@@ -41,11 +41,11 @@ class History:
         self.lines: dict[str, Line] = {}  # metric -> points, for KEPT
         self.events: list[Event] = []  # all events except metrics, in the log's order
         self._by_kind: dict[str, list[Event]] = {}
-        self._reader, self._told = EventReader(path), Told()
+        self._reader, self._told = EventReader(path), PointFilter()
         self._file: tuple[int, int] | None = None  # device and inode of the file
         self._last = b""  # the last bytes that were read
 
-    def follow(self) -> None:
+    def refresh(self) -> None:
         """Read the events added since the last call."""
         for event in self._reader.read():
             kind = event["kind"]
@@ -106,7 +106,7 @@ def history(path: Path) -> History:
         found = _read.pop(path, None)
         if found is None or not found.continues():
             found = History(path)
-        found.follow()
+        found.refresh()
         _read[path] = found
         while len(_read) > LOGS:
             del _read[next(iter(_read))]

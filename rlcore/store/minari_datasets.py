@@ -22,7 +22,7 @@ import numpy as np
 
 from rlcore.config.values import nearest
 from rlcore.envs.spaces import action_spec, array_spec, kind_of, obs_spaces
-from rlcore.envs.wrappers import Leaf, bare_env, flat_leaves, follow
+from rlcore.envs.wrappers import Leaf, bare_env, flat_leaves, get_leaf
 from rlcore.errors import UserError, first_line
 from rlcore.spec import EnvSpec
 
@@ -163,7 +163,7 @@ def folder(name: str) -> Path:
 
 def _rows(episode: Any, paths: Mapping[str, tuple[Any, ...]]) -> dict[str, np.ndarray]:
     count = len(episode.rewards)
-    obs = {f"obs/{key}": np.asarray(follow(episode.observations, path)) for key, path in paths.items()}
+    obs = {f"obs/{key}": np.asarray(get_leaf(episode.observations, path)) for key, path in paths.items()}
     action = np.asarray(episode.actions)
     if count == 0 or len(action) != count or any(len(rows) != count + 1 for rows in obs.values()):
         seen = ", ".join(f"{len(rows)} of {column}" for column, rows in obs.items())

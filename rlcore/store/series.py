@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
-from rlcore.store.events import Steps
+from rlcore.store.events import StepSet
 
 Event = dict[str, Any]
 Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, policy steps
@@ -22,11 +22,11 @@ WHILE_TRAINING = {"greedy": "Evaluation/greedy_mean"}
 FINAL = {"greedy": "Test/cumulative_reward", "stochastic": "Test/cumulative_reward_stochastic"}
 
 
-class Told:
+class PointFilter:
     """Filter of points that occur twice in a log."""
 
     def __init__(self) -> None:
-        self._clocks = {name: Steps() for name in CLOCKS}
+        self._clocks = {name: StepSet() for name in CLOCKS}
         self._others: set[tuple[str, int, float]] = set()
 
     def add(self, name: str, step: int, value: float) -> bool:
@@ -38,19 +38,19 @@ class Told:
         return len(self._others) > known
 
 
-def points(events: Iterable[Event], told: Told | None = None) -> Iterator[Point]:
+def points(events: Iterable[Event], seen: PointFilter | None = None) -> Iterator[Point]:
     """Yield the metric points of events, in order and without duplicates.
 
     To process a growing log in several calls, pass the same `told` each time.
     """
-    told = told or Told()
+    seen = seen or PointFilter()
     for event in events:
         step, when = int(event.get("policy_steps", 0)), int(event.get("time", 0) * 1000)
         for name, value in _values(event).items():
             if not isinstance(value, int | float):
                 continue
             # Window metrics are unique, except clocks, because an evaluation at the same step has a clock too.
-            if (name in CLOCKS or event["kind"] != "metrics") and not told.add(name, step, value):
+            if (name in CLOCKS or event["kind"] != "metrics") and not seen.add(name, step, value):
                 continue
             yield name, float(value), when, step
 

@@ -6,13 +6,13 @@ import logging
 
 from rlcore.compiled.cost import RATE_OF_GPU, Arithmetic, Counter
 from rlcore.compiled.when_to_compile import on_gpu
+from rlcore.compiler import Compiler
 from rlcore.config.groups import FabricConfig, RunConfig
-from rlcore.door import Compiler
 from rlcore.spec import EnvSpec
 from rlcore.train.fabric import make_fabric
 from rlcore.train.loop import Loop
-from rlcore.train.rehearsal import DrawnEnvs, Mute
-from rlcore.types import Alone, Context
+from rlcore.train.warmup import NullRanks, RandomEnvs
+from rlcore.types import Context, SingleProcess
 
 log = logging.getLogger(__name__)
 ITERATIONS = 20_000  # until something is learned, at most
@@ -25,13 +25,13 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
 
     Of the config alone: neither a clock nor what the machine has kept decides.
     """
-    ranks = Mute(Alone())
+    ranks = NullRanks(SingleProcess())
     ranks.size = config.fabric.ranks
     counter = Counter()
     compiler = Compiler(config, spec, (config.env.num_envs, ranks.size), once=counter.once)
     context = Context(config, spec, make_fabric(FabricConfig()), ranks, config.env.num_envs, compiler)
     try:
-        loop = Loop(context, DrawnEnvs(spec, config.env.num_envs, None))
+        loop = Loop(context, RandomEnvs(spec, config.env.num_envs, None))
         for _ in range(ITERATIONS):
             _iterate(loop)
             if loop.learner.updates:

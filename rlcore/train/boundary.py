@@ -76,7 +76,7 @@ def is_scheduled(config: RunConfig, policy_steps: int) -> bool:
     return policy_steps >= budget(config) or policy_steps // every > (policy_steps - rows) // every
 
 
-def why_over(
+def stop_reason(
     config: RunConfig, iterations: int, updates: int, policy_steps: int, scores: Mapping[int, float]
 ) -> str | None:
     """Reason why training is over, or None where it is not.

@@ -44,7 +44,7 @@ def find(place: str) -> Callable[..., Any]:
     return getattr(import_module(module), name)
 
 
-class Pace:
+class ProgressTimer:
     """Pace of the lines about a piece of work: another is due `WORK_EVERY` seconds after the last."""
 
     def __init__(self) -> None:

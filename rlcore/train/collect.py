@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled.acting import CompiledActing, compile_acting
-from rlcore.data.arrivals import Room, answer, as_steps, columns, copy_arrival, from_columns
-from rlcore.data.history import Recalling, past_of, recalling
-from rlcore.door import Compiler
+from rlcore.compiler import Compiler
+from rlcore.data.history import HistoryWrapper, past_of, with_history
+from rlcore.data.staging import StagingBuffer, answer, as_trajectory, columns, copy_time_step, from_columns
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
+from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves
-from rlcore.judge.random_agent import RandomAgent
 from rlcore.protocols import Agent, VectorEnv
 from rlcore.system.training_clock import wall
-from rlcore.types import Alone, Arrival, Ranks, State, Steps
+from rlcore.types import Ranks, SingleProcess, State, TimeStep, Trajectory
 
 # Observations and is_first -> what the agent says, [B, A], what the environments are to do, extras.
 Act = Callable[[dict[str, Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
@@ -55,7 +55,12 @@ class Collector:
         prefill: Noise | None = None,
         compiler: Compiler | None = None,
     ) -> None:
-        self.envs, self.agent, self.rng, self.ranks = envs, recalling(agent, envs.spec), rng, ranks or Alone()
+        self.envs, self.agent, self.rng, self.ranks = (
+            envs,
+            with_history(agent, envs.spec),
+            rng,
+            ranks or SingleProcess(),
+        )
         self.device = torch.device(device)
         self.autocast: Any = autocast
         self.learned = learned
@@ -63,17 +68,17 @@ class Collector:
         self.env_steps = 0  # actions taken, all ranks together
         self.policy_steps = 0  # rows collected, those that only reset among them: T·B of every rank an iteration
         self.seconds = 0.0  # of the last collect
-        self.arrival: Arrival | None = None
+        self.arrival: TimeStep | None = None
         self._form = map_leaves(lambda part: part.to(self.device), self.agent.initial(envs.num_envs))
         self.carry = self._form
-        self._room: Room | None = None
+        self._room: StagingBuffer | None = None
         self._in_place = envs if isinstance(envs, EpisodicVectorEnv) else None
         self._compiler = compiler
         self._acting: CompiledActing | None = None
         self.compiled: bool | None = None  # acting is; None where it is not to be, or nothing was said yet
 
     @torch.no_grad()
-    def collect(self, length: int, random: bool = False) -> tuple[Steps, Steps]:
+    def collect(self, length: int, random: bool = False) -> tuple[Trajectory, Trajectory]:
         """Take `length` steps everywhere.
 
         Args:
@@ -88,7 +93,7 @@ class Collector:
         began = wall()
         arrival = self.arrival if self.arrival is not None else self.envs.reset()
         if self._room is None or len(self._room) != length + 1:
-            self._room = Room(length + 1, arrival, self.device)
+            self._room = StagingBuffer(length + 1, arrival, self.device)
         room, carry = self._room, self.carry
         room.begin(arrival)
         self._compile(room)
@@ -107,11 +112,11 @@ class Collector:
         if self.ranks.size > 1:
             actions, width = int(self.ranks.sum(torch.tensor(actions))), width * self.ranks.size
         self.env_steps, self.policy_steps = self.env_steps + actions, self.policy_steps + length * width
-        self.arrival = room.last = arrival if self._in_place is not None else copy_arrival(arrival)
+        self.arrival = room.last = arrival if self._in_place is not None else copy_time_step(arrival)
         self.seconds = wall() - began
         return self._steps(room, said, carry)
 
-    def _compile(self, room: Room) -> None:
+    def _compile(self, room: StagingBuffer) -> None:
         """Compile acting once, if the config asks for it; before random actions too, so that faults show early."""
         if self._compiler is not None and self._acting is None and self.compiled is not False:
             (obs, _), again = room.show(0), bool(self.compiled)  # a run that goes on acts as it began
@@ -142,22 +147,24 @@ class Collector:
         random = self._random
         taken = random.to_env(random.act((), obs, is_first, self.prefill)[1]).to(self.device)
         action = self.agent.from_env(taken)
-        if isinstance(self.agent, Recalling):  # which will look back at these rows
-            self.carry = fit(self._form, self.agent.watch(self.carry, obs, is_first, action))
+        if isinstance(self.agent, HistoryWrapper):  # which will look back at these rows
+            self.carry = fit(self._form, self.agent.append(self.carry, obs, is_first, action))
         return action, self.agent.to_env(action), {}
 
     def _precision(self) -> AbstractContextManager[Any]:
         return self.autocast()
 
-    def _steps(self, room: Room, said: list[tuple[Tensor, dict[str, Tensor]]], carry: Any) -> tuple[Steps, Steps]:
+    def _steps(
+        self, room: StagingBuffer, said: list[tuple[Tensor, dict[str, Tensor]]], carry: Any
+    ) -> tuple[Trajectory, Trajectory]:
         rows, end = room.split()
         if self.learned is not None:
             rows, end = (part | {"reward": self.learned(part["reward"])} for part in (rows, end))
         action = _stack([a for a, _ in said])
-        steps, last = as_steps(rows, action), as_steps(end, action[-1])
+        steps, last = as_trajectory(rows, action), as_trajectory(end, action[-1])
         steps.extras = {key: _stack([e[key] for _, e in said]) for key in said[0][1]}
         steps.carry, last.carry = carry, self.carry
-        if isinstance(self.agent, Recalling):
+        if isinstance(self.agent, HistoryWrapper):
             for part in (steps, last):
                 part.past, part.carry = past_of(part.carry), part.carry["agent"]
         return steps, last

@@ -17,8 +17,8 @@ from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
 from rlcore.spec import EnvSpec
-from rlcore.train.need import BEYOND, Counted
-from rlcore.types import Alone, Context
+from rlcore.train.memory_estimate import BEYOND, TensorSizes
+from rlcore.types import Context, SingleProcess
 
 log = logging.getLogger(__name__)
 NOWHERE = torch.device("meta")
@@ -32,7 +32,7 @@ class _TooManyError(Exception):
     """So many tensors that nobody waits for their number."""
 
 
-class Nowhere(TorchFunctionMode):
+class MetaTensors(TorchFunctionMode):
     """Every tensor that is made, or moved to a device, is one that holds nothing; `_TooManyError` after MANY calls."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class EmptyNoise(Noise):
         return (getattr(self, kind)(*shape) for _ in range(count))
 
 
-class _First(Alone):
+class _First(SingleProcess):
     """The first of so many ranks, which has nobody to talk to."""
 
     def __init__(self, size: int) -> None:
@@ -115,12 +115,12 @@ def _build_empty(config: RunConfig, spec: EnvSpec) -> tuple[Any, Any]:
     context = Context(config, spec, fabric, _First(config.fabric.ranks), config.env.num_envs)
     # Building may be given up anywhere, also where a `no_grad` ends, whose switch is a call of torch too.
     as_it_is = torch.set_grad_enabled(torch.is_grad_enabled())
-    with as_it_is, torch.random.fork_rng(devices=[]), Nowhere(), NOWHERE:
+    with as_it_is, torch.random.fork_rng(devices=[]), MetaTensors(), NOWHERE:
         learner, buffer, _ = ALGORITHMS[config.algo.name].build(context)
         return learner.state_dict(), buffer
 
 
-def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
+def count(config: RunConfig, spec: EnvSpec) -> TensorSizes | None:
     """Bytes of what the algorithm of a config learns with, and rows that its buffer keeps.
 
     None where the code of the algorithm looks at numbers while it is built, so that it cannot be built without them.
@@ -128,14 +128,14 @@ def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
     try:
         state, buffer = _build_empty(config, spec)
     except _TooManyError:
-        return Counted(countable=False)
+        return TensorSizes(countable=False)
     except Exception as error:  # of somebody's algorithm, over tensors without numbers
         if "overflow" in str(error).lower():  # torch's words for sizes beyond 2⁶³
-            return Counted(BEYOND, BEYOND)
+            return TensorSizes(BEYOND, BEYOND)
         log.debug("what %s keeps cannot be counted", config.algo.name, exc_info=True)
         return None
     whole, agent = _bytes(state), _bytes(state.get("agent"))
-    return Counted(
+    return TensorSizes(
         agent,
         whole - agent,
         buffer.capacity,

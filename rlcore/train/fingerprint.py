@@ -37,7 +37,7 @@ def fingerprint(config: RunConfig, device: torch.device, tier: str, compiled: st
     Returns:
         `learning` (must not differ on resume), `machine` (a difference is said: bits may differ) and `digest`.
     """
-    whole = {"learning": what_is_learned(config, tier, compiled), "machine": machine(config, device, compiled)}
+    whole = {"learning": learning_settings(config, tier, compiled), "machine": machine(config, device, compiled)}
     return whole | {"digest": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}
 
 
@@ -57,7 +57,7 @@ def machine(config: RunConfig, device: torch.device, compiled: str) -> dict[str,
     }
 
 
-def what_is_learned(config: RunConfig, tier: str, compiled: str) -> dict[str, Any]:
+def learning_settings(config: RunConfig, tier: str, compiled: str) -> dict[str, Any]:
     """The learning half: the config's, the tier (it decides how episodes are seeded) and how steps are computed.
 
     For tier "boundary" also what decides where episodes are cut, and which environments share a process.

@@ -8,14 +8,14 @@ import torch
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
-from rlcore.data.steps import learned_reward
+from rlcore.data.steps import transform_reward
 from rlcore.errors import RunError, UserError
+from rlcore.evaluation.play import OnProgress
 from rlcore.functional.noise import Noise
-from rlcore.judge.play import OnProgress
 from rlcore.protocols import Buffer, Learner, VectorEnv
 from rlcore.system import heap
 from rlcore.train.collect import Collector
-from rlcore.types import Context, Metrics, Plan
+from rlcore.types import Context, Metrics, TrainingSchedule
 
 TRIMMED = 512  # updates between two looks at the heap
 
@@ -35,15 +35,15 @@ class Loop:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(streams.integer(config.seed, "init"))
             self.learner, self.buffer, self.plan = _build(context)
-        self.player = self.learner.player
+        self.behavior_policy = self.learner.behavior_policy
         self.rng = context.generator("minibatch")
         self.collector = Collector(
             envs,
-            self.player,
+            self.behavior_policy,
             Noise(config.seed, "policy", rank, device=device),
             device,
             context.fabric.autocast,
-            functools.partial(learned_reward, config.env),
+            functools.partial(transform_reward, config.env),
             context.ranks,
             Noise(config.seed, "prefill", rank),
             context.compiler if context.compiler and context.compiler.builds else None,
@@ -89,7 +89,7 @@ class Loop:
             if on_batch is not None:
                 on_batch(len(found), total)
             found.append(check_metrics(self.learner.update(batch, self.rng)))
-        self.learner.publish(self.player)
+        self.learner.sync_weights(self.behavior_policy)
         self._untrimmed += len(found)
         if self._untrimmed >= TRIMMED:
             heap.trim()
@@ -116,7 +116,7 @@ def check_metrics(metrics: Metrics) -> Metrics:
     return metrics
 
 
-def _build(context: Context) -> tuple[Learner, Buffer, Plan]:
+def _build(context: Context) -> tuple[Learner, Buffer, TrainingSchedule]:
     """The parts of an algorithm; a UserError where one of them is not made as the core wants it."""
     name = context.config.algo.name
     learner, buffer, plan = ALGORITHMS[name].build(context)
@@ -126,7 +126,7 @@ def _build(context: Context) -> tuple[Learner, Buffer, Plan]:
                 f"algo.name={name}: its {type(part).__name__} is no rlcore.protocols.{kind.__name__}; "
                 "derive the class from that (docs/your_own_algorithm.md)"
             )
-    parts = learner.parts()
-    if missing := [part for part in ("agent", *learner.passed_on) if part not in parts]:
-        raise UserError(f"algo.name={name}: its learner's parts() has no {missing[0]!r}, only {', '.join(parts)}")
+    parts = learner.components()
+    if missing := [part for part in ("agent", *learner.transferable_components) if part not in parts]:
+        raise UserError(f"algo.name={name}: its learner's components() has no {missing[0]!r}, only {', '.join(parts)}")
     return learner, buffer, plan

@@ -24,7 +24,7 @@ from rlcore.train.rendezvous import VARIABLE
 KNOWN = {error.__name__: error for error in (UserError, RunError, EnvironmentFault)}
 
 
-class Followers:
+class WorkerRanks:
     """Ranks 1 to N-1 of a run, started here; none where there is one rank, or where this process is one of them."""
 
     def __init__(self, run: RunDirectory, config: RunConfig) -> None:
@@ -35,20 +35,20 @@ class Followers:
         common = {VARIABLE: str(store), "WORLD_SIZE": str(config.fabric.ranks), "NODE_RANK": "0"}
         for rank in range(1, config.fabric.ranks):
             variables = os.environ | common | {"LOCAL_RANK": str(rank)}
-            pipe, module = subprocess.PIPE, "rlcore.train.follower"
+            pipe, module = subprocess.PIPE, "rlcore.train.worker_rank"
             self.children.append(spawn(module, str(run.path), pass_fds=[store], env=variables, stdin=pipe, stdout=pipe))
         os.environ.update(common, LOCAL_RANK="0")
 
-    def tell(self, command: str) -> None:
+    def send(self, command: str) -> None:
         """Have every other rank do something."""
-        with self.together():
+        with self.translate_failures():
             for child in self.children:
                 assert child.stdin is not None
                 child.stdin.write(f"{command}\n".encode())
                 child.stdin.flush()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def translate_failures(self) -> Iterator[None]:
         """Turn an exchange that failed because a rank has ended into its own sentence."""
         try:
             yield

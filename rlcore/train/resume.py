@@ -13,7 +13,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError, first_line
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from rlcore.train.fingerprint import what_is_learned
+from rlcore.train.fingerprint import learning_settings
 from rlcore.train.resume_rules import refuse_other_learning, refuse_smaller_budget, warn_of_other_machine
 
 
@@ -119,6 +119,6 @@ def refuse_unfit(source: Path, config: RunConfig) -> None:
         raise UserError(f"{key}: no good checkpoint ({wrong})")
     before = ResumePoint.at(source).fingerprint
     # The environment has not been measured; its tier follows from `env`, in which the two must not differ anyway.
-    now = what_is_learned(config, before["learning"]["tier"], decide(config, before, lambda: None))
+    now = learning_settings(config, before["learning"]["tier"], decide(config, before, lambda: None))
     refuse_other_learning(before["learning"], now, config, source)
     refuse_smaller_budget(config, checkpoint.policy_steps(source), str(source))

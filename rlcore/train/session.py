@@ -13,8 +13,8 @@ from typing import Any
 
 from rlcore.compiled.when_to_compile import EAGER, decide
 from rlcore.errors import RunError
-from rlcore.judge.play import OnProgress
-from rlcore.judge.policy import read_source
+from rlcore.evaluation.play import OnProgress
+from rlcore.evaluation.policy import read_source
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.compare import tensor_digests
@@ -22,18 +22,18 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
 from rlcore.store.history import history
-from rlcore.store.patience import patiently
+from rlcore.store.retry import retry
 from rlcore.system.training_clock import wall
 from rlcore.train.arithmetic import count
-from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop, why_over
+from rlcore.train.boundary import Boundary, boundary_at, is_scheduled, next_stop, stop_reason
+from rlcore.train.components import check_finite, start_from
 from rlcore.train.fingerprint import fingerprint
+from rlcore.train.memory_estimate import spell_duration
 from rlcore.train.metrics import MetricsWindow, Stopwatch
-from rlcore.train.need import span
-from rlcore.train.parts import check_finite, start_from
-from rlcore.train.ranks import Followers
+from rlcore.train.ranks import WorkerRanks
 from rlcore.train.rendezvous import VARIABLE
+from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import ResumePoint
-from rlcore.train.room import check_room
 from rlcore.train.training import Training
 from rlcore.types import Episode, Metrics
 
@@ -55,13 +55,13 @@ class Session:
         self.run = run
         config, card = dataclasses.replace(config_of(run), run_dir=str(run.path)), run.read_card()
         if config.fabric.ranks > 1 and VARIABLE not in os.environ:  # before there are others; one rank checks itself
-            check_room(config, EnvSpec.from_json(card["spec"]), run.path, begun=True, command=True)
-        self.followers = Followers(run, config)
+            check_resources(config, EnvSpec.from_json(card["spec"]), run.path, begun=True, command=True)
+        self.followers = WorkerRanks(run, config)
         earlier = ResumePoint.find(run, config.checkpoint.resume_from)
         compiled = decide(
             config, earlier and earlier.fingerprint, lambda: count(config, EnvSpec.from_json(card["spec"]))
         )
-        with self.followers.together():
+        with self.followers.translate_failures():
             self.training = Training(config, card, compiled=compiled != EAGER, command=True)
         self.config, self.card, self.events = config, card, EventLog(run.events)
         self.learner, self.collector, self.envs = self.training.learner, self.training.collector, self.training.envs
@@ -135,7 +135,7 @@ class Session:
     def _initialise(self, source: str) -> None:
         """Weights and normalisers of another run or policy; optimizers, counters and environments start anew."""
         log.info("%s", start_from(self.learner, read_source(source).parts, source))
-        self.learner.publish(self.training.player)
+        self.learner.sync_weights(self.training.behavior_policy)
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -174,15 +174,15 @@ class Session:
             return stop if self.training.ranks.size > 1 else self._is_to_end
 
         until = next_stop(self.config, start)
-        self.followers.tell(f"advance {until}")
-        with self.stopwatch.running(), self.followers.together():
+        self.followers.send(f"advance {until}")
+        with self.stopwatch.running(), self.followers.translate_failures():
             self.training.advance(until, on_iteration, on_batch)
         boundary = boundary_at(self.config, start, self.policy_steps, self._reason())
         # Also when interrupted here: the resumed process pays first.
         self.owed = ["evaluate"] if "evaluate" in boundary.due else []
         return boundary
 
-    def follow(self, until: int) -> None:
+    def advance_worker(self, until: int) -> None:
         """On another rank than the first: train along, and let the first rank write."""
 
         def on_iteration(metrics: list[Metrics]) -> bool:
@@ -213,7 +213,7 @@ class Session:
             with self._naming_the_last_good():
                 point = self.window.close(self.policy_steps, self.learner.updates)
             if self.config.metric.log_level:
-                patiently(lambda: self.events.append("metrics", **self._moment(), values=point, **self._clock()))
+                retry(lambda: self.events.append("metrics", **self._moment(), values=point, **self._clock()))
                 self._logged["metrics"] += 1
         place = {"policy_steps": self.policy_steps, "total_steps": self.training.budget}
         learned = {"updates": self.learner.updates, "return": self._return}
@@ -229,7 +229,10 @@ class Session:
         if left > 0:
             each = seconds / updates
             log.info(
-                "a gradient step takes %.3g ms: the %s to come about %s", each * 1e3, f"{left:,}", span(each * left)
+                "a gradient step takes %.3g ms: the %s to come about %s",
+                each * 1e3,
+                f"{left:,}",
+                spell_duration(each * left),
             )
 
     def _remember(self, returns: list[float]) -> None:
@@ -239,7 +242,7 @@ class Session:
             self._return = sum(self._recent) / len(self._recent)
 
     def _reason(self) -> str | None:
-        return why_over(self.config, self.iterations, self.learner.updates, self.policy_steps, self.scores)
+        return stop_reason(self.config, self.iterations, self.learner.updates, self.policy_steps, self.scores)
 
     # Saving and judging -----------------------------------------------------------------------------------------------
 
@@ -250,8 +253,8 @@ class Session:
 
     def save(self) -> dict[str, Any]:
         """Make the present state durable: path, policy_steps, env_steps, digest. RunError: weights not finite."""
-        self.followers.tell("save")
-        with self.followers.together():
+        self.followers.send("save")
+        with self.followers.translate_failures():
             learning = self.training.state_dict(self.run.checkpoints)
         with self._naming_the_last_good():
             self.window.check_finite(self.policy_steps, self.learner.updates)
@@ -266,23 +269,23 @@ class Session:
             "wall_s": self.stopwatch.wall,
             "cpu_s": self.stopwatch.cpu,
             "updates": self.learner.updates,
-            "passed_on": [*self.learner.passed_on],
+            "transferable_components": [*self.learner.transferable_components],
             "env_steps": self.training.env_steps,
             "time": time.time(),
         }
-        patiently(self.events.sync)
+        retry(self.events.sync)
         scheduled = is_scheduled(self.config, self.policy_steps)
-        path = patiently(
+        path = retry(
             lambda: checkpoint.save(self.run.checkpoints, self.policy_steps, learning, bookkeeping, scheduled=scheduled)
         )
         checkpoint.prune(self.run, self.config.checkpoint.keep_last, path)
         digest = checkpoint.manifest(path)["digest"]
         saved = {"path": str(path.relative_to(self.run.path)), **self._moment(), "digest": digest}
         tensors = tensor_digests(learning)  # checkpoints are pruned; what each of them held stays known
-        patiently(lambda: self.events.append("checkpoint", **saved, tensors=tensors))
+        retry(lambda: self.events.append("checkpoint", **saved, tensors=tensors))
         return saved
 
-    def say_what_is_lost(self, done: int, total: int, left: float) -> str:
+    def describe_lost_work(self, done: int, total: int, left: float) -> str:
         """Tell of an iteration that is left in its middle, which no checkpoint can keep.
 
         Args:
@@ -296,8 +299,8 @@ class Session:
         newest = next(checkpoint.newest_first(self.run.checkpoints), None)
         saved, where = (checkpoint.policy_steps(newest), "its last checkpoint") if newest else (0, "the beginning")
         return (
-            f"left after {done:,} of {total:,} gradient steps of one iteration, {span(left)} before its end: the run "
-            f"goes on from policy step {saved:,} of {self.policy_steps:,}, {where}"
+            f"left after {done:,} of {total:,} gradient steps of one iteration, {spell_duration(left)} before its end: "
+            f"the run goes on from policy step {saved:,} of {self.policy_steps:,}, {where}"
         )
 
     def evaluate(self, on_progress: OnProgress | None = None) -> dict[str, Any]:
@@ -306,12 +309,12 @@ class Session:
         earlier = [score for steps, score in self.scores.items() if steps < self.policy_steps]
         here = checkpoint.find(self.run.checkpoints, self.policy_steps)
         if here is not None and greedy["mean"] >= max(earlier, default=-math.inf):
-            patiently(lambda: checkpoint.name_best(self.run, here))
+            retry(lambda: checkpoint.name_best(self.run, here))
         self.scores[self.policy_steps] = greedy["mean"]
         self.owed = []
         fields: dict[str, Any] = {**self._moment(), "final": False, "greedy": greedy, **self._clock()}
         self._logged["evaluation"] += 1
-        return patiently(lambda: self.events.append("evaluation", **fields))
+        return retry(lambda: self.events.append("evaluation", **fields))
 
     @contextmanager
     def _naming_the_last_good(self) -> Iterator[None]:

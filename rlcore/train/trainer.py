@@ -46,7 +46,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.history import history
 from rlcore.system.imports import large_imports, without_compiler
 from rlcore.system.printable import log_handler, print_traceback
-from rlcore.train.calls import Pace, call
+from rlcore.train.calls import ProgressTimer, call
 from rlcore.user_code import explain_exit
 
 ALIVE_EVERY = 2.0  # seconds
@@ -57,9 +57,9 @@ TOLD = (
     "rlcore.compiled.package",
     "rlcore.compiled.machine_code",
     "rlcore.compiled.when_to_compile",
-    "rlcore.store.patience",
-    "rlcore.judge.evaluation",
-    "rlcore.train.room",
+    "rlcore.store.retry",
+    "rlcore.evaluation.evaluation",
+    "rlcore.train.resource_check",
     "rlcore.train.session",
 )
 
@@ -86,7 +86,7 @@ class Trainer:
         self._voice = threading.Lock()
         self._shown = 0.0  # when progress was last told
 
-    def say(self, event: str, **fields: Any) -> None:
+    def send(self, event: str, **fields: Any) -> None:
         """Write one event."""
         with self._voice:
             self.output.write(json.dumps({"event": event, **fields}) + "\n")
@@ -101,7 +101,7 @@ class Trainer:
     def live(self) -> None:
         """Say that this process is alive: an engine that holds the interpreter lock for ever silences it."""
         while True:
-            self.say("alive")
+            self.send("alive")
             time.sleep(ALIVE_EVERY)
 
     def on_signal(self, number: int, frame: Any) -> None:
@@ -127,10 +127,10 @@ class Trainer:
         """Import what takes seconds, then wait for the command to begin; False when it is to stop instead."""
         load(self.run.read_config()["algo"]["name"])
         while (asked := self.commands.get())["command"] == "call":
-            call(asked["function"], asked["arguments"], self.say)
+            call(asked["function"], asked["arguments"], self.send)
         if asked["command"] == "begin":
             return True
-        self.say("stopped")
+        self.send("stopped")
         return False
 
     def serve(self) -> int:
@@ -138,32 +138,32 @@ class Trainer:
         from rlcore.train.session import Session
 
         self.session = Session(self.run)
-        self.say("ready", policy_steps=self.session.policy_steps, total_steps=self.session.training.budget)
+        self.send("ready", policy_steps=self.session.policy_steps, total_steps=self.session.training.budget)
         while True:
             asked = self.commands.get()
             command = asked["command"]
             if command == "stop":
                 self.session.close()
-                self.say("stopped")
+                self.send("stopped")
                 return 0
             if command == "advance":
                 self._advance()
             elif command == "checkpoint":
                 with self.carefully():
                     saved = self.session.save()
-                self.say("checkpoint", **saved)
+                self.send("checkpoint", **saved)
             elif command == "evaluate":
-                self.say("evaluation", **self.session.evaluate(self._work("evaluation", "episodes")))
+                self.send("evaluation", **self.session.evaluate(self._work("evaluation", "episodes")))
             elif command == "call":
-                call(asked["function"], asked["arguments"], self.say)
+                call(asked["function"], asked["arguments"], self.send)
 
     def _work(self, doing: str, unit: str) -> Callable[[int, int], None]:
         """Callback of long work, which takes how much is done and how much there is; said every now and then."""
-        pace = Pace()
+        pace = ProgressTimer()
 
         def on_progress(done: int, total: int) -> None:
             if pace.due():
-                self.say("work", doing=doing, done=done, total=total, unit=unit)
+                self.send("work", doing=doing, done=done, total=total, unit=unit)
 
         return on_progress
 
@@ -181,7 +181,7 @@ class Trainer:
                 return
             each = (time.monotonic() - begun) / done
             if self.interrupted and (left := each * (total - done)) >= LONG_UPDATE:
-                self.lost = self.session.say_what_is_lost(done, total, left)
+                self.lost = self.session.describe_lost_work(done, total, left)
                 raise Interrupted
             if each * total >= LONG_UPDATE:
                 work(done, total)
@@ -197,13 +197,13 @@ class Trainer:
             last = progress
             if time.monotonic() - self._shown >= SHOW_EVERY:
                 self._shown, last = time.monotonic(), {}
-                self.say("progress", **progress)
+                self.send("progress", **progress)
 
         with self.carefully():
             boundary = self.session.advance(on_progress, self._update())
             if last:  # where it stands at a boundary is always told
-                self.say("progress", **last)
-        self.say("boundary", **asdict(boundary))
+                self.send("progress", **last)
+        self.send("boundary", **asdict(boundary))
 
     def interrupt(self) -> int:
         """Make the state durable after a signal; exit code 130."""
@@ -216,7 +216,7 @@ class Trainer:
                 "end", policy_steps=self.session.policy_steps, status="interrupted", reason="signal"
             )
         here = self.session.policy_steps if self.session else 0
-        self.say("interrupted", policy_steps=here, path=path, lost=self.lost)
+        self.send("interrupted", policy_steps=here, path=path, lost=self.lost)
         return 130
 
     def main(self) -> int:
@@ -234,7 +234,7 @@ class Trainer:
             except Interrupted:  # before the session was there
                 return self.interrupt()
         except UserError as error:
-            self.say("error", sentence=str(error), kind="UserError", exit=2)
+            self.send("error", sentence=str(error), kind="UserError", exit=2)
             return 2
         except BaseException as raised:
             if not isinstance(raised, Exception):  # the driver waits for a sentence, whatever ends this process
@@ -244,7 +244,7 @@ class Trainer:
                 with contextlib.suppress(OSError):  # the log may lie on the full disk that this is about
                     print_traceback()
             sentence = str(error) if isinstance(error, RunError) else self._where(error)
-            self.say("error", sentence=sentence, kind=type(error).__name__, exit=1)
+            self.send("error", sentence=sentence, kind=type(error).__name__, exit=1)
             return 1
 
     def _where(self, error: Exception) -> str:
@@ -273,7 +273,7 @@ class Announcer(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass one message on."""
-        self.trainer.say("doing", sentence=record.getMessage())
+        self.trainer.send("doing", sentence=record.getMessage())
 
 
 def load(algorithm: str = "") -> None:

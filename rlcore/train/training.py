@@ -24,22 +24,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore import streams
+from rlcore.compiler import Compiler
 from rlcore.config.groups import RunConfig
 from rlcore.data.dataset import as_collected
 from rlcore.data.rollout import Rollout
-from rlcore.door import Compiler
 from rlcore.envs.card import environment_card
 from rlcore.envs.vector.choose import make_vector_env, refuse_foreign_vector
 from rlcore.errors import RunError, UserError
-from rlcore.judge.evaluation import evaluate_agent
-from rlcore.judge.play import OnProgress
-from rlcore.judge.policy import describe_agent, differing_shapes
+from rlcore.evaluation.evaluation import evaluate_agent
+from rlcore.evaluation.play import OnProgress
+from rlcore.evaluation.policy import describe_agent, differing_shapes
 from rlcore.protocols import VectorEnv
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint, datasets
-from rlcore.store.patience import patiently
+from rlcore.store.retry import retry
 from rlcore.system.torch_switches import keeping_switches, read_switches
 from rlcore.train.boundary import budget
+from rlcore.train.components import check_finite, convert_old_state
 from rlcore.train.fabric import (
     FabricRanks,
     make_fabric,
@@ -49,11 +50,10 @@ from rlcore.train.fabric import (
 )
 from rlcore.train.loop import Loop
 from rlcore.train.metrics import MetricsWindow
-from rlcore.train.parts import as_today, check_finite
 from rlcore.train.rank_state import Part, digests, parts_that_differ, with_parts
-from rlcore.train.rehearsal import rehearse
+from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import reading_state
-from rlcore.train.room import check_room
+from rlcore.train.warmup import warm_up
 from rlcore.types import Context, Episode, Metrics, Ranks, State
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Training(Loop):
         self.envs = envs or self._own_envs()
         refuse_changed_switches(before)
         spec, width = self.envs.spec, (self.envs.num_envs, self.ranks.size)
-        prepare = functools.cache(lambda: rehearse(context, self.envs))
+        prepare = functools.cache(lambda: warm_up(context, self.envs))
         records = self.fabric.device.type == "cuda"
         compiled = config.algo.compile is True if compiled is None else compiled
         compiler = Compiler(config, spec, width, prepare, records=records) if compiled else None
@@ -135,7 +135,7 @@ class Training(Loop):
             self.config.algo.check_spec(spec)
             for notice in self.config.algo.env_notices(spec):
                 log.warning("%s", notice)
-            check_room(self.config, spec, Path(self.config.run_dir), begun=True, command=command)
+            check_resources(self.config, spec, Path(self.config.run_dir), begun=True, command=command)
 
     @property
     def card(self) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class Training(Loop):
             raise UserError(f"remember(dataset): {why}; a replay memory begins with it, before the first iteration")
         named = isinstance(dataset, (str, Path))
         rows = datasets.read_rows(str(dataset), self.envs.spec) if named else dataset
-        steps, last = as_collected(rows, self.player, self.context)
+        steps, last = as_collected(rows, self.behavior_policy, self.context)
         self.buffer.extend(steps, last)
         count, size = len(steps.reward), getattr(self.buffer, "size", len(steps.reward))
         what = f"{dataset if named else 'a dataset'}: {count * self.context.num_envs:,} rows"
@@ -268,7 +268,7 @@ class Training(Loop):
         learner = self.learner.state_dict()
         own = self._own_state() | {"learner": self._of_this_rank(learner)}
         if folder is not None:
-            patiently(lambda: checkpoint.write_chunks(folder, own))
+            retry(lambda: checkpoint.write_chunks(folder, own))
         for chunk in checkpoint.chunks_of(own):
             chunk.light = folder is not None
         return {
@@ -298,8 +298,8 @@ class Training(Loop):
         if len(state["ranks"]) != self.ranks.size:
             raise ValueError(f"a state of {len(state['ranks'])} ranks where {self.ranks.size} train")
         own = state["ranks"][str(self.ranks.rank)]
-        self.learner.load_state_dict(as_today(with_parts(state["learner"], own["learner"])))
-        self.learner.publish(self.player)
+        self.learner.load_state_dict(convert_old_state(with_parts(state["learner"], own["learner"])))
+        self.learner.sync_weights(self.behavior_policy)
         self.buffer.load_state_dict(own["buffer"])
         self.collector.load_state_dict(own["collector"])
         streams.load_generator_state(self.rng, own["rng"])

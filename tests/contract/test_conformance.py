@@ -16,19 +16,19 @@ from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.a2c import learner as a2c
 from rlcore.algorithms.ppo import learner as ppo
-from rlcore.compiled.held import Held
+from rlcore.compiled.captured import CapturedTensors
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.conformance.trainings import find_all, fresh
 from rlcore.data.reward_scale import RewardScaler
+from rlcore.evaluation import loaded_policy
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import RunningMoments, standardize
 from rlcore.functional.tree import leaves, name_leaves
-from rlcore.judge import loaded_policy
 from rlcore.nn.actor_critic import ActorCritic as Agent
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
-from rlcore.train.parts import parameters
+from rlcore.train.components import parameters
 from rlcore.train.training import Training
 from tests.contract.checks import conformance_checks
 from tests.contract.test_registry import PAIRS, SETTINGS
@@ -303,7 +303,7 @@ def test_compiled_equals_eager_compares_buffers(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Agent, "__init__", initialize)
     monkeypatch.setattr(a2c.Learner, "loss", loss)
     conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))
-    monkeypatch.setattr(Held, "replace", lambda self, tensors: None)
+    monkeypatch.setattr(CapturedTensors, "replace", lambda self, tensors: None)
     with pytest.raises(AssertionError, match="agent.losses differs if the update is compiled"):
         conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))
 

@@ -19,7 +19,7 @@ from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.functional.stats import reduce_loss
 from rlcore.nn.return_scale import ReturnScale
 from rlcore.optim.optimizer import Optimizer
-from rlcore.types import Alone, Batch
+from rlcore.types import Batch, SingleProcess
 from tests.contract.checks import conformance_checks
 from tests.probes import latent_model
 from tests.probes.latent_model import LATENTS, Agent, Learner, Model
@@ -50,7 +50,7 @@ def test_conformance_passes_a_loss_below_its_free_nats() -> None:
 # Mutants --------------------------------------------------------------------------------------------------------------
 
 OPTIMIZER, APPLY, REDUCE = Optimizer.__init__, Optimizer.apply, reduce_loss
-PARTS, UPDATE, MODEL_LOSS = Learner.parts, Learner.update, Learner.model_loss
+PARTS, UPDATE, MODEL_LOSS = Learner.components, Learner.update, Learner.model_loss
 ACT, FORWARD, SCALE = Agent.act, Model.forward, ReturnScale.forward
 
 
@@ -78,7 +78,7 @@ def loss_from_zero_latents(self: Learner, latent: Tensor, rows: Any, rng: Any) -
 
 
 def scale_of_one_rank(self: ReturnScale, returns: Tensor, ranks: Any) -> Tensor:
-    return SCALE(self, returns, Alone())
+    return SCALE(self, returns, SingleProcess())
 
 
 def scale_of_one_rank_without_state(self: ReturnScale, returns: Tensor, ranks: Any) -> Tensor:
@@ -161,18 +161,18 @@ MUTANTS: dict[str, tuple[Callable[[RunConfig], None], str, Changes]] = {
     ),
     "a step that is no component": (
         conformance.parts_are_complete,
-        "^step is not in `parts",
-        [(Learner, "parts", without("step"))],
+        "^step is not in `components",
+        [(Learner, "components", without("step"))],
     ),
     "an optimizer that is no component": (
         conformance.parts_are_complete,
         "of_critic",
-        [(Learner, "parts", without("of_critic"))],
+        [(Learner, "components", without("of_critic"))],
     ),
     "noise that is no component": (
         conformance.interrupted_equals_uninterrupted,
         "ends in different bits",
-        [(Learner, "parts", without("noise"))],
+        [(Learner, "components", without("noise"))],
     ),
     "latents not written back": (
         conformance.stored_agent_outputs_are_used,

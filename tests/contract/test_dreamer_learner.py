@@ -15,7 +15,7 @@ from rlcore.data.samplers import Episodes, Sequences
 from rlcore.functional.two_hot import TwoHot
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
-from rlcore.types import Alone, Context
+from rlcore.types import Context, SingleProcess
 from tests.contract.test_registry import SETTINGS
 from tests.flows.config.dreamer_leaves import SPEC
 from tests.learning.assembly import assemble, context, fabric
@@ -65,7 +65,7 @@ def test_actions_are_stretched_onto_the_bounds_or_clipped_into_them(algo: str, s
 def test_the_memory_is_drawn_from_as_the_buffers_keys_say(preset: str) -> None:
     def memory(*typed: str) -> Any:
         config = compose([f"exp={preset}", *typed])[0]
-        return memory_and_plan(Context(config, SPEC, fabric(), Alone(), config.env.num_envs))[0]
+        return memory_and_plan(Context(config, SPEC, fabric(), SingleProcess(), config.env.num_envs))[0]
 
     plain = memory()
     assert type(plain.sampler) is Sequences and plain.sampler.length == 16 and not plain.online

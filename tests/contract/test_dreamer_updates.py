@@ -12,7 +12,7 @@ import pytest
 from flows.config.compose import compose
 from rlcore.algorithms.dreamer_learner import memory_and_plan
 from rlcore.train.training import Training
-from rlcore.types import Alone, Context
+from rlcore.types import Context, SingleProcess
 from tests.flows.config.dreamer_leaves import SPEC
 from tests.learning.assembly import fabric
 from tests.soaking import always, heavy
@@ -22,7 +22,7 @@ pytestmark = heavy
 MADE: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "dreamer_updates.json").read_text())
 
 
-class First(Alone):
+class First(SingleProcess):
     """The first of so many ranks."""
 
     def __init__(self, size: int) -> None:

@@ -23,7 +23,7 @@ from rlcore import streams
 from rlcore.algorithms.ppo import learner as ppo
 from rlcore.compiled import compiler, machine_code, package
 from rlcore.config.groups import DistributionConfig, MetricConfig
-from rlcore.errors import NotBuilt, RunError
+from rlcore.errors import CompilationError, RunError
 from rlcore.functional.noise import Noise
 from rlcore.nn.network_keys import ActorConfig, MLPConfig
 from rlcore.optim.optimizer_keys import OptimizerConfig
@@ -32,7 +32,7 @@ from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.fabric import FabricRanks
 from rlcore.train.metrics import MetricsWindow
-from rlcore.types import Batch, Context, Steps
+from rlcore.types import Batch, Context, Trajectory
 from tests.graphs import run_graphs
 from tests.learning.assembly import compiler_of, fabric
 from tests.runs import COMPILED, values
@@ -84,8 +84,10 @@ def rollout(agent: ppo.Agent, policy_steps: int = 0) -> Batch:
     action = torch.stack([action.detach() for _, action, _ in said])
     extras = {key: torch.stack([e[key].detach() for _, _, e in said]) for key in ("logprob", "value")}
     reward = 10 * obs[..., 0]  # advantages large enough for ratios beyond every clip
-    steps = Steps({"state": obs[:-1]}, action, reward[:-1], ended[:-1], none[:-1], none[:-1], extras)
-    return Batch(steps, Steps({"state": obs[-1]}, action[-1], reward[-1], ended[-1], none[-1], none[-1]), policy_steps)
+    steps = Trajectory({"state": obs[:-1]}, action, reward[:-1], ended[:-1], none[:-1], none[:-1], extras)
+    return Batch(
+        steps, Trajectory({"state": obs[-1]}, action[-1], reward[-1], ended[-1], none[-1], none[-1]), policy_steps
+    )
 
 
 def trained(one: ppo.Learner, updates: int = 2) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
@@ -309,7 +311,7 @@ def traced_again(*_: Any) -> Any:
     raise TracedAgainError
 
 
-def traced() -> package.Traced:
+def traced() -> package.TracedFunction:
     """The step of the discrete case."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
@@ -366,7 +368,7 @@ def test_a_build_that_fails_leaves_nothing_behind(
 
 
 def test_compiler_trouble_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(NotBuilt, match=r"could not be compiled \(.*program.pt2.*\); check the C\+\+ compiler"):
+    with pytest.raises(CompilationError, match=r"could not be compiled \(.*program.pt2.*\); check the C\+\+ compiler"):
         compiler.run_compiler(tmp_path, [tmp_path])  # no program.pt2 is there
 
 

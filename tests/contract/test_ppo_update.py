@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlcore.algorithms.ppo.config import Config
-from rlcore.algorithms.ppo.learner import Samples
+from rlcore.algorithms.ppo.learner import PPOSamples
 from rlcore.functional.stats import standardize
 from rlcore.types import Batch
 from tests.contract.test_registry import every_env, small
@@ -19,7 +19,7 @@ from tests.contract.test_registry import every_env, small
 PARTS = ("encoder.", "actor.", "head.", "critic.")
 
 
-def at_once(samples: Samples) -> Samples:
+def at_once(samples: PPOSamples) -> PPOSamples:
     """All samples of a rollout as one minibatch, in their order."""
     return samples.at(torch.arange(len(samples.weight)), samples.advantage, samples.weight)
 

@@ -16,12 +16,12 @@ from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.conformance.several_ranks import InThread, Meeting
 from rlcore.functional.distributions import Categoricals
-from rlcore.types import Batch, Steps
+from rlcore.types import Batch, Trajectory
 from tests.contract.test_registry import SETTINGS, every_env, on_policy, small
 from tests.learning.assembly import Training, context
 
 
-def columns(steps: Steps, of: slice, lead: int) -> Steps:
+def columns(steps: Trajectory, of: slice, lead: int) -> Trajectory:
     """Copies of the environments `of`, which are axis `lead` of everything."""
 
     def part(value: Any) -> Any:

@@ -163,11 +163,11 @@ def test_what_may_be_registered_apart_is_in_the_learners_state(algo: str) -> Non
     training = small(algo, ENVS["continuous"])
     state = training.learner.state_dict()
     training.envs.close()
-    for place in ALGORITHMS[algo].Config.registers.values():
+    for place in ALGORITHMS[algo].Config.exported_components.values():
         part, _, inside = place.partition(".")
         assert part in state
         assert not inside or any(name.startswith(f"{inside}.") for name in state[part]), place
-        assert part in training.learner.passed_on
+        assert part in training.learner.transferable_components
 
 
 def test_every_algorithm_is_in_this_suite() -> None:

@@ -24,7 +24,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.train.session import Session
 from tests import processes
 from tests.flows.conftest import home  # noqa: F401 - a fixture
-from tests.patience import run_command
+from tests.retries import run_command
 from tests.soaking import always, heavy
 from tests.stores import standing_api
 

@@ -22,8 +22,8 @@ from flows.config.compose import compose
 from flows.runs.milestones import note_end, note_start
 from flows.stages.collect import collect
 from flows.stages.make_env import make_env
-from flows.tracking.news import News
-from flows.tracking.tensorboard_csv import bring_tensorboard
+from flows.tracking.news import NewEvents
+from flows.tracking.tensorboard_csv import write_tensorboard
 from rlcore import conformance, plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.store.directory import RunDirectory
@@ -87,7 +87,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `runs/first`, a short run that was interrupted once."""
     from flows.runs.create import create_run
-    from rlcore.judge.final import final_evaluation
+    from rlcore.evaluation.final import final_evaluation
     from rlcore.train.session import Session
 
     folder = tmp_path_factory.mktemp("user")
@@ -108,7 +108,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done = at.done
     note_end(run, at)
     final_evaluation(run)
-    bring_tensorboard(run, News(run).look())
+    write_tensorboard(run, NewEvents(run).read())
     return folder
 
 

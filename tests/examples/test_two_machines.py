@@ -26,7 +26,6 @@ from flows.tracking.mlflow_run import RUN_TAG
 from flows.workers import postgres, up
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from tests.patience import run_command
 from tests.processes import (
     ROOT,
     changed,
@@ -40,6 +39,7 @@ from tests.processes import (
     send,
     wait_for,
 )
+from tests.retries import run_command
 from tests.soaking import soak
 
 installed = bool(list(postgres.DEBIAN.glob("*/bin/initdb")))

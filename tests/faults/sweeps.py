@@ -30,7 +30,7 @@ from flows.runs.create import create_run
 from flows.runs.lineage import code_version
 from rlcore.errors import RunError, UserError
 from rlcore.run_config import build_config
-from rlcore.store import checkpoint, patience
+from rlcore.store import checkpoint, retry
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog, read_events
 from rlcore.train.session import Session
@@ -379,7 +379,7 @@ def sweep(procedure: Procedure, template: Path, fault: Fault) -> int:
 
 def main(folder: Path) -> None:
     gc.freeze()  # what is there stays; children copy less
-    patience.PAUSES = ()  # each fault is looked at by itself
+    retry.PAUSES = ()  # each fault is looked at by itself
     store.code_version = functools.cache(code_version)  # four processes of git, each time
     for name, kind in PROCEDURES.items():
         live, template = folder / name / "live", folder / name / "template"

@@ -14,8 +14,8 @@ from flows.stages.make_env import make_env, measure
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
-from rlcore.judge.evaluation import evaluate_agent
-from rlcore.judge.random_agent import RandomAgent
+from rlcore.evaluation.evaluation import evaluate_agent
+from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.run_config import build_config
 from rlcore.store import checkpoint
 from rlcore.train.session import Session

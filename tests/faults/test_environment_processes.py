@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from flows.runs import trainer as driver
-from flows.runs.listeners import listening
+from flows.runs.listeners import subscribe
 from flows.runs.trainer import release
 from flows.stages.train import train
 from rlcore.config.groups import EnvConfig
@@ -65,7 +65,7 @@ def test_a_killed_environment_process_is_named_and_the_run_goes_on_to_the_same_b
             os.kill(killed[0], signal.SIGKILL)
 
     says = r"^environment 1, step \d+ of its episode: its process died \(exit code -9, SIGKILL\)$"
-    with pytest.raises(EnvironmentLost, match=says), listening(kill_one):
+    with pytest.raises(EnvironmentLost, match=says), subscribe(kill_one):
         train(run)
     release(run)
     mine = [p for p in orphans(tmp_path) if p.kind in ("trainer", "worker")]

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from rlcore.errors import UserError
-from rlcore.judge.policy import export_policy, load_policy
+from rlcore.evaluation.policy import export_policy, load_policy
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.checkpoint.reading import FILES

@@ -17,7 +17,6 @@ import pytest
 
 from rlcore.store import checkpoint
 from rlcore.store.events import read_events
-from tests.patience import output_of
 from tests.processes import (
     NO_STORE,
     count,
@@ -32,6 +31,7 @@ from tests.processes import (
     start,
     wait_for,
 )
+from tests.retries import output_of
 from tests.runs import prepare
 
 SEED = random.randrange(10_000)
@@ -169,7 +169,7 @@ STUBBORN = """
     from flows.process import signals
     signals.LIMIT = float(sys.argv[1])
     with signals.terminable():
-        signals.farewell("continue with: this")
+        signals.exit_sentence("continue with: this")
         words = ["ready"]
         while True:
             try:

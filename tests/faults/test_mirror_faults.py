@@ -21,8 +21,8 @@ from flows.tracking import mirror
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
-from tests.patience import Patience, run_command
 from tests.processes import answers, environment, free_port, kill_all, orphans, processes, wait_for
+from tests.retries import Patience, run_command
 from tests.soaking import heavy, soak
 
 SEED = random.randrange(10_000)

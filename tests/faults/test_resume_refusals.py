@@ -19,7 +19,7 @@ from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.train.fingerprint import what_is_learned
+from rlcore.train.fingerprint import learning_settings
 from rlcore.train.resume_rules import refuse_other_learning
 from rlcore.train.session import Session
 from tests.runs import prepare
@@ -200,7 +200,7 @@ def test_going_on_from_a_checkpoint_of_other_settings_is_refused_before_anything
 
 def test_a_fingerprint_that_counted_the_vector_among_what_is_learned_is_no_hindrance(source: RunDirectory) -> None:
     config = config_of(source)
-    now = what_is_learned(config, "snapshot", "eager")
+    now = learning_settings(config, "snapshot", "eager")
     before = json.loads(json.dumps(now))
     before["config"]["env"]["vectorization"] = "single"
     refuse_other_learning(before, now, config, source.path)
@@ -211,7 +211,7 @@ def test_a_fingerprint_that_counted_the_vector_among_what_is_learned_is_no_hindr
 
 def test_a_key_younger_than_the_checkpoint_is_no_hindrance_at_its_default(source: RunDirectory) -> None:
     config = config_of(source)
-    now = json.loads(json.dumps(what_is_learned(config, "snapshot", "eager")))
+    now = json.loads(json.dumps(learning_settings(config, "snapshot", "eager")))
     before = json.loads(json.dumps(now))
     for key in ("warmup", "groups", "clip_norm"):
         del before["config"]["algo"]["optimizer"][key]

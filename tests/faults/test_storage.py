@@ -19,7 +19,7 @@ import pytest
 
 from flows.runs.trainer import TrainerProcess
 from rlcore.errors import DiskFault, UserError
-from rlcore.store import checkpoint, patience
+from rlcore.store import checkpoint, retry
 from rlcore.store.checkpoint import writing
 from rlcore.store.compare import differences
 from rlcore.store.directory import RunDirectory
@@ -27,7 +27,7 @@ from rlcore.store.events import EventLog, read_events
 from rlcore.train.session import Session
 from tests.faults import sweeps
 from tests.faults.failing_disk import FAULTS, compiled, environment
-from tests.patience import run_command
+from tests.retries import run_command
 from tests.runs import prepare
 from tests.soaking import always, heavy
 
@@ -231,7 +231,7 @@ def full_for(attempts: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
         write(path, content)
 
     monkeypatch.setattr(writing, "write_synced", refuse)
-    monkeypatch.setattr(patience.time, "sleep", pauses.append)
+    monkeypatch.setattr(retry.time, "sleep", pauses.append)
     return pauses
 
 

@@ -170,8 +170,8 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
     """Replace what is played by a table (policy digest, episode) -> return; gives (digest, round, episodes) asked."""
     import numpy as np
 
-    from rlcore.judge import final as judge
-    from rlcore.judge.policy import load_policy
+    from rlcore.evaluation import final as judge
+    from rlcore.evaluation.policy import load_policy
 
     asked: list[tuple[str, int, int]] = []
 

@@ -21,7 +21,7 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests import processes
-from tests.patience import run_command
+from tests.retries import run_command
 from tests.soaking import always, heavy, soak
 from tests.stores import furnish
 

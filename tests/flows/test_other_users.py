@@ -17,7 +17,7 @@ import pytest
 from flows.settings import state_folder
 from tests import processes
 from tests.flows.sweeps.fake import made
-from tests.patience import run_command
+from tests.retries import run_command
 from tests.soaking import always, heavy
 from tests.stores import furnish
 

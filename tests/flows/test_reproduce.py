@@ -12,8 +12,8 @@ import pytest
 
 from flows.cli import main as cli
 from flows.runs.original import NOTE, VERDICT, Original, differences_here, restore
-from flows.stages.verify import as_far_as_the_original, verify
-from flows.tracking.backends import bring
+from flows.stages.verify import has_reached_original, verify
+from flows.tracking.backends import update_backends
 from rlcore.errors import UserError
 from rlcore.store import checkpoint, compare
 from rlcore.store.directory import RunDirectory, write_json
@@ -63,7 +63,7 @@ def api(home: Path) -> Iterator[None]:
 def mirrored_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are mirrored once, at their end, and not by a process that imports MLflow."""
     monkeypatch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0: None)
-    monkeypatch.setattr("flows.workers.flow_run.finish_mirror", bring)
+    monkeypatch.setattr("flows.workers.flow_run.finish_mirror", update_backends)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def original(api: None, tmp_path_factory: pytest.TempPathFactory) -> RunDirector
     name = "model_manager.models.agent.model_name=again"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0: None)
-        patch.setattr("flows.workers.flow_run.finish_mirror", bring)
+        patch.setattr("flows.workers.flow_run.finish_mirror", update_backends)
         training.train([*TINY, name, "group=night", f"run_dir={folder}"])
     return RunDirectory(folder)
 
@@ -225,8 +225,8 @@ def test_an_original_that_came_half_way_is_compared_up_to_there(original: RunDir
     half.events.write_text("".join(lines[: cut + 1]))
     again = restore(str(half.path))
     went = [Boundary(at, ("checkpoint",), at == steps[-1], None) for at in steps]
-    assert [as_far_as_the_original(again, at) for at in went[:2]] == [False, True]
-    assert not as_far_as_the_original(again, went[-1])  # it is done all the same
+    assert [has_reached_original(again, at) for at in went[:2]] == [False, True]
+    assert not has_reached_original(again, went[-1])  # it is done all the same
     assert [e["status"] for e in read_events(again.events)] == ["interrupted"]
 
 

@@ -21,4 +21,4 @@ from rlcore.errors import EnvironmentLost, OutOfMemory, UserError
     ],
 )
 def test_may_pass_is_false_of_memory_that_is_not_there(failure: Exception, again: bool) -> None:
-    assert tasks.may_pass(failure) is again
+    assert tasks.may_recover(failure) is again

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from flows.tracking.backends import bring
+from flows.tracking.backends import update_backends
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
 from tests.examples.test_guides import documented, logged
 from tests.processes import changed, wait_for
-from tests.rlcore.judge.test_film import read
+from tests.rlcore.evaluation.test_video import read
 from tests.soaking import always, heavy, soak
 from tests.stores import query
 
@@ -67,7 +67,7 @@ def api(home: Path) -> Iterator[str]:
 def mirrored_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """All runs but `finished` are mirrored once, at their end, and not by a process that imports MLflow."""
     monkeypatch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0: None)
-    monkeypatch.setattr("flows.workers.flow_run.finish_mirror", bring)
+    monkeypatch.setattr("flows.workers.flow_run.finish_mirror", update_backends)
 
 
 def new_run(folder: Path, *overrides: str) -> RunDirectory:
@@ -82,11 +82,11 @@ def new_run(folder: Path, *overrides: str) -> RunDirectory:
 def finished(api: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, dict[str, Any], list[str]]:
     """A run that a deployment took from overrides to a registered model; its summary; what watchers were told."""
     from flows import train as training
-    from flows.runs.listeners import listening
+    from flows.runs.listeners import subscribe
 
     told: list[str] = []
     folder = tmp_path_factory.mktemp("runs") / "finished"
-    with listening(lambda kind, facts: told.append(kind)):
+    with subscribe(lambda kind, facts: told.append(kind)):
         made = training.train_ppo(overrides=TINY, run_dir=str(folder))
     run = RunDirectory(made["run_dir"])
     assert run.path == folder
@@ -384,7 +384,7 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
 ) -> None:
     from flows import train as training
-    from flows.runs.listeners import listening
+    from flows.runs.listeners import subscribe
     from flows.runs.trainer import trainer_for
 
     run, killed = new_run(tmp_path / "killed"), []
@@ -396,7 +396,7 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
             process.kill()
             process.wait()
 
-    with listening(kill_once):
+    with subscribe(kill_once):
         summary = training.run_flow(run)
     assert len(killed) == 1
     assert summary["status"] == "finished"
@@ -415,7 +415,7 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
     assert query(home, attempts, str(run.path)) == [(2,)]
 
 
-def test_run_flow_removes_a_run_that_make_env_refuses_and_does_not_retry(
+def test_a_mistake_of_the_user_is_told_at_once_and_not_retried(
     api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from flows import train as training
@@ -424,14 +424,14 @@ def test_run_flow_removes_a_run_that_make_env_refuses_and_does_not_retry(
 
     def refuse(run: RunDirectory) -> None:
         calls.append(run)
-        raise UserError("env.id=Nowhere-v0: no such environment")
+        raise UserError("env.id=MetaTensors-v0: no such environment")
 
     monkeypatch.setattr("flows.stages.make_env.measure", refuse)
     run = new_run(tmp_path / "mistake", "env.action_repeat=3")  # no card of it is cached
-    with pytest.raises(UserError, match="Nowhere-v0"):
+    with pytest.raises(UserError, match="MetaTensors-v0"):
         training.run_flow(run)
     assert len(calls) == 1
-    assert [*tmp_path.iterdir()] == []  # the run is new, so its folder is removed
+    assert [(e["kind"], e.get("status")) for e in read_events(run.events)] == [("start", None), ("end", "failed")]
 
 
 def test_a_deployment_with_a_wrong_key_fails_before_anything_is_made(api: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ PPO_SUM = ("check_is_ppo", "continuous", "sgd", "sum")
 PPO_NORMALIZED = (*PPO, True)
 
 LOSS, UPDATE, STEP, IN_PARTS = (
-    f"a2c.{name}" for name in ("Learner.loss", "Learner.update", "Learner.gradient_step", "Samples.in_parts")
+    f"a2c.{name}" for name in ("Learner.loss", "Learner.update", "Learner.gradient_step", "A2CSamples.in_parts")
 )
 POLICY, ENTROPY, VALUE, ADVANTAGES = "a2c.policy_loss", "a2c.entropy_loss", "a2c.value_loss", "advantages"
 MUTANTS = (

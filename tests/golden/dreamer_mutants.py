@@ -18,7 +18,7 @@ def of_all(model_loss: str, few: Check, ends: Check) -> tuple[Mutant, ...]:
     rows, opens = "segment_of", "open_at_first_row"
     return (
         Mutant("state not forgotten", "RSSM._move", swap("torch.where(A, B, C)", "C"), few),
-        Mutant("action before not forgotten", "RSSM._move", swap("before.masked_fill(A, 0)", "before"), few),
+        Mutant("action before not forgotten", "RSSM._move", swap("prev_action.masked_fill(A, 0)", "prev_action"), few),
         Mutant("reward one step early", rows, swap("steps.reward", "steps.reward.roll(-1, 0)"), few),
         Mutant("action one step late", opens, swap("torch.cat([A, action[:-1]])", "action"), few),
         Mutant("truncation as end", rows, swap("steps.terminated", "(steps.terminated | steps.truncated)"), ends),

@@ -18,7 +18,7 @@ from rlcore.functional.noise import Drawn
 from rlcore.nn.rssm import ModelState
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks
-from rlcore.types import Batch, Context, Steps
+from rlcore.types import Batch, Context, Trajectory
 from tests.golden.oracle import fabric
 
 TOLERANCE = 1e-5
@@ -29,7 +29,7 @@ PLACES = {  # SheepRL's perceptrons -> ours
     r"rssm\.transition_model": "rssm.prior",
     r"observation_model\.mlp_decoder\.model": "decoder.mlp",
     "reward_model": "reward",
-    "continue_model": "goes_on",
+    "continue_model": "continue_head",
 }
 CONVOLUTIONS = {
     r"encoder\.cnn_encoder\.model\.0": "encoder.cnn",
@@ -67,8 +67,8 @@ class Names:
                 named[f"hidden.{self._layer(*found[0])}" if found else name.replace("mlp_heads", "heads")] = tensor
             elif re.fullmatch(r"rssm\.representation_model\._model\.0\.weight", name):
                 if self.width:
-                    named["rssm.core.of_deter.weight"] = tensor[:, : self.width]
-                named["rssm.of_features.weight"] = tensor[:, self.width :]
+                    named["rssm.core.deter_proj.weight"] = tensor[:, : self.width]
+                named["rssm.feature_proj.weight"] = tensor[:, self.width :]
             else:
                 named[self._in_world(name)] = tensor
         return named
@@ -83,7 +83,7 @@ class Names:
     def _in_world(self, name: str) -> str:
         for pattern, own in PLACES.items():
             if found := re.fullmatch(rf"{pattern}\._model\.(\d+)\.(\w+)", name):
-                output = {"rssm.prior": 1, "reward": self.layers, "goes_on": self.layers}.get(own, -1)
+                output = {"rssm.prior": 1, "reward": self.layers, "continue_head": self.layers}.get(own, -1)
                 return f"{own}.{self._layer(*found.groups(), output)}"
         for pattern, own in CONVOLUTIONS.items():
             if found := re.fullmatch(rf"{pattern}\._model\.(\d+)\.(\w+)", name):
@@ -97,7 +97,7 @@ class Names:
             if found := re.fullmatch(rf"{pattern}\.(\w+)", name):
                 return f"{own}.{found[1]}"
         if found := re.fullmatch(r"rssm\.representation_model\._model\.(\d+)\.(\w+)", name):
-            place = {0: "rssm.of_features", self.each: "rssm.core.output"}.get(int(found[1]), "rssm.core.norm.norm")
+            place = {0: "rssm.feature_proj", self.each: "rssm.core.output"}.get(int(found[1]), "rssm.core.norm.norm")
             return f"{place}.{found[2]}"
         if name == "rssm.initial_recurrent_state":
             return "rssm.begin"
@@ -229,5 +229,5 @@ def batch_of(given: dict[str, np.ndarray], nvec: tuple[int, ...]) -> Batch:
     reward, cut = held["rewards"].squeeze(-1), torch.zeros_like(flags["terminated"])
     cut[1, 2] = True
     obs = {key: held[key] for key in ("rgb", "state") if key in held}
-    steps = Steps(obs, said, reward, flags["terminated"], cut, flags["is_first"])
+    steps = Trajectory(obs, said, reward, flags["terminated"], cut, flags["is_first"])
     return Batch(steps, steps, 0)

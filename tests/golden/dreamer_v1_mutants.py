@@ -36,7 +36,7 @@ MUTANTS = (
     ),
     Mutant("no reset gate", "PlainGRU.forward", swap("reset * kept[2]", "kept[2]"), DISCRETE),
     # What is told of the state, and when.
-    Mutant("vectors in symlog space", "KeyEncoder.see", swap("self.symlog", "True"), DISCRETE),
+    Mutant("vectors in symlog space", "KeyEncoder.preprocess", swap("self.symlog", "True"), DISCRETE),
     Mutant("squares without their half", "unit_normal_loss", swap("0.5 * A", "A"), PICTURES),
     Mutant("γ left out of what ends learn", MODEL, swap("self.config.gamma * A", "A"), PICTURES),
     Mutant("continue_scale_factor dropped", MODEL, swap("config.continue_scale_factor * A", "A"), ENDS),

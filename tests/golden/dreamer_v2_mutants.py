@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant("update gate without its bias", "LayerNormGRU.forward", swap("update - 1", "update"), DISCRETE),
     Mutant("no gradient through samples", "sample_one_hot", swap("A + (p - p.detach())", "A"), DISCRETE),
     # What is told of the state, and when.
-    Mutant("vectors in symlog space", "KeyEncoder.see", swap("self.symlog", "True"), DISCRETE),
+    Mutant("vectors in symlog space", "KeyEncoder.preprocess", swap("self.symlog", "True"), DISCRETE),
     Mutant("squares without their half", "unit_normal_loss", swap("0.5 * A", "A"), PICTURES),
     Mutant("γ left out of what ends learn", MODEL, swap("self.config.gamma * A", "A"), PICTURES),
     Mutant("discount_scale_factor dropped", MODEL, swap("config.discount_scale_factor * A", "A"), PICTURES),
@@ -58,7 +58,7 @@ MUTANTS = (
     Mutant("discount without a gradient", ACTOR, swap("A.sigmoid()", "A.sigmoid().detach()"), CONTINUOUS),
     Mutant("likelier end in place of its chance", ACTOR, swap("A.sigmoid()", "(A > 0).to(reward)"), PICTURES),
     # Actor and critic.
-    Mutant("value by the critic itself", ACTOR, swap("self.slow(feat)", "self.critic(feat)"), DISCRETE),
+    Mutant("value by the critic itself", ACTOR, swap("self.target_critic(feat)", "self.critic(feat)"), DISCRETE),
     Mutant("no baseline", ACTS, swap("target - baseline", "target"), DISCRETE),
     Mutant("advantage not detached", ACTS, swap("(target - baseline).detach()", "(target - baseline)"), CLAMPED),
     Mutant("target of the state that is left", ACTOR, swap("target[1:]", "target[:-1]"), DISCRETE),

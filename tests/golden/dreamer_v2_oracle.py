@@ -41,7 +41,7 @@ def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[st
     learner = learner_of(module, variant, *more)
     world, actor = learner.agent.world, learner.agent.actor
     ours = Names(learner.config.critic.mlp_layers, learner.config.layer_norm, world.rssm.sizes[0]).of
-    parts = {"world": world, "actor": actor, "critic": learner.critic, "target": learner.target_critic.module}
+    parts = {"world": world, "actor": actor, "critic": learner.critic, "target": learner.target_critic}
     for name, target in parts.items():
         target.load_state_dict(ours(name, part(content, f"weights/{name}/")))
     rows = part(content, "batch/")

@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant(
         "no start at the first row", "open_at_first_row", swap("torch.ones_like(A)", "torch.zeros_like(A)"), CONTINUOUS
     ),
-    Mutant("vectors without symlog", "KeyEncoder.see", swap("symlog(vector)", "vector"), DISCRETE),
+    Mutant("vectors without symlog", "KeyEncoder.preprocess", swap("symlog(vector)", "vector"), DISCRETE),
     Mutant("other grid", "TwoHot.grid", swap('A == "symexp"', "True"), DISCRETE),
     Mutant("reward without symlog", "TwoHot.loss", swap('A == "symlog"', "False"), DISCRETE),
     Mutant("weights of the two bins exchanged", "TwoHot.loss", swap("x - low", "high - x"), DISCRETE),
@@ -52,8 +52,10 @@ MUTANTS = (
         DISCRETE,
     ),
     Mutant("value of the state that is left", ACTOR, swap("value[1:]", "value[:-1]"), DISCRETE),
-    Mutant("discount one step off", ACTOR, swap("goes_on[:-1]", "goes_on[1:]"), DISCRETE),
-    Mutant("weights one step off", ACTOR, swap("torch.cat([A, config.gamma * B])", "config.gamma * goes_on"), DISCRETE),
+    Mutant("discount one step off", ACTOR, swap("continues[:-1]", "continues[1:]"), DISCRETE),
+    Mutant(
+        "weights one step off", ACTOR, swap("torch.cat([A, config.gamma * B])", "config.gamma * continues"), DISCRETE
+    ),
     Mutant("no weight where an episode ended", ACTOR, swap("~terminated", "terminated"), DISCRETE),
     Mutant("γ left out of the weights", ACTOR, swap("config.gamma * A[:-1].detach()", "A[:-1]"), DISCRETE),
     Mutant(
@@ -96,7 +98,7 @@ MUTANTS = (
     Mutant("actions clipped with a gradient", "LatentActor.clip", swap("A.detach()", "A"), CONTINUOUS),
     Mutant("std without its offset", "scaled_normal", swap("spread + A", "spread"), CONTINUOUS),
     Mutant("slow critic forgotten", "dreamer_v3.critic_loss", swap("A + B", "A"), DISCRETE),
-    Mutant("slow critic is the critic", CRITIC, swap("self.slow(feat)", "self.critic(feat)"), DISCRETE),
+    Mutant("slow critic is the critic", CRITIC, swap("self.target_critic(feat)", "self.critic(feat)"), DISCRETE),
     Mutant(
         "two-hot's mean summed in order",
         "TwoHot.mean",

@@ -37,7 +37,7 @@ def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[st
     world, actor = learner.agent.world, learner.agent.actor
     width = 0 if learner.config.world_model.decoupled_rssm else world.rssm.sizes[0]
     ours = Names(learner.config.critic.mlp_layers, True, width).of
-    parts = {"world": world, "actor": actor, "critic": learner.critic, "target": learner.target_critic.module}
+    parts = {"world": world, "actor": actor, "critic": learner.critic, "target": learner.target_critic}
     for name, target in parts.items():
         target.load_state_dict(ours(name, part(content, f"weights/{name}/")))
     learner.moments.low, learner.moments.high = map(torch.tensor, MADE["scales"][variant])

@@ -15,8 +15,8 @@ from rlcore.functional.latents import unimix
 from rlcore.functional.noise import Noise
 from rlcore.nn.imagination import Imagined
 from rlcore.nn.rssm import ModelState
-from rlcore.nn.world_model import Number
-from rlcore.types import Alone
+from rlcore.nn.world_model import ScalarHead
+from rlcore.types import SingleProcess
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Heads:
         unimix: share of a uniform choice.
     """
 
-    number: Number
+    number: ScalarHead
     reward: Tensor
     critic: Tensor
     slow: Tensor
@@ -69,15 +69,15 @@ def objectives(
         **more: further attributes of the learner.
     """
     world = SimpleNamespace(
-        rssm=None, goes_on=True, predict_reward=heads.predict_reward, predict_continue=heads.predict_continue
+        rssm=None, continue_head=True, predict_reward=heads.predict_reward, predict_continue=heads.predict_continue
     )
     learner = SimpleNamespace(
         agent=SimpleNamespace(world=world, actor=heads),
         config=config,
         number=heads.number,
         critic=lambda feat: feat @ heads.critic + heads.bell,
-        slow=lambda feat: feat @ heads.slow + heads.bell,
-        ranks=Alone(),
+        target_critic=lambda feat: feat @ heads.slow + heads.bell,
+        ranks=SingleProcess(),
         **more,
     )
     nothing = torch.zeros(2, feat.shape[1], 1)  # V1 leaves the last row out

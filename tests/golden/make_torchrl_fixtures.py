@@ -156,20 +156,20 @@ def of_imagined(given: dict[str, Tensor], low: float, high: float) -> dict[str, 
     """Losses of actor and critic on what was imagined, λ-returns, weights, gradients, and the scale followed."""
     held = {name.removeprefix("imagined/"): value for name, value in given.items() if name.startswith("imagined/")}
     feat = held["feat"].transpose(0, 1)  # [N, H+1, F]
-    goes_on = (feat @ held["ends"] > 0).double()
-    goes_on[:, 0] = 1 - held["terminated"].double()
+    continues = (feat @ held["ends"] > 0).double()
+    continues[:, 0] = 1 - held["terminated"].double()
     reward = two_hot_decode(feat @ held["reward"] + held["bell"], symexp_bins())
     ended = torch.zeros(STATES, HORIZON, 1, dtype=torch.bool)
     after = {
         "state": feat[:, 1:],
-        "belief": goes_on[:, 1:, None],
+        "belief": continues[:, 1:, None],
         "reward": reward[:, 1:, None],
         "done": ended,
         "terminated": ended,
     }
     rows = {
         "state": feat[:, :-1],
-        "belief": goes_on[:, :-1, None],
+        "belief": continues[:, :-1, None],
         "action": nn.functional.one_hot(held["action"].long().T, CHOICES).double(),
         "next": TensorDict(after, (STATES, HORIZON)),
     }
@@ -194,7 +194,7 @@ def of_imagined(given: dict[str, Tensor], low: float, high: float) -> dict[str, 
     loss.double()
     loss.retnorm.low.fill_(low)
     loss.retnorm.high.fill_(high)
-    start = TensorDict({"state": feat[:, 0], "belief": goes_on[:, 0, None]}, (STATES,))
+    start = TensorDict({"state": feat[:, 0], "belief": continues[:, 0, None]}, (STATES,))
     acted, imagined = loss(start)
     (of_actor,) = torch.autograd.grad(acted["loss_actor"], [*actor.parameters()])
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.data.history import Recalled
+from rlcore.data.history import SamplesWithHistory
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks
-from rlcore.types import Batch, Context, Steps
+from rlcore.types import Batch, Context, Trajectory
 
 HERE = Path(__file__).parent
 MADE: dict[str, Any] = json.loads((HERE / "fixtures.json").read_text())
@@ -112,12 +112,13 @@ def injected(module: ModuleType, learner: Any, samples: dict[str, np.ndarray], p
     count = len(samples["advantage"])
     tensors = {name: torch.from_numpy(value) for name, value in samples.items()}
     obs: Any = {"state": tensors["features"]}
-    obs = Recalled(obs, {}) if hasattr(module.Samples, "at") else obs
+    samples_class = module.PPOSamples if hasattr(module, "PPOSamples") else module.A2CSamples
+    obs = SamplesWithHistory(obs, {}) if hasattr(samples_class, "at") else obs
     tensors |= {"obs": obs, "weight": torch.ones(count, dtype=torch.float64)}
-    found = module.Samples(**{name: tensors[name] for name in module.Samples._fields})
+    found = samples_class(**{name: tensors[name] for name in samples_class._fields})
     learner.samples = lambda batch: found
     blank = torch.zeros(count, 1)
-    steps = Steps({"state": torch.zeros(count, 1, 4)}, blank, blank, blank.bool(), blank.bool(), blank.bool())
+    steps = Trajectory({"state": torch.zeros(count, 1, 4)}, blank, blank, blank.bool(), blank.bool(), blank.bool())
     return Batch(steps, steps, policy_steps)
 
 
@@ -201,14 +202,14 @@ def rollout_batch(rows: dict[str, np.ndarray], last_obs: np.ndarray) -> Batch:
     flags = ("terminated", "truncated", "is_first")
     reward = torch.from_numpy(rows["reward"]).float()
     held = [torch.from_numpy(rows[name]) for name in flags]
-    steps = Steps(
+    steps = Trajectory(
         {"state": torch.from_numpy(features[:-1])},
         action[:-1],
         reward[:-1],
         *(value[:-1] for value in held),
         {name: torch.from_numpy(value[:-1]).float() for name, value in extras.items()},
     )
-    last = Steps({"state": torch.from_numpy(last_obs)}, action[-1], reward[-1], *(value[-1] for value in held))
+    last = Trajectory({"state": torch.from_numpy(last_obs)}, action[-1], reward[-1], *(value[-1] for value in held))
     return Batch(steps, last, 0)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlcore.data.rollout import split
 from rlcore.functional.stats import standardize
-from rlcore.types import Batch, Steps
+from rlcore.types import Batch, Trajectory
 from tests.golden import oracle
 from tests.golden.oracle import HERE, KnownOrder, distance, fixture, part
 
@@ -23,7 +23,7 @@ VARIANTS: dict[str, dict[str, Any]] = MADE["variants"]
 oracle.PARAMETERS |= {
     f"lstm_actor.{kind}_{theirs}_l0": f"cell.{ours}.{kind}"
     for kind in ("weight", "bias")
-    for theirs, ours in (("ih", "of_rows"), ("hh", "of_carry"))
+    for theirs, ours in (("ih", "input_proj"), ("hh", "carry_proj"))
 }
 
 
@@ -56,8 +56,8 @@ def make_batch(kind: str, dtype: torch.dtype) -> Batch:
     extras |= {"value": rows["old_value"][:-1], "logprob": rows["old_logprob"][:-1]}
     nothing = rows["is_first"][:0]
     past = {"action": rows["action_before"].unsqueeze(0), "is_first": nothing}
-    steps = Steps({"state": rows["obs"][:-1]}, *(rows[name][:-1] for name in flags), extras, past=past)
-    return Batch(steps, Steps({"state": rows["obs"][-1]}, *(rows[name][-1] for name in flags), carry=carry), 0)
+    steps = Trajectory({"state": rows["obs"][:-1]}, *(rows[name][:-1] for name in flags), extras, past=past)
+    return Batch(steps, Trajectory({"state": rows["obs"][-1]}, *(rows[name][-1] for name in flags), carry=carry), 0)
 
 
 def judged(learner: Any, kind: str, batch: Batch) -> Any:

@@ -17,7 +17,7 @@ from rlcore.functional.noise import Drawn
 from rlcore.nn import autoencoder
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
 from rlcore.train.fabric import FabricRanks
-from rlcore.types import Batch, Context, Steps
+from rlcore.types import Batch, Context, Trajectory
 from tests.golden import sac_ae_draws as draws
 from tests.golden.oracle import fabric, fixture
 
@@ -136,6 +136,6 @@ def batch(step: int) -> Batch:
     before, now, after = (pictures.unsqueeze(1) for pictures in (*given["rgb"].unbind(1), given["next_rgb"][:, -1]))
     obs = {"rgb": now[None], "state": given["state"][None]}
     past = {"obs/rgb": before[None], "is_first": none[None]}
-    steps = Steps(obs, given["u"][None], nothing[None], none[None], none[None], none[None], past=past)
+    steps = Trajectory(obs, given["u"][None], nothing[None], none[None], none[None], none[None], past=past)
     last = {"rgb": after, "state": given["next_state"]}
-    return Batch(steps, Steps(last, given["u"], given["reward"], given["done"].bool(), none, none), 0)
+    return Batch(steps, Trajectory(last, given["u"], given["reward"], given["done"].bool(), none, none), 0)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from rlcore.algorithms.sac import crossq, droq, simba
 from rlcore.functional.noise import Drawn
 from rlcore.nn.batch_norm import BatchNorm
-from rlcore.types import Batch, Steps
+from rlcore.types import Batch, Trajectory
 from tests.golden.oracle import fixture, part
 from tests.golden.sac_oracle import MADE, make_learner
 
@@ -58,8 +58,10 @@ def read_vector(encoder: Any, obs: dict[str, Tensor], lead: int) -> Tensor:
 def batch_of(given: dict[str, Tensor]) -> Batch:
     """Transitions [1, N], whose `done` is a termination, as a memory gives them."""
     none, nothing = torch.zeros(len(given["reward"]), dtype=torch.bool), torch.zeros_like(given["reward"])
-    steps = Steps({"state": given["obs"][None]}, given["u"][None], nothing[None], none[None], none[None], none[None])
-    last = Steps({"state": given["next_obs"]}, given["u"], given["reward"], given["done"].bool(), none, none)
+    steps = Trajectory(
+        {"state": given["obs"][None]}, given["u"][None], nothing[None], none[None], none[None], none[None]
+    )
+    last = Trajectory({"state": given["next_obs"]}, given["u"], given["reward"], given["done"].bool(), none, none)
     return Batch(steps, last, 0)
 
 

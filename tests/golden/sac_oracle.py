@@ -18,7 +18,7 @@ from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.functional.noise import Drawn
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks
-from rlcore.types import Batch, Context, Steps
+from rlcore.types import Batch, Context, Trajectory
 from tests.golden.oracle import HERE, fabric, fixture, part
 
 MADE: dict[str, Any] = json.loads((HERE / "sac_fixtures.json").read_text())
@@ -105,9 +105,11 @@ def _batch(given: dict[str, Tensor]) -> Batch:
     """Transitions [1, N] of the fixture, whose `done` is a termination, as a memory gives them."""
     count = len(given["reward"])
     none, nothing = torch.zeros(count, dtype=torch.bool), torch.zeros(count, dtype=torch.float64)
-    steps = Steps({"state": given["obs"][None]}, given["u"][None], nothing[None], none[None], none[None], none[None])
+    steps = Trajectory(
+        {"state": given["obs"][None]}, given["u"][None], nothing[None], none[None], none[None], none[None]
+    )
     done = given["done"].bool()
-    return Batch(steps, Steps({"state": given["next_obs"]}, given["u"], given["reward"], done, none, none), 0)
+    return Batch(steps, Trajectory({"state": given["next_obs"]}, given["u"], given["reward"], done, none, none), 0)
 
 
 def check_n_step(module: ModuleType) -> None:
@@ -121,7 +123,7 @@ def check_n_step(module: ModuleType) -> None:
     reward = torch.tensor([0.0, 1.0, 2.0, 4.0])[:, None].expand(4, 4)
     no = torch.zeros(4, 4, dtype=torch.bool)
     rows = [
-        Steps({"state": obs[at]}, obs[at], reward[at], ended[at][..., 0], ended[at][..., 1], no[at])
+        Trajectory({"state": obs[at]}, obs[at], reward[at], ended[at][..., 0], ended[at][..., 1], no[at])
         for at in (slice(0, 3), 3)
     ]
     made = module.n_step(Batch(*rows, policy_steps=0), gamma=0.5)

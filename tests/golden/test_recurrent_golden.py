@@ -11,8 +11,8 @@ from tests.golden.oracle import ACTIONS
 
 GRADIENTS, UPDATE = ("check_gradients", "discrete"), ("check_update", "discrete", "base")
 ROLLOUT, PARTS = ("check_rollout", "discrete"), ("check_gradients", "multi_discrete")
-CELL, MOVE, UNROLL = "Cell._step", "LSTM.move", "ppo_recurrent.Agent.unroll"
-AT, RECALL, DRAW = "SequenceRows.at", "ppo_recurrent.Learner.recall", "ppo_recurrent.Learner.draw"
+CELL, MOVE, UNROLL = "Cell._step", "LSTM.cell_update", "ppo_recurrent.Agent.unroll"
+AT, RECALL, DRAW = "SequenceRows.at", "ppo_recurrent.Learner.prepare_obs", "ppo_recurrent.Learner.draw"
 MUTANTS = (
     # Where a carry is emptied, and what a sequence begins with.
     Mutant("no reset at is_first", CELL, swap("A.masked_fill(B, 0)", "A"), GRADIENTS),

@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant("lowest critic for the policy", "sac.actor_loss", swap('kind == "min"', "True"), DROQ),
     Mutant("mean of the critics in the target", "soft_target", swap("A.amin(0)", "A.mean(0)"), DROQ),
     Mutant("no LayerNorm", HIDDEN, given(layer_norm="False"), DROQ),
-    Mutant("targets that stand still", "Target.follow", given(tau="0.0"), DROQ),
+    Mutant("targets that stand still", "Target.update", given(tau="0.0"), DROQ),
     # SimBa.
     Mutant("observations as they are", "sac.Learner.update", swap("self.agent.encoder.observe(A, B)", "None"), SIMBA),
     Mutant(

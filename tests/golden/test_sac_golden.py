@@ -57,9 +57,9 @@ MUTANTS = (
         "α never learned", f"{LEARNER}.improve_actor", swap("self.alpha_optimizer.minimize(A, B).metrics", "{}"), BASE
     ),
     # Targets, and the order of things.
-    Mutant("targets never move", "Target.follow", given(tau="0.0"), BASE),
-    Mutant("targets jump", "Target.follow", given(tau="1.0"), BASE),
-    Mutant("τ the wrong way round", "Target.follow", given(tau="1 - tau"), BASE),
+    Mutant("targets never move", "Target.update", given(tau="0.0"), BASE),
+    Mutant("targets jump", "Target.update", given(tau="1.0"), BASE),
+    Mutant("τ the wrong way round", "Target.update", given(tau="1 - tau"), BASE),
     # Which rows count, and how much.
     Mutant("a time limit ends the estimate", "n_step", swap("step.terminated", "step.done"), STEPS),
     Mutant("rewards after the end", "n_step", swap("step.reward * decay * reached", "step.reward * decay"), STEPS),
@@ -91,7 +91,7 @@ def test_a_target_entropy_of_zero_is_not_the_default() -> None:
 
 def test_a_fixed_temperature_has_no_optimizer() -> None:
     fixed, tuned = (sac_oracle.make_learner(sac, variant) for variant in ("fixed_alpha", "base"))
-    assert tuned.parts().keys() - fixed.parts().keys() == {"alpha_optimizer"}
+    assert tuned.components().keys() - fixed.components().keys() == {"alpha_optimizer"}
     fixed.load_state_dict(tuned.state_dict())  # as versions before kept it
 
 

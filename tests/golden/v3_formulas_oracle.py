@@ -40,7 +40,9 @@ class Source:
 SCALES = ("wide", "narrow")
 # Float32 are the author's percentiles, and more of TorchRL's numbers.
 AUTHOR, TORCHRL = Source("author_dreamer_v3", "symlog", 5e-7), Source("torchrl_dreamer_v3", "symexp", TOLERANCE)
-TOLD: Any = SimpleNamespace(goes_on=True, predict_continue=lambda logits: logits)  # a world model's head, as it is told
+TOLD: Any = SimpleNamespace(
+    continue_head=True, predict_continue=lambda logits: logits
+)  # a world model's head, as it is told
 
 
 def given(prefix: str, file: str = TORCHRL.file) -> dict[str, Any]:

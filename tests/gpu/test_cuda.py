@@ -10,15 +10,15 @@ import torch
 
 from rlcore import streams
 from rlcore.algorithms.ppo import learner as ppo
+from rlcore.compiler import Compiler
 from rlcore.config.groups import EnvConfig, FabricConfig, RunConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
-from rlcore.door import Compiler
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks, make_fabric
-from rlcore.types import Batch, Context, Steps
+from rlcore.types import Batch, Context, Trajectory
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device on this machine")
 
@@ -49,8 +49,8 @@ def rollout(length: int = 32, envs: int = 4) -> Batch:
     extras = {key: torch.stack([e[key] for _, e in said]) for key in ("logprob", "value")}
     action = torch.stack([a for a, _ in said])
     none = torch.zeros_like(flags)
-    steps = Steps({"state": obs[:-1]}, action, reward[:-1], flags[:-1], none[:-1], none[:-1], extras)
-    last = Steps({"state": obs[-1]}, action[-1], reward[-1], flags[-1], none[-1], none[-1])
+    steps = Trajectory({"state": obs[:-1]}, action, reward[:-1], flags[:-1], none[:-1], none[:-1], extras)
+    last = Trajectory({"state": obs[-1]}, action[-1], reward[-1], flags[-1], none[-1], none[-1])
     return Batch(steps, last, 0)
 
 
@@ -61,7 +61,7 @@ def updated(learner: ppo.Learner) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
-def moved(steps: Steps, device: torch.device) -> Steps:
+def moved(steps: Trajectory, device: torch.device) -> Trajectory:
     return map_leaves(lambda t: t.to(device), steps)
 
 

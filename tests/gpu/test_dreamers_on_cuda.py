@@ -11,14 +11,14 @@ from torch import Tensor
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
+from rlcore.compiler import Compiler
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, FabricConfig, RunConfig
-from rlcore.door import Compiler
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks, make_fabric
-from rlcore.types import Batch, Context, Steps
+from rlcore.types import Batch, Context, Trajectory
 from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device on this machine")
@@ -84,7 +84,7 @@ def updated(learner: Any, n: int) -> dict[str, float]:
     reward = torch.from_numpy(rng.standard_normal((LENGTH, COUNT), dtype=np.float32))
     ended, first, none = (torch.zeros(LENGTH, COUNT, dtype=torch.bool) for _ in range(3))
     ended[2, 1] = first[3, 1] = True
-    steps = map_leaves(lambda t: t.to(device), Steps(obs, action, reward, ended, none, first))
+    steps = map_leaves(lambda t: t.to(device), Trajectory(obs, action, reward, ended, none, first))
     metrics = learner.update(Batch(steps, steps, 0), streams.generator(0, "minibatch"))
     return {name: float(value) for name, value in metrics.items()}
 

@@ -24,8 +24,8 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests.flows.workers.site import Site
 from tests.kills.soak import append, code_key, read
-from tests.patience import Patience
 from tests.processes import ROOT, one, send, wait_for
+from tests.retries import Patience
 
 KINDS = ("pending", "running")
 TRIALS = 2

@@ -10,9 +10,9 @@ import numpy as np
 from lightning_fabric import Fabric
 
 from rlcore.algorithms import ALGORITHMS
+from rlcore.compiler import Compiler
 from rlcore.config.build import build
 from rlcore.config.groups import BufferConfig, DistributionConfig, EnvConfig, FabricConfig, RunConfig
-from rlcore.door import Compiler
 from rlcore.envs.make import make
 from rlcore.envs.spaces import spec_of
 from rlcore.spec import EnvSpec

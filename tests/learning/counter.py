@@ -15,7 +15,7 @@ from rlcore.algorithms.dreamer_learner import segment_of
 from rlcore.functional.noise import Noise
 from rlcore.nn.rssm import ModelState
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
-from rlcore.types import Batch, Steps
+from rlcore.types import Batch, Trajectory
 from tests.learning.assembly import context
 
 LENGTH, COUNT, EPISODE = 16, 8, 10
@@ -27,7 +27,7 @@ def sequences(rng: np.random.Generator, key: str, show: Callable[[np.ndarray], n
     last = torch.from_numpy(t == EPISODE - 1)
     rows: dict[str, Any] = {"action": torch.from_numpy(rng.integers(2, size=(LENGTH, COUNT, 1)))}
     rows |= {"reward": torch.from_numpy(t / 10).float(), "terminated": last, "truncated": torch.zeros_like(last)}
-    steps = Steps({key: torch.from_numpy(show(t))}, is_first=torch.from_numpy(t == 0), **rows)
+    steps = Trajectory({key: torch.from_numpy(show(t))}, is_first=torch.from_numpy(t == 0), **rows)
     return Batch(steps, steps, 0)
 
 
@@ -35,7 +35,7 @@ def observe(learner: Any, batch: Batch, rows: int) -> tuple[ModelState, Tensor]:
     """States of the first rows, and the actions before each row."""
     sequence, world = segment_of(batch.steps, learner.agent.actor), learner.agent.world
     noise = world.rssm.noise(Noise(3, "probe"), rows, COUNT)
-    seen = world.encoder.see({key: value[:rows] for key, value in sequence.obs.items()}, 2)
+    seen = world.encoder.preprocess({key: value[:rows] for key, value in sequence.obs.items()}, 2)
     return world.observe(seen, sequence.before[:rows], sequence.is_first[:rows], noise).state, sequence.before
 
 
@@ -44,7 +44,7 @@ def continue_open_loop(learner: Any, batch: Batch, key: str) -> tuple[Tensor, Te
     state, before = observe(learner, batch, 5)
     state, world, made = ModelState(*(part[4] for part in state)), learner.agent.world, list[Tensor]()
     for t in range(5, 10):
-        state = world.rssm.imagine(state, before[t], world.rssm.noise(Noise(t, "probe"), COUNT))
+        state = world.rssm.img_step(state, before[t], world.rssm.noise(Noise(t, "probe"), COUNT))
         made.append(world.decoder(state.feat.unsqueeze(0))[key][0])
     return torch.stack(made), ~batch.steps.is_first[5:10].cumsum(0).bool()
 
@@ -89,7 +89,7 @@ def learn_to_count(algorithm: ModuleType, settings: dict[str, Any], seed: int = 
         ends = batch.steps.terminated
         assert ((world.predict_continue(states.feat) < 0) == ends).float().mean() > 0.95
         made, within = continue_open_loop(learner, batch, key)
-        seen = world.encoder.see(batch.steps.obs, 2)[key]
+        seen = world.encoder.preprocess(batch.steps.obs, 2)[key]
         truth, mean = seen[5:10], seen.mean((0, 1))
         guess, blind = ((p - truth).square().flatten(2).sum(-1)[within].mean() for p in (made, mean))
         assert guess < 0.5 * blind

@@ -27,7 +27,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step
 from rlcore.spec import ArraySpec
-from rlcore.types import Batch, Context, Metrics, Plan
+from rlcore.types import Batch, Context, Metrics, TrainingSchedule
 
 OBS, ACTIONS = 4, 2  # CartPole
 UNITS, LATENTS, SIZE, HORIZON = 8, 4, 12, 3  # a latent [..., SIZE] is the GRU's state and a stochastic part
@@ -139,12 +139,12 @@ class Learner(protocols.Learner):
         loss = (self.critic(imagined["feat"]).squeeze(-1) - imagined["returns"]).square().flatten()
         return reduce_loss(loss, torch.ones_like(loss), Loss__value_loss=loss)
 
-    def parts(self) -> dict[str, protocols.Part]:
+    def components(self) -> dict[str, protocols.Stateful]:
         names = ("agent", "critic", "scale", "of_model", "of_actor", "of_critic", "step", "noise")
         return {name: getattr(self, name) for name in names}
 
 
-def build(context: Context) -> tuple[Learner, Replay, Plan]:
+def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
     extras = {"latent": ArraySpec((SIZE,), "float32")}
     replay = Replay(context, Sequences(8), size=60, batch_size=4, ratio=0.25, starts=108, extras=extras)
-    return Learner(context), replay, Plan(context.config.algo.total_steps, 1)
+    return Learner(context), replay, TrainingSchedule(context.config.algo.total_steps, 1)

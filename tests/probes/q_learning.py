@@ -27,7 +27,7 @@ from rlcore.nn.network_keys import KeysConfig, MLPConfig, check_keys
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.spec import EnvSpec
-from rlcore.types import Batch, Context, Plan
+from rlcore.types import Batch, Context, TrainingSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +120,11 @@ class Learner(protocols.Learner):
         self.updates += 2
         return metrics
 
-    def parts(self) -> dict[str, protocols.Part]:
+    def components(self) -> dict[str, protocols.Stateful]:
         return {name: getattr(self, name) for name in ("agent", "target", "first", "second")}
 
 
-def build(context: Context) -> tuple[Learner, Replay, Plan]:
+def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
     config: Config = context.config.algo
     starts = config.learning_starts
     replay = Replay(
@@ -135,4 +135,4 @@ def build(context: Context) -> tuple[Learner, Replay, Plan]:
         ratio=config.replay_ratio,
         starts=starts,
     )
-    return Learner(context), replay, Plan(config.total_steps, config.collect_length, starts)
+    return Learner(context), replay, TrainingSchedule(config.total_steps, config.collect_length, starts)

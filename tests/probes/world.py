@@ -34,7 +34,7 @@ from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
 from rlcore.spec import ArraySpec, EnvSpec
-from rlcore.types import Batch, Context, Metrics, Plan
+from rlcore.types import Batch, Context, Metrics, TrainingSchedule
 
 UNITS, LATENTS = 8, 4
 
@@ -151,7 +151,7 @@ class Sequence(NamedTuple):
 
 
 class Learner(protocols.Learner):
-    passed_on = ("agent", "critic")
+    transferable_components = ("agent", "critic")
 
     def __init__(self, context: Context) -> None:
         config = self.config = context.config.algo
@@ -188,7 +188,7 @@ class Learner(protocols.Learner):
         model = self.model.minimize(batch, rng)
         value = critic.minimize(batch, model.aux)
         choice = actor.minimize(batch, model.aux, value.aux)
-        self.target.follow(critic, self.config.tau)
+        self.target.update(critic, self.config.tau)
         return model.metrics | value.metrics | choice.metrics | {"Info/norm": model.norm, "z": model.aux["z"]}
 
     def model_loss(self, batch: Sequence, rng: Noise) -> Any:
@@ -230,12 +230,12 @@ class Learner(protocols.Learner):
         loss = (-found["advantage"] * logprob).flatten()
         return reduce_loss(loss, batch.weight[:-1].flatten(), Loss__policy_loss=loss)
 
-    def parts(self) -> dict[str, protocols.Part]:
+    def components(self) -> dict[str, protocols.Stateful]:
         parts = {name: getattr(self, name) for name in ("agent", "critic", "target", "model", "step", "noise")}
         return parts | {"of_critic": self.others[0], "of_actor": self.others[1]}
 
 
-def build(context: Context) -> tuple[Learner, Replay, Plan]:
+def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
     config: Config = context.config.algo
     agent = Agent(config, context.spec, "auto", torch.Generator())
     replay = Replay(
@@ -248,4 +248,4 @@ def build(context: Context) -> tuple[Learner, Replay, Plan]:
         extras={"z": ArraySpec((LATENTS,), "float32")},
         carry=agent.initial(1),
     )
-    return Learner(context), replay, Plan(config.total_steps, 1)
+    return Learner(context), replay, TrainingSchedule(config.total_steps, 1)

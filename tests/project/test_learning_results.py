@@ -23,7 +23,7 @@ from benchmarks.validate import (
     reconstruction,
 )
 from flows.config.compose import compose
-from rlcore.judge.loaded_world import Told
+from rlcore.evaluation.loaded_world import ModelPrediction
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog
 from tests.flows.synthetic_runs import checkpointed_run
@@ -123,8 +123,8 @@ def test_reconstructed_pictures_are_held_against_their_mean(
             assert action is rows["action"] and is_first is rows["is_first"]
             return obs["rgb"]
 
-        def decode(self, state: Any) -> Told:
-            return Told({"rgb": (state + error).astype(np.uint8)}, np.zeros(1), None, None)
+        def decode(self, state: Any) -> ModelPrediction:
+            return ModelPrediction({"rgb": (state + error).astype(np.uint8)}, np.zeros(1), None, None)
 
     def recorded(model: Model, *_: Any) -> Any:
         return rows

@@ -57,7 +57,7 @@ def test_a_gathered_mistake_holds_nothing_of_the_frames_it_came_through(fail: Ca
     finally:
         gc.enable()
     with pytest.raises(UserError, match="must be positive"):
-        mistakes.tell()
+        mistakes.raise_collected()
 
 
 def test_a_sentence_cuts_long_values() -> None:

@@ -21,9 +21,9 @@ from rlcore.envs.card import environment_card
 from rlcore.envs.make import make
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.limited import limited_env
-from rlcore.envs.vector.watchdog import Overdue
+from rlcore.envs.vector.watchdog import StepTimeout
 from rlcore.errors import EnvironmentFault, RunError, UserError
-from rlcore.judge.film import record
+from rlcore.evaluation.video import record
 from rlcore.train.calls import call
 from rlcore.user_code import is_failure, user_code
 
@@ -89,7 +89,7 @@ def where(monkeypatch: pytest.MonkeyPatch, place: str, name: str) -> None:
 
 def test_is_failure_leaves_ctrl_c_alone() -> None:
     assert all(map(is_failure, (ValueError(), SystemExit(), KeyboardInterrupt())))
-    assert not any(map(is_failure, (TrainingInterrupted(), Overdue(), GeneratorExit())))
+    assert not any(map(is_failure, (TrainingInterrupted(), StepTimeout(), GeneratorExit())))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     assert not is_failure(KeyboardInterrupt())
 

@@ -25,18 +25,18 @@ from torch import Tensor
 
 from rlcore.algorithms.a2c.config import Config
 from rlcore.algorithms.on_policy_learner import OnPolicyLearner
-from rlcore.data.history import show_past
+from rlcore.data.history import add_history
 from rlcore.data.rollout import Rollout, split
 from rlcore.data.steps import transitions
 from rlcore.functional.stats import mean_over, reduce_loss, standardize
 from rlcore.functional.tree import map_leaves
 from rlcore.nn.actor_critic import ActorCritic as Agent
-from rlcore.types import Batch, Context, Metrics, Plan, Steps
+from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
 
 __all__ = ["Agent", "Learner", "build"]
 
 
-class Samples(NamedTuple):
+class A2CSamples(NamedTuple):
     """N samples of a rollout: obs key -> [N, ...], action [N, A], the other tensors [N].
 
     The weight is 0 for rows that only reset an environment.
@@ -48,7 +48,7 @@ class Samples(NamedTuple):
     returns: Tensor
     weight: Tensor
 
-    def in_parts(self, count: int) -> list[Samples]:
+    def in_parts(self, count: int) -> list[A2CSamples]:
         """Split into `count` parts of equal length; the last part is filled up with repeated samples of weight 0."""
         if count == 1:
             return [self]
@@ -98,9 +98,9 @@ class Learner(OnPolicyLearner):
         self.agent.observe(batch.steps.obs, self.ranks)
         return self.average(logged, coefs)
 
-    def gradient_step(self, steps: Steps, last: Steps, coefs: Mapping[str, float]) -> Metrics:
+    def gradient_step(self, steps: Trajectory, last: Trajectory, coefs: Mapping[str, float]) -> Metrics:
         """Take one step of algorithm S3 on the samples of all actors, with gradients accumulated over parts."""
-        samples = self.samples(show_past(Batch(steps, last, 0), self.agent.history))
+        samples = self.samples(add_history(Batch(steps, last, 0), self.agent.history))
         if self.config.normalize_advantages:
             samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))
         count = len(samples.weight)
@@ -110,14 +110,14 @@ class Learner(OnPolicyLearner):
         return metrics | {"Info/grad_norm": self.optimizer.apply()}
 
     @torch.no_grad()
-    def samples(self, batch: Batch) -> Samples:
+    def samples(self, batch: Batch) -> A2CSamples:
         """Return the N = T·B samples of a rollout [T, B], with advantages and returns R."""
         steps, step = batch.steps, transitions(batch)
         advantage = self.advantage(steps, step, batch.last.obs)
-        samples = Samples(steps.obs, steps.action, advantage, advantage + steps.extras["value"], step.weight)
+        samples = A2CSamples(steps.obs, steps.action, advantage, advantage + steps.extras["value"], step.weight)
         return map_leaves(lambda column: column.flatten(0, 1), samples)
 
-    def loss(self, batch: Samples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
+    def loss(self, batch: A2CSamples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
         """Compute the loss over samples [N]: policy loss, value loss and entropy bonus (algorithm S3)."""
         policy, value = self.agent(batch.obs)
         of_policy = policy_loss(policy.logprob(batch.action), batch.advantage)
@@ -132,7 +132,7 @@ class Learner(OnPolicyLearner):
         )
 
 
-def build(context: Context) -> tuple[Learner, Rollout, Plan]:
+def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
     """Build learner, buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     config: Config = context.config.algo
-    return Learner(context), Rollout(), Plan(config.total_steps, config.rollout_steps)
+    return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from rlcore.algorithms.dreamer import DreamerConfig
 from rlcore.config.schema import Needs, arg, other_default
 from rlcore.nn.network_keys import ACTIVATIONS
-from rlcore.nn.world_keys import ActorKeys, DenseKeys, DiscountKeys, EndsKeys, Layers, PolicyForm, RecurrentKeys
+from rlcore.nn.world_keys import ActorKeys, DenseKeys, DiscountKeys, EndsKeys, MLPSpec, PolicySpec, RecurrentKeys
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 EPS = 1e-7  # ε of Adam, as in TensorFlow
@@ -25,9 +25,9 @@ class RecurrentConfig(RecurrentKeys):
     dense_act: str = arg("elu", "activation of the layer before the cell", choices=tuple(ACTIVATIONS))
 
     @property
-    def layers(self) -> Layers:
+    def layers(self) -> MLPSpec:
         """Layer before the cell."""
-        return Layers(self.recurrent_state_size, 1, self.dense_act, self.form)
+        return MLPSpec(self.recurrent_state_size, 1, self.dense_act, self.form)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ActorConfig(ActorKeys):
     expl_amount: float = other_default(ActorKeys, "expl_amount", 0.3)
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=8e-5, eps=EPS), "optimizer of the actor")
 
-    def policy(self, kind: str) -> PolicyForm:
+    def policy(self, kind: str) -> PolicySpec:
         """Return the policy form of a distribution; for "tanh_normal", `init_std` is the std after the softplus."""
         form, std = super().policy(kind), self.init_std
         return form._replace(init_std=std + math.log(-math.expm1(-std))) if kind == "tanh_normal" else form

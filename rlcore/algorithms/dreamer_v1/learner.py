@@ -40,7 +40,7 @@ from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.nn.imagination import imagine
 from rlcore.nn.rssm import GaussianLatent, ModelState
 from rlcore.spec import EnvSpec
-from rlcore.types import Context, Plan
+from rlcore.types import Context, TrainingSchedule
 
 
 class Agent(DreamerAgent):
@@ -97,14 +97,14 @@ class Learner(DreamerLearner):
         The auxiliary output contains the imagined states, their λ-returns and weights for the critic.
         """
         world, config = self.agent.world, self.config
-        if world.goes_on is not None:  # the last row can be the end of an episode, which has no next step
+        if world.continue_head is not None:  # the last row can be the end of an episode, which has no next step
             states = ModelState(*(part[:-1] for part in states))
         start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         feat = imagine(world.rssm, self.agent.actor, start, config.horizon, rng).feat[1:]  # [H, L·N, F]
         value = self.number.mean(self.critic(feat))  # [H, L·N]
         reward = world.predict_reward(feat[:-1])  # [H-1, L·N]
         discount = torch.full_like(reward, config.gamma)
-        if world.goes_on is not None:
+        if world.continue_head is not None:
             discount = world.predict_continue(feat[:-1]).sigmoid()
         returns = lambda_return(reward, discount, value[1:], config.lmbda)  # [H-1, L·N]
         weight = torch.cat([torch.ones_like(discount[:1]), discount[:-1]]).detach().cumprod(0)  # [H-1, L·N]
@@ -113,6 +113,6 @@ class Learner(DreamerLearner):
         return *found, {"feat": feat[:-1].detach(), "returns": returns.detach(), "weight": weight}
 
 
-def build(context: Context) -> tuple[Learner, Replay, Plan]:
+def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
     """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     return Learner(context), *memory_and_plan(context)

@@ -14,9 +14,9 @@ from rlcore.nn.world_keys import (
     DenseKeys,
     DiscountKeys,
     EndsKeys,
-    Form,
-    Group,
     HiddenKeys,
+    InitConfig,
+    LayerKeys,
     ObservationKeys,
     RecurrentKeys,
 )
@@ -27,15 +27,15 @@ DECAY = 1e-6  # weight decay
 
 
 @dataclass(frozen=True)
-class Switched(Group):
+class Switched(LayerKeys):
     """Base of layer groups with an optional LayerNorm."""
 
     layer_norm: bool = arg(False, "LayerNorm before each activation")
 
     @property
-    def form(self) -> Form:
+    def form(self) -> InitConfig:
         """Norm, bias and initialization of the layers."""
-        return Form(EPS if self.layer_norm else None)
+        return InitConfig(EPS if self.layer_norm else None)
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class RecurrentConfig(Switched, RecurrentKeys):
     dense_units: int = other_default(RecurrentKeys, "dense_units", 600)
 
     @property
-    def cell(self) -> Form:
+    def cell(self) -> InitConfig:
         """Norm and bias of the gates of a `rlcore.nn.dense.LayerNormGRU`."""
-        return Form(EPS)
+        return InitConfig(EPS)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class CriticConfig(DenseConfig):
 class Config(DreamerConfig):
     """Config keys of Dreamer V2."""
 
-    registers: ClassVar[Mapping[str, str]] = WORLD_PARTS | {"target_critic": "target_critic"}
+    exported_components: ClassVar[Mapping[str, str]] = WORLD_PARTS | {"target_critic": "target_critic"}
 
     name: str = arg("dreamer_v2", "name of the algorithm", choices=("dreamer_v2",))
     replay_ratio: float = other_default(DreamerConfig, "replay_ratio", 0.2)

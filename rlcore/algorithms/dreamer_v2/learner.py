@@ -44,7 +44,7 @@ from rlcore.nn.imagination import imagine
 from rlcore.nn.rssm import CategoricalLatent, ModelState
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.spec import EnvSpec
-from rlcore.types import Context, Plan, Ranks
+from rlcore.types import Context, Ranks, TrainingSchedule
 
 
 class Agent(DreamerAgent):
@@ -140,10 +140,10 @@ class Learner(DreamerLearner):
         start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs no gradient through the trajectory
             feat, action = imagine(world.rssm, self.agent.actor, start, config.horizon, rng)  # [H+1, L·N, F], [H, ...]
-            value = self.number.mean(self.slow(feat))  # [H+1, L·N]
+            value = self.number.mean(self.target_critic(feat))  # [H+1, L·N]
             reward = world.predict_reward(feat[:-1])  # [H, L·N]
             discount = torch.full_like(reward, config.gamma)
-            if world.goes_on is not None:
+            if world.continue_head is not None:
                 first = config.gamma * (~terminated).to(reward).flatten().unsqueeze(0)  # known, not predicted
                 discount = torch.cat([first, world.predict_continue(feat[1:-1]).sigmoid()])  # [H, L·N]
             target = lambda_return(reward, discount, value[1:], config.lmbda)  # [H, L·N]
@@ -157,6 +157,6 @@ class Learner(DreamerLearner):
         return *found, {"feat": feat[:-1].detach(), "returns": target.detach(), "weight": weight}
 
 
-def build(context: Context) -> tuple[Learner, Replay, Plan]:
+def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
     """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     return Learner(context), *memory_and_plan(context)

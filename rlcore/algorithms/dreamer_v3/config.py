@@ -17,7 +17,7 @@ from rlcore.algorithms.dreamer_v3.layer_keys import (
 )
 from rlcore.config.schema import arg, other_default
 from rlcore.errors import UserError
-from rlcore.nn.world_keys import ACTORS, MASKED, WORLD_PARTS, MomentsConfig, PolicyForm, WorldKeys
+from rlcore.nn.world_keys import ACTORS, MASKED, WORLD_PARTS, MomentsConfig, PolicySpec, WorldKeys
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ class ActorConfig(DenseConfig):
         """True if exploration noise is added during collection; never for V3."""
         return False
 
-    def policy(self, kind: str) -> PolicyForm:
+    def policy(self, kind: str) -> PolicySpec:
         """Return the policy form of a distribution."""
         spread = self.min_std, self.max_std, self.init_std
-        return PolicyForm(kind, self.unimix, *spread, self.action_clip, self.cls == MASKED)
+        return PolicySpec(kind, self.unimix, *spread, self.action_clip, self.cls == MASKED)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,10 @@ class CriticConfig(TwoHotConfig):
 class Config(DreamerConfig):
     """Config keys of Dreamer V3."""
 
-    registers: ClassVar[Mapping[str, str]] = WORLD_PARTS | {"target_critic": "target_critic", "moments": "moments"}
+    exported_components: ClassVar[Mapping[str, str]] = WORLD_PARTS | {
+        "target_critic": "target_critic",
+        "moments": "moments",
+    }
     side: ClassVar[int | None] = None
     continuous: ClassVar[tuple[str, ...]] = ("scaled",)
 

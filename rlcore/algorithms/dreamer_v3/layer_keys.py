@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rlcore.config.schema import arg, other_default
-from rlcore.nn.world_keys import DenseKeys, Form, Group, HiddenKeys, ObservationKeys, RecurrentKeys, Stages
+from rlcore.nn.world_keys import CNNSpec, DenseKeys, HiddenKeys, InitConfig, LayerKeys, ObservationKeys, RecurrentKeys
 
 NORMS = ("layer_norm", "identity")
 
@@ -31,18 +31,18 @@ class NormConfig:
         return self.kw.eps if self.cls == "layer_norm" else None
 
     @property
-    def form(self) -> Form:
+    def form(self) -> InitConfig:
         """Norm, bias and initialization of layers; layers before a norm have no bias."""
-        return Form(self.eps, self.eps is None, None)
+        return InitConfig(self.eps, self.eps is None, None)
 
 
-class Normed(Group):
+class Normed(LayerKeys):
     """Base of layer groups with one norm."""
 
     layer_norm: NormConfig
 
     @property
-    def form(self) -> Form:
+    def form(self) -> InitConfig:
         """Norm, bias and initialization of the layers."""
         return self.layer_norm.form
 
@@ -77,7 +77,7 @@ class RecurrentConfig(Normed, RecurrentKeys):
     layer_norm: NormConfig = arg(NormConfig(), "LayerNorm of the layer before the cell, and of the cell's gates")
 
     @property
-    def cell(self) -> Form:
+    def cell(self) -> InitConfig:
         """Norm and bias of the gates of a `rlcore.nn.dense.LayerNormGRU`."""
         return self.form._replace(bias=False)
 
@@ -97,14 +97,14 @@ class ObservationConfig(ObservationKeys):
     mlp_layer_norm: NormConfig = arg(NormConfig(), "LayerNorm before each activation of the MLP")
 
     @property
-    def form(self) -> Form:
+    def form(self) -> InitConfig:
         """Norm, bias and initialization of the MLP's layers."""
         return self.mlp_layer_norm.form
 
     @property
-    def stages(self) -> Stages:
+    def stages(self) -> CNNSpec:
         """Convolutions of the image keys."""
-        return Stages(self.cnn_channels_multiplier, self.cnn_act, self.cnn_layer_norm.form, padded=True)
+        return CNNSpec(self.cnn_channels_multiplier, self.cnn_act, self.cnn_layer_norm.form, padded=True)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Dreamer V3: Mastering Diverse Domains through World Models. Hafner et al. 2023, arXiv:2301.04104v1.
 
 Read with:
-    eq. 1-2, symlog predictions              rlcore.functional.symlog, rlcore.nn.world_model.KeyEncoder.see
+    eq. 1-2, symlog predictions              rlcore.functional.symlog, rlcore.nn.world_model.KeyEncoder.preprocess
     eq. 3, recurrent state-space model       rlcore.nn.rssm.RSSM, rlcore.nn.world_model.WorldModel
     eq. 4-5, loss of the world model         Learner.model_loss, kl_loss
     eq. 6-7, actor, critic, λ-returns        rlcore.nn.imagination.imagine, rlcore.functional.returns.lambda_return
@@ -35,7 +35,7 @@ from rlcore.algorithms.dreamer_v3.config import Config
 from rlcore.data.replay import Replay
 from rlcore.functional.latents import categorical_kl, categorical_measures, free_nats
 from rlcore.functional.noise import Noise
-from rlcore.functional.precision import widen
+from rlcore.functional.precision import to_float32
 from rlcore.functional.returns import lambda_return
 from rlcore.functional.stats import reduce_loss
 from rlcore.functional.two_hot import TwoHot
@@ -43,9 +43,9 @@ from rlcore.functional.unit_normal import squared_distance
 from rlcore.nn.imagination import imagine
 from rlcore.nn.return_scale import ReturnScale
 from rlcore.nn.rssm import CategoricalLatent, ModelState
-from rlcore.nn.world_model import Number
+from rlcore.nn.world_model import ScalarHead
 from rlcore.spec import EnvSpec
-from rlcore.types import Context, Plan
+from rlcore.types import Context, TrainingSchedule
 
 
 class Agent(DreamerAgent):
@@ -84,10 +84,10 @@ def imagine_continue(logits: Tensor, ends: str) -> Tensor:
 
     With `ends="mean"`, c is the predicted probability; with "mode", the more likely one of 0 and 1, without gradient.
     """
-    return widen(logits).sigmoid() if ends == "mean" else (logits > 0).float()
+    return to_float32(logits).sigmoid() if ends == "mean" else (logits > 0).float()
 
 
-def critic_loss(logits: Tensor, returns: Tensor, slow: Tensor, number: Number) -> Tensor:
+def critic_loss(logits: Tensor, returns: Tensor, target: Tensor, number: ScalarHead) -> Tensor:
     """Compute the critic loss (arXiv:2301.04104v1, eq. 10), per imagined state.
 
         L = -log p(R | s) - log p(v' | s)
@@ -95,13 +95,13 @@ def critic_loss(logits: Tensor, returns: Tensor, slow: Tensor, number: Number) -
     Args:
         logits: [..., K]; outputs of the critic.
         returns: [...]; λ-returns R.
-        slow: [...]; predictions v' of the target critic.
+        target: [...]; predictions v' of the target critic.
         number: distribution of values.
 
     Returns:
         Loss in nats, [...].
     """
-    return number.loss(logits, returns) + number.loss(logits, slow)
+    return number.loss(logits, returns) + number.loss(logits, target)
 
 
 def actor_loss(objective: Tensor, entropy: Tensor, weight: Tensor, coef: float) -> Tensor:
@@ -142,8 +142,8 @@ class Learner(DreamerLearner):
         """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, squared_distance)
-        goes_on = (~batch.terminated).to(reward)  # [L, N]
-        ends = config.continue_scale_factor * self.agent.world.continue_loss(state.feat, goes_on)
+        continues = (~batch.terminated).to(reward)  # [L, N]
+        ends = config.continue_scale_factor * self.agent.world.continue_loss(state.feat, continues)
         kl = kl_loss(posterior, prior, config.kl_dynamic, config.kl_representation, config.kl_free_nats)
         loss = observation + reward + ends + config.kl_regularizer * kl
         terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}
@@ -161,10 +161,10 @@ class Learner(DreamerLearner):
             feat, action = imagine(world.rssm, self.agent.actor, start, config.horizon, rng)  # [H+1, L·N, F], [H, ...]
             value = self.number.mean(critic(feat))  # [H+1, L·N]
             reward = world.predict_reward(feat[1:])  # [H, L·N]
-            goes_on = imagine_continue(world.predict_continue(feat[1:]), ends)  # [H, L·N]
-            returns = lambda_return(reward, config.gamma * goes_on, value[1:], config.lmbda)  # [H, L·N]
+            continues = imagine_continue(world.predict_continue(feat[1:]), ends)  # [H, L·N]
+            returns = lambda_return(reward, config.gamma * continues, value[1:], config.lmbda)  # [H, L·N]
         first = (~terminated).float().flatten().unsqueeze(0)  # the last row of an episode has no next step
-        weight = torch.cat([first, config.gamma * goes_on[:-1].detach()]).cumprod(0)  # [H, L·N]
+        weight = torch.cat([first, config.gamma * continues[:-1].detach()]).cumprod(0)  # [H, L·N]
         advantage = (returns - value[:-1]) / self.moments(returns, self.ranks)
         policy = self.agent.actor.policy(feat[:-1].detach())
         objective = (1 - self.mix) * advantage if self.mix < 1 else torch.zeros_like(advantage)
@@ -177,15 +177,15 @@ class Learner(DreamerLearner):
     def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
         """Compute the critic loss (eq. 10) on imagined states, weighted by the cumulative discounts."""
         feat = imagined["feat"]  # [H, L·N, F]
-        slow = self.number.mean(self.slow(feat))
-        loss = critic_loss(self.critic(feat), imagined["returns"], slow, self.number) * imagined["weight"]
+        target = self.number.mean(self.target_critic(feat))
+        loss = critic_loss(self.critic(feat), imagined["returns"], target, self.number) * imagined["weight"]
         return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
 
-    def parts(self) -> dict[str, protocols.Part]:
+    def components(self) -> dict[str, protocols.Stateful]:
         """Return the stateful components of every Dreamer, and the scale of returns."""
-        return {**super().parts(), "moments": self.moments}
+        return {**super().components(), "moments": self.moments}
 
 
-def build(context: Context) -> tuple[Learner, Replay, Plan]:
+def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
     """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     return Learner(context), *memory_and_plan(context)

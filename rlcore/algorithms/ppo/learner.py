@@ -25,18 +25,18 @@ from torch import Tensor
 
 from rlcore.algorithms.on_policy_learner import OnPolicyLearner
 from rlcore.algorithms.ppo.config import Config
-from rlcore.data.history import recall
+from rlcore.data.history import gather_history
 from rlcore.data.rollout import Rollout, fill_groups, minibatches, split
 from rlcore.data.steps import transitions
 from rlcore.functional.distributions import Policy
 from rlcore.functional.stats import mean_over, reduce_loss, standardize
 from rlcore.nn.actor_critic import ActorCritic as Agent
-from rlcore.types import Batch, Context, Metrics, Plan
+from rlcore.types import Batch, Context, Metrics, TrainingSchedule
 
 __all__ = ["Agent", "Learner", "build"]
 
 
-class Samples(NamedTuple):
+class PPOSamples(NamedTuple):
     """N samples of a rollout: action [N, A], the other tensors [N]; weight 0 for rows that only reset.
 
     `obs` is the input of `Agent.forward`, key -> [N, ...]; for a whole rollout, an object that `at` indexes by row.
@@ -50,11 +50,11 @@ class Samples(NamedTuple):
     returns: Tensor
     weight: Tensor
 
-    def at(self, rows: Tensor, advantage: Tensor, weight: Tensor) -> Samples:
+    def at(self, rows: Tensor, advantage: Tensor, weight: Tensor) -> PPOSamples:
         """Return the samples of rows [K, M] as [K, M, ...], with the given advantages and weights [K, M]."""
         held = (self.action, self.old_logprob, self.old_value, self.returns)
         action, old_logprob, old_value, returns = (column[rows] for column in held)
-        return Samples(self.obs.at(rows), action, old_logprob, old_value, advantage, returns, weight)
+        return PPOSamples(self.obs.at(rows), action, old_logprob, old_value, advantage, returns, weight)
 
 
 def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: float | None = None) -> Tensor:
@@ -93,7 +93,7 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
 
 
 def objective(
-    policy: Policy, value: Tensor, batch: Samples, coefs: Mapping[str, float], config: Config
+    policy: Policy, value: Tensor, batch: PPOSamples, coefs: Mapping[str, float], config: Config
 ) -> tuple[Tensor, Tensor, Metrics]:
     """Compute the loss of eq. 9 over a minibatch, given the policy and the values [M] of its samples."""
     clip_coef = coefs["clip_coef"]
@@ -133,18 +133,18 @@ class Learner(OnPolicyLearner):
         return self.average(logged, coefs)
 
     @torch.no_grad()
-    def samples(self, batch: Batch) -> Samples:
+    def samples(self, batch: Batch) -> PPOSamples:
         """Return the N = T·B samples of a rollout [T, B], with advantages (eq. 11-12) and returns."""
         steps, step = batch.steps, transitions(batch)
-        obs, last = self.recall(batch)
+        obs, last = self.prepare_obs(batch)
         logprob, value = steps.extras["logprob"], steps.extras["value"]
         advantage = self.advantage(steps, step, last)
         columns = (steps.action, logprob, value, advantage, advantage + value, step.weight)
-        return Samples(obs, *(column.flatten(0, 1) for column in columns))
+        return PPOSamples(obs, *(column.flatten(0, 1) for column in columns))
 
-    def recall(self, batch: Batch) -> tuple[Any, Any]:
+    def prepare_obs(self, batch: Batch) -> tuple[Any, Any]:
         """Return the agent's inputs for the rows of a rollout [T, B], and its input after the last row."""
-        return recall(batch, self.agent.history, self.agent.keys)
+        return gather_history(batch, self.agent.history, self.agent.keys)
 
     def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Draw the minibatches of all epochs.
@@ -161,7 +161,7 @@ class Learner(OnPolicyLearner):
         rows, weight = fill_groups(*drawn, config.accumulate_minibatches, self.ranks.sum)
         return rows, weight.expand_as(rows)
 
-    def take_steps(self, epochs: Iterable[Samples], coefs: Mapping[str, float]) -> list[Metrics]:
+    def take_steps(self, epochs: Iterable[PPOSamples], coefs: Mapping[str, float]) -> list[Metrics]:
         """Take a step for each group of minibatches [K, M] until the KL exceeds its target; return the logged means."""
         config, logged = self.config, list[Metrics]()
         of_loss = {name: coefs[name] for name in sorted(coefs) if name != "lr"}
@@ -173,7 +173,7 @@ class Learner(OnPolicyLearner):
             self.updates += 1
         return logged
 
-    def gradient_step(self, minibatches: Sequence[Samples], coefs: Mapping[str, float]) -> Metrics:
+    def gradient_step(self, minibatches: Sequence[PPOSamples], coefs: Mapping[str, float]) -> Metrics:
         """Take one step on eq. 9 over K minibatches and return the logged means.
 
         If their KL exceeds the target, no step is taken and `stop` is true.
@@ -189,13 +189,13 @@ class Learner(OnPolicyLearner):
         stop = summed / total > 1.5 * self.config.target_kl
         return metrics | {"Info/grad_norm": self.optimizer.apply(unless=stop), "stop": stop}
 
-    def loss(self, batch: Samples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
+    def loss(self, batch: PPOSamples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
         """Compute the loss of eq. 9 over a minibatch."""
         policy, value = self.agent(batch.obs)
         return objective(policy, value, batch, coefs, self.config)
 
 
-def build(context: Context) -> tuple[Learner, Rollout, Plan]:
+def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
     """Build learner, buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     config: Config = context.config.algo
-    return Learner(context), Rollout(), Plan(config.total_steps, config.rollout_steps)
+    return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from rlcore.algorithms.ppo import learner as ppo
 from rlcore.algorithms.ppo_recurrent.config import Config
-from rlcore.data.history import Recalled
+from rlcore.data.history import SamplesWithHistory
 from rlcore.data.rollout import Rollout, cut_sequences, fill_groups, minibatches
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
@@ -35,7 +35,7 @@ from rlcore.nn.encoder import flatten_actions
 from rlcore.nn.mlp import MLP
 from rlcore.nn.recurrent import CELLS, CellState
 from rlcore.spec import ACTION, EnvSpec, Window
-from rlcore.types import Batch, Context, Plan
+from rlcore.types import Batch, Context, TrainingSchedule
 
 
 class Seen(NamedTuple):
@@ -62,7 +62,7 @@ class SequenceRows(NamedTuple):
         length: L; rows of a sequence.
     """
 
-    obs: Recalled
+    obs: SamplesWithHistory
     is_first: Tensor
     carry: CellState
     length: int
@@ -133,9 +133,9 @@ class Learner(ppo.Learner):
 
     agent_class = Agent
 
-    def recall(self, batch: Batch) -> tuple[SequenceRows, Seen]:
+    def prepare_obs(self, batch: Batch) -> tuple[SequenceRows, Seen]:
         """Return the rows of a rollout [T, B] with their stored carries, and the agent's input after the last row."""
-        obs, arrival = super().recall(batch)
+        obs, arrival = super().prepare_obs(batch)
         steps, last = batch.steps, batch.last
         carry = {name: steps.extras[name].flatten(0, 1) for name in last.carry}
         rows = SequenceRows(obs, steps.is_first.flatten(0, 1), carry, self.config.sequence_length)
@@ -161,7 +161,7 @@ class Learner(ppo.Learner):
         return cut[chosen].transpose(2, 3).flatten(2), weight.transpose(2, 3).flatten(2)
 
 
-def build(context: Context) -> tuple[Learner, Rollout, Plan]:
+def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
     """Build learner, buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     config: Config = context.config.algo
-    return Learner(context), Rollout(), Plan(config.total_steps, config.rollout_steps)
+    return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from rlcore import protocols, streams
-from rlcore.algorithms.memory import make_memory
+from rlcore.algorithms.replay import make_replay
 from rlcore.algorithms.sac.config import Config as Config
-from rlcore.data.history import rows_before, show_past
+from rlcore.data.history import add_history, rows_before
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
 from rlcore.data.steps import Transition, n_step
@@ -41,10 +41,10 @@ from rlcore.nn.temperature import Temperature
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
-from rlcore.types import Batch, Context, Metrics, Plan, Steps
+from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
 
 __all__ = ["Agent", "Learner", "build"]
-PASSED_ON = ("agent", "critics", "target")
+TRANSFERABLE = ("agent", "critics", "target")
 OPTIMIZERS = ("critic_optimizer", "actor_optimizer", "alpha_optimizer")
 
 
@@ -118,7 +118,7 @@ class Learner(protocols.Learner):
         part_names: attributes that are stateful components, if the config has them.
     """
 
-    part_names: ClassVar[tuple[str, ...]] = (*PASSED_ON, "temperature", "noise", "step", "critic_step", *OPTIMIZERS)
+    part_names: ClassVar[tuple[str, ...]] = (*TRANSFERABLE, "temperature", "noise", "step", "critic_step", *OPTIMIZERS)
 
     def __init__(self, context: Context) -> None:
         config = self.config = context.config.algo
@@ -142,7 +142,7 @@ class Learner(protocols.Learner):
             self.critic_step = Step(self.gradient_step_of_critics, [self.critic_optimizer], targets, context)
         optimizers = [each for each in (self.critic_optimizer, self.actor_optimizer, self.alpha_optimizer) if each]
         self.step = Step(self.gradient_step, optimizers, targets, context)
-        self.passed_on = tuple(name for name in PASSED_ON if name in self.parts())
+        self.transferable_components = tuple(name for name in TRANSFERABLE if name in self.components())
 
     def make_critic_optimizer(self, context: Context) -> Optimizer:
         """Create the critic optimizer (loss J_Q)."""
@@ -164,17 +164,19 @@ class Learner(protocols.Learner):
         metrics = step(batch.steps, batch.last, config.tau if moves else 0.0, rng=self.noise)
         return mean_metrics([metrics], self.ranks)
 
-    def gradient_step(self, steps: Steps, last: Steps, tau: float, rng: Noise, policy: bool = True) -> Metrics:
+    def gradient_step(
+        self, steps: Trajectory, last: Trajectory, tau: float, rng: Noise, policy: bool = True
+    ) -> Metrics:
         """Update critics, policy, temperature and target critics (algorithm 1, "for each gradient step")."""
-        batch = n_step(show_past(Batch(steps, last, 0), self.agent.history), self.config.gamma)
+        batch = n_step(add_history(Batch(steps, last, 0), self.agent.history), self.config.gamma)
         metrics = self.improve_critics(batch, rng)
         if policy:
             metrics |= self.improve_actor(batch, rng)
         if self.target:
-            self.target.follow(self.critic_optimizer, tau)
+            self.target.update(self.critic_optimizer, tau)
         return metrics
 
-    def gradient_step_of_critics(self, steps: Steps, last: Steps, tau: float, rng: Noise) -> Metrics:
+    def gradient_step_of_critics(self, steps: Trajectory, last: Trajectory, tau: float, rng: Noise) -> Metrics:
         """Take a gradient step without policy and temperature (DroQ, algorithm 2, lines 5 to 9)."""
         return self.gradient_step(steps, last, tau, rng, policy=False)
 
@@ -232,17 +234,17 @@ class Learner(protocols.Learner):
         loss = alpha_loss(log_alpha, logprob, self.target_entropy)
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=log_alpha.exp().expand_as(loss))
 
-    def parts(self) -> dict[str, protocols.Part]:
+    def components(self) -> dict[str, protocols.Stateful]:
         """Return the stateful components that this config has."""
         return {name: part for name in self.part_names if (part := getattr(self, name, None)) is not None}
 
 
-def build(context: Context) -> tuple[Learner, Replay, Plan]:
+def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
     """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     return with_memory(context, Learner(context))
 
 
-def with_memory(context: Context, learner: Any) -> tuple[Any, Replay, Plan]:
+def with_memory(context: Context, learner: Any) -> tuple[Any, Replay, TrainingSchedule]:
     """Return the learner with a replay buffer of transitions and a training schedule."""
     sampler = Transitions(context.config.algo.n_step)
-    return learner, *make_memory(context, sampler, before=rows_before(learner.agent.history))
+    return learner, *make_replay(context, sampler, before=rows_before(learner.agent.history))

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from rlcore import streams
 from rlcore.algorithms.sac import learner as sac
 from rlcore.algorithms.sac_ae.config import Config
-from rlcore.data.history import show_past
+from rlcore.data.history import add_history
 from rlcore.data.replay import Replay
 from rlcore.data.steps import Transition, n_step
 from rlcore.functional.distributions import LOG_STD_MAX
@@ -45,7 +45,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
 from rlcore.spec import EnvSpec
-from rlcore.types import Batch, Context, Metrics, Plan
+from rlcore.types import Batch, Context, Metrics, TrainingSchedule
 
 
 class Agent(SquashedActor):
@@ -89,9 +89,9 @@ def reconstruction_loss(
 class Learner(sac.Learner):
     """SAC-AE learner: gradient steps of critics, actor and autoencoder on batches of transitions."""
 
-    passed_on = ("agent", "critics", "target", "decoder")
+    transferable_components = ("agent", "critics", "target", "decoder")
     part_names = (
-        *(*passed_on, "temperature", "noise", "critic_step", "actor_step", "decoder_step"),
+        *(*transferable_components, "temperature", "noise", "critic_step", "actor_step", "decoder_step"),
         *(*sac.OPTIMIZERS, "decoder_optimizer"),
     )
 
@@ -132,7 +132,7 @@ class Learner(sac.Learner):
         """
         config = self.config
         self.updates += 1
-        given = n_step(show_past(batch, self.agent.history), config.gamma)
+        given = n_step(add_history(batch, self.agent.history), config.gamma)
         moves = float(self.updates % config.critic.per_rank_target_network_update_freq == 0)
         metrics = self.critic_step(given, moves, rng=self.noise)
         if self.updates % config.actor.per_rank_update_freq == 0:
@@ -144,7 +144,7 @@ class Learner(sac.Learner):
     def step_critics(self, batch: Transition, moves: float, rng: Noise) -> Metrics:
         """Take an optimizer step on J(Q), and update the target critics and their encoder if `moves` is 1."""
         metrics, config = self.improve_critics(batch, rng), self.config
-        self.target.follow(
+        self.target.update(
             self.critic_optimizer, {"encoder": config.encoder.tau * moves, "members": config.tau * moves}
         )
         return metrics
@@ -169,6 +169,6 @@ class Learner(sac.Learner):
         return reduce_loss(loss, batch.weight, Loss__reconstruction_loss=loss)
 
 
-def build(context: Context) -> tuple[Learner, Replay, Plan]:
+def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
     """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
     return sac.with_memory(context, Learner(context))

@@ -8,7 +8,7 @@ from rlcore import streams
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv
-from rlcore.envs.vector.native import NativeVectorEnv, refuse, worth_it
+from rlcore.envs.vector.native import NativeVectorEnv, is_faster, refuse
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.envs.vector.watchdog import step_limit
@@ -51,7 +51,7 @@ def make_vector_env(
     seeds = episode_seed or stream_seeds(seed, purpose, rank, offset, tier)
     check_vector_env(config)
     if not isinstance(config, EnvSettings) and (
-        config.vectorization == "native" or (config.vectorization == "auto" and worth_it(config, num_envs))
+        config.vectorization == "native" or (config.vectorization == "auto" and is_faster(config, num_envs))
     ):
         return NativeVectorEnv(settings, num_envs, seeds)
     limit = step_limit(config)

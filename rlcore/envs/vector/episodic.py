@@ -15,7 +15,7 @@ from rlcore.envs.exact.stacked import stack, unstack
 from rlcore.envs.spaces import LARGEST, Bounds
 from rlcore.errors import EnvironmentFault, RunError
 from rlcore.spec import EnvSpec
-from rlcore.types import Arrival, Episode, State
+from rlcore.types import Episode, State, TimeStep
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ EpisodeSeed = Callable[[int, int], int | None]
 class EpisodicVectorEnv(ABC):
     """Base class of B environments with autoreset: the step after the end of an episode resets the environment.
 
-    Subclasses define where the environments run. Every `Arrival` has new arrays that are not changed later, unless the
+    Subclasses define where the environments run. Every `TimeStep` has new arrays that are not changed later, unless the
     caller passes arrays to `step`.
 
     Args:
@@ -81,7 +81,7 @@ class EpisodicVectorEnv(ABC):
         self._cut: set[int] = set()  # environments that failed in the last step and are restarted
         self.restarts = 0  # number of failures after which an environment was restarted
         self._finished: list[Episode] = []
-        self._last: Arrival | None = None
+        self._last: TimeStep | None = None
 
     # Methods of subclasses
 
@@ -112,11 +112,11 @@ class EpisodicVectorEnv(ABC):
 
     # Stepping
 
-    def reset(self) -> Arrival:
+    def reset(self) -> TimeStep:
         """Reset all environments; raise EnvironmentFault as `step` does."""
         return self._arrive(None, list(range(self.num_envs)), None)
 
-    def step(self, action: np.ndarray, into: Arrival | None = None) -> Arrival:
+    def step(self, action: np.ndarray, into: TimeStep | None = None) -> TimeStep:
         """Take actions [B, ...] in the form of the environments' action space; reset those whose episode has ended.
 
         If `into` is given, the result is written to its arrays. Raise EnvironmentFault with env index, step and key if
@@ -131,7 +131,7 @@ class EpisodicVectorEnv(ABC):
         """Return True if `_advance` builds environments or resets them for the first time: `first_limit` applies."""
         return action is None or bool(self._rebuild) or (self.fresh_instance and bool(seeds))
 
-    def _arrive(self, action: np.ndarray | None, opening: list[int], into: Arrival | None) -> Arrival:
+    def _arrive(self, action: np.ndarray | None, opening: list[int], into: TimeStep | None) -> TimeStep:
         seeds = {index: self._open(index) for index in opening}
         arrival, reward = into or self._empty(), self._reward
         self._length += 1
@@ -166,7 +166,7 @@ class EpisodicVectorEnv(ABC):
         if cut:
             self._cut.add(index)
 
-    def _repeat_last(self, arrival: Arrival) -> None:
+    def _repeat_last(self, arrival: TimeStep) -> None:
         """Write the previous observation for each step that failed; the transition is truncated."""
         assert self._last is not None
         for index in self._cut:
@@ -184,9 +184,9 @@ class EpisodicVectorEnv(ABC):
         self._actions[index] = []
         return self._episode_seed(index, int(self._episode_index[index]))
 
-    def _empty(self) -> Arrival:
+    def _empty(self) -> TimeStep:
         obs = {key: np.empty(shape, dtype) for key, shape, dtype in self._layout}
-        return Arrival(obs, np.empty(self.num_envs, np.float32), *(np.zeros(self.num_envs, bool) for _ in range(3)))
+        return TimeStep(obs, np.empty(self.num_envs, np.float32), *(np.zeros(self.num_envs, bool) for _ in range(3)))
 
     # Checks
 
@@ -235,7 +235,7 @@ class EpisodicVectorEnv(ABC):
         finished, self._finished = self._finished, []
         return finished
 
-    def boundary(self) -> Arrival | None:
+    def boundary(self) -> TimeStep | None:
         """Truncate open episodes for a scheduled checkpoint, if the tier is "boundary".
 
         Every open episode is truncated at its last observation, and the next `step` starts an episode in a new
@@ -248,7 +248,7 @@ class EpisodicVectorEnv(ABC):
         ended = np.logical_or(last.terminated, last.truncated)
         for index in np.flatnonzero(~ended & (self._length > 0)):
             self._finished.append(Episode(int(index), float(self._return[index]), int(self._length[index])))
-        self._last = Arrival(last.obs, last.reward, last.terminated, last.truncated | ~ended, last.is_first)
+        self._last = TimeStep(last.obs, last.reward, last.terminated, last.truncated | ~ended, last.is_first)
         self._pending = list(range(self.num_envs))
         self._rebuild = set(self._pending)
         return self._last
@@ -322,7 +322,7 @@ class EpisodicVectorEnv(ABC):
         last = state["last"]
         obs = {key: np.array(last["obs"][key]) for key in self.spec.obs}
         flags = (np.array(last[k]) for k in ("reward", "terminated", "truncated", "is_first"))
-        self._last = Arrival(obs, *flags)
+        self._last = TimeStep(obs, *flags)
         if self.tier == "boundary":
             return
         lanes = state["lanes"]

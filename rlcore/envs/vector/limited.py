@@ -8,12 +8,12 @@ from functools import partial
 
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.make import EnvSettings, make
-from rlcore.envs.vector.watchdog import StepTimeout, Watchdog, step_limit
+from rlcore.envs.vector.watchdog import StepTimeLimit, Watchdog, step_limit
 from rlcore.user_code import user_code
 
 
 @contextmanager
-def limited_env(config: EnvConfig | EnvSettings, render_mode: str | None = None) -> Iterator[StepTimeout]:
+def limited_env(config: EnvConfig | EnvSettings, render_mode: str | None = None) -> Iterator[StepTimeLimit]:
     """Make one environment with the limit `env.step_timeout` on every call; close it at the end of the context.
 
     Construction has the limit `first_limit`.
@@ -31,7 +31,7 @@ def limited_env(config: EnvConfig | EnvSettings, render_mode: str | None = None)
     watchdog = Watchdog(step_limit(config))
     try:
         env = watchdog.build(partial(make, config, render_mode=render_mode))
-        with user_code(), closing(StepTimeout(env, watchdog)) as limited:
+        with user_code(), closing(StepTimeLimit(env, watchdog)) as limited:
             yield limited
     finally:
         watchdog.close()

@@ -128,7 +128,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
         self._lanes.close()
 
 
-def worth_it(config: EnvConfig, num_envs: int) -> bool:
+def is_faster(config: EnvConfig, num_envs: int) -> bool:
     """Return True if `env.vectorization=auto` uses native code: B is large enough, and the code fits and is exact."""
     fits = num_envs >= WORTH_IT and config.sync_env and not _forbidden(config) and _has_code(config)
     return fits and not _wrappers(config) and _exact_here(EnvSettings.of(config))

@@ -14,7 +14,7 @@ from rlcore.config.groups import RestartConfig
 from rlcore.envs.exact.stacked import stack
 from rlcore.envs.vector.episodic import ArrivalArrays, EpisodeSeed, EpisodicVectorEnv
 from rlcore.envs.vector.single import SingleEnv
-from rlcore.envs.vector.watchdog import STEP_TIMEOUT, Overdue, Watchdog, first_limit
+from rlcore.envs.vector.watchdog import STEP_TIMEOUT, StepTimeout, Watchdog, first_limit
 from rlcore.errors import EnvironmentFault, EnvironmentLost
 from rlcore.types import State
 
@@ -74,7 +74,7 @@ class SerialVectorEnv(EpisodicVectorEnv):
                 terminated[index], truncated[index] = terminates, truncates
                 if terminates or truncates:
                     ended.append(index)
-        except Overdue:
+        except StepTimeout:
             where = f"environment {index}, step {self._length[index]} of its episode"
             raise EnvironmentLost(f"{where}: {self._watchdog.sentence()}") from None
         finally:

@@ -1,7 +1,7 @@
 """Watchdog of environments in this process: a thread that limits the time of each call without cost per step.
 
 The thread checks periodically if the call that it saw in the last check is still running. After enough checks it sends
-a signal to the main thread. The signal handler raises `Overdue` inside the environment: in a loop, a sleep or a read.
+a signal to the main thread. The signal handler raises `StepTimeout` inside the environment: in a loop, a sleep, a read.
 Checks are counted instead of seconds, so that time in which the process is paused (SIGSTOP) does not count. C code that
 never releases the interpreter lock also blocks this thread; then the driver ends the trainer because it is silent.
 """
@@ -27,7 +27,7 @@ CHECKS = 4  # checks per time limit
 SIGNAL = signal.SIGVTALRM  # not used by any environment that we know; some use SIGALRM
 
 
-class Overdue(BaseException):
+class StepTimeout(BaseException):
     """Exception raised inside an environment that takes too long; `except Exception` does not catch it."""
 
 
@@ -42,7 +42,7 @@ def first_limit(step_timeout: float) -> float:
 
 
 class Watchdog:
-    """Watchdog that raises `Overdue` in the main thread if a call of an environment takes longer than `limit` seconds.
+    """Watchdog that raises `StepTimeout` in the main thread if an environment's call takes longer than `limit` seconds.
 
     The caller of an environment adds 1 to `calls` before and after the call, so an odd number means that a call is
     running. Calls in other threads cannot be interrupted and have no limit.
@@ -74,7 +74,7 @@ class Watchdog:
         self.calls += 1
         try:
             return function()
-        except Overdue:
+        except StepTimeout:
             raise EnvironmentLost(self.sentence()) from None
         finally:
             self.calls += 1
@@ -112,10 +112,10 @@ def _check_repeatedly(reference: weakref.ref[Watchdog], closed: threading.Event,
 
 def _on_signal(number: int, frame: Any) -> None:
     if any(watchdog.calls == watchdog.overdue_call for watchdog in tuple(_WATCHDOGS)):  # the call is still running
-        raise Overdue
+        raise StepTimeout
 
 
-class StepTimeout(gymnasium.Wrapper):
+class StepTimeLimit(gymnasium.Wrapper):
     """Wrapper that applies the time limit of a watchdog to every call, for code that steps a single environment."""
 
     def __init__(self, env: gymnasium.Env, watchdog: Watchdog) -> None:

@@ -131,7 +131,7 @@ def test_a_file_that_may_not_be_written_is_told(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "runs/a/evaluations")
 
-    monkeypatch.setattr("flows.cli.judge.locate", refuse)
+    monkeypatch.setattr("flows.cli.evaluation_commands.locate", refuse)
     assert cli.main(["evaluate", "runs/a"]) == 2
     assert capsys.readouterr().err == "shepherd: runs/a/evaluations: Permission denied; choose a folder of yours\n"
 

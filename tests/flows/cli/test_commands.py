@@ -29,13 +29,13 @@ from flows import load_policy
 from flows.cli import main as cli
 from flows.config.yaml_files import presets
 from flows.report.command_lines import bin_folder
-from flows.tracking.backends import bring
+from flows.tracking.backends import update_backends
 from rlcore.errors import DiskFault
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests import processes
-from tests.patience import output_of, run_command
+from tests.retries import output_of, run_command
 from tests.stores import standing_api
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,8 +78,8 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], words: str) -> N
 def here(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """A command typed in the module's home, run in this process, which brings MLflow what a stage has made."""
     monkeypatch.chdir(home)
-    monkeypatch.setattr("flows.cli.stage.mirror_in_background", lambda run, every=0.0: bring(run))
-    monkeypatch.setattr("flows.cli.stage.finish_mirror", bring)
+    monkeypatch.setattr("flows.cli.stage.mirror_in_background", lambda run, every=0.0: update_backends(run))
+    monkeypatch.setattr("flows.cli.stage.finish_mirror", update_backends)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         capsys.readouterr()
@@ -316,7 +316,7 @@ def test_a_full_disk_ends_a_run_in_one_sentence_with_the_command_that_goes_on(
         assert here("stage", "make-env", folder, *TINY).returncode == 0
     if going_on == "dvc repro":
         monkeypatch.setenv("DVC_STAGE", "train")
-        monkeypatch.setattr("flows.cli.stage.leaving_with", lambda *_, **__: nullcontext())  # no dvc runs this test
+        monkeypatch.setattr("flows.cli.stage.exit_with_parent", lambda *_, **__: nullcontext())  # no dvc runs this test
     monkeypatch.setattr("flows.train.run_flow", full)
     monkeypatch.setattr("flows.stages.train.train", full)
     done = here(*typed)

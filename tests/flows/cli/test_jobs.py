@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from flows.cli.job_lines import Jobs
+from flows.cli.job_lines import JobLines
 
 
 class Clock:
@@ -17,10 +17,10 @@ class Clock:
 
 def shown(*told: tuple[float, str, dict[str, Any]], total: int = 4) -> list[str]:
     stream, clock = io.StringIO(), Clock()
-    jobs = Jobs("trials", total, stream=stream, clock=clock)
+    jobs = JobLines("trials", total, stream=stream, clock=clock)
     for at, kind, facts in told:
         clock.now = at
-        jobs.hear(kind, facts)
+        jobs.on_event(kind, facts)
     jobs.close()
     assert "\x1b" not in stream.getvalue() and "\r" not in stream.getvalue()
     return stream.getvalue().splitlines()

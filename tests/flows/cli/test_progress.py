@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.progress import Progress, following
+from flows.cli.progress import Progress, show_progress
 from flows.report.sentences import duration
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from rlcore.store.directory import RunDirectory
 
 
@@ -251,9 +251,9 @@ def test_a_long_update_says_how_many_of_its_gradient_steps_are_done(
     run, clock = RunDirectory(tmp_path), Clock()
     monkeypatch.setattr("flows.cli.progress.Progress", functools.partial(Progress, clock=clock))
     run.config.write_text("algo: {name: ppo, total_steps: 1000}\nenv: {id: CartPole-v1}")
-    with following(run):
+    with show_progress(run):
         for done in (10, 110):
-            tell("work", {"doing": "update", "done": done, "total": 1000, "unit": "gradient steps"})
+            emit("work", {"doing": "update", "done": done, "total": 1000, "unit": "gradient steps"})
             clock.now += 12.0
     # 100 in 12 s: 107 s for 890.
     assert capsys.readouterr().err.splitlines() == ["update  110/1,000 gradient steps  ETA 1:47"]
@@ -292,14 +292,14 @@ def test_a_file_hears_of_other_work_every_ten_seconds_and_of_short_work_not_at_a
 def test_what_is_told_of_a_run_becomes_lines_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(tmp_path)
     run.config.write_text("algo: {name: ppo, total_steps: 1000}\nenv: {id: CartPole-v1}")
-    with following(run):
-        tell("progress", {"policy_steps": 100, "total_steps": 1000, "updates": 1, "return": 1.0, "elapsed": 2.0})
-        tell("checkpoint", {"policy_steps": 100})
-        tell(
+    with show_progress(run):
+        emit("progress", {"policy_steps": 100, "total_steps": 1000, "updates": 1, "return": 1.0, "elapsed": 2.0})
+        emit("checkpoint", {"policy_steps": 100})
+        emit(
             "work", {"doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"}
         )  # too short for a line in a file
-        tell("stage", {"doing": "stopped early"})
-        tell("progress", {"policy_steps": 101, "total_steps": 1000, "updates": 1, "return": None, "elapsed": 2.0})
+        emit("stage", {"doing": "stopped early"})
+        emit("progress", {"policy_steps": 101, "total_steps": 1000, "updates": 1, "return": None, "elapsed": 2.0})
     assert capsys.readouterr().err.splitlines() == [
         "train  100/1,000  10%  return 1.00  50 steps/s  ETA 0:18",
         "stopped early",

@@ -16,7 +16,7 @@ import yaml
 
 from flows.cli import main as cli
 from flows.sweeps.mlflow_parent import _run_of
-from flows.tracking.backends import bring
+from flows.tracking.backends import update_backends
 from flows.tracking.mlflow_sweep import PARENT
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog, read_events
@@ -72,7 +72,7 @@ def test_a_run_whose_process_is_killed_is_marked_everywhere_and_goes_on_as_ever(
 ) -> None:
     run = checkpointed_run(tmp_path / "runs/ppo/one", "killed", weights=1)
     train_a_while(run, 0, 4100)
-    bring(run)
+    update_backends(run)
     process = leader(run)
     before = run.events.read_bytes()
     assert reap()["runs"] == []
@@ -92,7 +92,7 @@ def test_a_run_whose_process_is_killed_is_marked_everywhere_and_goes_on_as_ever(
     assert "shepherd resume runs/ppo/one" in capsys.readouterr().out
     # It goes on: it has a process again, and MLflow says so.
     EventLog(run.events).append("resume", policy_steps=4096)
-    bring(run)
+    update_backends(run)
     assert mlflow_status(home, run) == "RUNNING"
 
 
@@ -133,7 +133,7 @@ def test_a_sweep_that_was_killed_counts_as_killed_beside_its_trial(home: Path, t
     client, parent = _run_of(folder, run.read_config())
     assert [one["run_id"] for one in reap()["runs"]] == ["trial of a killed sweep"]
     assert client.get_run(parent.info.run_id).info.status == "KILLED"
-    trial = client.get_run(bring(run))
+    trial = client.get_run(update_backends(run))
     assert (trial.info.status, trial.data.tags[PARENT]) == ("KILLED", parent.info.run_id)
 
 
@@ -141,7 +141,7 @@ def test_a_run_that_died_between_training_and_its_last_evaluation_is_told_and_st
     home: Path, tmp_path: Path, reap: Reap
 ) -> None:
     run = checkpointed_run(tmp_path / "runs/late", "late", weights=3)
-    bring(run)
+    update_backends(run)
     EventLog(run.events).append("end", status="finished", policy_steps=4096, reason="finished")
     before = run.events.read_bytes()
     (told,) = reap()["runs"]

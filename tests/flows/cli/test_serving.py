@@ -18,8 +18,8 @@ from flows.workers.servers import own_login
 from rlcore.errors import UserError
 from tests import processes
 from tests.flows.workers.asking import basic
-from tests.patience import wait_for
 from tests.processes import answers, free_port
+from tests.retries import wait_for
 from tests.soaking import always, heavy
 
 

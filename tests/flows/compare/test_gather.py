@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.compare.gather import gather
-from flows.tracking.backends import bring
+from flows.tracking.backends import update_backends
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory, write_json
 from tests.flows.compare.runs import finished_run, group_of
@@ -63,7 +63,7 @@ def test_a_run_of_which_only_mlflow_knows_is_read_from_there(root: Path, home: P
     gone = finished_run(root / "gone", "b", 2, 70.0, exp_name="carts")
     (direct,) = gather(["runs/gone", "runs/here"], "runs")[0].records
     for run in (here, gone):
-        bring(run)
+        update_backends(run)
     gone.path.rename(root.parent / "elsewhere")
     first, second = gather(["mlflow:carts?tags.`group` = 'a'", "mlflow:carts?params.seed = '2'"], "runs")
     assert [record.place for record in first.records] == ["runs/here"]
@@ -76,7 +76,7 @@ def test_a_run_of_which_only_mlflow_knows_is_read_from_there(root: Path, home: P
 @pytest.mark.slow
 def test_a_mistake_in_a_search_is_a_sentence(root: Path, home: Path) -> None:
     run = finished_run(root / "one", "a", 1, 90.0, exp_name="poles")
-    bring(run)
+    update_backends(run)
     for word, part in (
         ("mlflow:pole", "no MLflow experiment 'pole'; did you mean 'poles'?"),
         ("mlflow:poles?seed is 3", "MLflow rejects the filter 'seed is 3'"),

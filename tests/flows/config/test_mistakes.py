@@ -266,14 +266,6 @@ def test_what_the_world_lacks_is_told_at_once_too(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_compose_tells_keys_of_a_suite_whatever_words_an_id_has():
-    """Only a suite that is not supported hides mistakes in its keys, and not an id that says so."""
-    with pytest.raises(UserError) as caught:
-        compose(["exp=ppo", "env.id='Maze is not there yet'", "env.wrapper.size=3", "env.nokey=1"])
-    told = [str(mistake) for mistake in caught.value.mistakes]
-    assert [sentence.startswith("unknown key 'env.nokey'") for sentence in told] == [False, True]
-
-
 def test_what_is_required_is_told_only_where_nothing_else_is_wrong():
     sentence = told(["exp=default", "algo=ppo", "env=gym", "algo.gama=1"])
     assert "algo.gama" in sentence
@@ -429,17 +421,6 @@ def test_a_mistake_in_an_own_file_is_told(tmp_path, monkeypatch, text, parts):
     sentence = told(["exp=mine"])
     for part in parts:
         assert part in sentence
-
-
-@pytest.mark.parametrize("typed", ["mine", "mine.yml", "sub/mine"])
-def test_groups_names_the_fix_for_a_file_that_ends_in_yml(tmp_path, monkeypatch, typed):
-    (tmp_path / "exp/sub").mkdir(parents=True)
-    for name in ("mine", "sub/mine"):
-        (tmp_path / "exp" / f"{name}.yml").write_text(GLOBAL + "defaults: [ppo, _self_]\n")
-    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
-    assert "mine" not in yaml_files.presets()
-    file = tmp_path / "exp" / f"{typed.removesuffix('.yml')}.yml"
-    assert told([f"exp={typed}"]) == f"exp={typed.removesuffix('.yaml')}: {file} is not read; rename it to mine.yaml"
 
 
 def test_a_file_that_is_no_text_is_told(tmp_path, monkeypatch):

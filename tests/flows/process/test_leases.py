@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from flows.process import leases
-from flows.process.leases import LEASE, alone
+from flows.process.leases import LEASE, hold_lease
 from flows.process.locks import hold
 from rlcore.errors import UserError
 from tests.processes import ROOT, answers, free_port, wait_for
@@ -91,13 +91,13 @@ def test_another_machine_is_refused_as_long_as_the_place_is_held(
 ) -> None:
     note = tmp_path / "lease"
     on("one", monkeypatch)
-    with alone("run-1", note, "leads it"):
+    with hold_lease("run-1", note, "leads it"):
         on("two", monkeypatch)
-        with pytest.raises(UserError, match="^a process on one leads it$"), alone("run-1", note, "leads it"):
+        with pytest.raises(UserError, match="^a process on one leads it$"), hold_lease("run-1", note, "leads it"):
             pass
-        with alone("run-2", tmp_path / "other", "leads it"):
+        with hold_lease("run-2", tmp_path / "other", "leads it"):
             assert limits() == {"shepherd-run-1", "shepherd-run-2"}
-    with alone("run-1", note, "leads it"):
+    with hold_lease("run-1", note, "leads it"):
         assert "two" in note.read_text()
     assert not note.exists() and not limits()  # nothing is left of a run's
 
@@ -107,7 +107,7 @@ def test_without_a_refusal_one_waits_and_only_one_is_inside(server: str, tmp_pat
 
     def come_in(number: int) -> None:
         nonlocal inside, most
-        with alone("registry", tmp_path / f"of-machine-{number}"):
+        with hold_lease("registry", tmp_path / f"of-machine-{number}"):
             inside += 1
             most = max(most, inside)
             time.sleep(0.1)
@@ -137,10 +137,13 @@ def test_what_a_killed_process_held_is_free_at_once_on_its_machine_and_not_on_an
     kill_a_holder(tmp_path)
     here = socket.gethostname()
     on("elsewhere", monkeypatch)
-    with pytest.raises(UserError, match=f"a process on {here} has it"), alone("thing", tmp_path / "lease", "has it"):
+    with (
+        pytest.raises(UserError, match=f"a process on {here} has it"),
+        hold_lease("thing", tmp_path / "lease", "has it"),
+    ):
         pass
     on(here, monkeypatch)
-    with hold(tmp_path / "lock"), alone("thing", tmp_path / "lease", "has it"):
+    with hold(tmp_path / "lock"), hold_lease("thing", tmp_path / "lease", "has it"):
         assert "shepherd-thing" in limits()
 
 
@@ -152,7 +155,7 @@ def test_the_lease_of_a_machine_that_vanished_runs_out(
     on("elsewhere", monkeypatch)
     monkeypatch.setattr(leases, "PATIENCE", 90.0)
     began = time.monotonic()
-    with alone("thing", tmp_path / "lease", "has it"):
+    with hold_lease("thing", tmp_path / "lease", "has it"):
         assert LEASE - 15 < time.monotonic() - began < 90
 
 
@@ -160,10 +163,10 @@ def test_the_lease_of_a_machine_that_vanished_runs_out(
 def test_a_holder_that_lives_keeps_its_place_beyond_one_lease(
     whole_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with alone("long", tmp_path / "lease", "has it"):
+    with hold_lease("long", tmp_path / "lease", "has it"):
         time.sleep(LEASE + 30)
         on("elsewhere", monkeypatch)
-        with pytest.raises(UserError, match="has it"), alone("long", tmp_path / "lease", "has it"):
+        with pytest.raises(UserError, match="has it"), hold_lease("long", tmp_path / "lease", "has it"):
             pass
 
 
@@ -171,11 +174,11 @@ def test_without_a_server_nothing_is_asked_and_one_that_is_away_stops_nobody(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    with alone("run", tmp_path / "lease", "leads it"):
+    with hold_lease("run", tmp_path / "lease", "leads it"):
         assert not list(tmp_path.iterdir())
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     nobody = "http://127.0.0.1:9/api"
     monkeypatch.setenv("PREFECT_API_URL", nobody)
-    with temporary_settings({PREFECT_API_URL: nobody}), alone("run", tmp_path / "lease", "leads it"):
+    with temporary_settings({PREFECT_API_URL: nobody}), hold_lease("run", tmp_path / "lease", "leads it"):
         assert "the lock file alone keeps others out" in caplog.text

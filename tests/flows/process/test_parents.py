@@ -5,10 +5,10 @@ import sys
 
 LAST_WORDS = """
 import sys
-from flows.process.signals import let_go_of_dead_outputs
+from flows.process.signals import close_dead_outputs
 
 sys.stdin.read()
-let_go_of_dead_outputs()
+close_dead_outputs()
 print("nobody reads this", flush=True)
 print("somebody reads this", file=sys.stderr)
 """

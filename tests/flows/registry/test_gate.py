@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from flows.registry.gate import against_baseline, compare_pairs, foresee
+from flows.registry.gate import against_baseline, compare_pairs, is_decided
 
 
 def test_paired_interval_is_that_of_the_differences() -> None:
@@ -64,7 +64,7 @@ WHOLE = 100
 def sequential(new: list[float], old: list[float], random: float) -> tuple[bool, int]:
     """The verdict of a comparison that ends when it is foreseen, looked at every ten episodes; after how many."""
     for count in range(10, WHOLE + 1, 10):
-        if (found := foresee(new[:count], old[:count], WHOLE, random)) is not None:
+        if (found := is_decided(new[:count], old[:count], WHOLE, random)) is not None:
             return found, count
     raise AssertionError("all episodes decide")
 
@@ -104,12 +104,12 @@ def test_a_gate_that_ends_when_it_is_clear_errs_as_often_as_one_of_all_episodes(
 def test_what_is_clear_after_twenty_episodes_and_what_is_not() -> None:
     noise = [0.0, 1.0, -1.0, 2.0, -2.0] * 4
     bad, good = [-455.0 + n for n in noise], [-90.0 - n for n in noise]
-    assert foresee(bad, good, 100, -500.0) is False
-    assert foresee(good, bad, 100, -500.0) is True
-    assert foresee(bad[:19], good[:19], 100, -500.0) is None
-    assert foresee([500.0] * 20, [500.0] * 20, 100, 22.0) is False  # nothing is above the limit
+    assert is_decided(bad, good, 100, -500.0) is False
+    assert is_decided(good, bad, 100, -500.0) is True
+    assert is_decided(bad[:19], good[:19], 100, -500.0) is None
+    assert is_decided([500.0] * 20, [500.0] * 20, 100, 22.0) is False  # nothing is above the limit
     # Twenty times better by 1: what happens in every twentieth episode may not have happened yet.
-    assert foresee([20.0] * 20, [19.0] * 20, 100, 0.0) is None
+    assert is_decided([20.0] * 20, [19.0] * 20, 100, 0.0) is None
 
 
 def test_a_time_that_is_over_decides_nothing() -> None:

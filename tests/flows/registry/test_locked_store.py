@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.process.exits import run_and_tell
+from flows.process.exits import run_command
 from flows.settings import tracking_uri
 from flows.stages.register_model import register_model
 from flows.tracking import mlflow_store
@@ -55,6 +55,6 @@ def test_a_command_says_that_a_database_is_locked(capsys: pytest.CaptureFixture[
         except sqlite3.OperationalError as error:
             raise ValueError("(sqlite3.OperationalError) database is locked\n[SQL: SELECT name]") from error
 
-    assert run_and_tell(command) == 1
+    assert run_command(command) == 1
     said = capsys.readouterr().err
     assert said == "shepherd: failed: another process has locked a database; end it, and type the command again\n"

@@ -23,10 +23,10 @@ from flows.cli.registry import promote
 from flows.registry import champions
 from flows.registry import models as registry
 from flows.registry.origin import origin
-from flows.runs.listeners import listening
+from flows.runs.listeners import subscribe
 from flows.settings import tracking_uri
 from flows.stages.register_model import register_model
-from flows.tracking.backends import bring
+from flows.tracking.backends import update_backends
 from flows.tracking.mlflow_run import find_run
 from flows.tracking.mlflow_store import connect, prepare_store
 from rlcore.config.learning_half import config_hash
@@ -302,10 +302,10 @@ def test_weights_that_another_run_registered_after_a_kill_are_one_logged_model(
     assert register_model(other)["version"] == 1
     assert register_model(killed)["version"] == 1
     client = connect(tracking_uri())
-    experiment = client.get_run(bring(other)).info.experiment_id
+    experiment = client.get_run(update_backends(other)).info.experiment_id
     digest = digest_of(other)
     left = client.search_logged_models([experiment], f"tags.`shepherd.checkpoint_digest` = '{digest}'")
-    assert [model.source_run_id for model in left] == [bring(other)]
+    assert [model.source_run_id for model in left] == [update_backends(other)]
 
 
 def test_a_comparison_of_champions_says_how_far_it_is(
@@ -314,7 +314,7 @@ def test_a_comparison_of_champions_says_how_far_it_is(
     runs = [named(checkpointed_run(tmp_path / str(i), f"told-{i}", weights=75 + i), "told") for i in range(2)]
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     told: list[dict[str, Any]] = []
-    with listening(lambda kind, facts: told.append(facts) if kind == "work" else None):
+    with subscribe(lambda kind, facts: told.append(facts) if kind == "work" else None):
         for run in runs:
             register_model(run)
     first, second = told[:100], told[100:]
@@ -441,7 +441,7 @@ def test_lineage_and_decision_are_written_on_the_version(
     assert float(tags["eval_mean"]) == pytest.approx(100.99)
     assert tags["decision"] == result["decision"]
     assert result["decision"] in version.description
-    assert version.run_id == bring(run)
+    assert version.run_id == update_backends(run)
 
 
 def test_a_switched_off_registry_is_left_alone_and_says_so(home: Path, tmp_path: Path) -> None:
@@ -660,11 +660,3 @@ def test_versions_of_earlier_tags_are_found(home: Path, tmp_path: Path) -> None:
     assert found is not None and str(found.version) == "1"
     assert registry.run_of("models:/old/1") == checkpoint
     assert origin("models:/old/1", tmp_path / "files") == (run.path, "d" * 64)
-
-
-@pytest.mark.parametrize("uri", ["models:/nosuch@champion", "models:/nosuch/1", "models:/nosuch/latest"])
-def test_version_at_creates_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    with pytest.raises(UserError, match=f"^{uri}: no model 'nosuch'; no model is registered yet$"):
-        registry.version_at(uri)
-    assert [*tmp_path.iterdir()] == []

@@ -17,7 +17,7 @@ from flows.settings import tracking_uri
 from flows.stages.register_model import register_model
 from flows.tracking.mlflow_store import connect
 from rlcore.errors import UserError
-from rlcore.judge.policy import export_part
+from rlcore.evaluation.policy import export_part
 from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory

@@ -25,9 +25,9 @@ from flows.workers.servers import own_login
 from rlcore.functional import tree
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import DICT_SPEC, IMAGE_SPEC, checkpointed_run, evaluations, named
-from tests.patience import wait_for
 from tests.probes import recurrent
 from tests.processes import ROOT, answers, free_port
+from tests.retries import wait_for
 from tests.soaking import always, heavy
 
 pytestmark = [

@@ -16,10 +16,10 @@ from PIL import Image
 
 from flows.cli import main as cli
 from flows.report import dreams
-from flows.report.dreams import EDGE, GAP, LEFT, TOP, as_pictures, picture_dreams, try_picturing
+from flows.report.dreams import EDGE, GAP, LEFT, TOP, as_pictures, picture_dreams, try_to_draw
 from flows.stages import evaluate as stage
-from rlcore.judge.dream import Dream
-from rlcore.judge.loaded_world import Told
+from rlcore.evaluation.dream import Dream
+from rlcore.evaluation.loaded_world import ModelPrediction
 from rlcore.spec import ArraySpec
 from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
@@ -27,7 +27,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.train.session import Session
 from tests.flows.synthetic_runs import CARTPOLE, checkpointed_run, configured
 from tests.processes import digest
-from tests.rlcore.judge.test_film import read
+from tests.rlcore.evaluation.test_video import read
 from tests.runs import SMALL_DREAMER, prepare
 from tests.soaking import always, heavy
 
@@ -51,11 +51,11 @@ def made() -> Dream:
     bright = grey + (40 * (t >= 5)[..., None, None, None]).astype(np.uint8)
     numbers = np.stack([t, n], -1).astype(np.float32)
     there = t < np.where(n == 5, 20, ROWS)
-    goes_on = (t != 19) | (n != 5)
-    truth = Told({"rgb": grey, "state": numbers}, t / 10, goes_on.astype(np.float32), None)
-    model = Told({"rgb": bright, "state": numbers + 1}, t / 9, 0.9 * np.ones_like(numbers[..., 0]), t / 2)
-    own = Told(*({k: v[4:] for k, v in model.obs.items()}, *(part[4:] for part in model[1:])))  # pyright: ignore
-    own.goes_on[20, 0] = 0.1  # the first dream ends there
+    continues = (t != 19) | (n != 5)
+    truth = ModelPrediction({"rgb": grey, "state": numbers}, t / 10, continues.astype(np.float32), None)
+    model = ModelPrediction({"rgb": bright, "state": numbers + 1}, t / 9, 0.9 * np.ones_like(numbers[..., 0]), t / 2)
+    own = ModelPrediction(*({k: v[4:] for k, v in model.obs.items()}, *(part[4:] for part in model[1:])))  # pyright: ignore
+    own.continues[20, 0] = 0.1  # the first dream ends there
     return Dream(truth, model, 5, there, own)
 
 
@@ -138,7 +138,7 @@ def test_curves_are_the_numbers_of_truth_and_model(written: RunDirectory, charts
     for name, truth, model in (
         ("state 1", one.truth.obs["state"][..., 1], one.model.obs["state"][..., 1]),
         ("reward", one.truth.reward, one.model.reward),
-        ("P(continue)", one.truth.goes_on, one.model.goes_on),
+        ("P(continue)", one.truth.continues, one.model.continues),
     ):
         for n in range(COUNT):
             for line, wanted in ((curves[name][n], truth), (curves[name][COUNT + n], model)):
@@ -175,7 +175,7 @@ def test_a_world_without_pictures_has_its_own_dreams_as_curves(tmp_path: Path, m
     assert picture_dreams(run, Path("unused")) == ["media/dream_curves.png", "media/dream_policy.png"]
     curves = {axes.get_ylabel(): axes.lines for axes in drawn[1].axes}
     wanted = {"state 0": own.obs["state"][..., 0], "state 1": own.obs["state"][..., 1]}
-    wanted |= {"reward": own.reward, "value": own.value, "P(continue)": own.goes_on}
+    wanted |= {"reward": own.reward, "value": own.value, "P(continue)": own.continues}
     assert [*curves] == [*wanted]
     steps = np.arange(ROWS - 4)
     for name, numbers in wanted.items():
@@ -216,7 +216,7 @@ def test_a_training_goes_on_without_pictures(
         raise ZeroDivisionError("of a film")
 
     monkeypatch.setattr(dreams, "dream", fail)
-    assert try_picturing(run, "unused") == []
+    assert try_to_draw(run, "unused") == []
     assert "no pictures of dreams: ZeroDivisionError: of a film" in caplog.text
 
 
@@ -253,10 +253,10 @@ def test_an_evaluation_dreams_where_the_config_says_so(
     monkeypatch.setattr(stage, "with_torch", lambda run, function, *rest, **more: asked.append(function) or JUDGED)
     monkeypatch.setattr(stage, "trainer_for", lambda run: SimpleNamespace(policy_steps=4096, evaluate=lambda: JUDGED))
     stage.evaluate(run, 4096)
-    assert asked == ["flows.report.dreams.try_picturing"] * midway
+    assert asked == ["flows.report.dreams.try_to_draw"] * midway
     asked.clear()
     stage._finally(run)
-    assert asked == ["flows.report.dreams.try_picturing"] * finally_ + ["rlcore.judge.final.final_evaluation"]
+    assert asked == ["flows.report.dreams.try_to_draw"] * finally_ + ["rlcore.evaluation.final.final_evaluation"]
 
 
 def test_a_run_that_has_no_checkpoint_yet_is_not_dreamed_of(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def test_dreams_move_no_bit_of_training(tmp_path: Path) -> None:
             while not (boundary := session.advance(lambda said: None)).done:
                 session.save()
                 if name == "with" and boundary.policy_steps == 120:
-                    assert try_picturing(run, str(checkpoint.resolve(run, "latest")))
+                    assert try_to_draw(run, str(checkpoint.resolve(run, "latest")))
             session.save()
         session.close()
         assert session.learner.updates > 3 and boundary.policy_steps == 160

@@ -24,8 +24,8 @@ def test_an_absurd_size_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rlcore.system.free.cores", lambda: 2)
-    monkeypatch.setattr("rlcore.system.free.threads", lambda: 30_000)
+    monkeypatch.setattr("rlcore.system.free_memory.cores", lambda: 2)
+    monkeypatch.setattr("rlcore.system.free_memory.threads", lambda: 30_000)
     with pytest.raises(UserError) as refused:
         new_run(["exp=ppo", override, "run_dir=runs/absurd"])
     key = override.partition("=")[0]

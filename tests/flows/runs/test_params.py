@@ -237,7 +237,7 @@ def test_weights_that_a_run_starts_from_are_known_again(
         "digest": "0",
     }
     monkeypatch.setattr("flows.runs.check._source", lambda uri: (meant, None))
-    monkeypatch.setattr("rlcore.judge.policy.refuse_other_shapes", lambda policy, config, spec: None)
+    monkeypatch.setattr("rlcore.evaluation.policy.refuse_other_shapes", lambda policy, config, spec: None)
     edit(params, init_from="models:/x@champion")
     run = begun(tmp_path, params)
     assert config_of(run).init_from == meant["path"]

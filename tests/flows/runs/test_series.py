@@ -10,7 +10,7 @@ import yaml
 
 from flows.runs.series import write_model, write_results
 from flows.stages.register_model import register_model
-from rlcore.judge.policy import load_policy
+from rlcore.evaluation.policy import load_policy
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog
 from tests.flows.synthetic_runs import checkpointed_run, digest_of

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flows.process.signals import TrainingInterrupted
-from flows.runs.listeners import listening
+from flows.runs.listeners import subscribe
 from flows.runs.milestones import note_start
 from flows.runs.trainer import TrainerProcess, trainer_for
 from flows.stages.train import train
@@ -23,8 +23,8 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from rlcore.train.session import Session
-from tests.patience import wait_for
 from tests.processes import NO_STORE, digest, environment, finish_here, shepherd
+from tests.retries import wait_for
 from tests.runs import prepare
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # but for the processes that tests start themselves
@@ -57,7 +57,7 @@ def test_work_is_passed_on_and_a_full_disk_is_told_as_one(tmp_path: Path, monkey
     monkeypatch.setattr(trainer, "_line", lambda: next(lines))
     monkeypatch.setattr(trainer, "_close", lambda: None)
     heard: list[tuple[str, dict[str, Any]]] = []
-    with listening(lambda kind, facts: heard.append((kind, facts))), pytest.raises(DiskFault, match="no space"):
+    with subscribe(lambda kind, facts: heard.append((kind, facts))), pytest.raises(DiskFault, match="no space"):
         trainer._until("evaluation")
     assert heard == [("work", {"doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"})]
 

@@ -18,8 +18,8 @@ from flows.stages.train import train
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from tests.patience import Patience
 from tests.processes import digest
+from tests.retries import Patience
 from tests.runs import prepare
 from tests.soaking import soak
 

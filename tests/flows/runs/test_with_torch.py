@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.runs.listeners import listening, tell
+from flows.runs.listeners import emit, subscribe
 from flows.runs.trainer import expect_trainer, release, trainer_for
 from flows.runs.with_torch import with_torch
 from rlcore.errors import DiskFault, RunError, UserError
@@ -30,7 +30,7 @@ class Strange(Exception):
 
 
 def pid(run: RunDirectory) -> int:
-    tell("stage", {"doing": f"in {run.path.name}"})
+    emit("stage", {"doing": f"in {run.path.name}"})
     return os.getpid()
 
 
@@ -50,7 +50,7 @@ def leave(run: RunDirectory) -> None:
 def test_without_a_trainer_it_is_done_here(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     heard: list[tuple[str, Any]] = []
-    with listening(lambda kind, facts: heard.append((kind, facts))):
+    with subscribe(lambda kind, facts: heard.append((kind, facts))):
         assert with_torch(run, f"{HERE}.pid") == os.getpid()
         assert with_torch(run, f"{HERE}.play", 3, doing="playing", doubled=True) == [6]
     assert heard[1] == ("work", {"doing": "playing", "done": 3, "total": 3, "unit": "episodes"})
@@ -96,7 +96,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
 def test_a_trainer_is_asked_before_it_begins_and_after_and_an_error_does_not_end_it(run: RunDirectory) -> None:
     trainer = expect_trainer(run)
     heard: list[tuple[str, Any]] = []
-    with listening(lambda kind, facts: heard.append((kind, facts))):
+    with subscribe(lambda kind, facts: heard.append((kind, facts))):
         assert with_torch(run, f"{HERE}.pid") == trainer.process.pid
     assert heard == [("stage", {"doing": "in run"})]
     for kind, expected in (("UserError", UserError), ("DiskFault", DiskFault), ("KeyError", KeyError)):

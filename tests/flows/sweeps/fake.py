@@ -12,12 +12,12 @@ from typing import Any
 from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import End, Job
-from flows.sweeps.pace import Pace
+from flows.sweeps.pace import TrialIntervals
 from flows.sweeps.plan import SweepPlan, plan
 from flows.sweeps.trial import TrialRun
 
 EVALUATIONS = 4
-PACE = Pace(every=1000, longest=512, budget=4000)
+PACE = TrialIntervals(every=1000, longest=512, budget=4000)
 BASE = ["exp=ppo", f"algo.total_steps={PACE.budget}", f"evaluation.every={PACE.every}"]
 SPACE = ["algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.update_epochs=interval(1,9)"]
 

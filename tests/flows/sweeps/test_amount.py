@@ -6,13 +6,13 @@ from pathlib import Path
 
 from flows.config.compose import compose
 from flows.sweeps.amount import amount, speed_of
-from flows.sweeps.pace import Pace
+from flows.sweeps.pace import TrialIntervals
 from flows.sweeps.plan import plan
 from rlcore.store.directory import write_json
 from tests.flows.compare.runs import finished_run
 
 VARIED = ["exp=ppo", "algo.gamma=interval(0.9,1)", "sweep.trials=7", "sweep.seeds=2", "sweep.confirm_seeds=3"]
-PACE = Pace(every=100, longest=64, budget=1000)
+PACE = TrialIntervals(every=100, longest=64, budget=1000)
 
 
 def test_all_runs_are_counted_and_those_of_trials_that_have_ended_are_not() -> None:

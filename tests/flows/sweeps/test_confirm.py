@@ -13,7 +13,7 @@ from scipy import stats
 
 from flows.sweeps import confirm as confirm_module
 from flows.sweeps import study as study_module
-from flows.sweeps.confirm import confirm, interval, judge, verdict
+from flows.sweeps.confirm import compare_with_default, confirm, interval, verdict
 from flows.sweeps.driving import Sweep
 from flows.sweeps.jobs import End, Job
 from flows.sweeps.study import CONFIRMATION, TRAINING
@@ -35,24 +35,24 @@ def test_the_interquartile_mean_is_scipys_trimmed_mean() -> None:
 def test_a_clear_difference_is_better_and_its_mirror_is_worse() -> None:
     rng = np.random.default_rng(1)
     low, high = rng.normal(100, 5, 10).tolist(), rng.normal(150, 5, 10).tolist()
-    assert judge(high, low)["better"] is True
-    assert judge(high, low)["words"].endswith("does not contain 0")
-    worse = judge(low, high)
+    assert compare_with_default(high, low)["better"] is True
+    assert compare_with_default(high, low)["words"].endswith("does not contain 0")
+    worse = compare_with_default(low, high)
     assert worse["better"] is False and "worse than" in worse["words"]
 
 
 def test_noise_is_not_better() -> None:
     """Two samples of one distribution: at most about one in twenty is called better or worse."""
     rng = np.random.default_rng(2)
-    said = [judge(rng.normal(100, 20, 10).tolist(), rng.normal(100, 20, 10).tolist()) for _ in range(60)]
+    said = [compare_with_default(rng.normal(100, 20, 10).tolist(), rng.normal(100, 20, 10).tolist()) for _ in range(60)]
     assert sum(one["better"] for one in said) <= 8
     assert sum(one["words"].endswith("] contains 0") for one in said) >= 45
 
 
 def test_fewer_than_ten_seeds_decide_nothing() -> None:
-    found = judge([500.0] * 9, [10.0] * 9)
+    found = compare_with_default([500.0] * 9, [10.0] * 9)
     assert found["better"] is None and "at least 10 seeds" in found["words"]
-    assert judge([500.0] * 10, [10.0] * 10)["better"] is True
+    assert compare_with_default([500.0] * 10, [10.0] * 10)["better"] is True
 
 
 def test_seeds_are_drawn_in_pairs() -> None:

@@ -16,10 +16,10 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Ru
 
 from flows.sweeps import deployed
 from flows.sweeps import study as study_module
-from flows.sweeps.deployed import DeployedHands
+from flows.sweeps.deployed import WorkPoolExecutor
 from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.jobs import DEATHS
-from rlcore.errors import Killed
+from rlcore.errors import ProcessKilled
 from rlcore.store.directory import write_json
 from tests.flows.sweeps.fake import EVALUATIONS, came_to, drive, evaluate, made
 
@@ -106,7 +106,7 @@ def drive_pool(folder: Any, pool: Pool, monkeypatch: pytest.MonkeyPatch, stop_af
     monkeypatch.setattr(deployed, "run_deployment", pool.run_deployment)
     monkeypatch.setattr(deployed, "get_client", client)
     sweep = pool.sweep = Sweep(folder, folder.read())
-    sweep.hands = DeployedHands(sweep, "default")
+    sweep.hands = WorkPoolExecutor(sweep, "default")
     for started, job in enumerate(trials(sweep)):
         sweep.hands.start(job)
         if started + 1 >= stop_after:
@@ -131,7 +131,7 @@ def test_a_crashed_flow_run_is_retried_and_one_that_always_crashes_fails(
     pool = Pool(crashes={0: 2, 1: 10**9}, broken=(2,))
     few = [line for line in FEW if line != "sweep.warmup=0"]
     folder = made(tmp_path, "crashes", *few, "sweep.pruner=none")[0]
-    with pytest.raises(Killed, match="trial 1 is unfinished"):
+    with pytest.raises(ProcessKilled, match="trial 1 is unfinished"):
         drive_pool(folder, pool, monkeypatch)
     assert pool.crashes[1] == 10**9 - 2 * (DEATHS + 1)  # and once more by itself
     sweep = drive_pool(folder, pool, monkeypatch)

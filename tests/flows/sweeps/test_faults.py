@@ -13,12 +13,12 @@ import optuna
 import pytest
 
 from flows.sweeps import study as study_module
-from flows.sweeps.creating import change_sweep
 from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.faults import ATTEMPTS
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import End, Job, end_by
-from rlcore.errors import DiskFault, EnvironmentLost, Killed, RunError, UserError, death
+from flows.sweeps.running import change_sweep
+from rlcore.errors import DiskFault, EnvironmentLost, ProcessKilled, RunError, UserError, exit_error
 from tests.flows.sweeps.fake import Hands, came_to, drive, made
 
 FEW = [
@@ -30,7 +30,7 @@ FEW = [
     "sweep.seed=3",
 ]
 FULL = end_by(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/x"))
-KILLED = end_by(death(-9, "worker 77 was killed by signal 9"))
+KILLED = end_by(exit_error(-9, "worker 77 was killed by signal 9"))
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def test_what_was_killed_is_tried_again_by_itself(tmp_path: Path, whole: Any) ->
 
 def test_what_is_killed_again_and_again_stays_unfinished_and_at_last_has_failed(tmp_path: Path, whole: Any) -> None:
     folder, faults = made(tmp_path, "always", *FEW)[0], {1: [KILLED] * ATTEMPTS}
-    with pytest.raises(Killed, match="trial 1 is unfinished: worker 77 was killed by signal 9"):
+    with pytest.raises(ProcessKilled, match="trial 1 is unfinished: worker 77 was killed by signal 9"):
         driven(folder, faults)
     assert Sweep(folder, folder.read()).study.list_unfinished() == [1]
     sweep, _ = driven(folder, faults)
@@ -152,9 +152,9 @@ def test_half_a_copy_of_a_study_is_made_anew(tmp_path: Path) -> None:
             "unfinished",
             "OutOfMemory",
         ),
-        (death(-15, "the trainer was killed by signal 15"), "unfinished", "Killed"),
-        (death(-11, "the trainer was killed by signal 11"), "failed", ""),  # a fault of code
-        (death(1, "the trainer ended with code 1"), "failed", ""),
+        (exit_error(-15, "the trainer was killed by signal 15"), "unfinished", "Killed"),
+        (exit_error(-11, "the trainer was killed by signal 11"), "failed", ""),  # a fault of code
+        (exit_error(1, "the trainer ended with code 1"), "failed", ""),
         (OSError(errno.ENOENT, "no such file"), "failed", ""),
         (EnvironmentLost("environment 3 hung"), "failed", ""),
         (RunError("not finite after 512 env steps"), "failed", ""),

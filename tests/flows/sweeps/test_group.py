@@ -56,7 +56,7 @@ def test_one_value_is_no_group() -> None:
 
 
 def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.sweeps.group_runs import hand_out
+    from flows.sweeps.group_runs import run_jobs
 
     monkeypatch.chdir(tmp_path)
     group = group_of(["exp=ppo", "seed=0,1,2", "group=mine"], workers=2)
@@ -81,6 +81,6 @@ def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: p
 
     hands = Hands()
     with pytest.raises(RunError, match=r"1 of 3 runs of group mine failed; seed=0: no luck"):
-        for job in hand_out(group, hands):
+        for job in run_jobs(group, hands):
             hands.start(job)
     assert done == ["seed=0", "seed=1", "seed=2"]

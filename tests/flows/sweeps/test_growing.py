@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from flows.report.sweep_tables import facts
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.sweeps import growing as growing_file
 from flows.sweeps.driving import Sweep
-from flows.sweeps.growing import growing
+from flows.sweeps.growing import refresh_reports
 from flows.sweeps.plan import plan, presets
 from flows.sweeps.refusals import default_of
 from flows.sweeps.sweep_report import refresh_page, status, write_page
@@ -103,10 +103,10 @@ def test_a_page_is_there_from_the_beginning_and_grows(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(growing_file, "write_page", watched)
     monkeypatch.setattr(growing_file, "SHARE", 0)
-    with growing(sweep):
+    with refresh_reports(sweep):
         assert written.acquire(timeout=60)
         driven(sweep)
-        tell("trial", {"number": 3})
+        emit("trial", {"number": 3})
         while pages[-1][0] < 4:
             assert written.acquire(timeout=60)
     assert pages[0][0] == 0 and "0 of 4" in pages[0][1]
@@ -129,7 +129,7 @@ def test_the_page_has_each_trial_at_once_though_pictures_wait(tmp_path: Path, mo
     monkeypatch.setattr(growing_file, "SHARE", 1e9)  # pictures are drawn once
     monkeypatch.setattr(growing_file, "SHARE_OF_TEXT", 0)
     monkeypatch.setattr(growing_file, "FRESH", 60.0)  # seconds
-    with growing(sweep):
+    with refresh_reports(sweep):
         assert written.acquire(timeout=60)
         driven(sweep)
         while "4 of 4: 4 complete" not in folder.report.read_text():
@@ -172,7 +172,7 @@ def test_a_sweep_that_is_broken_off_has_its_page_as_it_stood(tmp_path: Path, mon
     folder, _ = made(tmp_path, "broken", "sweep.trials=4")
     sweep = Sweep(folder, folder.read())
     monkeypatch.setattr(growing_file, "SHARE", 1e6)  # no second page while it runs
-    with pytest.raises(KeyboardInterrupt), growing(sweep):
+    with pytest.raises(KeyboardInterrupt), refresh_reports(sweep):
         driven(sweep)
         raise KeyboardInterrupt
     text = folder.report.read_text()
@@ -188,6 +188,6 @@ def test_a_page_that_cannot_be_written_ends_no_sweep(
         raise OSError("no space left")
 
     monkeypatch.setattr(growing_file, "write_page", fail)
-    with growing(Sweep(folder, folder.read())):
+    with refresh_reports(Sweep(folder, folder.read())):
         pass
     assert "the page of sweep mute could not be updated: OSError: no space left" in caplog.text

@@ -59,7 +59,7 @@ def test_of_networks_on_gpus_each_worker_has_one_to_itself(
     monkeypatch.setattr(local, "visible_gpus", lambda: gpus)
     monkeypatch.setattr(local, "warm_trainers", nothing)
     monkeypatch.setattr(crew, "_Worker", Worker)
-    with local.here(workers, accelerator, tmp_path / "log") as hands:
+    with local.local_executor(workers, accelerator, tmp_path / "log") as hands:
         hands._busy = len(wanted) - 1
         assert hands.free
         hands._busy = len(wanted)

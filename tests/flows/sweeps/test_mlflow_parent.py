@@ -13,11 +13,11 @@ from flows.config.compose import compose
 from flows.settings import tracking_uri
 from flows.sweeps import mlflow_parent
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.mlflow_parent import bring, show
+from flows.sweeps.mlflow_parent import mirror_sweep, update_parent
 from flows.tracking import mlflow_run
 from flows.tracking.mlflow_store import connect
 from flows.tracking.mlflow_sweep import PARENT, run_of_sweep
-from flows.tracking.news import News
+from flows.tracking.news import NewEvents
 from rlcore.config.values import plain
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
@@ -40,7 +40,7 @@ def sweep(folder: Path, name: str) -> SweepFolder:
 
 def at_once(folder: SweepFolder, inside: Callable[[], Any]) -> None:
     """Inside `show`, once the run is made."""
-    with show(folder, TREE):
+    with update_parent(folder, TREE):
         (thread,) = [thread for thread in threading.enumerate() if thread.name == "mlflow"] or [None]
         if thread:
             thread.join()
@@ -57,7 +57,7 @@ def trial(folder: SweepFolder, place: str = "trial_0000") -> Any:
     run = RunDirectory(folder.runs / place / "seed_1")
     if not run.config.exists():
         synthetic_run(run.path, f"{folder.id}-{place}", group=folder.name)
-    made = mlflow_run.bring(run, News(run).look())
+    made = mlflow_run.update_mlflow(run, NewEvents(run).read())
     return connect(tracking_uri()).get_run(made)
 
 
@@ -81,7 +81,7 @@ def test_two_sweeps_of_one_name_keep_their_trials_apart(tmp_path: Path, monkeypa
     assert mine.path != theirs.path and mine.id != theirs.id
     for folder in (mine, theirs):
         at_once(folder, lambda folder=folder: trial(folder))
-        bring(folder, TREE, FOUND, {}, "note")
+        mirror_sweep(folder, TREE, FOUND, {}, "note")
     parents = {of(folder).info.run_id for folder in (mine, theirs)}
     assert {trial(folder).data.tags[PARENT] for folder in (mine, theirs)} == parents
     assert len(parents) == 2
@@ -98,7 +98,7 @@ def test_its_status_is_that_of_the_sweep_and_it_goes_on(
     def inside() -> None:
         if raised:
             raise raised
-        bring(folder, TREE, FOUND, {"trials": 2}, "note")
+        mirror_sweep(folder, TREE, FOUND, {"trials": 2}, "note")
 
     if raised:
         with pytest.raises(type(raised)):
@@ -116,7 +116,7 @@ def test_its_status_is_that_of_the_sweep_and_it_goes_on(
 def test_what_is_brought_twice_is_there_once(tmp_path: Path) -> None:
     folder = sweep(tmp_path, "twice")
     for _ in range(2):
-        bring(folder, TREE, FOUND, {"trials": 2}, "note")
+        mirror_sweep(folder, TREE, FOUND, {"trials": 2}, "note")
     client = connect(tracking_uri())
     found = of(folder)
     assert [(point.step, point.value) for point in client.get_metric_history(found.info.run_id, "best")] == [(0, 3.0)]

@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from flows.sweeps import study as study_module
-from flows.sweeps.pace import Pace
+from flows.sweeps.pace import TrialIntervals
 from flows.sweeps.plan import SweepConfig, plan
 from flows.sweeps.refusals import check_plan
 from flows.sweeps.strategies import pruner_of
@@ -68,10 +68,10 @@ def test_warmup_is_counted_in_policy_steps(warmup: int) -> None:
 
 def test_no_rung_lies_before_every_trial_has_been_evaluated(tmp_path: Path) -> None:
     """An iteration of 2,000: what is better at 2,000 is not ended for others' scores of 1,000, nor the other way."""
-    halving = pruner_of(SweepConfig(pruner="halving"), Pace(1000, 2000, 4000))
+    halving = pruner_of(SweepConfig(pruner="halving"), TrialIntervals(1000, 2000, 4000))
     assert isinstance(halving, optuna.pruners.SuccessiveHalvingPruner)
     assert halving._min_resource == 2000
-    hyperband = pruner_of(SweepConfig(pruner="hyperband", seeds=3), Pace(1000, 2000, 4000))
+    hyperband = pruner_of(SweepConfig(pruner="hyperband", seeds=3), TrialIntervals(1000, 2000, 4000))
     assert isinstance(hyperband, optuna.pruners.HyperbandPruner)
     assert (hyperband._min_resource, hyperband._max_resource) == (2000, 12_000)
 

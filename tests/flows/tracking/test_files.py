@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from flows.tracking.backends import BACKENDS
-from flows.tracking.news import News
+from flows.tracking.news import NewEvents
 from rlcore.config.build import build
 from rlcore.config.groups import LoggerConfig
 from rlcore.errors import UserError
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 def bring(run: RunDirectory, name: str) -> Path:
-    path = BACKENDS[name](run, News(run).look())
+    path = BACKENDS[name](run, NewEvents(run).read())
     assert isinstance(path, Path)
     return path
 
@@ -164,20 +164,20 @@ def test_what_is_new_is_brought_and_nothing_else_is_read_or_made_again(
     run: RunDirectory, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each look after the first costs what has come since; the file is that of a process which saw all at once."""
-    news, log = News(run), EventLog(run.events)
-    path = BACKENDS[name](run, news.look())
+    news, log = NewEvents(run), EventLog(run.events)
+    path = BACKENDS[name](run, news.read())
     assert isinstance(path, Path)
-    monkeypatch.setattr(News, "everything", lambda self: pytest.fail("all points were read again"))
+    monkeypatch.setattr(NewEvents, "everything", lambda self: pytest.fail("all points were read again"))
     read: list[int] = []
     real = events._event
     monkeypatch.setattr(events, "_event", lambda line, moments: [read.append(1), real(line, moments)][1])
     for k in range(4, 9):
         train(run, k, k + 1)
-        BACKENDS[name](run, news.look())
+        BACKENDS[name](run, news.read())
         assert sum(read) == k - 3  # one line each time
     if name == "tensorboard":  # where a new metric is no new column
         log.append("evaluation", policy_steps=800, final=False, greedy=RESULT, wall_s=1.0)
-        BACKENDS[name](run, news.look())
+        BACKENDS[name](run, news.read())
     monkeypatch.undo()
     bits = path.read_bytes()
     path.unlink()
@@ -201,15 +201,15 @@ def test_bring_makes_the_same_file_by_small_pieces(
 
 
 def test_csv_gets_new_columns_and_earlier_rows_while_a_run_is_trained(run: RunDirectory) -> None:
-    news, log = News(run), EventLog(run.events)
-    BACKENDS["csv"](run, news.look())
+    news, log = NewEvents(run), EventLog(run.events)
+    BACKENDS["csv"](run, news.read())
     for event in (
         {"policy_steps": 300, "final": False, "greedy": RESULT, "wall_s": 1.0},
         {"policy_steps": 150, "final": True, "greedy": RESULT},
         {"policy_steps": 300, "final": True, "greedy": RESULT | {"mean": 50.0}},
     ):
         log.append("evaluation", **event)
-        path = BACKENDS["csv"](run, news.look())
+        path = BACKENDS["csv"](run, news.read())
         assert isinstance(path, Path)
     grown = path.read_bytes()
     assert [row["policy_steps"] for row in rows(run)] == ["0", "100", "150", "200", "300"]
@@ -219,12 +219,12 @@ def test_csv_gets_new_columns_and_earlier_rows_while_a_run_is_trained(run: RunDi
 
 @pytest.mark.parametrize("name", list(BACKENDS))
 def test_a_file_that_somebody_changed_is_mended_by_who_goes_on_with_it(run: RunDirectory, name: str) -> None:
-    news = News(run)
-    path = BACKENDS[name](run, news.look())
+    news = NewEvents(run)
+    path = BACKENDS[name](run, news.read())
     assert isinstance(path, Path)
     path.write_bytes(path.read_bytes()[:-9])
     train(run, 4, 6)
-    BACKENDS[name](run, news.look())
+    BACKENDS[name](run, news.read())
     mended = path.read_bytes()
     path.unlink()
     assert bring(run, name).read_bytes() == mended

@@ -16,7 +16,7 @@ import pytest
 
 from flows.settings import WARM, artifact_root, own_store, tracking_uri
 from flows.tracking import mirror, mlflow_points
-from flows.tracking.backends import bring
+from flows.tracking.backends import update_backends
 from flows.tracking.mlflow_run import flat, store_of
 from flows.tracking.mlflow_store import connect, user
 from rlcore.errors import RunError
@@ -96,7 +96,7 @@ def test_two_processes_create_the_store_at_once_and_neither_breaks(
     home: Path, mirrored: dict[str, RunDirectory]
 ) -> None:
     runs = [mirrored[name] for name in ("a", "b")]
-    assert [stored(home, bring(run)) for run in runs] == [expected(0, 1000)] * 2
+    assert [stored(home, update_backends(run)) for run in runs] == [expected(0, 1000)] * 2
     assert [count_runs(home, name) for name in ("a", "b")] == [1, 1]
     assert not [run.log.read_text() for run in runs if run.log.exists()]
     assert not (Path.cwd() / "mlruns").exists()
@@ -106,7 +106,7 @@ def test_points_are_there_once_after_several_processes_mirror_at_once(
     home: Path, mirrored: dict[str, RunDirectory]
 ) -> None:
     assert count_runs(home, "together") == 1
-    assert stored(home, bring(mirrored["together"])) == expected(0, 1000)
+    assert stored(home, update_backends(mirrored["together"])) == expected(0, 1000)
 
 
 @always
@@ -115,7 +115,7 @@ def test_points_are_there_once_after_a_kill_between_batches(home: Path, mirrored
     with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
         (there,) = store.execute(f"select count(*) from metrics where run_uuid in {ours}").fetchone()
     assert 0 < there < 30
-    assert stored(home, bring(mirrored["killed"])) == expected(0, 1000)
+    assert stored(home, update_backends(mirrored["killed"])) == expected(0, 1000)
     assert count_runs(home, "killed") == 1
 
 
@@ -123,8 +123,8 @@ def test_points_are_there_once_after_repeated_mirrors_of_a_growing_log(home: Pat
     run = synthetic_run(tmp_path / "run", "repeated")
     for first in (0, 1000, 2000):
         train_a_while(run, first, first + 1000)
-        mlflow_run = bring(run)
-        assert bring(run) == mlflow_run
+        mlflow_run = update_backends(run)
+        assert update_backends(run) == mlflow_run
     assert stored(home, mlflow_run) == expected(0, 3000)
     assert count_runs(home, "repeated") == 1
 
@@ -139,7 +139,7 @@ def test_log_points_leaves_what_log_batch_leaves(home: Path, tmp_path: Path, mon
         text = run.events.read_text().replace('"c": 0.0', '"c": 1e999')
         run.events.write_text(text)
         monkeypatch.setattr(mlflow_points, "_has_known_tables", lambda database, known=known: known)
-        mlflow_run = bring(run)
+        mlflow_run = update_backends(run)
         with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
             sql = "select key, value, step, is_nan from {} where run_uuid = ? order by key, step"
             rows = [store.execute(sql.format(table), (mlflow_run,)) for table in ("metrics", "latest_metrics")]
@@ -151,10 +151,10 @@ def test_log_points_leaves_what_log_batch_leaves(home: Path, tmp_path: Path, mon
 def test_a_long_log_is_mirrored_in_little_memory(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "of 3000 events")
     long_log(run, 3000)
-    bring(synthetic_run(tmp_path / "first", "first"))  # imports MLflow
+    update_backends(synthetic_run(tmp_path / "first", "first"))  # imports MLflow
     tracemalloc.start()
     try:
-        mlflow_run = bring(run)
+        mlflow_run = update_backends(run)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -165,12 +165,12 @@ def test_a_long_log_is_mirrored_in_little_memory(home: Path, tmp_path: Path) -> 
 def test_a_run_that_mlflow_lost_meanwhile_is_brought_whole(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "lost")
     train_a_while(run, 0, 500)
-    first = bring(run)
+    first = update_backends(run)
     train_a_while(run, 500, 700)
     with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
         for table in ("metrics", "latest_metrics", "params", "tags", "runs"):
             store.execute(f"delete from {table} where run_uuid = ?", (first,))
-    again = bring(run)
+    again = update_backends(run)
     assert again != first
     assert stored(home, again) == expected(0, 700)
 
@@ -178,10 +178,10 @@ def test_a_run_that_mlflow_lost_meanwhile_is_brought_whole(home: Path, tmp_path:
 def test_points_are_there_once_when_a_resumed_run_repeats_some(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "resumed")
     train_a_while(run, 0, 800)
-    bring(run)
+    update_backends(run)
     EventLog(run.events).append("resume", policy_steps=500)
     train_a_while(run, 500, 1000)
-    assert stored(home, bring(run)) == expected(0, 1000)
+    assert stored(home, update_backends(run)) == expected(0, 1000)
 
 
 def test_an_update_asks_for_no_histories_and_brings_what_is_new(
@@ -197,7 +197,7 @@ def test_an_update_asks_for_no_histories_and_brings_what_is_new(
     run = synthetic_run(tmp_path / "run", "long")
     for first in (0, 1000, 2000):
         train_a_while(run, first, first + 1000)
-        mlflow_run = bring(run)
+        mlflow_run = update_backends(run)
     assert asked == []
     # The best checkpoint of a run that was given more steps may be an earlier one; it may be judged on more episodes.
     judged = [(2000, 100, 5.0), (1000, 100, 7.0), (1000, 200, 6.0)]
@@ -205,8 +205,8 @@ def test_an_update_asks_for_no_histories_and_brings_what_is_new(
         EventLog(run.events).append(
             "evaluation", policy_steps=policy_steps, final=True, greedy={"mean": mean, "episodes": episodes}
         )
-        bring(run)
-    bring(run)
+        update_backends(run)
+    update_backends(run)
     assert asked == []
     test = {("Test/cumulative_reward", 1000): [6.0, 7.0], ("Test/cumulative_reward", 2000): [5.0]}
     assert {point: sorted(values) for point, values in stored(home, mlflow_run).items()} == expected(0, 3000) | test
@@ -243,7 +243,7 @@ def test_evaluations_baseline_params_tags_artifacts_and_status_are_mirrored(home
     run.inputs.write_bytes(b"\x89PNG of images")
     write_json(run.evaluations / "200.json", {"greedy": {"returns": [480.0]}})
     write_json(run.summary, {"policy_steps": 200})
-    mlflow_run = bring(run)
+    mlflow_run = update_backends(run)
     assert stored(home, mlflow_run) == {
         ("Evaluation/random_mean", 0): [22.5],
         ("Evaluation/greedy_mean", 100): [50.0],
@@ -299,7 +299,7 @@ def test_results_are_the_description_unless_a_person_wrote_one(home: Path, tmp_p
     client = connect(tracking_uri())
 
     def description() -> str | None:
-        return client.get_run(bring(run)).data.tags.get("mlflow.note.content")
+        return client.get_run(update_backends(run)).data.tags.get("mlflow.note.content")
 
     write_json(run.summary, {"status": "training"})
     assert description() is None
@@ -309,7 +309,7 @@ def test_results_are_the_description_unless_a_person_wrote_one(home: Path, tmp_p
     write_json(run.summary, SUMMARY | {"model": {"name": "mine", "version": 3, "aliases": ["champion"]}})
     said = description()
     assert said is not None and "mine version 3 (champion)" in said
-    client.set_tag(bring(run), "mlflow.note.content", "the one with the longer rollouts")
+    client.set_tag(update_backends(run), "mlflow.note.content", "the one with the longer rollouts")
     write_json(run.summary, SUMMARY)
     assert description() == "the one with the longer rollouts"
 
@@ -326,7 +326,7 @@ def test_results_are_the_description_unless_a_person_wrote_one(home: Path, tmp_p
 )
 def test_a_run_is_called_as_its_folder(home: Path, tmp_path: Path, folder: str, chosen: str | None, shown: str) -> None:
     run = synthetic_run(tmp_path / folder, f"named-{folder}-{chosen}", run_name=chosen)
-    info = connect(tracking_uri()).get_run(bring(run)).info
+    info = connect(tracking_uri()).get_run(update_backends(run)).info
     assert info.run_name == run.name == shown
     assert info.user_id == user()
 
@@ -338,7 +338,7 @@ def test_an_experiment_is_of_the_kind_that_trains_models(home: Path, tmp_path: P
         if name != "ours":
             tags = {"mlflow.experimentKind": "genai_development"} if name == "chosen" else None
             client.create_experiment(name, artifact_location=(tmp_path / name).as_uri(), tags=tags)
-        bring(synthetic_run(tmp_path / str(number), f"kind-{number}", exp_name=name))
+        update_backends(synthetic_run(tmp_path / str(number), f"kind-{number}", exp_name=name))
         tags = client.get_experiment_by_name(name).tags
         kinds.append(tags["mlflow.experimentKind"])
         shown = json.loads(json.loads(tags["mlflow.sharedViewState.shepherd"])["state"])["columnOrder"]
@@ -353,7 +353,7 @@ def test_the_files_of_a_new_experiment_go_where_the_configuration_says(
     monkeypatch.setenv("SHEPHERD_ARTIFACTS", str(tmp_path / "artifact store"))
     client = connect(tracking_uri())
     run = synthetic_run(tmp_path / "run", "elsewhere", exp_name="kept elsewhere")
-    found = client.get_run(bring(run))
+    found = client.get_run(update_backends(run))
     assert list((tmp_path / "artifact store").rglob("config.yaml"))
     assert client.list_artifacts(found.info.run_id)
     monkeypatch.setenv("SHEPHERD_ARTIFACTS", "s3://bucket/folder")
@@ -364,23 +364,23 @@ def test_the_files_of_a_new_experiment_go_where_the_configuration_says(
 def test_status_follows_interruption_and_resumption(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "status")
     log, client = EventLog(run.events), connect(tracking_uri())
-    seen = [client.get_run(bring(run)).info.status]
+    seen = [client.get_run(update_backends(run)).info.status]
     for kind, fields in (
         ("end", {"status": "interrupted", "policy_steps": 10, "reason": "SIGTERM"}),
         ("resume", {"policy_steps": 10}),
         ("end", {"status": "failed", "policy_steps": 20, "reason": "NaN"}),
     ):
         log.append(kind, **fields)
-        seen.append(client.get_run(bring(run)).info.status)
+        seen.append(client.get_run(update_backends(run)).info.status)
     assert seen == ["RUNNING", "KILLED", "RUNNING", "FAILED"]
 
 
 def test_a_budget_changed_on_resume_is_a_tag_beside_the_first_param(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "longer")
-    bring(run)
+    update_backends(run)
     run.config.write_text(run.config.read_text().replace("total_steps: 4096", "total_steps: 8192"))
     client = connect(tracking_uri())
-    data = client.get_run(bring(run)).data
+    data = client.get_run(update_backends(run)).data
     assert data.params["algo.total_steps"] == "4096"
     assert data.tags["resumed.algo.total_steps"] == "8192"
 
@@ -388,12 +388,12 @@ def test_a_budget_changed_on_resume_is_a_tag_beside_the_first_param(home: Path, 
 def test_a_run_stays_in_the_store_of_its_project(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever goes on with it in another checkout, or registers it, finds it there; a store that is named wins."""
     run = synthetic_run(tmp_path / "run", "elsewhere")
-    first, theirs = bring(run), tracking_uri()
+    first, theirs = update_backends(run), tracking_uri()
     train_a_while(run, 0, 500)
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "checkout"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", own_store())  # as `configure_environment` sets it
     assert store_of(run) == theirs
-    assert bring(run) == first
+    assert update_backends(run) == first
     assert stored(home, first) == expected(0, 500)
     assert not (tmp_path / "checkout/.shepherd/mlflow.db").exists()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////named.db")
@@ -403,9 +403,9 @@ def test_a_run_stays_in_the_store_of_its_project(home: Path, tmp_path: Path, mon
 def test_a_run_deleted_in_mlflow_is_not_made_again(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "deleted")
     client = connect(tracking_uri())
-    client.delete_run(bring(run))
+    client.delete_run(update_backends(run))
     with pytest.raises(RunError, match="deleted"):
-        bring(run)
+        update_backends(run)
     assert count_runs(home, "deleted") == 1
 
 
@@ -415,15 +415,15 @@ def test_long_values_are_cut_where_mlflow_would_refuse_them() -> None:
 
 def test_a_run_is_found_among_more_experiments_than_mlflow_tells_at_once(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "one-of-many")
-    mlflow_run = bring(run)
+    mlflow_run = update_backends(run)
     later = int(time.time() * 1000) + 1_000_000  # MLflow tells the newest first
     rows = [(7_000_000 + i, f"many-{i}", "file:///nowhere", "active", later, later) for i in range(1100)]
     columns = "experiment_id, name, artifact_location, lifecycle_stage, creation_time, last_update_time"
     with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
         store.executemany(f"insert into experiments ({columns}) values (?, ?, ?, ?, ?, ?)", rows)
-    assert bring(run) == mlflow_run  # noted in the folder
+    assert update_backends(run) == mlflow_run  # noted in the folder
     shutil.rmtree(run.path / ".mlflow")
-    assert bring(run) == mlflow_run  # searched
+    assert update_backends(run) == mlflow_run  # searched
     assert count_runs(home, "one-of-many") == 1
 
 

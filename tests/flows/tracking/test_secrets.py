@@ -19,8 +19,8 @@ from flows.cli.train_command import next_commands
 from flows.tracking.mlflow_run import flat
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import synthetic_run
-from tests.patience import run_command
 from tests.processes import environment
+from tests.retries import run_command
 from tests.soaking import heavy
 
 pytestmark = heavy

@@ -16,8 +16,8 @@ from dotenv import dotenv_values
 
 from rlcore.store.directory import RunDirectory
 from tests import processes
-from tests.patience import run_command
 from tests.processes import ROOT, count, environment, free_port, wait_for
+from tests.retries import run_command
 
 
 class Site:

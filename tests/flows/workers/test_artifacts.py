@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.runs.listeners import tell
+from flows.runs.listeners import emit
 from flows.workers import artifacts
 from rlcore.store.directory import RunDirectory, write_json
 
@@ -73,5 +73,5 @@ def test_a_server_that_is_away_costs_a_warning_and_no_training(
     (run.path / "config.yaml").write_text("algo: {total_steps: 100}\n")
     monkeypatch.setattr("prefect.artifacts.create_progress_artifact", away)
     with caplog.at_level(logging.WARNING), artifacts.show_progress(run):
-        tell("progress", {"policy_steps": 100})
+        emit("progress", {"policy_steps": 100})
     assert "not shown in Prefect: ConnectionError: nobody answers" in caplog.text

@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from flows.process import parents
-from flows.runs.listeners import tell, working
+from flows.runs.listeners import emit, episode_reporter
 from flows.workers import flow_run as around
 from flows.workers.flow_run import _run_of
 from rlcore.errors import RunError, UserError
@@ -124,7 +124,7 @@ def test_long_work_says_in_the_log_now_and_then_how_far_it_is(
 ) -> None:
     monkeypatch.setattr(around, "WORK_EVERY", every)
     with caplog.at_level(logging.INFO), around.supervise(logging.getLogger("tests.flow_run")):
-        working("comparing")(37, 100)
+        episode_reporter("comparing")(37, 100)
     assert [record.message for record in caplog.records if record.name == "tests.flow_run"] == said
 
 
@@ -145,7 +145,7 @@ def test_a_worker_that_would_keep_runs_in_pulled_code_refuses(
     """The clone goes with its flow run. In the worker's own folder, or with a root that machines share, all is well."""
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     monkeypatch.delenv("SHEPHERD_RUN_ROOT", raising=False)
-    flow = around.ending_in_a_sentence(lambda: {"result": "trained"})
+    flow = around.shorten_failures(lambda: {"result": "trained"})
     assert flow().is_completed()
     (tmp_path / "clone").mkdir()
     monkeypatch.chdir(tmp_path / "clone")
@@ -164,7 +164,7 @@ def test_what_went_wrong_in_a_run_is_told_in_its_sentence_alone(monkeypatch: pyt
     def body() -> None:
         raise RunError("env 3: obs has NaN at step 7")
 
-    state = around.ending_in_a_sentence(body)()
+    state = around.shorten_failures(body)()
     assert isinstance(state, State)
     assert (state.name, state.message) == ("Failed", "env 3: obs has NaN at step 7")
     said = "Finished in state Failed('Task run encountered an exception RunError: env 3: obs has NaN at step 7')"
@@ -197,11 +197,11 @@ def test_leading_names_a_flow_run_whose_overrides_are_refused(
     monkeypatch.setattr(around, "call", lambda name, *labels: names.append(name))
     monkeypatch.setattr(around.FlowRunContext, "get", lambda: SimpleNamespace(flow_run=made))
     for run_dir, name in (("", "train ppo"), ("runs/mine", "mine")):
-        with pytest.raises(UserError), around.leading("ppo", ["algo.total_step=9"], run_dir):
+        with pytest.raises(UserError), around.managed_run("ppo", ["algo.total_step=9"], run_dir):
             pytest.fail("the override was taken")
         assert names.pop() == f"{name} 2026-11-22_12-00-00_00000001"
     made.parent_task_run_id = UUID(int=2)  # a sweep has named it by its trial
-    with pytest.raises(UserError), around.leading("ppo", ["algo.total_step=9"], ""):
+    with pytest.raises(UserError), around.managed_run("ppo", ["algo.total_step=9"], ""):
         pytest.fail("the override was taken")
     assert names == []
 
@@ -239,18 +239,6 @@ def test_a_flow_that_a_killed_worker_had_started_ends_though_nobody_is_above_it(
     assert (told, len(threads)) == ([signal.SIGTERM] if by_worker else [], 1)
 
 
-def test_mirror_notes_nothing_of_a_refused_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    monkeypatch.setenv(around.WARM, str(tmp_path))  # mirrors from the beginning
-    monkeypatch.setattr(around, "mirror_in_background", lambda run, every=30.0: calls.append("asked"))
-    run = synthetic_run(tmp_path / "run", "refused")
-    run.card.unlink(missing_ok=True)
-    before = run.events.read_bytes()
-    with pytest.raises(UserError), around._mirror(run, flow_run(1), None):
-        raise UserError("env.id=Mine-v0: step raised ValueError")
-    assert calls == [] and b"failed" not in run.events.read_bytes().removeprefix(before)
-
-
 @pytest.mark.parametrize(("brief", "asked"), [(0.0, 2), (1e9, 0)], ids=["long", "brief"])
 def test_a_run_without_a_server_is_mirrored_as_it_goes_where_it_is_not_brief(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brief: float, asked: int
@@ -263,5 +251,5 @@ def test_a_run_without_a_server_is_mirrored_as_it_goes_where_it_is_not_brief(
     run = synthetic_run(tmp_path / "run", "brief")
     with around._mirror(run, None, None):
         for kind in ("progress", "checkpoint", "work"):
-            tell(kind, {})
+            emit(kind, {})
     assert calls == ["asked"] * asked + ["finished"]

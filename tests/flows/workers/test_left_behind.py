@@ -17,8 +17,8 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Crashed, Pending, Running
 
 from flows.workers import worker as worker_module
-from flows.workers.left_behind import CRASHES, begin_again, find_led_here, go_on_with_sweeps
-from flows.workers.silence import LIMIT, LIMIT_TAKEN, Sign, ending, last_signs
+from flows.workers.left_behind import CRASHES, find_local_runs, reschedule, resume_sweeps
+from flows.workers.silence import LIMIT, LIMIT_TAKEN, Heartbeat, ending, last_heartbeats
 
 NOTE = "taken by worker w of pool local on here"
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -75,14 +75,14 @@ def test_what_a_killed_worker_had_taken_waits_for_a_worker_again(process: UUID) 
     api = Api([mine], [foreign], [mine], [mine], [Running(message=NOTE)])
     left, _, has, lives, _ = api.states
     api.states = {process if run == lives else run: states for run, states in api.states.items()}
-    asyncio.run(begin_again(api, NOTE, {has}.__contains__))  # pyright: ignore[reportArgumentType]
+    asyncio.run(reschedule(api, NOTE, {has}.__contains__))  # pyright: ignore[reportArgumentType]
     assert api.now == ["SCHEDULED", "PENDING", "PENDING", "PENDING", "RUNNING"]
     assert [state.type.value for state in api.states[left]] == ["PENDING", "SCHEDULED"]
 
 
 def test_a_flow_run_is_known_by_the_processes_that_lead_it(process: UUID) -> None:
-    assert process in find_led_here()
-    assert uuid4() not in find_led_here()
+    assert process in find_local_runs()
+    assert uuid4() not in find_local_runs()
 
 
 def crashes(*minutes: float) -> list[State]:
@@ -94,7 +94,7 @@ def test_a_sweep_that_crashed_goes_on_by_itself_but_not_for_ever() -> None:
     seldom = crashes(*range(0, 70 * (CRASHES + 1), 70))
     before = crashes(-1)
     api = Api(within, often, seldom, before, [Running()])
-    asyncio.run(go_on_with_sweeps(api, THEN))  # pyright: ignore[reportArgumentType]
+    asyncio.run(resume_sweeps(api, THEN))  # pyright: ignore[reportArgumentType]
     assert api.now == ["SCHEDULED", "CRASHED", "SCHEDULED", "CRASHED", "RUNNING"]
     said = next(iter(api.states.values()))[-1].message
     assert said == f"goes on by itself after crash {CRASHES} of {CRASHES} in an hour"
@@ -106,12 +106,12 @@ def test_what_nobody_leads_is_known_in_every_state_and_ends_as_it_was_to() -> No
     api = Api([Running()], [Running()], [taken], [cancelled], [cancelled], [taken], heartbeats={0: late, 4: late})
     runs, silent, pending, gone, stopping, pulled = api.states
     api.pools[pulled] = "kubernetes"  # which may pull an image first
-    signs = asyncio.run(last_signs(api))  # pyright: ignore[reportArgumentType]
+    signs = asyncio.run(last_heartbeats(api))  # pyright: ignore[reportArgumentType]
     assert signs == {
-        runs: Sign(late, LIMIT),
-        pending: Sign(THEN, LIMIT_TAKEN),
-        gone: Sign(THEN, LIMIT),
-        stopping: Sign(late, LIMIT),  # its process still lives
+        runs: Heartbeat(late, LIMIT),
+        pending: Heartbeat(THEN, LIMIT_TAKEN),
+        gone: Heartbeat(THEN, LIMIT),
+        stopping: Heartbeat(late, LIMIT),  # its process still lives
     }
     assert silent not in signs
     ends = [asyncio.run(ending(api, run)) for run in (runs, pending, gone)]  # pyright: ignore[reportArgumentType]

@@ -24,7 +24,7 @@ from flows.process.network import unreachable
 from flows.runs import lineage
 from flows.workers import dotenv, pools, servers, up
 from flows.workers.local_api import prefect_api
-from flows.workers.mlflow_app import FIRST_PAGE, opening_on_runs
+from flows.workers.mlflow_app import FIRST_PAGE, redirect_to_runs
 from rlcore.errors import UserError
 from rlcore.system.lifeline import alive
 from tests.processes import ROOT, free_port, wait_for
@@ -186,7 +186,7 @@ def test_a_server_with_another_password_is_told_before_anything_is_made(monkeypa
     [("/", b"", True), ("/", b"runs", False), ("/graphql", b"", False), ("/health", b"", False)],
 )
 def test_mlflows_page_opens_on_runs_and_its_interface_is_untouched(path: str, query: bytes, ours: bool) -> None:
-    status, body = answered(opening_on_runs(answering), path, query_string=query)
+    status, body = answered(redirect_to_runs(answering), path, query_string=query)
     assert status == 200
     assert body == (FIRST_PAGE.encode() if ours else b"MLflow")
 

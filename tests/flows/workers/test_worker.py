@@ -23,7 +23,7 @@ from prefect.workers.process import ProcessWorker, ProcessWorkerResult
 from flows.workers import worker as worker_module
 from flows.workers.pools import DRIVERS
 from flows.workers.restart import LONGEST, pause
-from flows.workers.silence import GAP, LIMIT, LIMIT_TAKEN, Sign, Silence
+from flows.workers.silence import GAP, LIMIT, LIMIT_TAKEN, Heartbeat, HeartbeatMonitor
 from flows.workers.worker import ShepherdWorker
 from tests.processes import ROOT, wait_for
 
@@ -113,21 +113,21 @@ def test_a_worker_that_is_not_let_in_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_flow_run_that_was_heard_before_and_is_silent_for_long_has_crashed() -> None:
-    silence = Silence()
+    silence = HeartbeatMonitor()
     now = 0.0
     while now <= LIMIT:
-        assert silence.too_long({RUN: Sign(THEN), OTHER: Sign(THEN + timedelta(seconds=now))}, now) == []
+        assert silence.too_long({RUN: Heartbeat(THEN), OTHER: Heartbeat(THEN + timedelta(seconds=now))}, now) == []
         now += 30.0
-    assert silence.too_long({RUN: Sign(THEN), OTHER: Sign(THEN + timedelta(seconds=now))}, now) == [RUN]
+    assert silence.too_long({RUN: Heartbeat(THEN), OTHER: Heartbeat(THEN + timedelta(seconds=now))}, now) == [RUN]
 
 
 def test_one_that_is_about_to_run_may_be_silent_for_longer() -> None:
-    silence = Silence()
+    silence = HeartbeatMonitor()
     now = 0.0
     while now <= LIMIT_TAKEN:
-        assert silence.too_long({RUN: Sign(THEN, LIMIT_TAKEN)}, now) == []
+        assert silence.too_long({RUN: Heartbeat(THEN, LIMIT_TAKEN)}, now) == []
         now += 30.0
-    assert silence.too_long({RUN: Sign(THEN, LIMIT_TAKEN)}, now) == [RUN]
+    assert silence.too_long({RUN: Heartbeat(THEN, LIMIT_TAKEN)}, now) == [RUN]
 
 
 def test_a_retry_waits_for_the_process_of_its_earlier_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_a_retry_waits_for_the_process_of_its_earlier_attempt(monkeypatch: pytes
         return [one.flow_run for one in due]
 
     monkeypatch.setattr(ProcessWorker, "_submit_scheduled_flow_runs", submit)
-    monkeypatch.setattr(worker_module, "find_led_here", lambda: set(left))
+    monkeypatch.setattr(worker_module, "find_local_runs", lambda: set(left))
     due: Any = [SimpleNamespace(flow_run=flow_run) for flow_run in (again, new)]
     assert asyncio.run(ShepherdWorker("local", "w")._submit_scheduled_flow_runs(due)) == [new]
     left.clear()
@@ -147,14 +147,14 @@ def test_a_retry_waits_for_the_process_of_its_earlier_attempt(monkeypatch: pytes
 
 
 def test_the_time_in_which_the_server_was_away_is_no_silence() -> None:
-    silence = Silence()
+    silence = HeartbeatMonitor()
     for now in (0.0, 30.0, 60.0, 90.0):
-        assert silence.too_long({RUN: Sign(THEN)}, now) == []
+        assert silence.too_long({RUN: Heartbeat(THEN)}, now) == []
     back = 90.0 + GAP + 1.0  # no look succeeded in between
-    assert silence.too_long({RUN: Sign(THEN)}, back) == []
+    assert silence.too_long({RUN: Heartbeat(THEN)}, back) == []
     for later in (30.0, 60.0, 90.0):
-        assert silence.too_long({RUN: Sign(THEN)}, back + later) == []
-    assert silence.too_long({RUN: Sign(THEN)}, back + 120.0) == [RUN]  # it never came back
+        assert silence.too_long({RUN: Heartbeat(THEN)}, back + later) == []
+    assert silence.too_long({RUN: Heartbeat(THEN)}, back + 120.0) == [RUN]  # it never came back
 
 
 def test_pauses_grow_with_every_short_life_and_shrink_after_a_long_one() -> None:

@@ -31,7 +31,7 @@ pytestmark = heavy
 def as_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The traced graph itself in the place of its machine code, whose numbers tests/contract holds against it."""
     monkeypatch.setattr(machine_code, "build", run_graphs)
-    monkeypatch.setattr("rlcore.train.training.rehearse", lambda *_: None)
+    monkeypatch.setattr("rlcore.train.training.warm_up", lambda *_: None)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlcore.compiled import fused_scan
 from rlcore.compiled.scan import scan
-from rlcore.errors import NotBuilt
+from rlcore.errors import CompilationError
 from rlcore.functional.tree import map_leaves
 from tests.rlcore.compiled.test_scan import T, gradients, loss, problem, unrolled
 from tests.soaking import always, heavy
@@ -119,7 +119,7 @@ def products(graph: Any) -> list[Any]:
 def test_what_a_step_reads_beside_what_it_is_handed_is_refused(learned: bool) -> None:
     """A parameter would be a constant of the kernels, and never learn."""
     other: Any = torch.nn.Parameter(torch.ones(3), learned)
-    with fused_scan.fusing(), pytest.raises((RuntimeError, NotBuilt), match="not handed"):
+    with fused_scan.fusing(), pytest.raises((RuntimeError, CompilationError), match="not handed"):
         scan(lambda h, x, w: ((h * other + x * w).tanh(),) * 2, torch.ones(3), torch.ones(T, 3), torch.ones(3))
 
 

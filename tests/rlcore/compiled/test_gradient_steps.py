@@ -10,7 +10,7 @@ import torch
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled import machine_code
-from rlcore.compiled.package import Compiled, Traced
+from rlcore.compiled.package import Compiled, TracedFunction
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.train.training import Training
@@ -26,12 +26,12 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Names of what was built: traced graphs here; tests/contract holds machine code against them."""
     names: list[str] = []
 
-    def build_graphs(functions: list[Traced]) -> list[Compiled]:
+    def build_graphs(functions: list[TracedFunction]) -> list[Compiled]:
         names.extend(each.what for each in functions)
         return run_graphs(functions)
 
     monkeypatch.setattr(machine_code, "build", build_graphs)
-    monkeypatch.setattr("rlcore.train.training.rehearse", lambda *_: None)
+    monkeypatch.setattr("rlcore.train.training.warm_up", lambda *_: None)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     return names
 

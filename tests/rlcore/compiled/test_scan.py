@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, grad_and_value
 
 from rlcore.compiled import machine_code, package
 from rlcore.compiled.scan import scan
-from rlcore.errors import NotBuilt
+from rlcore.errors import CompilationError
 from rlcore.functional.tree import leaves, map_leaves, rebuild
 from rlcore.nn.recurrent import GRU
 from tests.soaking import always, heavy
@@ -199,7 +199,7 @@ def test_machine_code_has_the_numbers_of_the_loop(tmp_path: Path, monkeypatch: p
         return gradients(partial(from_zero, loss), *rebuild(form, iter(flat)))
 
     example = leaves(form)
-    (code,) = package.build([package.Traced("a scan", machine_code.trace(function, example), example)])
+    (code,) = package.build([package.TracedFunction("a scan", machine_code.trace(function, example), example)])
     given = map_leaves(lambda t: t.flip(0) if t.dim() > 1 else t, problem())
     flat, wanted = leaves(given), gradients(partial(from_zero, unrolled), *given)
     before = [tensor.clone() for tensor in flat]
@@ -221,7 +221,7 @@ def test_what_a_loop_has_written_may_be_written_over(tmp_path: Path, monkeypatch
         return ((rows * xs).exp(),)
 
     example = [xs, carry, weight]
-    (code,) = package.build([package.Traced("a scan", machine_code.trace(function, example), example)])
+    (code,) = package.build([package.TracedFunction("a scan", machine_code.trace(function, example), example)])
     given = [tensor.flip(0) for tensor in example]
     torch.testing.assert_close(code(list(given))[0], function(*given)[0], rtol=1e-5, atol=1e-6)
 
@@ -326,7 +326,9 @@ def test_scan_refuses_parameters_not_handed_in() -> None:
         return torch.autograd.grad(y.sum(), [closed, handed])
 
     assert all(gradient.abs().max() > 0 for gradient in function(weight, rows))
-    with pytest.raises(NotBuilt, match=r"a tensor of shape \[5, 5\] that has a gradient and is not handed to it"):
+    with pytest.raises(
+        CompilationError, match=r"a tensor of shape \[5, 5\] that has a gradient and is not handed to it"
+    ):
         machine_code.trace(function, [weight, rows])
 
 
@@ -343,7 +345,7 @@ def test_machine_code_has_gradients_of_parameters_that_no_step_reads(
         return gradients(stacked_loss, *rebuild(given, iter(flat)))
 
     example = leaves(given)
-    (code,) = package.build([package.Traced("a scan", machine_code.trace(function, example), example)])
+    (code,) = package.build([package.TracedFunction("a scan", machine_code.trace(function, example), example)])
     other = map_leaves(lambda t: t.flip(0), stacked_problem(torch.float32))
     for one, wanted in zip(code(leaves(other)), gradients(stacked_unrolled, *other), strict=True):
         torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-5)

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from flows.config.compose import compose
 from flows.runs.env_card import write_card
-from flows.runs.listeners import listening
+from flows.runs.listeners import subscribe
 from rlcore.algorithms import ALGORITHMS
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import spec_of
@@ -90,7 +90,7 @@ def test_env_notices_leave_images_and_small_arrays_alone() -> None:
 def test_a_run_says_it_when_its_card_is_written(tmp_path: Any) -> None:
     run = prepare(tmp_path / "run", "Probe/Masked-v0", algo__mlp_keys__encoder=["x"])
     heard: list[Any] = []
-    with listening(lambda kind, facts: heard.append(facts.get("doing"))):
+    with subscribe(lambda kind, facts: heard.append(facts.get("doing"))):
         write_card(run, run.read_card())
     assert sum("ppo ignores action_mask of Probe/Masked-v0" in str(said) for said in heard) == 1
 

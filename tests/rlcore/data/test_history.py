@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from rlcore.data.history import Recalling, gather, past_of, recall, recalling, rows_before, show_past
+from rlcore.data.history import HistoryWrapper, add_history, gather, gather_history, past_of, rows_before, with_history
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sequences
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit
 from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window
 from rlcore.train.collect import Collector
-from rlcore.types import Batch, Steps
+from rlcore.types import Batch, Trajectory
 from tests.rlcore.data.test_replay import context_of
 from tests.rlcore.envs.counting_envs import CountingEnvs
 from tests.rlcore.train.test_collect import Counter
@@ -117,8 +117,8 @@ def test_acting_row_by_row_and_learning_from_rows_show_the_same_as_the_queues(
         ACTION: by_queue(before(action, is_first).numpy(), is_first.numpy(), actions),
     }
     listener = Listener(history, action)
-    agent = recalling(listener, SPEC)
-    assert isinstance(agent, Recalling)
+    agent = with_history(listener, SPEC)
+    assert isinstance(agent, HistoryWrapper)
     form = carry = agent.initial(width)
     for t in range(length):
         if t == first:
@@ -129,12 +129,12 @@ def test_acting_row_by_row_and_learning_from_rows_show_the_same_as_the_queues(
     assert torch.equal(carry["agent"], torch.full((width,), float(length)))
 
     flags = torch.zeros(second, width), torch.zeros(second, width).bool(), torch.zeros(second, width).bool()
-    steps = Steps({"x": obs[first:-1]}, action[first:-1], *flags, is_first[first:-1], past=past)
-    last = Steps({"x": obs[-1]}, action[-1], *(flag[-1] for flag in flags), is_first[-1])
+    steps = Trajectory({"x": obs[first:-1]}, action[first:-1], *flags, is_first[first:-1], past=past)
+    last = Trajectory({"x": obs[-1]}, action[-1], *(flag[-1] for flag in flags), is_first[-1])
     batch = Batch(steps, last, 0)
-    found, arrival = recall(batch, history, ["x"])
+    found, arrival = gather_history(batch, history, ["x"])
     order = torch.randperm(second * width, generator=torch.Generator().manual_seed(seed % 1000)).reshape(width, second)
-    stacked, seen = found.at(order), show_past(batch, history)
+    stacked, seen = found.at(order), add_history(batch, history)
     for key, values in expected.items():
         flat = values[first:-1].reshape(second * width, *values.shape[2:])
         np.testing.assert_array_equal(stacked[key].numpy(), flat[order.numpy()])
@@ -146,28 +146,28 @@ def test_acting_row_by_row_and_learning_from_rows_show_the_same_as_the_queues(
 def test_rows_that_somebody_else_answered_are_remembered() -> None:
     obs, action, is_first = record(5, 2, 0, 0.2)
     history = {"x": Window(3), ACTION: Window(2)}
-    acting = recalling(Listener(history, action), SPEC)
-    watching = recalling(Listener(history), SPEC)
-    assert isinstance(acting, Recalling) and isinstance(watching, Recalling)
+    acting = with_history(Listener(history, action), SPEC)
+    watching = with_history(Listener(history), SPEC)
+    assert isinstance(acting, HistoryWrapper) and isinstance(watching, HistoryWrapper)
     one, other = acting.initial(2), watching.initial(2)
     for t in range(5):
         one = acting.act(one, {"x": obs[t]}, is_first[t], None, False)[0]
-        other = watching.watch(other, {"x": obs[t]}, is_first[t], action[t])
+        other = watching.append(other, {"x": obs[t]}, is_first[t], action[t])
     for name, rows in one["past"].items():
         assert torch.equal(rows, other["past"][name])
 
 
 def test_without_a_history_an_agent_is_itself_and_no_row_is_copied() -> None:
     agent = Listener({})
-    assert recalling(agent, SPEC) is agent
+    assert with_history(agent, SPEC) is agent
     obs, action, is_first = record(4, 2, 0, 0.2)
     zeros = torch.zeros(3, 2)
-    steps = Steps({"x": obs[:-1]}, action[:-1], zeros, zeros.bool(), zeros.bool(), is_first[:-1])
-    last = Steps({"x": obs[-1]}, action[-1], zeros[0], zeros[0].bool(), zeros[0].bool(), is_first[-1])
+    steps = Trajectory({"x": obs[:-1]}, action[:-1], zeros, zeros.bool(), zeros.bool(), is_first[:-1])
+    last = Trajectory({"x": obs[-1]}, action[-1], zeros[0], zeros[0].bool(), zeros[0].bool(), is_first[-1])
     batch = Batch(steps, last, 0)
-    found, arrival = recall(batch, {}, ["x"])
+    found, arrival = gather_history(batch, {}, ["x"])
     assert found.rows["x"].data_ptr() == obs.data_ptr() and not found.places and arrival["x"] is last.obs["x"]
-    assert show_past(batch, {}) is batch
+    assert add_history(batch, {}) is batch
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_a_memory_draws_is_shown_with_the_rows_before_it() -> None:
     for _ in range(15):
         replay.extend(*collector.collect(4))
     batch = next(replay.batches(1_000_000))
-    seen = show_past(batch, history)
+    seen = add_history(batch, history)
     for raw, frames, earlier in (
         (batch.steps.obs["state"], seen.steps.obs["state"], seen.steps.obs[ACTION]),
         (batch.last.obs["state"], seen.last.obs["state"], seen.last.obs[ACTION]),

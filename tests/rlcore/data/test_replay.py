@@ -24,7 +24,7 @@ from rlcore.spec import ArraySpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
-from rlcore.types import Alone, Context
+from rlcore.types import Context, SingleProcess
 from tests.probes import q_learning
 from tests.rlcore.envs.counting_envs import CountingEnvs
 from tests.rlcore.train.test_collect import Counter
@@ -34,7 +34,7 @@ LENGTHS = (2, 3, 5)
 
 def context_of() -> Context:
     config = RunConfig(algo=build(q_learning.Config, {"total_steps": 100}, "algo."), env=EnvConfig(id="x"), seed=1)
-    return Context(config, CountingEnvs(LENGTHS).spec, Fabric(accelerator="cpu"), Alone(), len(LENGTHS))
+    return Context(config, CountingEnvs(LENGTHS).spec, Fabric(accelerator="cpu"), SingleProcess(), len(LENGTHS))
 
 
 def memory(sampler: Sampler | None = None, **how: Any) -> Replay:

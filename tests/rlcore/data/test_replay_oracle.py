@@ -20,7 +20,7 @@ from rlcore.errors import DiskFault, RunError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
-from rlcore.types import Alone, Steps
+from rlcore.types import SingleProcess, Trajectory
 from tests.rlcore.data.test_replay import context_of
 from tests.soaking import always, heavy
 
@@ -60,7 +60,7 @@ class Oracle:
             "carry": {"h": (torch.stack([number, number], 1).float(), number[:, None])},
         }
 
-    def steps(self, count: int) -> tuple[Steps, Steps]:
+    def steps(self, count: int) -> tuple[Trajectory, Trajectory]:
         """`count` rows more [T, B], and the arrival after them."""
         for _ in range(count):
             row = self._next
@@ -69,7 +69,7 @@ class Oracle:
             self._next = self._row(ended, ~ended & (self.rng.random(WIDTH) < self.ends))
         return self._steps(self.rows[-count:]), self._steps([self._next], arrival=True)
 
-    def _steps(self, rows: list[dict[str, Any]], arrival: bool = False) -> Steps:
+    def _steps(self, rows: list[dict[str, Any]], arrival: bool = False) -> Trajectory:
         def part(name: str) -> torch.Tensor:
             return rows[0][name] if arrival else torch.stack([row[name] for row in rows])
 
@@ -77,7 +77,7 @@ class Oracle:
         flags = (part(name) for name in ("reward", "terminated", "truncated", "is_first"))
         extras = {} if arrival else {name: part(name) for name in EXTRAS} | {"not kept": part("reward")}
         carry = rows[0]["carry"] if len(rows) == 1 else ()
-        return Steps({name: part(name) for name in ("state", "rgb")}, action, *flags, extras, carry)
+        return Trajectory({name: part(name) for name in ("state", "rgb")}, action, *flags, extras, carry)
 
     def begins(self, size: int, length: int, resets: bool) -> set[int]:
         """Numbers of the rows where a sequence may begin: remembered, with the arrival after its last step."""
@@ -94,7 +94,7 @@ def memory(sampler: Sampler, *, files: Path | None = None, ranks: Any = None, **
     buffer = BufferConfig(memmap=files is not None, memmap_dir=files and str(files))
     context = context_of()
     config = dataclasses.replace(context.config, buffer=buffer)
-    context = dataclasses.replace(context, config=config, spec=SPEC, ranks=ranks or Alone())
+    context = dataclasses.replace(context, config=config, spec=SPEC, ranks=ranks or SingleProcess())
     return Replay(context, sampler, **{"size": 40, "batch_size": 50} | how)
 
 
@@ -107,7 +107,7 @@ def drawn(replay: Replay, count: int) -> list[Any]:
     return found
 
 
-def numbers(steps: Steps) -> torch.Tensor:
+def numbers(steps: Trajectory) -> torch.Tensor:
     return steps.obs["state"][..., 0].long()
 
 

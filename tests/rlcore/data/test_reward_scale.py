@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from rlcore.data.reward_scale import RewardScaler
-from rlcore.functional.returns import Outcomes
+from rlcore.functional.returns import TransitionTargets
 from rlcore.store.checkpoint import nested_state
 
 
-def steps(reward: list[list[float]], done: list[list[int]], weight: list[list[int]]) -> Outcomes:
+def steps(reward: list[list[float]], done: list[list[int]], weight: list[list[int]]) -> TransitionTargets:
     ended = torch.tensor(done).bool()
-    return Outcomes(torch.tensor(reward), ended, ended, torch.tensor(weight).float())
+    return TransitionTargets(torch.tensor(reward), ended, ended, torch.tensor(weight).float())
 
 
 def test_rewards_are_divided_by_the_std_of_the_discounted_returns_of_counted_steps() -> None:

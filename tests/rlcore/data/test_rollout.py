@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlcore.data.rollout import Rollout, cut_sequences, minibatches
-from rlcore.types import Steps
+from rlcore.types import Trajectory
 
 
 def visited(weight: torch.Tensor, size: int, epochs: int = 1, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -61,7 +61,7 @@ def test_nothing_that_counts_gives_minibatches_of_no_weight() -> None:
 
 def test_rollout_is_handed_out_once_with_the_steps_it_began_at() -> None:
     empty = torch.zeros(1, 1)
-    steps = Steps({}, empty, empty, empty, empty, empty)
+    steps = Trajectory({}, empty, empty, empty, empty, empty)
     buffer = Rollout()
     assert list(buffer.batches(0)) == []
     buffer.extend(steps, steps)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from rlcore.data.steps import shift, transitions
-from rlcore.types import Batch, Steps
+from rlcore.types import Batch, Trajectory
 
 
 def batch() -> Batch:
@@ -14,7 +14,7 @@ def batch() -> Batch:
     is_first = torch.tensor([[1, 0], [0, 0], [0, 0], [1, 0], [0, 0]]).bool()
     action = torch.zeros(5, 2, 1)
     columns = [action, reward, terminated, truncated, is_first]
-    return Batch(Steps({}, *(c[:-1] for c in columns)), Steps({}, *(c[-1] for c in columns)), 0)
+    return Batch(Trajectory({}, *(c[:-1] for c in columns)), Trajectory({}, *(c[-1] for c in columns)), 0)
 
 
 def test_what_arrived_with_the_next_row_belongs_to_the_step() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
-from rlcore.types import Arrival, Episode, State
+from rlcore.types import Episode, State, TimeStep
 
 
 class CountingEnvs:
@@ -30,10 +30,10 @@ class CountingEnvs:
         self.seen: list[np.ndarray] = []
         self.buffer = np.zeros((self.num_envs, 3), np.float32)  # written anew at every arrival, as a fast vector would
 
-    def reset(self) -> Arrival:
+    def reset(self) -> TimeStep:
         return self.step(np.zeros(self.num_envs, np.int64))
 
-    def step(self, action: np.ndarray) -> Arrival:
+    def step(self, action: np.ndarray) -> TimeStep:
         self.seen.append(action.copy())
         opened = self.over.copy()
         self.episode[opened] += 1
@@ -45,7 +45,7 @@ class CountingEnvs:
         self.buffer[:] = np.stack([np.arange(self.num_envs), self.episode, self.age], -1)
         even = np.arange(self.num_envs) % 2 == 0
         reward = self.age.astype(np.float32)
-        return Arrival({"state": self.buffer}, reward, self.over & even, self.over & ~even, opened)
+        return TimeStep({"state": self.buffer}, reward, self.over & even, self.over & ~even, opened)
 
     def pop_episodes(self) -> list[Episode]:
         popped, self.finished = self.finished, []

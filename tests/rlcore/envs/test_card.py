@@ -15,8 +15,8 @@ from rlcore.config.groups import EnvConfig
 from rlcore.envs.card import card_key, environment_card, readable_card, source_files, time_limit
 from rlcore.envs.make import EnvSettings, make
 from rlcore.errors import EnvironmentFault
-from rlcore.judge.evaluation import evaluate_agent
-from rlcore.judge.random_agent import RandomAgent
+from rlcore.evaluation.evaluation import evaluate_agent
+from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.run_config import build_config
 from rlcore.spec import EnvSpec
 from rlcore.train.session import Session

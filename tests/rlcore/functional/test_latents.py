@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from rlcore.functional import latents
-from rlcore.types import Alone
+from rlcore.types import SingleProcess
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -87,7 +87,7 @@ def test_free_nats_are_of_the_sum_and_stop_the_gradient() -> None:
     assert torch.autograd.grad(found.sum(), kl)[0].tolist() == [0.0, 1.0]
 
 
-class Pair(Alone):
+class Pair(SingleProcess):
     """One of two ranks, whose fellow's mean is this."""
 
     size = 2
@@ -99,8 +99,8 @@ class Pair(Alone):
         return value + self.theirs
 
 
-@pytest.mark.parametrize(("ranks", "clipped"), [(Alone(), True), (Pair(1.5), True), (Pair(4.5), False)])
-def test_free_nats_of_the_mean_over_all_ranks(ranks: Alone, clipped: bool) -> None:
+@pytest.mark.parametrize(("ranks", "clipped"), [(SingleProcess(), True), (Pair(1.5), True), (Pair(4.5), False)])
+def test_free_nats_of_the_mean_over_all_ranks(ranks: SingleProcess, clipped: bool) -> None:
     kl = torch.tensor([0.5, 3.5], requires_grad=True)  # 2 on average; beside 1.5 and 4.5, 1.75 and 3.25
     found = latents.mean_free_nats(kl, 2.5, ranks).mean()
     found.backward()

@@ -18,7 +18,7 @@ from rlcore.nn.imagination import imagine
 from rlcore.nn.return_scale import ReturnScale
 from rlcore.nn.rssm import ModelState
 from rlcore.nn.world_keys import MomentsConfig, PercentileConfig
-from rlcore.types import Alone
+from rlcore.types import SingleProcess
 from tests.golden.dreamer_oracle import given_step
 from tests.golden.dreamer_v3_oracle import case_of
 
@@ -93,7 +93,7 @@ def test_balanced_divergence(alpha: float) -> None:
     each = [
         kl(np.stack([*map(softmax, q)]), np.stack([*map(softmax, p)])) for q, p in zip(posterior, prior, strict=True)
     ]
-    found = v2.kl_loss(*made, alpha, 0.0, Alone())
+    found = v2.kl_loss(*made, alpha, 0.0, SingleProcess())
     np.testing.assert_allclose(found.detach().numpy(), each, rtol=1e-10)
     for side, weight in ((0, 1 - alpha), (1, alpha)):
         (gradient,) = torch.autograd.grad(found.sum(), made[side], retain_graph=True)
@@ -109,7 +109,7 @@ def test_the_scale_of_returns() -> None:
         returns = rng.normal(n, 40.0, (15, 8))
         low = 0.99 * low + 0.01 * float(np.percentile(returns, 5))
         high = 0.99 * high + 0.01 * float(np.percentile(returns, 95))
-        found = scale(torch.from_numpy(returns), Alone()).item()
+        found = scale(torch.from_numpy(returns), SingleProcess()).item()
         assert found == pytest.approx(max(1.0, high - low), rel=5e-7)
     assert found > 10
 
@@ -149,12 +149,12 @@ def test_actor_and_critic_of_imagined_trajectories(variant: str, mix: float, end
         feat, action = imagine(world.rssm, actor, start, config.horizon, noise())
         hidden = actor.hidden(feat[:-1])
         heads = [head(hidden).numpy() for head in actor.heads]
-        says = {"reward": world.reward, "critic": learner.critic, "slow": learner.slow}
+        says = {"reward": world.reward, "critic": learner.critic, "slow": learner.target_critic}
         logits = {name: network(feat).numpy() for name, network in says.items()}
-        chance, chosen = 1 / (1 + np.exp(-world.goes_on(feat)[..., 0].numpy())), action.numpy()
+        chance, chosen = 1 / (1 + np.exp(-world.continue_head(feat)[..., 0].numpy())), action.numpy()
     steps, count = chosen.shape[:2]
     assert len(nvec) == 2 and steps == config.horizon and (chance > 0.5).any() and (chance < 0.5).any()
-    goes_on = chance > 0.5 if ends == "mode" else chance
+    continues = chance > 0.5 if ends == "mode" else chance
 
     returns, weight, v = np.zeros((steps, count)), np.zeros((steps, count)), np.zeros((steps + 1, count))
     for n in range(count):
@@ -162,11 +162,11 @@ def test_actor_and_critic_of_imagined_trajectories(variant: str, mix: float, end
         later = v[steps, n]
         for t in reversed(range(steps)):
             bootstrap = (1 - config.lmbda) * v[t + 1, n] + config.lmbda * later
-            later = expectation(logits["reward"][t + 1, n]) + config.gamma * goes_on[t + 1, n] * bootstrap
+            later = expectation(logits["reward"][t + 1, n]) + config.gamma * continues[t + 1, n] * bootstrap
             returns[t, n] = later
         weight[0, n] = not batch.terminated.flatten()[n]
         for t in range(1, steps):
-            weight[t, n] = weight[t - 1, n] * config.gamma * goes_on[t, n]
+            weight[t, n] = weight[t - 1, n] * config.gamma * continues[t, n]
     low = 0.99 * low + 0.01 * np.percentile(returns, 5)
     high = 0.99 * high + 0.01 * np.percentile(returns, 95)
     scale = max(1.0, high - low)

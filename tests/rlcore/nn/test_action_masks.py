@@ -242,7 +242,7 @@ def test_masks_that_depend_on_another_choice_are_part_of_compiled_acting(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(machine_code, "build", run_graphs)
-    monkeypatch.setattr("rlcore.train.training.rehearse", lambda *_: None)
+    monkeypatch.setattr("rlcore.train.training.warm_up", lambda *_: None)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     overrides = ["env.id=Probe/Crafts-v0", "algo.mlp_keys.encoder=[x]", "algo.actor.cls=masked_actor", "env.num_envs=2"]
     config = compose(["exp=dreamer_v3_cartpole", *overrides, *flat(SMALL_DREAMER, "algo.")])[0]

@@ -8,7 +8,7 @@ from rlcore.algorithms.ppo.config import Config
 from rlcore.nn.actor_critic import ActorCritic
 from rlcore.nn.network_keys import EncoderConfig, KeysConfig
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
-from rlcore.types import Alone
+from rlcore.types import SingleProcess
 
 SPEC = EnvSpec(
     "Some-v0",
@@ -40,7 +40,7 @@ def test_a_state_from_before_the_normaliser_belonged_to_the_encoder_is_read() ->
         "state": torch.randn(5, 3, 2).double(),
         "rgb": torch.randint(0, 256, (5, 3, 2, 1, 36, 36), dtype=torch.uint8),
     }
-    trained.observe(obs, Alone())
+    trained.observe(obs, SingleProcess())
     state = trained.state_dict()
     old = {name.replace("encoder.normalizer", "normalizer"): value for name, value in state.items()}
     assert "normalizer._extra_state" in old

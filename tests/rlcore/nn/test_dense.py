@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from rlcore.algorithms.dreamer_v3.layer_keys import DenseConfig, NormConfig
 from rlcore.nn.dense import CUT_AT_TWO, Dense, LayerNormGRU, PlainGRU, glorot_linear
-from rlcore.nn.world_keys import DenseKeys, Form
+from rlcore.nn.world_keys import DenseKeys, InitConfig
 
 NONE = NormConfig("identity")
 
@@ -21,7 +21,7 @@ def rng() -> torch.Generator:
 
 @pytest.mark.parametrize("eps", [1e-3, None])
 def test_the_cell_is_its_formula(eps: float | None) -> None:
-    cell = LayerNormGRU(3, 5, Form(eps, False), rng()).double()
+    cell = LayerNormGRU(3, 5, InitConfig(eps, False), rng()).double()
     x, h = (torch.randn(4, n, generator=rng(), dtype=torch.float64) for n in (3, 5))
     gates = torch.cat([h, x], 1) @ cell.linear.weight.T
     if eps is not None:

@@ -12,7 +12,7 @@ from rlcore.errors import UserError
 from rlcore.nn.encoder import MultiEncoder, Normalizer, flatten
 from rlcore.nn.network_keys import EncoderConfig, check_keys
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
-from rlcore.types import Alone
+from rlcore.types import SingleProcess
 
 SPEC = EnvSpec(
     "Some-v0",
@@ -198,7 +198,7 @@ def test_observing_moves_the_normaliser_of_the_vectors_alone() -> None:
     obs = {"speed": torch.tensor([[[1.0], [2.0], [4.0]]]), "pixels": torch.zeros(1, 3, 64, 64, 3, dtype=torch.uint8)}
     rng = torch.Generator().manual_seed(0)
     both = MultiEncoder(WITH_PIXELS, ("speed",), ("pixels",), EncoderConfig(mlp_layers=0), rng, clip=10.0)
-    both.observe(obs, Alone())
+    both.observe(obs, SingleProcess())
     # Mean 7/3; variance (16 + 1 + 25)/27 = 14/9.
     expected = [(x - 7 / 3) / (14 / 9) ** 0.5 for x in (1, 2, 4)]
     assert both(obs, lead=2)[0, :, 0].tolist() == pytest.approx(expected, rel=1e-6)

@@ -12,7 +12,7 @@ from rlcore.nn.actor_critic import ActorCritic
 from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.network_keys import EncoderConfig, KeysConfig
 from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window
-from rlcore.types import Alone
+from rlcore.types import SingleProcess
 
 PARTS = {
     "speed": ArraySpec((2,), "float64"),
@@ -51,7 +51,7 @@ def test_frames_of_vectors_and_past_actions_lie_one_behind_the_other() -> None:
 def test_past_actions_of_a_box_are_read_as_they_are_and_may_stand_alone() -> None:
     alone = encoder({ACTION: Window(2)}, spec=BOX, clip=1.0)
     assert alone({ACTION: torch.tensor([[[0.5, -2.0], [-1.0, 1.5]]])}).tolist() == [[0.5, -2.0, -1.0, 1.5]]
-    alone.observe({}, Alone())  # they are not normalised
+    alone.observe({}, SingleProcess())  # they are not normalised
     assert alone.output_size == 4
 
 
@@ -60,7 +60,7 @@ def test_every_frame_is_normalised_by_the_rows_each_counted_once() -> None:
     normalised = encoder(history, "speed", "reward", clip=1.5)
     speed = torch.tensor([[[1.0, 10.0]], [[2.0, 10.0]], [[6.0, 40.0]]])  # [T, B, 2]
     reward = torch.tensor([[[0.0]], [[0.0]], [[3.0]]])
-    normalised.observe({"speed": speed, "reward": reward}, Alone())
+    normalised.observe({"speed": speed, "reward": reward}, SingleProcess())
     assert normalised.normalizer is not None and normalised.normalizer.moments.count == 3
     # Means 3, 20 and 1; variances 14/3, 200 and 2.
     spread = torch.tensor([14 / 3, 200.0]).sqrt()

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlcore.algorithms.dreamer_v3.config import ActorConfig
 from rlcore.functional.noise import Noise
 from rlcore.nn.latent_actor import CONTINUOUS, LatentActor
-from rlcore.nn.world_keys import PolicyForm
+from rlcore.nn.world_keys import PolicySpec
 from rlcore.spec import ActionSpec
 
 BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
@@ -35,7 +35,7 @@ def actor(action: ActionSpec, kind: str, **keys: float) -> LatentActor:
 )
 def test_numbers_of_a_network_become_mean_and_std(kind: str, mean: float, std: float) -> None:
     form = ActorConfig(8, 1).policy(kind)
-    assert isinstance(form, PolicyForm)
+    assert isinstance(form, PolicySpec)
     found = CONTINUOUS[kind](torch.tensor([0.5]), torch.tensor([-1.0]), form)
     spread: Tensor = found.std if kind == "trunc_normal" else found.log_std.exp()
     torch.testing.assert_close((found.mean, spread), (torch.tensor([mean]), torch.tensor([std])))

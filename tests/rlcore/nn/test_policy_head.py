@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rlcore.errors import UserError
+from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.functional.distributions import Categoricals, Normal, TanhNormal
 from rlcore.functional.noise import Noise
-from rlcore.judge.random_agent import RandomAgent
 from rlcore.nn.network_keys import ActorConfig, kind_of
 from rlcore.nn.policy_head import PolicyHead
 from rlcore.spec import ActionSpec, EnvSpec

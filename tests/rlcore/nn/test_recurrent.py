@@ -19,8 +19,8 @@ def pair(kind: str) -> tuple[Cell, Any]:
     ours = CELLS[kind](INPUTS, SIZE, torch.Generator().manual_seed(1)).double()
     theirs = TORCHS[kind](INPUTS, SIZE).double()
     state = ours.state_dict()
-    names = {"weight_ih": "of_rows.weight", "weight_hh": "of_carry.weight"}
-    names |= {"bias_ih": "of_rows.bias", "bias_hh": "of_carry.bias"}
+    names = {"weight_ih": "input_proj.weight", "weight_hh": "carry_proj.weight"}
+    names |= {"bias_ih": "input_proj.bias", "bias_hh": "carry_proj.bias"}
     theirs.load_state_dict({name: state[own] for name, own in names.items()})
     return ours, theirs
 

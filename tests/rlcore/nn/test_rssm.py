@@ -21,7 +21,7 @@ from rlcore.nn.return_scale import ReturnScale
 from rlcore.nn.rssm import RSSM, CategoricalLatent, GaussianLatent, Latent, ModelState
 from rlcore.nn.world_keys import MomentsConfig, PercentileConfig
 from rlcore.spec import ActionSpec
-from rlcore.types import Alone
+from rlcore.types import SingleProcess
 
 FEATURES, ACTIONS = 5, 3
 BOX = ActionSpec("Box", (3,), "float32", low=(-2.0, 0.0, -float("inf")), high=(2.0, 1.0, float("inf")))
@@ -50,7 +50,7 @@ def rows(rssm: RSSM, length: int, count: int) -> dict[str, Any]:
     is_first[0] = True
     return {
         "features": torch.randn(length, count, FEATURES, generator=rng, dtype=torch.float64),
-        "before": torch.randn(length, count, ACTIONS, generator=rng, dtype=torch.float64),
+        "prev_action": torch.randn(length, count, ACTIONS, generator=rng, dtype=torch.float64),
         "is_first": is_first,
         "noise": torch.rand(length, count, 3, generator=rng, dtype=torch.float64),
     }
@@ -88,7 +88,7 @@ def test_row_by_row_is_the_same(decoupled: bool, latent: Latent | None) -> None:
     state = ModelState(*(torch.full((2, size), torch.nan, dtype=torch.float64) for size in rssm.sizes))
     for t in range(5):
         features, before, is_first, noise = (part[t] for part in given.values())
-        state = rssm.follow(features, before, is_first, noise, state)
+        state = rssm.obs_step(features, before, is_first, noise, state)
         close(tuple(state), tuple(part[t] for part in states))
 
 
@@ -119,7 +119,7 @@ def test_imagined_states_are_those_of_the_priors_along_the_actions() -> None:
     rng.normal(3, 4, 3)
     noise, state = rssm.noise(rng, 3, 4), start
     for t in range(3):
-        state = rssm.imagine(state, actor.clip(action[t]), noise[t])
+        state = rssm.img_step(state, actor.clip(action[t]), noise[t])
         torch.testing.assert_close(state.feat, feat[t + 1])
     found = torch.autograd.grad(feat.square().sum(), [*actor.parameters(), *rssm.parameters()], allow_unused=True)
     assert [part is not None for part in found] == [True] * len([*actor.parameters()]) + [False] * len(
@@ -135,7 +135,7 @@ def test_actions_of_one_are_stretched_onto_the_bounds_there_are() -> None:
     torch.testing.assert_close(form.from_env(taken), torch.tensor([[1.0, -1.0, 3.0], [0.0, 0.5, -7.0]]))
 
 
-class Other(Alone):
+class Other(SingleProcess):
     """One of two ranks, whose fellow has these returns."""
 
     size = 2
@@ -153,10 +153,10 @@ def test_the_scale_follows_the_percentiles_of_all_ranks_and_has_a_floor() -> Non
     scale = ReturnScale(config)
     # Of 0 ... 8 the quartiles are 2 and 6; a tenth of the way from 0: 0.2 and 0.6, 0.4 apart.
     everyone = torch.arange(9.0)
-    torch.testing.assert_close(scale(everyone, Alone()), torch.tensor(0.4))
+    torch.testing.assert_close(scale(everyone, SingleProcess()), torch.tensor(0.4))
     torch.testing.assert_close((scale.low, scale.high), (torch.tensor(0.2), torch.tensor(0.6)))
-    torch.testing.assert_close(ReturnScale(config)(everyone[:8] / 10, Alone()), torch.tensor(0.25))  # 1 / max
+    torch.testing.assert_close(ReturnScale(config)(everyone[:8] / 10, SingleProcess()), torch.tensor(0.25))  # 1 / max
     mine, theirs = torch.tensor([0.0, 3.0, 4.0, 7.0]), torch.tensor([1.0, 2.0, 5.0, 6.0])
     alone = ReturnScale(dataclasses.replace(config, max=1e9))
     both = ReturnScale(dataclasses.replace(config, max=1e9))
-    torch.testing.assert_close(both(mine, Other(theirs)), alone(torch.cat([mine, theirs]), Alone()))
+    torch.testing.assert_close(both(mine, Other(theirs)), alone(torch.cat([mine, theirs]), SingleProcess()))

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from rlcore.nn.stages import ImageDecoder, ImageEncoder, sides
-from rlcore.nn.world_keys import Form, Stages
+from rlcore.nn.world_keys import CNNSpec, InitConfig
 from rlcore.spec import ArraySpec
 
 IMAGE = ArraySpec((3, 64, 64), "uint8", kind="image")
@@ -25,7 +25,7 @@ def test_sides_of_stages() -> None:
 
 @pytest.mark.parametrize("eps", [None, 1e-3])
 def test_stages_without_padding_are_plain_convolutions_and_come_back(eps: float | None) -> None:
-    stages, x = Stages(2, "elu", Form(eps), padded=False), torch.rand(2, 3, 64, 64, generator=rng())
+    stages, x = CNNSpec(2, "elu", InitConfig(eps), padded=False), torch.rand(2, 3, 64, 64, generator=rng())
     encoder = ImageEncoder([IMAGE], stages, rng())
     made = x
     for layer, norm in zip(encoder.layers[::2], encoder.layers[1::2], strict=True):

@@ -9,7 +9,7 @@ from rlcore.algorithms.dreamer_v3.layer_keys import HiddenConfig, RecurrentConfi
 from rlcore.functional.two_hot import TwoHot
 from rlcore.functional.unit_normal import UnitNormal
 from rlcore.nn.rssm import CategoricalLatent
-from rlcore.nn.world_model import Number, WorldModel
+from rlcore.nn.world_model import ScalarHead, WorldModel
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 OBS = {
@@ -26,7 +26,7 @@ ROWS = {
 FEAT = torch.randn(2, 3, 18, generator=torch.Generator().manual_seed(1))
 
 
-def made(number: Number, ends: bool = True) -> WorldModel:
+def made(number: ScalarHead, ends: bool = True) -> WorldModel:
     config = WorldModelConfig(
         discrete_size=4,
         stochastic_size=3,
@@ -37,13 +37,13 @@ def made(number: Number, ends: bool = True) -> WorldModel:
     keys, rng = (["rgb"], ["state", "hand.room"]), torch.Generator().manual_seed(0)
     model = WorldModel(config, SPEC, keys, keys, CategoricalLatent(3, 4, 0.01), number, (1.0, 1.0), rng)
     if not ends:
-        model.goes_on = None
+        model.continue_head = None
     return model
 
 
 def test_what_is_seen_is_what_was_given_and_comes_back() -> None:
     model = made(TwoHot(15))
-    seen = model.encoder.see(ROWS, 2)
+    seen = model.encoder.preprocess(ROWS, 2)
     assert {key: tuple(part.shape) for key, part in seen.items()} == {
         "rgb": (2, 3, 3, 8, 8),
         "state": (2, 3, 4),
@@ -60,7 +60,7 @@ def test_what_is_seen_is_what_was_given_and_comes_back() -> None:
 
 def test_what_is_told_of_a_state_has_the_forms_of_what_was_seen() -> None:
     model = made(TwoHot(15))
-    seen, told = model.encoder.see(ROWS, 2), model.decoder(FEAT)
+    seen, told = model.encoder.preprocess(ROWS, 2), model.decoder(FEAT)
     assert {key: part.shape for key, part in told.items()} == {key: part.shape for key, part in seen.items()}
     loss = model.decoder.loss(told, seen, 2, lambda guess, target, lead: (guess - target).flatten(lead).abs().sum(-1))
     one_by_one = [
@@ -79,7 +79,9 @@ def test_rewards_and_ends_are_told_by_their_likelihood() -> None:
     guess = model.predict_reward(FEAT)
     expected = -torch.distributions.Normal(guess, 1.0).log_prob(reward)
     torch.testing.assert_close(model.reward_loss(FEAT, reward), expected)
-    goes_on = torch.tensor([[1.0, 0.0, 0.99], [0.0, 1.0, 0.5]])  # a chance, of V1 and V2 times gamma
+    continues = torch.tensor([[1.0, 0.0, 0.99], [0.0, 1.0, 0.5]])  # a chance, of V1 and V2 times gamma
     p = model.predict_continue(FEAT).sigmoid()
-    torch.testing.assert_close(model.continue_loss(FEAT, goes_on), -(goes_on * p.log() + (1 - goes_on) * (1 - p).log()))
-    assert not made(UnitNormal(), ends=False).continue_loss(FEAT, goes_on).any()
+    torch.testing.assert_close(
+        model.continue_loss(FEAT, continues), -(continues * p.log() + (1 - continues) * (1 - p).log())
+    )
+    assert not made(UnitNormal(), ends=False).continue_loss(FEAT, continues).any()

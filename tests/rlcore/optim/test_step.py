@@ -72,7 +72,7 @@ class Two:
     def gradient_step(self, batch: dict[str, Tensor], tau: Tensor, rng: Noise) -> dict[str, Tensor]:
         first = self.first.minimize(batch["x"], rng.normal(*batch["x"].shape))
         second = self.second.minimize(batch["x"], first.aux["found"])
-        self.target.follow(self.first, tau)
+        self.target.update(self.first, tau)
         return first.metrics | second.metrics | {"norm": first.norm}
 
     def state(self) -> dict[str, Tensor]:
@@ -90,13 +90,13 @@ def test_a_target_takes_its_share_of_the_way_and_the_buffers_as_they_are() -> No
         target.module.head.weight.fill_(1.0)
         critic.head.weight.fill_(3.0)
         critic.seen = torch.tensor(7.0)
-    target.follow(optimizer, 0.25)
+    target.update(optimizer, 0.25)
     assert target.module.head.weight.item() == 1.5 and critic.head.weight.item() == 3.0  # 1 + ¼ (3 - 1)
     assert target.module.seen.item() == 7 and target.module.seen is not critic.seen
     assert not any(parameter.requires_grad for parameter in target.module.parameters())
     other = Target(Critic(nn.Linear(2, 1, bias=False)), given)
     other.load_state_dict(copy.deepcopy(target.state_dict()))
-    other.follow(optimizer, 0.0)
+    other.update(optimizer, 0.0)
     assert other.module.head.weight.item() == 1.5
 
 
@@ -123,7 +123,7 @@ def test_a_target_follows_what_another_optimizer_has_trained() -> None:
     of_critic = Optimizer(critic, lambda: None, PLAIN, given)  # pyright: ignore[reportArgumentType]
     target = Target(critic, given)
     of_encoder.minimize(torch.ones(1, 2))
-    target.follow(of_critic, 1.0)
+    target.update(of_critic, 1.0)
     torch.testing.assert_close(target.module.encoder.weight.data, encoder.weight.data)
 
 
@@ -133,7 +133,7 @@ def test_a_target_follows_parameters_by_their_names_where_groups_order_them() ->
     for first in ("encoder", "head"):  # one of the two orders is not the module's
         config = OptimizerConfig(groups={first: {"lr": 0.5}, "*": {"lr": 0.1}})
         optimizer = Optimizer(copy.deepcopy(critic), lambda: None, config, given)  # pyright: ignore[reportArgumentType]
-        target.follow(optimizer, 1.0)
+        target.update(optimizer, 1.0)
         for name, value in optimizer.module.named_parameters():
             assert torch.equal(target.module.get_parameter(name), value), (first, name)
 
@@ -146,7 +146,7 @@ def test_a_target_goes_on_with_what_it_has_taken_of_a_normaliser() -> None:
     target = Target(module, given)
     optimizer = Optimizer(module, lambda: None, PLAIN, given)  # pyright: ignore[reportArgumentType]
     module.get_submodule("0").update(torch.tensor([[1.0, 2.0], [3.0, 8.0]]))  # pyright: ignore[reportCallIssue]
-    target.follow(optimizer, 0.5)
+    target.update(optimizer, 0.5)
     other = Target(normalising(), given)
     other.load_state_dict(copy.deepcopy(target.state_dict()))
     obs = torch.tensor([[4.0, -1.0]])

@@ -17,7 +17,7 @@ from minari.data_collector.episode_buffer import EpisodeBuffer
 from rlcore import streams
 from rlcore.envs.spaces import action_spec, array_spec
 from rlcore.errors import UserError
-from rlcore.judge.collection import collect_episodes
+from rlcore.evaluation.collection import collect_episodes
 from rlcore.spec import EnvSpec
 from rlcore.store import datasets, minari_datasets
 from rlcore.store.checkpoint import manifest
@@ -129,7 +129,7 @@ def test_a_memory_begins_with_exactly_the_steps_of_a_dataset(tmp_path: Path) -> 
     found = [
         (
             *rows["obs", "state"][t].tolist(),
-            float(session.training.player.to_env(rows["action"][t : t + 1])[0, 0]),
+            float(session.training.behavior_policy.to_env(rows["action"][t : t + 1])[0, 0]),
             float(rows["reward"][t + 1]),
             *rows["obs", "state"][t + 1].tolist(),
         )

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.judge import locate
+from flows.cli.evaluation_commands import locate
 from flows.compare.records import from_directory
 from flows.config.compose import compose_existing
-from flows.runs.gone import find_gone
 from flows.runs.milestones import has_dataset, is_over, note_baseline
 from flows.runs.original import Original, _find
+from flows.runs.stale import find_stale
 from flows.stages.collect import collect
 from flows.stages.summary import summarise
 from rlcore.errors import RunError, UserError
-from rlcore.judge.final import final_evaluation
-from rlcore.judge.policy import load_policy
+from rlcore.evaluation.final import final_evaluation
+from rlcore.evaluation.policy import load_policy
 from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
@@ -73,7 +73,7 @@ READERS: dict[str, Callable[[RunDirectory], object]] = {
     "read_overrides": lambda run: run.read_overrides(),
     "name": lambda run: run.name,
     "read_events": lambda run: list(read_events(run.events)),
-    "find_gone": find_gone,
+    "find_stale": find_stale,
     "is_over": is_over,
     "has_dataset": has_dataset,
     "compose_existing": lambda run: compose_existing(run.config, ["metric.log_every=7"]),

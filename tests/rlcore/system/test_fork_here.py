@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from rlcore.system.lifeline import alive
-from tests.patience import wait_for
+from tests.retries import wait_for
 
 PARENT = """
 import os, signal, subprocess, sys, threading

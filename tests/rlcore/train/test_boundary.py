@@ -8,7 +8,7 @@ import pytest
 
 from rlcore.config.groups import RunConfig
 from rlcore.run_config import build_config
-from rlcore.train.boundary import Boundary, boundary_at, budget, is_scheduled, next_stop, why_over
+from rlcore.train.boundary import Boundary, boundary_at, budget, is_scheduled, next_stop, stop_reason
 from tests.runs import values
 
 
@@ -82,13 +82,13 @@ def test_the_last_checkpoint_may_be_left_out_unless_it_is_evaluated() -> None:
 def test_early_stop_looks_at_the_scores(rule: dict[str, float], scores: list[float], reason: str | None) -> None:
     run = config(**{f"early_stop__{key}": value for key, value in rule.items()})
     by_steps = {250 * (i + 1): score for i, score in enumerate(scores)}
-    assert why_over(run, 10, 10, 750, by_steps) == reason
+    assert stop_reason(run, 10, 10, 750, by_steps) == reason
 
 
 def test_scores_beyond_the_checkpoint_that_was_resumed_do_not_count() -> None:
-    assert why_over(config(early_stop__target_return=10), 10, 10, 500, {250: 1.0, 750: 99.0}) is None
+    assert stop_reason(config(early_stop__target_return=10), 10, 10, 500, {250: 1.0, 750: 99.0}) is None
 
 
 def test_training_is_over_at_its_end_and_after_the_first_gradient_step_of_a_dry_run() -> None:
-    assert [why_over(config(), done, done, 900, {}) for done in (14, 15)] == [None, "finished"]
-    assert [why_over(config(dry_run=True), 1, updates, 64, {}) for updates in (0, 1)] == [None, "dry_run"]
+    assert [stop_reason(config(), done, done, 900, {}) for done in (14, 15)] == [None, "finished"]
+    assert [stop_reason(config(dry_run=True), 1, updates, 64, {}) for updates in (0, 1)] == [None, "dry_run"]

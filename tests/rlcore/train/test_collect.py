@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlcore.config.groups import EnvConfig
-from rlcore.data.steps import learned_reward
+from rlcore.data.steps import transform_reward
 from rlcore.functional.noise import Noise
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
@@ -110,7 +110,7 @@ def test_an_environment_that_writes_into_the_same_array_harms_nothing() -> None:
     ],
 )
 def test_rewards_are_scaled_and_squashed_for_the_learner_alone(settings: Any, seen: Any) -> None:
-    learned = functools.partial(learned_reward, EnvConfig("counting", **settings))
+    learned = functools.partial(transform_reward, EnvConfig("counting", **settings))
     steps, last = collector(3, learned=learned).collect(3)
     torch.testing.assert_close(steps.reward[:, 0], seen(torch.tensor([0.0, 1.0, 2.0])))
     torch.testing.assert_close(last.reward, seen(torch.tensor([3.0])))

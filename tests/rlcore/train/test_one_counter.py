@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flows.runs.trainer import resumes, standing
+from flows.runs.trainer import current_step, resumes
 from flows.stages.evaluate import evaluate
 from flows.stages.summary import summarise
-from rlcore.judge.policy import load_policy
+from rlcore.evaluation.policy import load_policy
 from rlcore.store import checkpoint, compare
 from rlcore.store.checkpoint.sealed_json import seal, unseal
 from rlcore.store.directory import RunDirectory
@@ -130,7 +130,7 @@ def test_checkpoints_of_an_earlier_version_are_found_judged_and_compared(
     assert checkpoint.resolve(run, "best").name == str(taken[best])  # by the log
     older = checkpoint.resolve(run, taken[256])
     assert checkpoint.manifest(older)["policy_steps"] == checkpoint.policy_steps(older) == 256
-    assert (resumes(run), standing(run)) == ("from its checkpoint at 256 policy steps", 256)
+    assert (resumes(run), current_step(run)) == ("from its checkpoint at 256 policy steps", 256)
     assert load_policy(older).description["policy_steps"] == 256
     assert (summarise(run)["policy_steps"], summarise(run)["env_steps"]) == (256, taken[256])
     assert compare.common(run.path, whole[0].path) == (older, whole[0].checkpoints / "256")

@@ -9,14 +9,14 @@ import pytest
 
 from flows.config.compose import compose
 from rlcore.errors import UserError
-from rlcore.train.fingerprint import what_is_learned
+from rlcore.train.fingerprint import learning_settings
 from rlcore.train.resume_rules import other_learning, refuse_other_learning
 
 
 def test_a_key_that_decides_nothing_any_more_is_no_reason_to_refuse() -> None:
     config = compose(["exp=ppo"])[0]
-    now = what_is_learned(config, "snapshot", "off")
-    before = what_is_learned(config, "snapshot", "off")
+    now = learning_settings(config, "snapshot", "off")
+    before = learning_settings(config, "snapshot", "off")
     before["config"]["buffer"]["memmap"] = False  # once of the learning half
     refuse_other_learning(before, now, config, Path("mine"))
     for change in ({"gamma": 0.5}, {"of another algorithm": 1}):
@@ -26,7 +26,7 @@ def test_a_key_that_decides_nothing_any_more_is_no_reason_to_refuse() -> None:
 
 
 def test_two_runs_of_other_versions_learn_otherwise_by_nothing_that_is_younger_or_decides_nothing() -> None:
-    now = what_is_learned(compose(["exp=ppo"])[0], "snapshot", "off")
+    now = learning_settings(compose(["exp=ppo"])[0], "snapshot", "off")
     before = copy.deepcopy(now)
     for key in ("warmup", "groups", "clip_norm"):
         del before["config"]["algo"]["optimizer"][key]

@@ -20,7 +20,7 @@ from rlcore.config.groups import EnvConfig, RestartConfig, RunConfig
 from rlcore.config.values import plain
 from rlcore.data.dataset import load_dataset
 from rlcore.errors import RunError, UserError
-from rlcore.judge.policy import load_policy
+from rlcore.evaluation.policy import load_policy
 from rlcore.nn.network_keys import KeysConfig
 from rlcore.spec import ActionSpec
 from rlcore.store import checkpoint

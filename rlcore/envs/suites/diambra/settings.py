@@ -98,7 +98,7 @@ class WrapperKeys:
                     f"{prefix}wrappers={spell(list(self.wrappers))}: a config cannot name classes; remove the key"
                 )
             )
-        mistakes.tell()
+        mistakes.raise_collected()
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def check_choices(settings: Mapping[str, Any], game: str, outfits: int) -> None:
         if isinstance(value, int) and value > high:
             place = f"env.wrapper.diambra_settings.{key}"
             mistakes.note(UserError(f"{place}={value}: must be from 1 to {high} in {game}"))
-    mistakes.tell()
+    mistakes.raise_collected()
 
 
 def check_game(keys: Keys, game: str, outfits: int, info: Any) -> None:
@@ -181,7 +181,7 @@ def check_game(keys: Keys, game: str, outfits: int, info: Any) -> None:
             known = sorted(characters.char_list)
             hint = nearest(name, known) or f"; its characters are {', '.join(known)}"
             mistakes.note(UserError(f"{place}characters={name}: not a character of {game}{hint}"))
-    mistakes.tell()
+    mistakes.raise_collected()
 
 
 def named_characters(settings: GameKeys) -> tuple[str | None, ...]:

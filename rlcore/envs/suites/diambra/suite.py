@@ -75,7 +75,7 @@ class DiambraSuite(Suite):
             keys = read_keys(arguments)
         if mistakes and claimed is not None:
             claimed[1].close()
-        mistakes.tell()
+        mistakes.raise_collected()
         assert claimed is not None
         _tell_unused(tuple(_unused(arguments)))
         if keys.repeat_action > 1 and keys.diambra_settings.step_ratio != 1:
@@ -119,7 +119,7 @@ class DiambraSuite(Suite):
         settings = wrapper.get("diambra_settings")
         with mistakes.catch():
             check_choices(settings if isinstance(settings, Mapping) else {}, env_id, OUTFITS[env_id])
-        mistakes.tell()
+        mistakes.raise_collected()
 
     def source(self, env_id: str) -> Any:
         """Return the environment's class; the version of the engine cannot be read."""

@@ -24,8 +24,8 @@ from rlcore.envs.suites.registry import SUITES, list_suite
 from rlcore.envs.suites.suite import open_env
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import EnvironmentFault, UserError
-from rlcore.judge.evaluation import evaluate_agent
-from rlcore.judge.random_agent import RandomAgent
+from rlcore.evaluation.evaluation import evaluate_agent
+from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.run_config import build_config
 from rlcore.spec import EnvSpec
 from tests.diambra_engine import Engine, engines, serve

@@ -25,8 +25,8 @@ from rlcore.envs.suites.registry import SUITES, list_suite, register
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.native import NativeVectorEnv
 from rlcore.errors import UserError
-from rlcore.judge.evaluation import evaluate_agent
-from rlcore.judge.random_agent import RandomAgent
+from rlcore.evaluation.evaluation import evaluate_agent
+from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.run_config import build_config
 from rlcore.spec import EnvSpec
 from tests.runs import values

@@ -20,7 +20,7 @@ from rlcore.envs.suites.registry import SUITES
 from rlcore.envs.vector import native
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
-from rlcore.envs.vector.native import NativeVectorEnv, worth_it
+from rlcore.envs.vector.native import NativeVectorEnv, is_faster
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.store.checkpoint import nested_state
@@ -195,7 +195,7 @@ def test_lanes_whose_images_would_be_resized_are_stepped_one_by_one(monkeypatch:
             return object
 
     monkeypatch.setitem(SUITES, "dummy", Pictures())
-    assert not worth_it(EnvConfig("discrete_dummy"), 64)
+    assert not is_faster(EnvConfig("discrete_dummy"), 64)
     with pytest.raises(UserError, match="cannot be combined with ScreenSize"):
         envs(id="discrete_dummy")
 
@@ -220,15 +220,15 @@ def test_code_that_is_not_exact_on_this_machine_is_not_taken(monkeypatch: pytest
 
     monkeypatch.setenv(native.MEASURED, "{}")
     monkeypatch.setattr(gym, "CartPoleLanes", Rounding)
-    assert not worth_it(EnvConfig("CartPole-v1"), 64)
+    assert not is_faster(EnvConfig("CartPole-v1"), 64)
     monkeypatch.undo()
-    assert worth_it(EnvConfig("CartPole-v1"), 64)
+    assert is_faster(EnvConfig("CartPole-v1"), 64)
 
 
 def test_worth_it_takes_the_result_of_the_parent_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(native.MEASURED, "{}")
-    assert worth_it(EnvConfig("CartPole-v1"), 64)
+    assert is_faster(EnvConfig("CartPole-v1"), 64)
     ask = "import sys; from rlcore.envs.vector import native; from rlcore.config.groups import EnvConfig\n"
     ask += "native._play_bytes = None  # a second test would fail\n"
-    ask += "sys.exit(0 if native.worth_it(EnvConfig('CartPole-v1'), 64) else 3)"
+    ask += "sys.exit(0 if native.is_faster(EnvConfig('CartPole-v1'), 64) else 3)"
     assert subprocess.run([sys.executable, "-c", ask], check=False).returncode == 0

@@ -20,7 +20,7 @@ from rlcore.envs.vector.choose import make_vector_env, stream_seeds
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.errors import EnvironmentFault, UserError
-from tests.patience import Patience, run_command
+from tests.retries import Patience, run_command
 from tests.rlcore.envs.test_make import CHAIN
 
 HERE = Path(__file__).parent

@@ -1,0 +1,124 @@
+"""Commands `shepherd evaluate`, `enjoy`, `collect` and `dream`, which use a trained policy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from flows.cli.progress import show_progress
+from flows.report.command_lines import short_path
+from flows.runs.listeners import episode_reporter
+from rlcore.errors import UserError
+from rlcore.store.config_file import config_of
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.system.printable import print_safely
+
+
+def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, video: bool) -> None:
+    """Evaluate a policy over `episodes` greedy and `episodes` stochastic episodes, and print the results."""
+    from flows.report.tables import evaluation_table  # rich
+    from flows.report.terminal import show  # rich
+    from rlcore.evaluation.final import evaluate_checkpoint  # torch
+    from rlcore.evaluation.video import record_video
+    from rlcore.store.checkpoint import manifest  # numpy
+
+    run, path = locate(source, checkpoint)
+    _compute_as(run)
+    results = {}
+    with show_progress(run):
+        for mode in ("greedy", "stochastic"):
+            telling = episode_reporter(f"evaluation, {mode}")
+            results[mode] = evaluate_checkpoint(
+                run, path, episodes, greedy=mode == "greedy", round=round, on_progress=telling
+            )
+    recorded = record_video(run, path, "evaluation.mp4") if video else None
+    steps = manifest(path)["policy_steps"]
+    written = run.evaluations / f"{steps}-round{round}-{episodes}.json"
+    place = {"policy_steps": steps, "checkpoint": str(path.relative_to(run.path))}
+    write_json(written, place | {"round": round, "video": recorded} | results)
+    show(evaluation_table(results, run.read_baseline(), short_path(path)))
+    where = f", video {short_path(run.path / recorded)}" if recorded else ""
+    print_safely(f"written to {short_path(written)}{where}")
+
+
+def collect(source: str, minari: str, episodes: int, checkpoint: str | None, actions: str, round: int) -> None:
+    """Play episodes with a policy and write them as a Minari dataset."""
+    from rlcore.store.minari_datasets import check_name  # gymnasium
+
+    check_name(minari)
+    run, path = locate(source, checkpoint)
+    from rlcore.evaluation.collection import collect_episodes  # torch
+
+    _compute_as(run)
+    with show_progress(run):
+        told = episode_reporter("episodes")
+        made = collect_episodes(run, path, minari, episodes, actions=actions, round=round, on_progress=told)
+    print_safely(
+        f"{made['episodes']} episodes, {made['rows']:,} actions, mean return {made['mean']:g}: {made['folder']}"
+    )
+    print_safely(f"to fill a replay buffer with it: buffer.load_from=minari:{minari}")
+
+
+def enjoy(source: str, episodes: int) -> None:
+    """Show a policy playing in a window, or record a video if there is no display."""
+    from rlcore.evaluation.video import record_checkpoint, show
+
+    run, path = locate(source)
+    _compute_as(run)
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        recorded = record_checkpoint(run, path, "enjoy.mp4", episodes)
+        print_safely(f"no display found; video written to {short_path(run.path / recorded)}")
+        return
+    for number, (ret, length) in enumerate(show(run, path, episodes), 1):
+        print_safely(f"episode {number}: return {ret:g} in {length} steps")
+
+
+def dream(source: str, checkpoint: str | None) -> None:
+    """Write pictures and videos of a world model: reconstructed episodes and imagined trajectories."""
+    from flows.report.dreams import picture_dreams  # torch
+
+    run, path = locate(source, checkpoint)
+    _compute_as(run)
+    with show_progress(run):
+        made = picture_dreams(run, path, episode_reporter("episodes for the world model"))
+    print_safely(f"dreams of {short_path(path)}:", *(f"  {short_path(run.path / name)}" for name in made), sep="\n")
+
+
+def _compute_as(run: RunDirectory) -> None:
+    """Set the number of threads and the precision of torch to those of the run's trainer."""
+    from rlcore.train.fabric import set_switches  # torch
+
+    set_switches(config_of(run))
+
+
+def locate(source: str, checkpoint: str | None = None) -> tuple[RunDirectory, Path]:
+    """Return the run and the checkpoint directory of SOURCE.
+
+    Args:
+        source: run directory, checkpoint directory or models:/ URI.
+        checkpoint: latest, best or a number of policy steps; None for the best one, or the latest if none is best.
+
+    Returns:
+        The run and the path of the checkpoint.
+
+    Raises:
+        UserError: nothing is found, the checkpoint is damaged, or `checkpoint` is given for a source that is one.
+    """
+    from rlcore.store import checkpoint as checkpoints  # numpy
+
+    path, registered = Path(source).absolute(), source.startswith("models:/")
+    if checkpoint is not None and (registered or (path / "manifest.json").exists()):
+        what = "a registered model" if registered else "a checkpoint"
+        raise UserError(
+            f"--checkpoint {checkpoint}: {source} is already {what}; leave --checkpoint out, or give the run directory"
+        )
+    if registered:
+        from flows.registry.models import run_of  # MLflow
+
+        path = run_of(source)
+    if not (path / "manifest.json").exists():
+        run = RunDirectory.existing(path)
+        return run, checkpoints.choose(run) if checkpoint is None else checkpoints.resolve(run, checkpoint)
+    if wrong := checkpoints.damage(path):
+        raise UserError(f"checkpoint {source}: {wrong}")
+    return RunDirectory.of_checkpoint(path), path

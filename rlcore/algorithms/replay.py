@@ -1,0 +1,41 @@
+"""Build the replay buffer and the training schedule of an off-policy algorithm from its config."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from rlcore.algorithms.off_policy import ReplayConfig
+from rlcore.data.replay import Replay
+from rlcore.data.samplers import Sampler
+from rlcore.types import Context, TrainingSchedule
+
+
+def make_replay(context: Context, sampler: Sampler, rows: int = 0, before: int = 0) -> tuple[Replay, TrainingSchedule]:
+    """Build a replay buffer that returns `algo.replay_ratio` batches per policy step, and the training schedule.
+
+    Args:
+        context: build context whose `config.algo` is a `ReplayConfig`.
+        sampler: draws the transitions or sequences of a gradient step.
+        rows: rows of each environment that must be stored before the first gradient step.
+        before: rows that precede each drawn sequence, for an agent with a history.
+
+    Returns:
+        Replay buffer and training schedule.
+    """
+    config: ReplayConfig = context.config.algo
+    width = context.num_envs * context.ranks.size
+    replay = Replay(
+        context,
+        sampler,
+        size=config.rows(context.config.buffer.size, width),
+        batch_size=config.per_rank_batch_size,
+        ratio=Fraction(str(config.replay_ratio)) / context.ranks.size,
+        starts=config.learning_starts_steps(width, rows),
+        pretrain=0 if context.config.dry_run else config.per_rank_pretrain_steps,  # a dry run needs only one step
+        every=config.train_every or 1,
+        end=config.budget(width),
+        online=context.config.buffer.online,
+        before=before,
+        device=context.fabric.device if context.config.buffer.on_device else "cpu",
+    )
+    return replay, TrainingSchedule(config.total_steps, config.collect_length, config.random_steps(width))

@@ -1,0 +1,144 @@
+"""Transfer of time steps between environments and agents, and the staging buffer of a rollout.
+
+Data of NumPy environments is converted to tensors; tensors of other environments stay on their device if possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcore.data.packed import Packed
+from rlcore.types import Rows, TimeStep, Trajectory
+
+FLAGS = ("reward", "terminated", "truncated", "is_first")
+
+
+def tensor(rows: Rows, device: torch.device | str) -> Tensor:
+    """Return rows of a time step as a tensor on a device, without a copy if possible."""
+    return (torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows).to(device)
+
+
+def answer(action: Tensor, arrival: TimeStep) -> Rows:
+    """Return an action as the environment takes it: a NumPy array, or a tensor on the device of its `arrival`."""
+    kept = arrival.reward
+    if isinstance(kept, np.ndarray):
+        return (action if action.is_cpu else action.cpu()).numpy()
+    return action.to(kept.device)
+
+
+def columns(arrival: TimeStep | Trajectory) -> dict[str, Rows]:
+    """Return name -> column: obs/<key>, reward, terminated, truncated and is_first, each [B, ...] or [T, B, ...]."""
+    return {f"obs/{key}": value for key, value in arrival.obs.items()} | {f: getattr(arrival, f) for f in FLAGS}
+
+
+def from_columns(stored: Mapping[str, Rows]) -> TimeStep:
+    """Return the time step with these columns; the inverse of `columns`."""
+    return TimeStep(_obs(stored), *(stored[flag] for flag in FLAGS))
+
+
+def as_trajectory(stored: Mapping[str, Tensor], action: Tensor) -> Trajectory:
+    """Return a trajectory [T, B] or a time step [B] with these columns and actions."""
+    reward, terminated, truncated, is_first = (stored[flag] for flag in FLAGS)
+    return Trajectory(_obs(stored), action, reward, terminated, truncated, is_first)
+
+
+def _obs(stored: Mapping[str, Rows]) -> dict[str, Rows]:
+    return {key[4:]: value for key, value in stored.items() if key.startswith("obs/")}
+
+
+def copy_time_step(arrival: TimeStep) -> TimeStep:
+    """Return a deep copy of a time step."""
+    return from_columns({k: v.copy() if isinstance(v, np.ndarray) else v.clone() for k, v in columns(arrival).items()})
+
+
+class StagingBuffer:
+    """Staging buffer for the time steps of a rollout, on the side of the environments.
+
+    Args:
+        length: T+1.
+        arrival: the first time step, for shapes and dtypes.
+        device: device of the agent.
+        packed: copy all columns of a row to the device in one transfer. None: if the environments return NumPy arrays
+            and the device is not the CPU.
+    """
+
+    # rows: `columns` [T+1, B, ...]; arrivals: views of each row [B, ...], for environments that write in place;
+    # last: the time step in row T, which becomes row 0 of the next rollout
+
+    def __init__(self, length: int, arrival: TimeStep, device: torch.device, packed: bool | None = None) -> None:
+        first = columns(arrival)
+        numpy = all(isinstance(rows, np.ndarray) for rows in first.values())
+        packed = numpy and device.type != "cpu" if packed is None else packed
+        self._packed = Packed(length, first, device) if packed else None
+        self.rows: dict[str, Rows] = {
+            key: self._packed.on_host[key]
+            if self._packed
+            else np.zeros((length, *rows.shape), rows.dtype)
+            if isinstance(rows, np.ndarray)
+            else rows.new_zeros((length, *rows.shape))
+            for key, rows in first.items()
+        }
+        self.arrivals = [from_columns({key: rows[t] for key, rows in self.rows.items()}) for t in range(length)]
+        self.device = device
+        self.last: TimeStep | None = None
+        self._sent = 0  # number of rows of this rollout that were copied to the device
+        self._shared = numpy and device.type == "cpu" and not packed
+        self._shown: dict[int, tuple[dict[str, Tensor], Tensor]] = {}  # views, created once; only if memory is shared
+        self._parts: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.arrivals)
+
+    def begin(self, arrival: TimeStep) -> None:
+        """Store the time step of row 0. If it is row T of the last rollout, it is not copied to the device again."""
+        self.put(0, arrival)
+        self._sent = 0
+        if self._packed and arrival is self.last:
+            self._packed.repeat(len(self) - 1, 0)
+            self._sent = 1
+
+    def put(self, t: int, arrival: TimeStep) -> None:
+        """Copy a time step into row t, unless the environment has written it there in place."""
+        if arrival is not self.arrivals[t]:
+            for key, value in columns(arrival).items():
+                self.rows[key][t] = value
+
+    def show(self, t: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Return observations key -> [B, ...] and is_first [B] of row t on the device; call in the order of rows."""
+        if t in self._shown:
+            return self._shown[t]
+        if self._packed:
+            rows = {key: column[t] for key, column in self._send_to(t).items()}
+            return _obs(rows), rows["is_first"]
+        arrival = self.arrivals[t]
+        obs = {key: tensor(rows, self.device) for key, rows in arrival.obs.items()}
+        shown = obs, tensor(arrival.is_first, self.device)
+        if self._shared:
+            self._shown[t] = shown
+        return shown
+
+    def _send_to(self, t: int) -> dict[str, Tensor]:
+        """Copy the rows up to t that are not on the device yet, and return all columns on the device."""
+        if self._packed is None:
+            return {key: tensor(rows, self.device) for key, rows in self.rows.items()}
+        for row in range(self._sent, t + 1):
+            self._packed.send(row)
+        self._sent = max(self._sent, t + 1)
+        return self._packed.there
+
+    def count_ended(self) -> int:
+        """Return the number of rows 0..T-1 in which an episode ended."""
+        terminated, truncated = self.rows["terminated"][:-1], self.rows["truncated"][:-1]
+        ended: Rows = terminated | truncated
+        return int(ended.sum())
+
+    def split(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the columns of rows 0..T-1 and of row T, on the device."""
+        if self._parts is None or not self._shared:
+            rows = self._send_to(len(self) - 1)
+            self._parts = {k: v[:-1] for k, v in rows.items()}, {k: v[-1] for k, v in rows.items()}
+        return self._parts

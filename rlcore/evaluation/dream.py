@@ -1,0 +1,145 @@
+"""Comparison of recorded episodes with the reconstructions and predictions of a world model."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlcore.config.groups import RunConfig
+from rlcore.evaluation.collection import PlayedRows
+from rlcore.evaluation.evaluation import play_round
+from rlcore.evaluation.loaded_world import LoadedWorldModel, ModelPrediction, refuse_without_world
+from rlcore.evaluation.play import OnProgress
+from rlcore.evaluation.policy import load_world_model
+from rlcore.nn.rssm import ModelState
+from rlcore.store.config_file import config_of
+from rlcore.store.directory import RunDirectory
+from rlcore.types import Rows, TimeStep
+
+SEEN, LENGTH, SEQUENCES = 5, 50, 6  # observed rows, all rows, sequences, as in the videos of Dreamer's authors
+ROWS = 500  # maximum number of rows recorded per environment
+PURPOSE = "dream"  # random stream of the environment seeds
+
+
+@dataclass(frozen=True)
+class Dream:
+    """N recorded sequences of L rows, and the predictions of a world model for them.
+
+    Attributes:
+        truth: recorded data [L, N]; `continues` is 0 if the episode terminated in the row, otherwise 1.
+        model: predictions [L, N]: posterior reconstructions of the first `seen` rows, then open-loop predictions from
+            the recorded actions.
+        seen: number of rows that the model observes.
+        there: [L, N] bool, True for recorded rows, False for the padding after the end of an episode.
+        own: predictions of imagined trajectories [H+1, N] with the policy's most likely actions, starting from the
+            last observed row.
+    """
+
+    truth: ModelPrediction
+    model: ModelPrediction
+    seen: int
+    there: np.ndarray
+    own: ModelPrediction
+
+
+def dream(run: RunDirectory, path: Path, on_progress: OnProgress | None = None) -> Dream:
+    """Run greedy episodes with the policy of a checkpoint and compute the predictions of its world model.
+
+    Args:
+        run: defines environment and seed.
+        path: the checkpoint's directory.
+        on_progress: called after every step with the number of finished episodes, and the number of all.
+
+    Returns:
+        Recorded sequences and predictions.
+
+    Raises:
+        UserError: the run's algorithm has no world model.
+    """
+    config = config_of(run)
+    refuse_without_world(config.algo, config.algo.name)
+    model = load_world_model(path, config.seed)
+    rows = record(model, config, run.read_card(), on_progress)
+    return look(model, *cut(rows))
+
+
+def record(
+    model: LoadedWorldModel, config: RunConfig, card: dict[str, Any], on_progress: OnProgress | None = None
+) -> dict[str, np.ndarray]:
+    """Record up to `ROWS` rows of greedy episodes, on seeds that nothing else uses; return `PlayedRows.columns`."""
+    recorded, played = PlayedRows(), None
+
+    def on_step(arrival: TimeStep, action: Rows) -> None:
+        kept = {key: arrival.obs[key] for key in model.keys}
+        recorded(dataclasses.replace(arrival, obs=kept), action)
+
+    play = play_round(
+        model.agent, config, card, SEQUENCES, num_envs=SEQUENCES, greedy=True, purpose=PURPOSE, on_step=on_step
+    )
+    with closing(play):
+        for played in itertools.islice(play, ROWS - 1):
+            if on_progress is not None:
+                on_progress(len(played.done), SEQUENCES)
+    assert played is not None and played.arrival is not None
+    on_step(played.arrival, recorded.rows["action"][-1])  # the last time step has no action; this one is ignored
+    return recorded.columns()
+
+
+def cut(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Cut N sequences of L rows, each within one episode, out of [T, B] rows.
+
+    Their positions vary from the start of the episode (first sequence) to its end (last sequence).
+
+    Args:
+        rows: columns of `PlayedRows`.
+
+    Returns:
+        Sequences [L, N, ...], and a mask [L, N] that is False for padding. If an episode is shorter than L, the padding
+        repeats its last row.
+    """
+    length, width = rows["is_first"].shape
+    episodes: list[tuple[int, int, int]] = []
+    for k in range(width):
+        begins = map(int, [*np.flatnonzero(rows["is_first"][:, k]), length])
+        episodes += [(begin, end, k) for begin, end in itertools.pairwise(begins) if end - begin > 1]
+    chosen = sorted(episodes)[:SEQUENCES]
+    places, there = np.zeros((2, LENGTH, SEQUENCES), int), np.zeros((LENGTH, SEQUENCES), bool)
+    for i in range(SEQUENCES):
+        begin, end, k = chosen[i % len(chosen)]
+        share = i / (SEQUENCES - 1)
+        begin += round(share * max(0, end - begin - LENGTH))
+        row = begin + np.arange(LENGTH)
+        places[:, :, i], there[:, i] = (row.clip(max=end - 1), np.full(LENGTH, k)), row < end
+    return {name: column[places[0], places[1]] for name, column in rows.items()}, there
+
+
+def look(model: LoadedWorldModel, rows: Mapping[str, np.ndarray], there: np.ndarray) -> Dream:
+    """Compute the predictions of a world model for recorded sequences, and its imagined trajectories.
+
+    Args:
+        model: the world model with its actor.
+        rows: sequences [L, N, ...] from `cut`.
+        there: mask [L, N] from `cut`.
+
+    Returns:
+        Recorded sequences and predictions.
+    """
+    obs = {key: rows[f"obs/{key}"] for key in model.spec.obs if f"obs/{key}" in rows}
+    seen = model.observe({key: part[:SEEN] for key, part in obs.items()}, rows["action"][:SEEN])
+    then, _ = model.imagine(seen.at(-1), rows["action"][SEEN - 1 : -1])
+    whole = ModelState(*(torch.cat(parts) for parts in zip(seen, then, strict=True)))
+    newest = torch.from_numpy(there.sum(0).clip(max=SEEN) - 1)  # the last row of an episode with fewer rows
+    begin = seen.at((newest, torch.arange(len(newest))))
+    own, _ = model.imagine(begin, steps=len(there) - SEEN)
+    dreamed = ModelState(*(torch.cat([first.unsqueeze(0), after]) for first, after in zip(begin, own, strict=True)))
+    told, continues = model.decode(whole), (~rows["terminated"]).astype(np.float32)
+    truth = ModelPrediction({key: obs[key] for key in told.obs}, rows["reward"], continues, None)
+    return Dream(truth, told, SEEN, there, model.decode(dreamed))

@@ -1,0 +1,120 @@
+"""Evaluation of checkpoints on seeds that did not select them, and the final evaluation of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlcore.evaluation.evaluation import evaluate_agent, play_round, warn_of_cut
+from rlcore.evaluation.play import OnProgress, Played, part_of
+from rlcore.evaluation.policy import load_policy
+from rlcore.evaluation.video import record_video
+from rlcore.store.checkpoint import choose, manifest
+from rlcore.store.config_file import config_of
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import EventLog
+from rlcore.store.retry import retry
+from rlcore.user_code import user_code
+
+TOGETHER = 10  # environments per policy in `side_by_side`; few, because the first episodes may be enough
+FINAL_ROUND = 1  # set of environment seeds; evaluations during training, which choose the best checkpoint, use 0
+
+
+def evaluate_checkpoint(
+    run: RunDirectory,
+    path: Path,
+    episodes: int,
+    *,
+    greedy: bool = True,
+    round: int = FINAL_ROUND,
+    on_progress: OnProgress | None = None,
+) -> dict[str, Any]:
+    """Evaluate the policy of a checkpoint on episodes 0..N-1 of a round, on the CPU.
+
+    Args:
+        run: defines environment and seed.
+        path: the checkpoint's directory, or an exported policy.
+        episodes: N.
+        greedy: most likely actions instead of samples.
+        round: number of the set of environment seeds.
+        on_progress: see `evaluate_agent`.
+
+    Returns:
+        See `evaluate_agent`.
+    """
+    agent = load_policy(path).agent
+    return evaluate_agent(
+        agent, config_of(run), run.read_card(), episodes, greedy=greedy, round=round, on_progress=on_progress
+    )
+
+
+@user_code()
+def side_by_side(
+    run: RunDirectory,
+    paths: Sequence[Path],
+    episodes: int,
+    enough: Callable[[list[list[float]]], bool],
+    *,
+    round: int,
+    on_progress: OnProgress | None = None,
+) -> list[dict[str, Any]]:
+    """Evaluate several greedy policies on the same episodes, in alternation step by step, on the CPU.
+
+    Args:
+        run: defines environment and seed.
+        paths: checkpoints' directories or exported policies.
+        episodes: maximum number of episodes per policy.
+        enough: called after every step with the returns of each policy in the first episodes that all policies have
+            finished; the evaluation stops if it returns True.
+        round: number of the set of environment seeds.
+        on_progress: called after every step with the number of finished episodes and the maximum number, both summed
+            over policies.
+
+    Returns:
+        Result of each policy (see `evaluate_agent`) in these first episodes; empty if there are none.
+    """
+    config, card = config_of(run), run.read_card()
+    agents = [load_policy(path).agent for path in paths]
+    plays = [play_round(agent, config, card, episodes, num_envs=TOGETHER, round=round) for agent in agents]
+    records, both = [Played(episodes) for _ in plays], 0
+    try:
+        while both < episodes:
+            records = [next(play, record) for play, record in zip(plays, records, strict=True)]
+            both = min(record.first for record in records)
+            if on_progress is not None:
+                on_progress(sum(len(record.done) for record in records), episodes * len(records))
+            if enough([[record.done[i][0] for i in range(both)] for record in records]):
+                break
+    finally:
+        for play in plays:
+            play.close()
+    results = [record.result(both) for record in records] if both else []
+    for result in results:
+        warn_of_cut(result, config, card)
+    return [result.to_json() for result in results]
+
+
+def final_evaluation(run: RunDirectory, on_progress: OnProgress | None = None) -> dict[str, Any]:
+    """Evaluate the run's best checkpoint with greedy and sampled actions, store the result, and record a video.
+
+    The video is recorded only if `env.capture_video` is set.
+
+    Args:
+        run: a run whose training has ended.
+        on_progress: called with the number of finished episodes, and the number of all episodes in both modes.
+
+    Returns:
+        The evaluation event: policy_steps, final, greedy, stochastic, checkpoint, video.
+    """
+    config, path = config_of(run), choose(run)
+    episodes, results = config.final_episodes, {}
+    for index, mode in enumerate(("greedy", "stochastic")):
+        told = on_progress and part_of(on_progress, index, 2)
+        results[mode] = evaluate_checkpoint(run, path, episodes, greedy=mode == "greedy", on_progress=told)
+    policy_steps = manifest(path)["policy_steps"]
+    video = record_video(run, path) if config.env.capture_video else None
+    fields = {"checkpoint": str(path.relative_to(run.path)), "video": video, **results}
+    place = run.evaluations / f"{policy_steps}.json"
+    retry(lambda: write_json(place, {"policy_steps": policy_steps, **fields}))
+    return retry(lambda: EventLog(run.events).append("evaluation", policy_steps=policy_steps, final=True, **fields))

@@ -1,0 +1,183 @@
+"""Trained world models for analysis: posterior states of observations, imagined trajectories, and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.dreamer_learner import open_at_first_row
+from rlcore.config.build import build
+from rlcore.errors import UserError
+from rlcore.evaluation.loaded_policy import algorithm_of
+from rlcore.functional.noise import Noise
+from rlcore.functional.tree import map_leaves
+from rlcore.nn.dense import Dense
+from rlcore.nn.rssm import ModelState
+from rlcore.nn.world_keys import WORLD
+from rlcore.spec import ArraySpec, EnvSpec
+
+
+class ModelPrediction(NamedTuple):
+    """Predictions of a world model for states [...].
+
+    Attributes:
+        obs: decoded key -> [..., *shape] in the environment's form, dtype and units.
+        reward: [...] float32, in the environment's unit; the reward received with the state.
+        continues: [...] float32, probability that the episode does not terminate in the state; times `gamma` for
+            Dreamer V1 and V2, as their heads learn it. None if the model has no continuation head.
+        value: [...] float32, expected discounted return under the policy; None if the critic was not loaded.
+    """
+
+    obs: dict[str, np.ndarray]
+    reward: np.ndarray
+    continues: np.ndarray | None
+    value: np.ndarray | None
+
+
+class LoadedWorldModel:
+    """World model with the actor and critic trained in it, on the CPU in float32.
+
+    States are `rlcore.nn.rssm.ModelState`: `deter` and `stoch`, [..., H] and [..., Z]. All latent samples come from one
+    random stream, so the same sequence of calls returns the same states.
+
+    Args:
+        description: see `LoadedPolicy`.
+        parts: state_dicts of a learner's parts `agent` and `critic`, or only of the registered `world_model`.
+        seed: seed of the latents and of sampled actions.
+
+    Raises:
+        UserError: the algorithm has no world model.
+    """
+
+    def __init__(self, description: Mapping[str, Any], parts: Mapping[str, Any], seed: int = 0) -> None:
+        self.description, self.spec = dict(description), EnvSpec.from_json(description["spec"])
+        algorithm = algorithm_of(description)
+        refuse_without_world(algorithm.Config, description["algo"]["name"])
+        config = build(algorithm.Config, description["algo"], "algo.")
+        self.agent = algorithm.Agent(config, self.spec, description["distribution"], torch.Generator())
+        self.acts = "agent" in parts
+        if self.acts:
+            self.agent.load_state_dict(parts["agent"])
+        else:
+            self.agent.world.load_state_dict(parts[WORLD])
+        self.agent.requires_grad_(False).eval()
+        self.world = self.agent.world
+        self.keys = (*self.world.encoder.images, *self.world.encoder.vectors)  # keys that the encoder reads
+        self._critic: Any = None
+        if "critic" in parts:
+            outputs = self.agent.number.outputs
+            self._critic = Dense(self.world.feat_size, config.critic.layers, torch.Generator(), outputs)
+            self._critic.load_state_dict(parts["critic"])
+            self._critic.requires_grad_(False).eval()
+        self._rng = Noise(seed, "dream")
+
+    @torch.no_grad()
+    def observe(self, obs: Mapping[str, Any], action: Any, is_first: Any = None) -> ModelState:
+        """Compute the posterior states of sequences, as in training. Row 0 always starts from the initial state.
+
+        Args:
+            obs: encoded key -> [T, B, *shape], as returned by the environment.
+            action: [T, B, *shape] in the environment's form; action[t] was taken after obs[t], so the last one is not
+                used.
+            is_first: [T, B] bool, True for the first row of an episode; None: only row 0.
+
+        Returns:
+            States [T, B, ...].
+
+        Raises:
+            UserError: a key is missing, or shapes do not match.
+        """
+        rows = {key: self._rows(obs, key) for key in self.keys}
+        length, count = next(iter(rows.values())).shape[:2]
+        said = self._flat(action, length, count)
+        opens = np.zeros((length, count), bool) if is_first is None else np.array(is_first, bool).reshape(length, count)
+        before, opens = open_at_first_row(said, torch.from_numpy(opens))
+        noise = self.world.rssm.noise(self._rng, length, count)
+        return self.world.observe(self.world.encoder.preprocess(rows, 2), before, opens, noise).state
+
+    @torch.no_grad()
+    def imagine(
+        self, state: ModelState, action: Any = None, *, steps: int = 15, greedy: bool = True
+    ) -> tuple[ModelState, np.ndarray]:
+        """Imagine a trajectory, without observations: states are sampled from the prior.
+
+        Args:
+            state: [B, ...], before the first action.
+            action: [H, B, *shape] in the environment's form; None: the actor chooses actions.
+            steps: H, used if `action` is None.
+            greedy: True: the actor's most likely actions; False: samples.
+
+        Returns:
+            The states after each action [H, B, ...], and the actions [H, B, *shape] in the environment's form.
+
+        Raises:
+            UserError: `action` is None and the actor was not loaded, or shapes do not match.
+        """
+        rssm, actor, count = self.world.rssm, self.agent.actor, len(state.deter)
+        if action is None and not self.acts:
+            raise UserError("imagine: this world model was loaded without its actor; pass the actions")
+        given = None if action is None else self._flat(action, None, count)
+        states, taken = list[ModelState](), list[Tensor]()
+        for t in range(steps if given is None else len(given)):
+            if given is None:
+                policy = actor.policy(state.feat)
+                own = policy.mode() if greedy else actor.clip(policy.sample(actor.noise(self._rng, count)))
+                taken.append(self.agent.to_env(own))
+                said = actor.flat(own)
+            else:
+                said = given[t]
+            state = rssm.img_step(state, said, rssm.noise(self._rng, count))
+            states.append(state)
+        joined = ModelState(*(torch.stack(part) for part in zip(*states, strict=True)))
+        return joined, np.asarray(action) if given is not None else torch.stack(taken).numpy()
+
+    @torch.no_grad()
+    def decode(self, state: ModelState) -> ModelPrediction:
+        """Predict observations, reward, continuation probability and value of states [..., H], [..., Z]."""
+        lead = state.deter.shape[:-1]
+        feat = map_leaves(lambda part: part.reshape(-1, part.shape[-1]), state).feat
+        made = self.world.encoder.restore(self.world.decoder(feat))
+        obs = {key: _fit(part.unflatten(0, lead).numpy(), self.spec.obs[key]) for key, part in made.items()}
+        continues = self.world.predict_continue(feat).sigmoid() if self.world.continue_head is not None else None
+        value = self.agent.number.mean(self._critic(feat)) if self._critic is not None else None
+        told = (None if part is None else part.reshape(lead).numpy() for part in (continues, value))
+        return ModelPrediction(obs, self.world.predict_reward(feat).reshape(lead).numpy(), *told)
+
+    def _rows(self, obs: Mapping[str, Any], key: str) -> Tensor:
+        """Return the observations of a key as a tensor [T, B, *shape]."""
+        if key not in obs:
+            raise UserError(f"obs: key {key!r} is missing; expected {', '.join(self.keys)}")
+        spec, array = self.spec.obs[key], np.asarray(obs[key])
+        if array.shape[2:] != spec.shape or array.ndim < 2:
+            raise UserError(f"obs {key!r}: expected [T, B, {', '.join(map(str, spec.shape))}], got {array.shape}")
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+    def _flat(self, action: Any, length: int | None, count: int) -> Tensor:
+        """Convert actions [T, B, *shape] of the environment to the model's input [T, B, A']."""
+        array, shape = np.array(action, self.spec.action.dtype), self.spec.action.shape
+        length = len(array) if length is None else length
+        if array.shape != (length, count, *shape):
+            form = "" if shape else ": actions are scalars and have no dimension of their own"
+            raise UserError(f"action: expected {(length, count, *shape)}, got {array.shape}{form}")
+        own = self.agent.from_env(torch.from_numpy(array).flatten(0, 1))
+        return self.agent.actor.flat(own).unflatten(0, (length, count))
+
+
+def _fit(values: np.ndarray, spec: ArraySpec) -> np.ndarray:
+    """Convert values to a spec's dtype; integers are rounded and clipped to its range."""
+    if np.dtype(spec.dtype).kind in "iu":
+        info = np.iinfo(spec.dtype)
+        values = values.round().clip(info.min, info.max)
+    return values.astype(spec.dtype)
+
+
+def refuse_without_world(config: Any, name: str) -> None:
+    """Raise a UserError if an algorithm, given by its `Config` and name, has no world model."""
+    if WORLD not in config.exported_components:
+        have = [other for other, module in ALGORITHMS.items() if WORLD in module.Config.exported_components]
+        raise UserError(f"algo.name={name}: has no world model; algorithms with one: {', '.join(have)}")

@@ -1,0 +1,265 @@
+"""Loading of policies and world models from runs, checkpoints and exported folders; export; checks of shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from rlcore import plugins
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.values import plain
+from rlcore.errors import UserError
+from rlcore.evaluation.loaded_policy import LoadedPolicy
+from rlcore.evaluation.loaded_world import LoadedWorldModel
+from rlcore.spec import EnvSpec
+from rlcore.store import checkpoint
+from rlcore.store.checkpoint import nested_state
+from rlcore.store.checkpoint.files import read_json
+from rlcore.store.directory import RunDirectory, write_json
+
+if TYPE_CHECKING:
+    from rlcore.config.groups import RunConfig
+
+FORMAT = 1
+AGENT, BESIDE, PART = (
+    (f"{name}.json", f"{name}.safetensors") for name in ("agent", "beside", "weights")
+)  # structure of a state, and its tensors
+
+
+def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
+    """Return the description that `LoadedPolicy` needs in addition to the weights, for a checkpoint of a run."""
+    config = run.read_config()
+    manifest = checkpoint.manifest(path)
+    return {
+        "format": FORMAT,
+        "algo": config["algo"],
+        "distribution": config["distribution"]["type"],
+        "plugins": config.get("plugins", []),
+        "spec": run.read_card()["spec"],
+        "policy_steps": manifest["policy_steps"],
+        "digest": manifest["digest"],
+    }
+
+
+class Source(NamedTuple):
+    """Content of a checkpoint or an exported folder: a description for `LoadedPolicy`, and the parts by name.
+
+    `place` and `files` are used in error messages.
+    """
+
+    description: dict[str, Any]
+    parts: dict[str, Any]
+    place: str
+    files: str = "its files"
+
+
+def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
+    """Load a policy.
+
+    Args:
+        path: a run (its best checkpoint, or the latest if there is no best), a checkpoint, a folder of checkpoints, or
+            an exported policy.
+        seed: seed of the noise for sampled actions.
+
+    Returns:
+        A `LoadedPolicy` on the CPU in float32.
+
+    Raises:
+        UserError: there is no policy at `path`, or it is damaged.
+    """
+    source = read_source(path)
+    if "part" in source.description:
+        raise UserError(f"{path}: {source.description['part']} of a learner, not a policy; flows.load_part reads it")
+    with _tell_errors_in(source.place, source.files):
+        return LoadedPolicy(source.description, source.parts["agent"], seed)
+
+
+def load_world_model(path: str | Path, seed: int = 0) -> LoadedWorldModel:
+    """Load a world model.
+
+    Args:
+        path: a run, a checkpoint or an exported policy (see `load_policy`), or a registered world model.
+        seed: seed of the latents.
+
+    Returns:
+        A `LoadedWorldModel` on the CPU in float32.
+
+    Raises:
+        UserError: there is no model at `path`, it is damaged, or its algorithm has no world model.
+    """
+    source = read_source(path)
+    with _tell_errors_in(source.place, source.files):
+        return LoadedWorldModel(source.description, source.parts, seed)
+
+
+def read_source(path: str | Path) -> Source:
+    """Load the parts of a learner, including the agent, from a path; see `load_policy`."""
+    path = Path(path)
+    if (path / "policy.json").exists():
+        return _read_exported(path)
+    if (path / "part.json").exists():
+        return _read_part(path)
+    path = _checkpoint_at(path)
+    learning, bookkeeping = checkpoint.load(path)
+    if "policy" not in bookkeeping:  # the checkpoint of a run, which has the description
+        run = RunDirectory.of_checkpoint(path.resolve())
+        return Source(describe(run, path), learning["learner"], f"checkpoint {path}")
+    moment = {key: checkpoint.manifest(path)[key] for key in ("policy_steps", "digest")}
+    with _tell_errors_in(f"checkpoint {path}", "its files"):
+        return Source(bookkeeping["policy"] | moment, learning["learner"], f"checkpoint {path}")
+
+
+def _checkpoint_at(path: Path) -> Path:
+    """Return the checkpoint of a path: the path itself, the checkpoint chosen for a run, or the newest in a folder."""
+    if (path / "manifest.json").exists():
+        return path
+    if (run := RunDirectory(path)).config.exists():
+        return checkpoint.choose(run)
+    newest = checkpoint.newest_good(path)
+    if newest is None:
+        raise UserError(
+            f"{path}: no policy there; give a run, a checkpoint, a folder of Training.save or an exported policy"
+        )
+    return newest
+
+
+@contextmanager
+def _tell_errors_in(source: str, files: str) -> Iterator[None]:
+    """Context manager that converts all errors caused by invalid files, which are not trusted, to a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{source}: {Path(error.filename).name} cannot be read ({error.strerror})") from None
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
+        raise UserError(f"{source}: {files} describe no policy ({type(error).__name__})") from error
+
+
+def _read_exported(path: Path) -> Source:
+    """Load the parts of an exported folder, which is not trusted."""
+    files = f"policy.json and {AGENT[0]}"
+    with _tell_errors_in(str(path), files):
+        description = _description(path, "policy.json")
+        beside = _read(path, BESIDE) if (path / BESIDE[0]).exists() else {}  # earlier versions exported only the agent
+        return Source(description, {**beside, "agent": _read(path, AGENT)}, str(path), files)
+
+
+def _read_part(path: Path) -> Source:
+    """Load a single exported part of a learner, which is not trusted."""
+    files = f"part.json and {PART[0]}"
+    with _tell_errors_in(str(path), files):
+        description = _description(path, "part.json")
+        return Source(description, {str(description["part"]): _read(path, PART)}, str(path), files)
+
+
+def _description(path: Path, name: str) -> dict[str, Any]:
+    description = read_json((path / name).read_bytes(), name)
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise UserError(f"{name} is of another format than {FORMAT}, which this version reads")
+    return description
+
+
+def _read(path: Path, names: tuple[str, str]) -> Any:
+    shape, tensors = ((path / name).read_bytes() for name in names)
+    return nested_state.decode(shape, tensors, names)
+
+
+def _write(path: Path, names: tuple[str, str], state: Any) -> None:
+    for name, data in zip(names, nested_state.encode(state), strict=True):
+        (path / name).write_bytes(data)
+
+
+def refuse_other_shapes(policy: LoadedPolicy, config: RunConfig, spec: EnvSpec) -> None:
+    """Raise a UserError if the weights of `init_from` do not have the shapes of this run's agent."""
+    agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
+    if wrong := describe_mismatch(policy.agent.state_dict(), agent.state_dict()):
+        raise UserError(f"init_from={config.init_from}: {wrong}; use its algo and env keys")
+
+
+def describe_mismatch(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
+    """Return a message about the first entry whose shape does not match this run, or None if all match."""
+    for name, found, wanted in differing_shapes(theirs, ours):
+        return f"its {name} is {found}, in this run {wanted}"
+    return None
+
+
+def differing_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the entries of two states with different shapes: name, shape in `theirs`, shape in `ours`."""
+    for name in sorted({*theirs, *ours}):
+        found, wanted = (_shape_of(state.get(name)) for state in (theirs, ours))
+        if wanted != found:
+            yield name, found, wanted
+
+
+def describe_agent(config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
+    """Return the description of a policy that was trained without a run directory; see `describe`."""
+    kept = {"algo": plain(config.algo), "distribution": config.distribution.type, "plugins": [*config.plugins]}
+    return {"format": FORMAT, **kept, "spec": spec.to_json()}
+
+
+def _shape_of(value: Any) -> str:
+    if value is None:
+        return "absent"
+    return f"of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else "statistics"
+
+
+def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
+    """Export the policy of a run's checkpoint to a self-contained folder with policy.json and weights.
+
+    The folder also has the parts that another run can start from, such as critics.
+    """
+    learning, bookkeeping = checkpoint.load(path)
+    description = describe(run, path)
+    needed = plugins.bringing(ALGORITHMS[description["algo"]["name"]].build.__module__)  # not that of the environment
+    destination.mkdir(parents=True, exist_ok=True)
+    parts = learning["learner"]
+    _write(destination, AGENT, parts["agent"])
+    if beside := [name for name in bookkeeping.get("transferable_components", ()) if name != "agent"]:
+        _write(destination, BESIDE, {name: parts[name] for name in beside})
+    write_json(destination / "policy.json", description | {"plugins": needed})
+    return destination
+
+
+def export_part(run: RunDirectory, path: Path, part: str, destination: Path) -> Path:
+    """Export one of the algorithm's `exported_components` from a run's checkpoint to its own folder.
+
+    part.json describes the agent of the part, like policy.json. The weights are in separate files.
+    """
+    description = describe(run, path)
+    algorithm = ALGORITHMS[description["algo"]["name"]]
+    learner: Mapping[str, Any] = checkpoint.load(path)[0]["learner"]
+    whole, _, inside = algorithm.Config.exported_components[part].partition(".")
+    state = learner[whole]
+    if inside:
+        state = {name.removeprefix(f"{inside}."): x for name, x in state.items() if name.startswith(f"{inside}.")}
+    destination.mkdir(parents=True, exist_ok=True)
+    _write(destination, PART, state)
+    needed = plugins.bringing(algorithm.build.__module__)
+    write_json(destination / "part.json", description | {"part": part, "plugins": needed})
+    return destination
+
+
+def load_part(path: str | Path) -> dict[str, Any]:
+    """Load the state of a single exported part of a learner.
+
+    Args:
+        path: a folder written by `export_part`.
+
+    Returns:
+        name -> tensor, the argument of `load_state_dict`.
+
+    Raises:
+        UserError: there is no exported part at `path`, or it is damaged.
+    """
+    if not (Path(path) / "part.json").exists():
+        raise UserError(
+            f"{path}: not a single exported part (no part.json); for policies and world models, use load_policy and "
+            "load_world_model"
+        )
+    source = _read_part(Path(path))
+    return source.parts[source.description["part"]]

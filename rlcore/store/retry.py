@@ -1,0 +1,25 @@
+"""Retries of failed writes, so that data in memory is not lost if the disk is full for a moment."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from rlcore.errors import DiskFault
+
+PAUSES = (1.0, 2.0)  # seconds before each retry; short enough for the time that a trainer has after a signal
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+def retry(write: Callable[[], Result]) -> Result:
+    """Call `write` and return its result; if it raises `DiskFault`, retry after each of `PAUSES`."""
+    for pause in PAUSES:
+        try:
+            return write()
+        except DiskFault as fault:
+            log.warning("%s; retrying in %g s", fault, pause)
+            time.sleep(pause)
+    return write()

@@ -1,0 +1,112 @@
+"""The room that this machine still has for a run: memory, disk, threads, cores."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlcore.system.devices import cores
+
+CGROUPS = Path("/sys/fs/cgroup")
+UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+UNLIMITED = 1 << 60  # bytes: version 1 of control groups writes a number near 2⁶³ where there is no limit
+
+
+@dataclass(frozen=True)
+class FreeResources:
+    """Bytes of memory and disk, threads that may be started, and cores.
+
+    `device` is the free memory of one GPU in bytes, None where nobody has looked.
+    """
+
+    memory: int
+    disk: int
+    threads: int
+    cores: int
+    device: int | None = None
+
+    @staticmethod
+    def at(folder: Path) -> FreeResources:
+        """The room that there is now; the disk is that of a folder, which need not exist yet."""
+        there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+        return FreeResources(memory(), shutil.disk_usage(there).free, threads(), cores())
+
+
+def memory() -> int:
+    """Bytes that new work can have without swapping: of the machine, or less where a control group allows less."""
+    return min([_available(), *(room for group in _groups("memory") if (room := _room(group)) is not None)])
+
+
+def threads() -> int:
+    """Number of threads that one process of this user could have, those of its control groups counted together."""
+    limits = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
+    limits += [_number(Path(f"/proc/sys/kernel/{name}")) for name in ("threads-max", "pid_max")]
+    mappings = _number(Path("/proc/sys/vm/max_map_count"))
+    limits += [mappings // 2 if mappings else None]  # the stack of a thread and its guard
+    limits += [_number(group / "pids.max") for group in _groups("pids")]
+    return min(limit for limit in limits if limit is not None and limit > 0)
+
+
+def _available() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """The control groups that this process is in, from its own to the root; of either version."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = CGROUPS / controller if controllers else CGROUPS
+        place = root / name.lstrip("/")
+        # In a container the name may be the host's; what is mounted there is the container's own group.
+        yield from (group for group in (place, *place.parents) if group.is_relative_to(root) and group.is_dir())
+
+
+def _room(group: Path) -> int | None:
+    """Bytes that a control group may still use; None where it has no limit. Its file cache makes room."""
+    for limit, used, cache in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        allowed, taken = _number(group / limit), _number(group / used)
+        if allowed is not None and taken is not None and allowed < UNLIMITED:
+            return max(0, allowed - taken + _entry(group / "memory.stat", cache))
+    return None
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file; None where there is no file, or `max`."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _entry(path: Path, name: str) -> int:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(value) for key, _, value in (line.partition(" ") for line in lines) if key == name), 0)
+
+
+def size(count: int) -> str:
+    """Bytes as a person says them, in powers of 1,000."""
+    number, unit = float(count), 0
+    while number >= 999.5 and unit < len(UNITS) - 1:
+        number, unit = number / 1000, unit + 1
+    if number >= 999.5:
+        return f"more than 999 {UNITS[-1]}"
+    return f"{number:.{1 if number < 10 and unit else 0}f} {UNITS[unit]}"

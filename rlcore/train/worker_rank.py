@@ -1,0 +1,56 @@
+"""A rank that follows the first one: its process.
+
+python -m rlcore.train.worker_rank RUN_DIRECTORY        (started by `rlcore.train.ranks.WorkerRanks`)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+from rlcore.errors import EnvironmentFault, RunError, UserError
+from rlcore.store.directory import RunDirectory
+from rlcore.system.imports import large_imports, without_compiler
+from rlcore.user_code import explain_exit
+
+
+def run_worker_rank(run: RunDirectory) -> None:
+    """Do what rank 0 does, without writing anything."""
+    from rlcore.train.session import Session
+
+    session = Session(run)
+    for line in sys.stdin:
+        command, *rest = line.split()
+        if command == "advance":
+            session.advance_worker(int(rest[0]))
+        elif command == "save":
+            session.training.state_dict(run.checkpoints)
+        else:
+            break
+    session.close()
+
+
+def main() -> None:
+    """Entry point of a rank: signals are for rank 0, which ends in order and takes this process with it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    with large_imports("torch"), without_compiler():
+        import lightning_fabric  # noqa: F401
+    try:
+        run_worker_rank(RunDirectory(sys.argv[1]))
+    except BaseException as raised:
+        error = raised if isinstance(raised, Exception) else EnvironmentFault(explain_exit(raised))
+        if not isinstance(error, (UserError, RunError)):
+            raise
+        output.write(json.dumps({"kind": type(error).__name__, "sentence": str(error)}) + "\n")
+        output.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

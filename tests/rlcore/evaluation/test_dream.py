@@ -1,0 +1,134 @@
+"""Dreams: which rows are taken, and that a model that is right is right in all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.algorithms import ALGORITHMS
+from rlcore.errors import UserError
+from rlcore.evaluation.dream import LENGTH, SEEN, SEQUENCES, cut, dream, look
+from rlcore.evaluation.loaded_world import ModelPrediction
+from rlcore.nn.rssm import ModelState
+from rlcore.nn.world_keys import WORLD
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.store import checkpoint
+from tests.flows.synthetic_runs import checkpointed_run
+from tests.soaking import heavy
+
+pytestmark = heavy
+
+SPEC = EnvSpec(
+    "Line-v0", {"state": ArraySpec((1,), "float32")}, ActionSpec("Box", (1,), "float32", low=(-1,), high=(1,))
+)
+
+
+class Line:
+    """A model of x' = x + a that makes no mistake: its state is x. The reward that arrives with x is 2x."""
+
+    spec = SPEC
+
+    def observe(self, obs: dict[str, np.ndarray], action: np.ndarray) -> ModelState:
+        x = torch.from_numpy(obs["state"])
+        return ModelState(x, torch.zeros_like(x))
+
+    def imagine(self, state: ModelState, action: Any = None, *, steps: int = 0) -> tuple[ModelState, np.ndarray]:
+        """The actions given, summed up; its own are all 1."""
+        moves = torch.ones(steps, *state.deter.shape) if action is None else torch.from_numpy(action)
+        x = state.deter + moves.cumsum(0)
+        return ModelState(x, torch.zeros_like(x)), moves.numpy()
+
+    def decode(self, state: ModelState) -> ModelPrediction:
+        x = state.deter.numpy()
+        return ModelPrediction({"state": x}, 2 * x[..., 0], np.ones_like(x[..., 0]), 10 * x[..., 0])
+
+
+def played(lengths: list[list[int]], seed: int = 0) -> dict[str, np.ndarray]:
+    """Rows [T, B] of episodes of so many rows in each environment, in the alignment of rlcore/types.py."""
+    rng, total = np.random.default_rng(seed), sum(lengths[0])
+    action = rng.uniform(-1, 1, (total, len(lengths), 1)).astype(np.float32)
+    rows: dict[str, Any] = {"obs/state": np.zeros_like(action), "action": action}
+    rows |= {name: np.zeros(action.shape[:2], bool) for name in ("is_first", "terminated", "truncated")}
+    for k, episodes in enumerate(lengths):
+        t = 0
+        for index, length in enumerate(episodes):
+            x = 100 * k + 1000 * index + np.concatenate([[0], action[t : t + length - 1, k, 0].cumsum()])
+            rows["obs/state"][t : t + length, k, 0] = x
+            rows["is_first"][t, k] = True
+            t += length
+            rows["terminated"][t - 1, k] = True
+    return rows | {"reward": 2 * rows["obs/state"][..., 0]}
+
+
+def test_sequences_lie_within_episodes_from_their_beginning_to_their_end() -> None:
+    rows = played([[200], [200], [200], [200], [200], [20, 180]])
+    taken, there = cut(rows)
+    assert taken["obs/state"].shape == (LENGTH, SEQUENCES, 1)
+    # The first episodes of all environments, the shortest one first; the others begin 1/5 .. 5/5 of 150 rows in.
+    for i, (k, begin) in enumerate(zip([5, 0, 1, 2, 3, 4], [0, 30, 60, 90, 120, 150], strict=True)):
+        length = 20 if k == 5 else LENGTH
+        for name in ("obs/state", "action", "reward", "terminated"):
+            np.testing.assert_array_equal(taken[name][:length, i], rows[name][begin : begin + length, k])
+        assert there[:, i].tolist() == [True] * length + [False] * (LENGTH - length)
+    assert taken["terminated"][-1, 5] and taken["terminated"][19, 0]
+
+
+def test_one_environment_gives_all_sequences() -> None:
+    taken, there = cut(played([[70, 1, 60]]))
+    assert taken["is_first"][0].tolist() == [True] + [False] * 5  # an episode of one row is none
+    assert there.all()
+    assert (taken["obs/state"][0] >= 2000).flatten().tolist() == [False, True] * 3  # in turns
+
+
+@pytest.mark.parametrize("length", [300, 30, 3])
+def test_a_model_that_is_right_is_right_in_every_row(length: int) -> None:
+    rows, there = cut(played([[length]] * 6))
+    made = look(Line(), rows, there)  # pyright: ignore[reportArgumentType]
+    assert there.sum() == min(length, LENGTH) * SEQUENCES
+    truth, model = made.truth.obs["state"], made.model.obs["state"]
+    np.testing.assert_allclose(truth[there], model[there], atol=1e-4)
+    np.testing.assert_allclose(made.truth.reward[there], made.model.reward[there], atol=1e-4)
+    assert made.truth.continues is not None
+    # an episode's last row is there where the whole episode is, or the sequence is its end
+    ends = {300: 1, 30: SEQUENCES, 3: SEQUENCES}[length]
+    assert (made.truth.continues[there] == 0).sum() == ends
+    # the policy's own dream goes on from the last row that was seen, by its own actions
+    begin = truth[min(length, SEEN) - 1, :, 0]
+    np.testing.assert_allclose(made.own.reward, 2 * (begin + np.arange(LENGTH - SEEN + 1)[:, None]), rtol=1e-5)
+    assert made.own.value is not None and made.own.value.shape == (LENGTH - SEEN + 1, SEQUENCES)
+
+
+@pytest.mark.parametrize(
+    "algo", [name for name, made in ALGORITHMS.items() if WORLD in made.Config.exported_components]
+)
+def test_episodes_of_a_run_are_played_and_looked_into(algo: str, tmp_path: Path) -> None:
+    run = checkpointed_run(tmp_path / "run", "dreamer", weights=4, algo=algo)
+    told: list[tuple[int, int]] = []
+    made = dream(run, checkpoint.resolve(run, "latest"), lambda done, total: told.append((done, total)))
+    assert made.truth.obs["state"].shape == made.model.obs["state"].shape == (LENGTH, SEQUENCES, 4)
+    assert (made.truth.reward[1:][made.there[1:]] == 1).all()  # CartPole's, with every row but an episode's first
+    assert told[0] == (0, SEQUENCES) and told[-1][0] >= SEQUENCES
+    again = dream(run, checkpoint.resolve(run, "latest"))
+    np.testing.assert_array_equal(made.model.reward, again.model.reward)
+    np.testing.assert_array_equal(made.truth.obs["state"], again.truth.obs["state"])
+
+
+def test_long_episodes_are_cut_at_so_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlcore.evaluation import dream as module
+
+    run = checkpointed_run(tmp_path / "run", "dreamer", weights=4, algo="dreamer_v3")
+    monkeypatch.setattr(module, "ROWS", 7)
+    made = dream(run, checkpoint.resolve(run, "latest"))
+    assert made.there.sum(0).tolist() == [7] * SEQUENCES
+    assert made.truth.continues is not None and made.truth.continues[:7].all()
+
+
+def test_a_run_without_a_world_is_refused_before_anything_is_played(tmp_path: Path) -> None:
+    run = checkpointed_run(tmp_path / "run", "ppo", weights=1)
+    with pytest.raises(UserError, match="algo.name=ppo: has no world model") as told:
+        dream(run, checkpoint.resolve(run, "latest"))
+    assert "\n" not in str(told.value)

@@ -1,0 +1,446 @@
+"""The need of a run is one sum, made without making anything of it, and held against what is free."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import resource
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from flows.config.compose import compose
+from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.ppo.learner import Learner
+from rlcore.config.groups import BufferConfig, RunConfig
+from rlcore.data.replay import Replay
+from rlcore.data.samplers import Transitions
+from rlcore.data.sizes import chunk_rows, row_bytes
+from rlcore.errors import UserError
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
+from rlcore.system.free_memory import FreeResources
+from rlcore.train import counting, resource_check
+from rlcore.train import memory_estimate as needs
+from rlcore.train.counting import count
+from rlcore.train.memory_estimate import ResourceEstimate, estimate, size
+from rlcore.train.resource_check import check_resources
+from rlcore.train.training import Training
+from rlcore.types import Context, TrainingSchedule
+
+GB = 10**9
+PLENTY = FreeResources(memory=20 * GB, disk=100 * GB, threads=30_000, cores=2)
+DISCRETE = ActionSpec("Discrete", (), "int64", nvec=(2,), start=(0,))
+SPEC = EnvSpec("CartPole-v1", {"state": ArraySpec((4,), "float32")}, DISCRETE)
+CONTINUOUS = dataclasses.replace(SPEC, action=ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,)))
+IMAGES = EnvSpec("Frames", {"rgb": ArraySpec((84, 84, 3), "uint8"), "state": ArraySpec((4,), "float32")}, DISCRETE)
+
+
+def config(*overrides: str) -> RunConfig:
+    return compose(["exp=ppo", *overrides])[0]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> FreeResources:
+    monkeypatch.setattr(resource_check.FreeResources, "at", staticmethod(lambda folder: PLENTY))
+    return PLENTY
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(UserError) as refused:
+        check_resources(config(*overrides), SPEC, Path("nowhere"))
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def summed(given: RunConfig, spec: EnvSpec) -> ResourceEstimate:
+    return estimate(given, spec, count(given, spec))
+
+
+def tensor_bytes(state: Any) -> int:
+    if isinstance(state, dict):
+        return sum(tensor_bytes(value) for value in state.values())
+    return state.numel() * state.element_size() if isinstance(state, torch.Tensor) else 0
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["exp=ppo"],
+        ["exp=ppo", "env.id=Pendulum-v1", "algo.normalize_obs=true", "algo.actor.ortho_init=true"],
+        ["exp=a2c", "optim@algo.optimizer=rmsprop_tf", "algo.normalize_reward=true"],
+        ["exp=sac"],
+    ],
+)
+def test_what_is_counted_is_what_a_training_then_holds(overrides: list[str]) -> None:
+    given = compose(overrides)[0]
+    training = Training(given)
+    counted = count(given, training.envs.spec)
+    state = training.learner.state_dict()
+    assert counted is not None and counted.agent == tensor_bytes(state["agent"])
+    # Statistics of a normaliser are float64 numbers and scalars; all else is the same to the byte.
+    assert counted.agent + counted.beside == tensor_bytes(state)
+    training.close()
+
+
+def test_counting_takes_no_memory_and_moves_no_generator() -> None:
+    before, peak = torch.random.get_rng_state(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    counted = count(config("algo.dense_units=30000"), SPEC)
+    assert counted is not None and counted.agent > 7 * GB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 100_000  # kB
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("preset", ["ppo", "a2c", "sac"])
+def test_counting_brings_no_computer_algebra(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)  # whose import brings it
+    assert count(compose([f"exp={preset}"])[0], SPEC if preset != "sac" else CONTINUOUS) is not None
+
+
+def test_the_sum_has_every_part() -> None:
+    given = config("env.num_envs=8", "algo.rollout_steps=100", "num_threads=2", "algo.total_steps=8000")
+    counted, whole = count(given, SPEC), summed(given, SPEC)
+    assert counted is not None
+    row = 4 * 4 + 8 + 7  # state, a discrete action, reward and three flags
+    assert row_bytes(SPEC) == row and row_bytes(IMAGES) == 84 * 84 * 3 + row
+    assert whole.memory == {
+        "processes": needs.PROCESS,
+        "threads": 2 * needs.THREAD,
+        "environments": (8 + 25) * needs.ENVIRONMENT,  # and those of an evaluation
+        "rollout": 2 * 100 * 8 * row,
+        "parameters": counted.agent,
+        "optimizer": counted.beside + counted.agent,
+    }
+    assert whole.disk == {"checkpoints": 7 * (counted.agent + counted.beside + 8 * (row + needs.STATE))}
+
+
+def test_ranks_and_processes_of_environments_are_in_the_sum() -> None:
+    one = summed(config("env.num_envs=3"), SPEC).memory
+    two = summed(config("env.num_envs=3", "fabric.devices=2", "env.sync_env=false"), SPEC)
+    assert two.memory["processes"] == 2 * one["processes"] + 6 * needs.WORKER
+    assert two.memory["parameters"] == 2 * one["parameters"] and two.memory["rollout"] == 2 * one["rollout"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "peak"),
+    [([], 833), (["env.num_envs=16", "env.sync_env=false"], 1221)],
+    ids=["in the trainer", "in 16 processes"],
+)
+def test_sentence_gives_the_measured_memory_of_all_processes(overrides: list[str], peak: int) -> None:
+    """Peak of the summed PSS of `shepherd train exp=ppo` on CartPole (2026-11-28), in MB, within 25 %."""
+    told = summed(config(*overrides), SPEC).sentence(PLENTY, command=True)
+    found = re.search(r"needs about ([\d.]+) (MB|GB)", told)
+    assert found is not None
+    assert float(found[1]) * {"MB": 1, "GB": 1000}[found[2]] == pytest.approx(peak, rel=0.25), told
+
+
+def test_what_a_gpu_learns_with_is_held_against_its_memory() -> None:
+    given = config("fabric.accelerator=cuda", "algo.rollout_steps=100", "env.num_envs=8")
+    counted, whole = count(given, SPEC), summed(given, SPEC)
+    assert counted is not None and "parameters" not in whole.memory
+    rollout = 100 * 8 * row_bytes(SPEC)
+    assert whole.memory["rollout"] == rollout  # as it arrives
+    learning = {"parameters": counted.agent, "optimizer": counted.agent + counted.beside, "rollout": rollout}
+    assert whole.device == learning
+    assert whole.find_shortage(PLENTY) is None  # nobody has looked
+    told = whole.find_shortage(dataclasses.replace(PLENTY, device=10_000))
+    assert told is not None and "of the GPU's memory (optimizer" in told
+
+
+class Remembering(Learner):
+    """PPO's learner beside a replay memory: an algorithm that writes no formula."""
+
+
+def test_a_replay_memory_is_in_the_sum_of_memory_and_of_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(context: Context) -> Any:
+        replay = Replay(context, Transitions(), size=10_000, batch_size=4)
+        return Remembering(context), replay, TrainingSchedule(context.config.algo.total_steps, 1)
+
+    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
+    given = config("env.num_envs=2", "algo.total_steps=100000")
+    for spec in (SPEC, IMAGES):
+        row = row_bytes(spec)
+        whole, chunk = summed(given, spec), chunk_rows(10_000, 2 * row)
+        rows = (10_000 + chunk + 1) * 2
+        assert whole.memory["replay memory"] == rows * row
+        assert whole.memory["a chunk that is written"] == 2 * chunk * 2 * row  # its columns, and the file's content
+        assert whole.memory["batch"] == 4 * 2 * row  # four steps, each with the arrival after it
+        held = 2 * row  # of both environments
+        new = 100_000 // 20 // 2 * held  # a checkpoint for each twentieth of the budget
+        again = min(new, chunk * held) + min(new, chunk * held // 16 + held)  # in pieces first, and the newest of all
+        assert whole.disk["replay memory"] == (rows + 2 * chunk) * row + 7 * (new + again)
+        files = summed(dataclasses.replace(given, buffer=dataclasses.replace(given.buffer, memmap=True)), spec)
+        assert "replay memory" not in files.memory
+        assert files.disk["replay memory"] == whole.disk["replay memory"] + rows * row
+    monkeypatch.setattr(
+        resource_check.FreeResources, "at", staticmethod(lambda folder: dataclasses.replace(PLENTY, memory=GB // 4))
+    )
+    with pytest.raises(UserError, match=r"would need .* of memory \(replay memory "):
+        check_resources(given, IMAGES, Path("nowhere"), begun=True)
+
+
+def test_of_a_large_memory_only_the_rows_of_the_whole_run_are_in_the_sum() -> None:
+    given = compose(["exp=sac_pendulum", "algo.total_steps=1000", "env.num_envs=2"])[0]
+    box = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))
+    spec = dataclasses.replace(SPEC, action=box)
+    assert summed(given, spec).memory["replay memory"] == (500 + 1) * 2 * row_bytes(spec)
+
+
+def test_a_memory_beside_the_networks_is_held_against_the_memory_of_their_device() -> None:
+    spec = dataclasses.replace(SPEC, action=ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,)))
+    given = compose(["exp=sac", "fabric.accelerator=cuda", "buffer.size=10000"])[0]
+    there = dataclasses.replace(given, buffer=dataclasses.replace(given.buffer, on_device=True))
+    host, device = summed(given, spec), summed(there, spec)
+    assert device.device == host.device | {"replay memory": host.memory["replay memory"]}
+    assert device.memory == {name: count for name, count in host.memory.items() if name != "replay memory"}
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_batch_that_does_not_fit_is_refused() -> None:
+    box = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))
+    given = compose(["exp=sac"])[0]  # whose own check wants a memory that holds a batch
+    given = dataclasses.replace(given, algo=dataclasses.replace(given.algo, per_rank_batch_size=100_000_000_000))
+    spec = dataclasses.replace(SPEC, action=box)
+    with pytest.raises(UserError, match=r"per_rank_batch_size=100000000000: .*batch.*largest"):
+        check_resources(given, spec, Path("nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("override", "largest", "what"),
+    [
+        ("algo.rollout_steps=1000000000000", (10_000_000, 500_000_000), "of memory (rollout 248 TB)"),
+        ("num_threads=100000", (20_000, 30_000), "100,000 threads and processes"),
+        ("env.num_envs=100000000", (100_000, 2_000_000), "of memory (rollout 794 GB, environments 614 GB)"),
+        ("fabric.devices=64", (8, 8), "64 processes that compute all the time, and there are 2 cores"),
+        ("algo.dense_units=1000000000", (10_000, 30_000), "of memory (optimizer 24 EB, parameters 8.0 EB)"),
+        ("algo.dense_units=100000000000", (10_000, 30_000), "more than 999 EB of memory"),
+        ("algo.critic.dense_units=1000000", (10_000, 60_000), "of memory (optimizer 12 TB, parameters 4.0 TB)"),
+        ("algo.mlp_layers=100000000", (10, 1_000), "networks of more layers"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_what_does_not_fit_is_refused_with_the_largest_that_does(
+    monkeypatch: pytest.MonkeyPatch, override: str, largest: tuple[int, int], what: str
+) -> None:
+    monkeypatch.setattr(counting, "MANY", 5_000)
+    told = refusal(override)
+    key = override.partition("=")[0]
+    assert told.startswith(f"{override}: this run would need ") and what in told
+    found = int(told.rpartition(f"the largest {key} that fits is ")[2])
+    assert largest[0] <= found <= largest[1]
+    check_resources(config(f"{key}={found}"), SPEC, Path("nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("env.frame_stack", 100_000, "frames"),
+        ("env.frame_stack_dilation", 1_000_000, "frames"),
+        ("env.screen_size", 10_000, "rollout"),
+        ("env.actions_as_observation.num_stack", 10_000_000, "rollout"),
+    ],
+)
+def test_what_an_observation_takes_is_refused_by_its_key(
+    key: str, value: int, part: str, machine: FreeResources
+) -> None:
+    stacked = ["env.frame_stack=2"] if key.endswith("dilation") else []
+    given = config("env.id=Frames", f"{key}={value}", *stacked)
+    env = given.env
+    window = Window(env.frame_stack, env.frame_stack_dilation) if env.frame_stack > 1 else None
+    obs = {"rgb": ArraySpec((env.screen_size, env.screen_size, 3), "uint8", kind="image", window=window)}
+    if (past := env.actions_as_observation.num_stack) > 0:
+        obs["action_stack"] = ArraySpec((2 * past,), "float32")
+    with pytest.raises(
+        UserError, match=rf"^{key}={value}: this run would need .*{part}.*; the largest {key} that fits"
+    ):
+        check_resources(given, EnvSpec("Frames", obs, DISCRETE), Path("nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (
+            dataclasses.replace(SPEC, action=dataclasses.replace(DISCRETE, nvec=(10**9,))),
+            "choices of its action: 1,000",
+        ),
+        (
+            dataclasses.replace(SPEC, action=ActionSpec("MultiDiscrete", (2,), "int64", nvec=(3, 10**9), start=(0, 0))),
+            "choices of sub-action 1: 1,000,000,000",
+        ),
+        (dataclasses.replace(SPEC, obs={"state": ArraySpec((), "int64", n=10**9)}), "its observation 'state': 1,000"),
+    ],
+)
+def test_a_space_with_too_many_values_is_named(spec: EnvSpec, told: str, machine: FreeResources) -> None:
+    with pytest.raises(UserError, match=rf"numbers that env.id=CartPole-v1 brings \({told}"):
+        check_resources(config(), spec, Path("nowhere"))
+
+
+SIX = ActionSpec("Box", (6,), "float32", low=(-1.0,) * 6, high=(1.0,) * 6)
+CHEETAH = EnvSpec("Cheetah", {"state": ArraySpec((17,), "float64")}, SIX)
+PIXELS = ArraySpec((64, 64, 3), "uint8", kind="image", window=Window(4))  # a frame is kept once
+WALKER = EnvSpec("Walker", {"rgb": PIXELS, "state": ArraySpec((17,), "float32")}, SIX)
+VECTOR_ROW, IMAGE_ROW = 17 * 8 + 6 * 4 + 7, 64 * 64 * 3 + 17 * 4 + 6 * 4 + 7
+LONG = "algo.total_steps=100000000"
+SEEN = "algo.cnn_keys.encoder=[rgb]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "spec", "memory", "disk", "bound"),
+    [
+        # The bound: what is free, without the processes, by the bytes that a row takes.
+        (["buffer.size=50000000"], CHEETAH, 2 * GB, 100 * GB, (2 * GB - needs.PROCESS) / VECTOR_ROW),
+        (["buffer.size=null", SEEN], WALKER, 4 * GB, 100 * GB, (4 * GB - needs.PROCESS) / IMAGE_ROW),
+        (
+            ["buffer.size=50000000", "fabric.devices=2"],
+            CHEETAH,
+            2 * GB,
+            100 * GB,
+            (2 * GB - 2 * needs.PROCESS) / VECTOR_ROW,
+        ),
+        (["buffer.size=50000000", "algo.n_step=5"], CHEETAH, 2 * GB, 100 * GB, (2 * GB - needs.PROCESS) / VECTOR_ROW),
+        # On the disk: the rows' file, the chunks of the newest checkpoint, and seven times (five that are kept, the
+        # best, the one that is written) what is new in an interval, here the whole memory.
+        (["buffer.size=5000000", "buffer.memmap=true", SEEN], WALKER, 4 * GB, 40 * GB, 40 * GB / IMAGE_ROW / 9),
+        # 20 that are kept, the best and the one that is written have a memory each.
+        (["buffer.size=1000000", "checkpoint.keep_last=20", SEEN], WALKER, 90 * GB, 40 * GB, 40 * GB / IMAGE_ROW / 23),
+    ],
+    ids=["vectors", "images", "two ranks", "n steps", "files", "checkpoints"],
+)
+def test_a_memory_that_does_not_fit_is_refused_with_the_largest_that_does(
+    overrides: list[str], spec: EnvSpec, memory: int, disk: int, bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = FreeResources(memory=memory, disk=disk, threads=30_000, cores=2)
+    monkeypatch.setattr(resource_check.FreeResources, "at", staticmethod(lambda folder: here))
+    given = ["exp=sac", LONG, *overrides]
+    with pytest.raises(
+        UserError, match=r"^buffer.size=\w+: this run would need .*the largest buffer.size that fits"
+    ) as told:
+        check_resources(compose(given)[0], spec, Path("nowhere"))
+    found = int(str(told.value).rpartition(" ")[2])
+    assert 0.85 * bound < found < bound
+
+    def sized(size: int) -> RunConfig:
+        return compose([f"buffer.size={size}" if "buffer.size" in key else key for key in given])[0]
+
+    check_resources(sized(found), spec, Path("nowhere"))
+    with pytest.raises(UserError, match=r"^buffer.size="):
+        check_resources(sized(found * 6 // 5), spec, Path("nowhere"))
+
+
+def test_no_memory_is_named_that_an_algorithm_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = compose(["exp=sac", LONG, SEEN])[0]
+    whole = sum(summed(dataclasses.replace(given, buffer=BufferConfig(size=200)), WALKER).memory.values())
+    monkeypatch.setattr(
+        resource_check.FreeResources, "at", staticmethod(lambda folder: dataclasses.replace(PLENTY, memory=whole))
+    )
+    with pytest.raises(UserError, match=r"^this run would need .*; free some, or make several of its numbers smaller$"):
+        check_resources(given, WALKER, Path("nowhere"))  # 200 rows would fit, and a batch has 256
+
+
+def test_a_dataset_may_fill_the_whole_memory_of_a_short_run() -> None:
+    given = compose(["exp=sac", "algo.total_steps=1000"])[0]
+    short, filled = (
+        summed(dataclasses.replace(given, buffer=BufferConfig(size=500_000, load_from=source)), CHEETAH)
+        for source in (None, "minari:x-v0")
+    )
+    assert short.memory["replay memory"] < 2_000 * VECTOR_ROW
+    assert 500_000 * VECTOR_ROW <= filled.memory["replay memory"] < 560_000 * VECTOR_ROW  # and a chunk
+
+
+def test_a_disk_too_small_for_the_checkpoints_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        resource_check.FreeResources, "at", staticmethod(lambda folder: dataclasses.replace(PLENTY, disk=10**7))
+    )
+    given = config("checkpoint.keep_last=null", "checkpoint.every=64")
+    with pytest.raises(UserError, match=r"checkpoint.keep_last=null: .* of disk .*keep_last that fits is \d\d$"):
+        check_resources(given, SPEC, Path("nowhere"), begun=True)
+
+
+def test_what_a_run_has_already_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        resource_check.FreeResources, "at", staticmethod(lambda folder: FreeResources(10**7, 10**5, 3000, 1))
+    )
+    with pytest.raises(UserError, match="of disk"):
+        check_resources(config(), SPEC, tmp_path, begun=True)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "kept").write_bytes(bytes(10**6))
+    check_resources(config(), SPEC, tmp_path, begun=True)
+
+
+@pytest.mark.usefixtures("machine")
+def test_an_algorithm_that_cannot_be_built_without_numbers_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(context: Context) -> Any:
+        assert torch.ones(1, device="cpu").item() == 1
+
+    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
+    assert count(config(), SPEC) is None
+    check_resources(config("algo.dense_units=1000000000"), SPEC, Path("nowhere"), begun=True)
+
+
+@pytest.mark.parametrize("many", range(10, 16))
+def test_a_count_that_is_given_up_leaves_torch_as_it_was(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it is: torch's own switches are calls of torch, too."""
+
+    def build(context: Context) -> Any:
+        while True:
+            with torch.no_grad():
+                torch.ones(1)
+
+    monkeypatch.setattr(counting, "MANY", many)
+    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
+    counted = count(config(), SPEC)
+    assert counted is not None and not counted.countable
+    learns = torch.is_grad_enabled()
+    torch.set_grad_enabled(True)  # for the tests after this one
+    assert learns
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (36_620, "37 kB"), (2 * 10**13, "20 TB")]
+)
+def test_sizes_are_said_as_people_say_them(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+def test_what_the_agent_said_is_in_the_sum_where_a_memory_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(context: Context) -> Any:
+        said = {"latent": ArraySpec((32,), "float32"), "logprob": ArraySpec((), "float32")}
+        replay = Replay(context, Transitions(), size=1_000, batch_size=4, extras=said, carry=(torch.zeros(1, 8),))
+        return Remembering(context), replay, TrainingSchedule(context.config.algo.total_steps, 1)
+
+    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
+    counted = count(config("env.num_envs=2", "algo.total_steps=100000"), IMAGES)
+    assert counted is not None and counted.row == row_bytes(IMAGES) + (32 + 1 + 8) * 4
+
+
+@pytest.mark.parametrize("slot", [52, 92, 12_288, 100_000])
+@pytest.mark.parametrize("size", [1, 50, 10_000, 100_000, 1_000_000, 10_000_000])
+def test_chunks_are_bounded_in_bytes(size: int, slot: int) -> None:
+    chunk = chunk_rows(size, slot) * slot
+    assert chunk <= max(slot, 32 << 20) and chunk <= max(slot, size * slot // 8)
+    assert size * slot < 64 << 20 or chunk > (8 << 20) - slot
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_will_be_learned_is_told_in_both_units(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    given = compose(["exp=dreamer_v3_cartpole", "env.num_envs=2", "algo.total_steps=1001"])[0]
+    check_resources(given, SPEC, Path("nowhere"), begun=True)
+    # 1,000 policy steps; what is random before the last random row owes nothing: 0.25 · (1,000 - 498)
+    assert (
+        "plans 125 gradient steps of 256 rows: replay ratio 0.25 (gradient steps a policy step), train ratio 64 (rows)"
+        in caplog.text
+    )
+    caplog.clear()
+    check_resources(config(), SPEC, Path("nowhere"), begun=True)
+    assert "needs about" in caplog.text and "plans" not in caplog.text  # a rollout is learned from as it comes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (120, "2.0 min"), (7_300, "2.0 h"), (3 * 86_400, "3.0 days")]
+)
+def test_times_are_said_as_people_say_them(seconds: float, text: str) -> None:
+    assert needs.spell_duration(seconds) == text
