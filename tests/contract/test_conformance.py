@@ -164,7 +164,7 @@ def divided_by_its_own(self: a2c.Learner, *inputs: Any) -> Any:
 
 
 OPTIMIZER, UPDATE, LOSS = Optimizer.__init__, RunningMoments.update, a2c.Learner.loss
-PARTS, LEARN = a2c.Learner.parts, a2c.Learner.update
+PARTS, LEARN = a2c.Learner.components, a2c.Learner.update
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ PARTS, LEARN = a2c.Learner.parts, a2c.Learner.update
         (conformance.same_seed_gives_the_same_bits, Noise, "exponential", unseeded),
         (conformance.interrupted_equals_uninterrupted, RewardScaler, "load_state_dict", forgetful),
         (conformance.state_survives_a_checkpoint, RewardScaler, "load_state_dict", forgetful),
-        (conformance.parts_are_complete, a2c.Learner, "parts", without_the_optimizer),
+        (conformance.parts_are_complete, a2c.Learner, "components", without_the_optimizer),
         (conformance.parts_are_complete, a2c.Learner, "update", counting_in_a_buffer),
         (conformance.each_loss_reaches_only_its_parameters, Optimizer, "apply", reaching_further),
         (conformance.acting_changes_nothing, Agent, "act", learning_while_acting),
