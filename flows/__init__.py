@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def load_policy(path_or_uri: str | Path) -> LoadedPolicy:
-    """A trained policy, ready for `predict(obs)`, or `step(obs, carry)` where it remembers.
+    """Load a trained policy. Call its `predict(obs)`, or `step(obs, carry)` if the policy is recurrent.
 
     Args:
         path_or_uri: run directory, checkpoint directory, exported policy folder, or `models:/NAME@champion`.
@@ -21,7 +21,7 @@ def load_policy(path_or_uri: str | Path) -> LoadedPolicy:
         The policy.
 
     Raises:
-        UserError: there is no such policy.
+        UserError: If there is no such policy.
     """
     from rlcore.evaluation.policy import load_policy as load
 
@@ -29,17 +29,17 @@ def load_policy(path_or_uri: str | Path) -> LoadedPolicy:
 
 
 def load_world_model(path_or_uri: str | Path) -> LoadedWorldModel:
-    """A trained world model to look into, by `observe`, `imagine` and `decode`.
+    """Load a trained world model, with the methods `observe`, `imagine` and `decode`.
 
     Args:
-        path_or_uri: run directory, checkpoint directory, exported policy folder, or `models:/NAME@champion`, of a
-            policy or of a registered `world_model`.
+        path_or_uri: run directory, checkpoint directory, exported policy folder, or `models:/NAME@champion`. The
+            registered model is a policy or a `world_model`.
 
     Returns:
         The world model.
 
     Raises:
-        UserError: there is no such model, or its algorithm learns none.
+        UserError: If there is no such model, or its algorithm does not learn a world model.
     """
     from rlcore.evaluation.policy import load_world_model as load
 
@@ -47,16 +47,16 @@ def load_world_model(path_or_uri: str | Path) -> LoadedWorldModel:
 
 
 def load_part(path_or_uri: str | Path) -> dict[str, Any]:
-    """The state of a part of a learner that is registered alone, a critic say: name -> tensor.
+    """Load the state of a learner's component that is registered as its own model, for example a critic.
 
     Args:
         path_or_uri: `models:/NAME/VERSION`, or a folder with part.json.
 
     Returns:
-        The state, as the part's `load_state_dict` takes it.
+        The state (name -> tensor) for the component's `load_state_dict`.
 
     Raises:
-        UserError: there is no such part.
+        UserError: If there is no such component.
     """
     from rlcore.evaluation.policy import load_part as load
 
@@ -64,7 +64,7 @@ def load_part(path_or_uri: str | Path) -> dict[str, Any]:
 
 
 def _local(path_or_uri: str | Path) -> str | Path:
-    """The place on this machine of what a path or a models:/ URI names."""
+    """Return a local path for a path or a models:/ URI."""
     if str(path_or_uri).startswith("models:/"):
         from flows.registry.models import resolve_uri  # every command imports flows first
 
@@ -73,41 +73,41 @@ def _local(path_or_uri: str | Path) -> str | Path:
 
 
 def main(function: Callable[[Any], Any] | None = None, *, config_name: str = "config") -> Any:
-    """Decorate a script's function of its config, in place of `hydra.main`: it is called without arguments.
+    """Decorate a script's main function, in place of `hydra.main`. The decorated function takes no arguments.
 
-    The config is that of the script's own command line, with SheepRL's keys: `_target_` names classes, interpolations
-    are kept. A mistake in it ends the script with a sentence and exit code 2.
+    The config is composed from the script's command line. It has SheepRL's keys, `_target_` names classes, and
+    interpolations are kept. If it has a mistake, the script prints one line and exits with code 2.
 
     Args:
-        function: takes the config.
+        function: the script's main function; it takes the config.
         config_name: "config" if the script trains, with the command line of `shepherd train`; "eval_config" if it calls
             `evaluation`, with `checkpoint_path=...`.
 
     Returns:
         The function without arguments; a decorator if only `config_name` is given.
     """
-    from flows.cli.script import main as made  # every command imports flows first
+    from flows.cli.script import main as script_main  # every command imports flows first
 
     def decorate(function: Callable[[Any], Any]) -> Callable[[], Any]:
-        return made(function, config_name)
+        return script_main(function, config_name)
 
     return decorate if function is None else decorate(function)
 
 
 def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Train, from a script of one's own, as SheepRL's function of this name.
+    """Train from a script, like `sheeprl.run`.
 
-    An environment or an algorithm that the script registers is registered in the trainer's process too: the script, or
-    the package that brings it, is named as a plugin of the run.
+    If the script or a package that it imports registers the environment or the algorithm, that module becomes a plugin
+    of the run. The trainer's process then imports it too.
 
     Args:
-        cfg: a whole config, as `main` or `hydra.main` hand it over; None: that of the script's own command line.
+        cfg: a complete config, from `main` or `hydra.main`; None: the config of the script's command line.
 
     Returns:
         The run's summary.
 
     Raises:
-        UserError: mistakes of the config.
+        UserError: If the config has mistakes.
     """
     from flows.cli.script import run as train  # every command imports flows first
 
@@ -115,15 +115,15 @@ def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 
 def evaluation(cfg: Mapping[str, Any], episodes: int = 100) -> None:
-    """Evaluate a checkpoint, from a script of one's own, as SheepRL's function of this name; prints the returns.
+    """Evaluate a checkpoint from a script, like `sheeprl.evaluation`, and print the returns.
 
     Args:
-        cfg: with `checkpoint_path`, a run or a checkpoint made here, and `env.capture_video`; as
-            `main(config_name="eval_config")` hands it over.
-        episodes: episodes played greedily, and as many with sampled actions.
+        cfg: the config from `main(config_name="eval_config")`, with `env.capture_video` and with `checkpoint_path`, a
+            run or a checkpoint of this project.
+        episodes: number of greedy episodes, and of episodes with sampled actions.
 
     Raises:
-        UserError: there is no such checkpoint.
+        UserError: If there is no such checkpoint.
     """
     from flows.cli.script import evaluation as evaluate  # every command imports flows first
 

@@ -17,11 +17,16 @@ from flows.settings import run_root
 
 @task(**options(), name="compare", task_run_name="compare {sides}")
 def _compare(sides: list[str], out: str, threshold: float | None, runs: str) -> dict[str, Any]:
-    made, found, pictures, folder = report(sides, out, runs or run_root(), threshold)
+    comparison, verdict, pictures, folder = report(sides, out, runs or run_root(), threshold)
     place = f"\nPage: `{(folder / 'index.html').absolute()}`\n"
     drawn = {picture.title: picture.png for picture in pictures}
-    artifacts.show_comparison(" against ".join(sides), as_markdown(made, found) + place, drawn)
-    return {"result": found.headline, "ranked": found.ranked, "best": found.best, "report": str(folder.absolute())}
+    artifacts.show_comparison(" against ".join(sides), as_markdown(comparison, verdict) + place, drawn)
+    return {
+        "result": verdict.headline,
+        "ranked": verdict.ranked,
+        "best": verdict.best,
+        "report": str(folder.absolute()),
+    }
 
 
 # Prefect's form shows these defaults as empty fields; they are never modified.

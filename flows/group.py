@@ -29,9 +29,9 @@ def train_group(overrides: list[str], workers: int | None = None) -> Any:
         Name of the group, the folders of its runs, and the result in a sentence.
     """
     group = group_of(overrides, workers)
-    with stay_terminable(), local_executor(group.workers, group.accelerator, log_of(group)) as hands:
-        for run in run_jobs(group, hands):
-            hands.start(run)
+    with stay_terminable(), local_executor(group.workers, group.accelerator, log_of(group)) as executor:
+        for run in run_jobs(group, executor):
+            executor.start(run)
     runs = [str(training.run_dir) for training in group.trainings]
     return {"group": group.name, "runs": runs, "result": f"group {group.name}: {len(runs)} runs done"}
 
@@ -42,6 +42,6 @@ def log_of(group: RunGroup) -> Any:
 
 
 def run_group(overrides: list[str], workers: int | None = None) -> dict[str, Any]:
-    """Run the flow of a group, as `shepherd train` does."""
+    """Run the flow of a group, like `shepherd train`, and return its result."""
     with terminable_flow(), prefect_api():
         return train_group(overrides, workers)

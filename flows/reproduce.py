@@ -1,6 +1,6 @@
-"""The flow that makes a run again and compares the bits, segment by segment: `reproduce`.
+"""Prefect flow `reproduce`: train a run a second time and compare the bits of every checkpoint.
 
-A Prefect deployment names `reproduce`; the command line, a notebook and a test call `reproduction`.
+A Prefect deployment refers to `reproduce`; the command line, notebooks and tests call `reproduction`.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from rlcore.store.directory import RunDirectory
 @flow(name="reproduce", version=VERSION, persist_result=False)
 @shorten_failures
 def reproduce(source: str, run_dir: str = "") -> Any:
-    """Make a run again from its recorded lineage and compare the bits at every checkpoint.
+    """Train a run again from its stored lineage and compare the bits at every checkpoint.
 
     Args:
         source: the folder of a run, or models:/NAME@champion or models:/NAME/3.
-        run_dir: the folder of the second run; usually empty: beside the first, as NAME_again.
+        run_dir: the folder of the second run; usually empty: the default is NAME_again in the folder of the first run.
 
     Returns:
-        run_dir, identical, tensors, and the result in a sentence. The flow fails at the first checkpoint that differs.
+        run_dir, identical, tensors, and a one-line result. The flow fails at the first checkpoint that differs.
     """
     with name_failed_run(f"reproduce {source}"):
         again = restore(source, run_dir)
     with managed_run(again.read_config()["algo"]["name"], [], str(again.path), registers=False) as run:
-        make_env(run)  # what follows reads its card
+        make_env(run)  # writes the environment card, which describe_difference reads
         describe_difference(run)
         collect(run)
         while at := advance(run):
             if "checkpoint" in at.due:
                 checkpoint(run, at.policy_steps)
-                verify(run, at.policy_steps)  # ends the flow where the bits differ
+                verify(run, at.policy_steps)  # fails the flow if the bits differ
             if "evaluate" in at.due:
                 evaluate(run, at.policy_steps)
             if has_reached_original(run, at):
@@ -50,11 +50,11 @@ def reproduce(source: str, run_dir: str = "") -> Any:
 
 
 def reproduction(run: RunDirectory) -> dict[str, Any]:
-    """Run the flow on a run that `flows.runs.original.restore` gave, new or half-done; what the flow returns.
+    """Run the flow on a new or unfinished run from `flows.runs.original.restore`, and return the flow's result.
 
-    A `RunError` where the second run learned something else, `TrainingInterrupted` where a signal ended it.
+    Raises a `RunError` if the second run learned different bits, and `TrainingInterrupted` if a signal ended it.
     """
     with terminable_flow(), release_after(run):
-        expect_trainer(run)  # it gets ready while Prefect does
+        expect_trainer(run)  # the trainer starts while Prefect starts
         with prefect_api():
             return reproduce(source=Original.of(run).source, run_dir=str(run.path))

@@ -1,6 +1,6 @@
-"""Places where the project keeps what outlives a run (databases, artifacts), and the environment its servers read.
+"""Folders, addresses and environment variables of the project's databases, artifacts and servers.
 
-Everything lies under `<home>/.shepherd`, so that no command depends on the folder it was typed in. Prefect and MLflow
+Everything is stored in `<home>/.shepherd`, so a command does not depend on the working directory. Prefect and MLflow
 read their settings when they are imported: call `configure_environment` before that.
 """
 
@@ -17,15 +17,17 @@ from rlcore.system.durable import make_private
 from rlcore.system.secrets import redact
 
 LOOPBACK = "127.0.0.1"
-OTHERS = 0o007  # what a mode lets users do who are neither the owner nor in the group
+OTHERS = 0o007  # permissions of users other than the owner and the group
 DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_")
 DOTENV_NAMES = ("SHEEPRL_SEARCH_PATH", "DIAMBRA_ENVS")
 DATABASE = "SHEPHERD_DATABASE_URL"
-WARM = "SHEPHERD_WARM"  # names, for the children of a driver of many runs, the folder of its servers' sockets
+# The folder with the sockets of the fork server and the shared mirror. A process that drives many runs sets it for its
+# child processes.
+WARM = "SHEPHERD_WARM"
 
 
 def home() -> Path:
-    """The project's folder: SHEPHERD_HOME, else the checkout this file lies in, else the working directory."""
+    """Return the project's folder: SHEPHERD_HOME, else the checkout of this file, else the working directory."""
     chosen = os.environ.get("SHEPHERD_HOME")
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -36,9 +38,10 @@ def home() -> Path:
 
 
 def state_folder() -> Path:
-    """`<home>/.shepherd`: databases, artifacts, caches and locks; made on first use and kept out of git.
+    """Return `<home>/.shepherd`, the folder of databases, artifacts, caches and locks. Create it on first use.
 
-    Only its owner can enter, and its group if the home has the setgid bit. Earlier versions let everybody in.
+    Git ignores it. Only its owner can enter it, and its group if the home has the setgid bit. Earlier versions created
+    it with access for everyone; this is corrected.
     """
     folder = home() / ".shepherd"
     try:
@@ -46,72 +49,72 @@ def state_folder() -> Path:
             make_private(folder)
             (folder / ".gitignore").write_text("*\n")
         elif (mode := folder.stat().st_mode) & OTHERS:
-            with suppress(PermissionError):  # it belongs to somebody else, who decides
+            with suppress(PermissionError):  # another user owns the folder
                 folder.chmod(stat.S_IMODE(mode) & ~OTHERS)
     except OSError as error:
         raise UserError(
-            f"SHEPHERD_HOME={home()}: {folder} cannot be made ({error.strerror}); name a folder that can be written"
+            f"SHEPHERD_HOME={home()}: {folder} cannot be created ({error.strerror}); choose a writable folder"
         ) from None
     return folder
 
 
 def warm_folder() -> Path | None:
-    """Folder with the sockets of the processes that serve all runs of a driver (flows.runs.warm); None without one."""
+    """Return the folder with the sockets of the shared fork server and mirror (flows.runs.warm); None without them."""
     folder = os.environ.get(WARM)
     return Path(folder) if folder else None
 
 
 def tracking_uri() -> str:
-    """Address at which MLflow keeps runs and models: MLFLOW_TRACKING_URI, else the project's own SQLite file."""
+    """Return the address of MLflow's runs and models: MLFLOW_TRACKING_URI, else the project's own SQLite file."""
     return os.environ.get("MLFLOW_TRACKING_URI") or own_store()
 
 
 def own_store() -> str:
-    """The address of the project's own SQLite file for MLflow."""
+    """Return the address of the project's own SQLite file for MLflow."""
     return f"sqlite:///{state_folder() / 'mlflow.db'}"
 
 
 def server_host() -> str:
-    """The address under which `make up`'s servers listen and are found: SHEPHERD_HOST, else this machine alone's."""
+    """Return the host on which the servers of `make up` listen: SHEPHERD_HOST, else the loopback address."""
     return os.environ.get("SHEPHERD_HOST") or LOOPBACK
 
 
 def allowed_hosts() -> list[str]:
-    """Further host names under which servers of ours answer, as that of a proxy: SHEPHERD_ALLOWED_HOSTS, by commas."""
+    """Return the additional host names that the servers accept (a proxy's): SHEPHERD_ALLOWED_HOSTS, comma-separated."""
     return [name.strip().lower() for name in os.environ.get("SHEPHERD_ALLOWED_HOSTS", "").split(",") if name.strip()]
 
 
 def database_url(of: str, driver: str) -> str | None:
-    """The address of a database on the PostgreSQL server that SHEPHERD_DATABASE_URL names; None where it names none.
+    """Return the address of a database on the PostgreSQL server of SHEPHERD_DATABASE_URL; None if that is not set.
 
     Args:
-        of: whose: "prefect", "mlflow" or "optuna". Of .../NAME it is NAME_<of>; of an address without a name,
-            shepherd_<of>.
+        of: the service that uses the database: "prefect", "mlflow" or "optuna". The database is NAME_<of> for the
+            address .../NAME, and shepherd_<of> for an address without a name.
         driver: "psycopg2", "asyncpg", or "" for an address that PostgreSQL's own clients read.
 
     Returns:
-        The address with its password, for SQLAlchemy where a driver is given.
+        The address with its password; in SQLAlchemy's form if a driver is given.
 
     Raises:
-        UserError: SHEPHERD_DATABASE_URL is the address of something else.
+        UserError: If SHEPHERD_DATABASE_URL is not the address of a PostgreSQL server.
     """
     parts = split_address(os.environ.get(DATABASE, ""), DATABASE)
     if not parts.geturl():
         return None
     if parts.scheme.partition("+")[0] not in ("postgres", "postgresql") or not parts.hostname:
         raise UserError(
-            f"{DATABASE}={redact(parts.geturl())}: not the address of a PostgreSQL server; write it as "
+            f"{DATABASE}={redact(parts.geturl())}: not the address of a PostgreSQL server; the form is "
             "postgresql://USER:PASSWORD@HOST:PORT/NAME"
         )
     name, query = parts.path.strip("/") or "shepherd", parts.query
-    if driver == "asyncpg":  # which has another name for it
+    if driver == "asyncpg":  # asyncpg calls the parameter `ssl`
         query = query.replace("sslmode=", "ssl=")
     scheme = f"postgresql+{driver}" if driver else "postgresql"
     return urlunsplit(parts._replace(scheme=scheme, path=f"/{name}_{of}", query=query))
 
 
 def split_address(address: str, key: str) -> SplitResult:
-    """Split an address into its parts. Raises a UserError that names `key` if it is malformed."""
+    """Split an address into its parts. Raise a `UserError` about `key` if the address is malformed."""
     try:
         return urlsplit(address)
     except ValueError as error:
@@ -119,27 +122,27 @@ def split_address(address: str, key: str) -> SplitResult:
 
 
 def artifact_root() -> str:
-    """The address under which the project's own MLflow store, or the server of `make up`, keeps files.
+    """Return the address of the files of the project's own MLflow store and of the server of `make up`.
 
-    SHEPHERD_ARTIFACTS, a folder or an address as s3://bucket/folder; else a folder here.
+    It is SHEPHERD_ARTIFACTS (a folder or an address such as s3://bucket/folder), else a folder in `state_folder()`.
     """
     chosen = os.environ.get("SHEPHERD_ARTIFACTS") or str(state_folder() / "mlartifacts")
     return chosen if "://" in chosen else _from_home(chosen).as_uri()
 
 
 def run_root() -> str:
-    """The folder of all runs where `log_root` says nothing: SHEPHERD_RUN_ROOT, else `runs` in the working directory.
+    """Return the default of `log_root`, the folder of all runs: SHEPHERD_RUN_ROOT, else `runs`.
 
-    It is absolute when workers share it: each has a working directory of its own.
+    SHEPHERD_RUN_ROOT is made absolute, because workers share it and each has its own working directory.
     """
     chosen = os.environ.get("SHEPHERD_RUN_ROOT")
     return str(_from_home(chosen)) if chosen else "runs"
 
 
 def sweeps_folder() -> Path:
-    """Folder of sweeps' plans and studies: beside the runs where SHEPHERD_RUN_ROOT shares those, else the state folder.
+    """Return the folder of the plans and studies of sweeps: in SHEPHERD_RUN_ROOT if that is set, else the state folder.
 
-    A sweep's flow that is retried on another worker finds its sweep there.
+    SHEPHERD_RUN_ROOT is shared, so a sweep's flow that is retried on another worker finds its sweep there.
     """
     shared = os.environ.get("SHEPHERD_RUN_ROOT")
     return _from_home(shared) / ".sweeps" if shared else state_folder() / "sweeps"
@@ -150,16 +153,19 @@ def _from_home(path: str) -> Path:
 
 
 def database_lock() -> Path:
-    """Held, shared, by whoever opens the databases here without a server, and by `make up` while it starts servers."""
+    """Return the lock file of the local databases.
+
+    A process that opens them without a server holds a shared lock, and so does `make up` while it starts servers.
+    """
     return state_folder() / "databases.lock"
 
 
 def configure_environment() -> None:
-    """Set what Prefect and MLflow read at import, each only where the user has not set it; reads `.env` first.
+    """Set the environment variables that Prefect and MLflow read at import, unless they are set already.
 
-    Without a server, Prefect's own recorder writes one task run at a time and drops the rest of its queue when the
-    process ends; in batches it keeps up, and no history is lost. Its interval must be a whole second: Prefect 3.8 cuts
-    off the fraction, and at 0 the recorder spins on a whole core.
+    `.env` is read first. Without a server, Prefect's recorder writes one task run at a time and drops the rest of its
+    queue when the process ends. With batches it is fast enough and no history is lost. Its interval must be a whole
+    second: Prefect 3.8 truncates the fraction, and at 0 the recorder uses a whole core.
     """
     read_dotenv()
     _make_paths_absolute()
@@ -171,7 +177,7 @@ def configure_environment() -> None:
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_LOGGING_LEVEL": "WARNING",
-        # Prefect's own temporary server has no password; flows.workers.local_api has another.
+        # Prefect's own temporary server has no password; flows.workers.local_api starts one with a password.
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
         "MLFLOW_TRACKING_URI": tracking_uri(),
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -179,22 +185,22 @@ def configure_environment() -> None:
         "MLFLOW_LOGGING_LEVEL": "WARNING",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "DO_NOT_TRACK": "1",
-        "MPLCONFIGDIR": str(folder / "matplotlib"),  # its list of fonts
-        # A stray GIT_PYTHON import error would otherwise be printed on machines without git.
+        "MPLCONFIGDIR": str(folder / "matplotlib"),  # matplotlib's font cache
+        # Otherwise GitPython prints an import error on machines without git.
         "GIT_PYTHON_REFRESH": "quiet",
     }
     if tracking_uri().startswith("sqlite:"):
-        # MLflow makes `./mlruns` in the working directory when a local store names no folder for its files.
+        # Without this, MLflow creates `./mlruns` in the working directory for the files of a local store.
         settings["_MLFLOW_SERVER_ARTIFACT_ROOT"] = files = artifact_root()
         if files.startswith("file:"):
-            with suppress(OSError):  # MLflow says what is wrong with it, to commands that store a file
+            with suppress(OSError):  # MLflow reports the error if a command stores a file
                 make_private(Path(unquote(urlsplit(files).path)))
     for name, value in settings.items():
         os.environ.setdefault(name, value)
 
 
 def read_dotenv() -> None:
-    """Set what `.env`, in the working directory or the home, says of us and the user has not set."""
+    """Set the project's variables from `.env` in the working directory or the home, unless they are set already."""
     from dotenv import dotenv_values
 
     for folder in dict.fromkeys((Path.cwd(), home())):
@@ -204,7 +210,7 @@ def read_dotenv() -> None:
 
 
 def _make_paths_absolute() -> None:
-    """Make relative paths in the environment absolute: an environment may change the working directory later."""
+    """Make the paths in environment variables absolute, because an RL environment may change the working directory."""
     for name in ("SHEPHERD_HOME", "SHEPHERD_CACHE", "MINARI_DATASETS_PATH"):
         if path := os.environ.get(name):
             os.environ[name] = str(Path(path).expanduser().absolute())
@@ -214,7 +220,7 @@ def _make_paths_absolute() -> None:
 
 
 def _set_credentials_apart() -> None:
-    """Take user and password out of server addresses: MLflow and Prefect quote an address in errors and logs."""
+    """Move user and password from server addresses to variables: MLflow and Prefect log and show addresses."""
     for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         parts = split_address(os.environ.get(name, ""), name)
         if not parts.scheme.startswith("http") or parts.username is None or parts.password is None:

@@ -1,7 +1,7 @@
-"""The stages as Prefect tasks: names, versions, retries, cache keys. What a run has already is not done again.
+"""The stages as Prefect tasks: names, versions, retries, cache keys. Completed stages are skipped.
 
-A task is handed the run directory as text and gives small JSON, never a tensor. The trainer process stays alive between
-tasks, in this process; a retried task finds it dead and starts it again from the last checkpoint.
+A task takes the path of the run directory and returns small JSON values, never a tensor. The trainer process lives
+across tasks and is driven by this process. If it has died, a retried task restarts it from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ VERSION = f"{rlcore.__version__}+{commit()[:10]}"
 
 
 class Stage:
-    """A stage as a Prefect task; its function is imported when it is first called.
+    """Stage as a Prefect task; its function is imported at the first call.
 
-    Called without a flow run around it, as by a sweep's worker, it is the function itself, tried again as the task is.
+    Outside a flow run, for example in a sweep's worker, the function is called without Prefect, with the same retries.
 
     Args:
-        name: of the stage.
-        function: `module.function` below flows.stages, of the run directory and what else the stage is called with.
-        done: of the same arguments: the run has it already, and nothing is to be done.
-        finish: of the run directory and what the function gave, also where that was cached; gives the result.
-        torch: the function needs torch, and is called in the run's trainer.
-        **options: Prefect's, where a stage differs from the others.
+        name: name of the stage.
+        function: `module.function` in flows.stages; takes the run directory and the other arguments of the call.
+        done: returns True, for the same arguments, if the run has completed the stage; the stage is then skipped.
+        finish: computes the stage's result from the run directory and the function's (possibly cached) result.
+        torch: True if the function needs torch; it is then called in the run's trainer.
+        **options: options of Prefect's `task` that differ from those of the other stages.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Stage:
         function: str,
         *,
         done: Callable[..., bool] = lambda run, *arguments, **more: False,
-        finish: Callable[[RunDirectory, Any], Any] = lambda run, made: made,
+        finish: Callable[[RunDirectory, Any], Any] = lambda run, result: result,
         torch: bool = False,
         **options: Any,
     ) -> None:
@@ -67,7 +67,7 @@ class Stage:
         self._done, self._finish, self._options = done, finish, options
 
     def __call__(self, run: RunDirectory, *arguments: Any, **more: Any) -> Any:
-        """Do the stage and give what it gives; None where the run has it already."""
+        """Run the stage and return its result; None if the run has completed it already."""
         if self._done(run, *arguments, **more):
             return None
         do = self._task if FlowRunContext.get() else functools.partial(try_again, self._function)
@@ -88,7 +88,7 @@ class Stage:
         return task(**options() | named | self._options)(stage)
 
     def _call_run(self, parameters: dict[str, Any]) -> str:
-        """A task run is called by stage, algorithm, environment, and where training stands."""
+        """Return the name of a task run: stage, algorithm, environment and current policy step."""
         run = RunDirectory(parameters["run"])
         config = run.read_config()
         steps = {"train": " from {}", "checkpoint": " at {}", "evaluate": " at {}"}.get(self.name, "")
@@ -97,23 +97,23 @@ class Stage:
 
 
 def options() -> dict[str, Any]:
-    """Prefect's options of every task.
+    """Return the Prefect options of every task.
 
-    No tags: for each of them Prefect asks its API for a place before a task may run, and a server that is away would
-    stop training. The names say which stage it is.
+    Tasks have no tags: Prefect asks its API for a concurrency slot per tag before a task starts, so training would stop
+    if the server were away.
     """
     return {
         "version": VERSION,
         "retries": len(RETRIES),
         "retry_delay_seconds": [*RETRIES],
         "retry_condition_fn": worth_retrying,
-        "cache_policy": NO_CACHE,  # what a stage leaves behind lies in the run directory, not in its result
+        "cache_policy": NO_CACHE,  # a stage's output is in the run directory, not in its result
         "persist_result": False,
     }
 
 
 def try_again(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function, again after a failure that may pass; gives what it gives."""
+    """Call a function, retry it after temporary failures, and return its result."""
     for pause in RETRIES:
         try:
             return function(*arguments)
@@ -125,50 +125,50 @@ def try_again(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Tell whether a failure may pass by itself: a killed process does, a mistake in the config or a NaN never.
+    """Return True if a failure may be temporary, such as a killed process.
 
-    Nor does an environment that would do the same again, memory that is short, or a full disk, for which the trainer
-    has waited by then.
+    Not temporary are: a mistake in the config, a NaN, an environment's deterministic failure, a lack of memory, and a
+    full disk (the trainer has already waited for space).
     """
     return may_recover(state.result(raise_on_failure=False))
 
 
 def may_recover(failure: Any) -> bool:
-    """Decide whether a failure may pass by itself, and tell of one that is tried again."""
+    """Return True if a failure may be temporary; it is then reported, because it will be retried."""
     known = machine_fault(failure) or failure if isinstance(failure, Exception) else failure
     lasting = isinstance(known, (UserError, EnvironmentFault, DiskFault, OutOfMemory, DeterministicFailure))
     worth = isinstance(failure, EnvironmentLost) or not lasting
     if worth:
-        emit("stage", {"doing": f"{failure}; trying again", "failure": True})
+        emit("stage", {"doing": f"{failure}; retrying", "failure": True})
     return worth
 
 
 def key_of_card(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
-    """By which make-env is cached: a hash of everything that the card depends on; None = measure each time."""
+    """Return the cache key of make-env, a hash of everything that the card depends on; None: measure each time."""
     return card_key(config_of(RunDirectory(parameters["run"])).env)
 
 
 def log_result(run: RunDirectory, results: dict[str, Any]) -> dict[str, Any]:
-    """Result of a flow run, of a summary: where the run lies, how it ended, and its result in a sentence."""
-    told = {key: results[key] for key in ("status", "policy_steps", "model")}
+    """Return the result of a flow run from a run's summary: folder, status, policy steps, model, one-line result."""
+    facts = {key: results[key] for key in ("status", "policy_steps", "model")}
     return {
         "run_dir": str(run.path),
         "result": result_line(results, history(run.events).evaluations),
-        **told,
+        **facts,
     }
 
 
-def stop_if_different(run: RunDirectory, made: dict[str, Any] | None) -> None:
-    """Tell what came of a comparison; `ReproductionMismatch`, which ends the flow, where the two differ."""
-    if made is not None:
-        emit("stage", {"doing": made["sentence"]})
-        if not made["same"]:
+def stop_if_different(run: RunDirectory, comparison: dict[str, Any] | None) -> None:
+    """Report the comparison of a checkpoint. Raise `ReproductionMismatch`, which ends the flow, if the two differ."""
+    if comparison is not None:
+        emit("stage", {"doing": comparison["sentence"]})
+        if not comparison["same"]:
             from flows.runs.original import ReproductionMismatch  # torch
 
-            raise ReproductionMismatch(made["sentence"])
+            raise ReproductionMismatch(comparison["sentence"])
 
 
-# One that nothing has changed is not measured twice, also not for another run or seed.
+# An unchanged environment is measured once; other runs and seeds use the cached card.
 make_env = Stage(
     "make-env",
     "make_env.measure_once",

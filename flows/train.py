@@ -1,6 +1,6 @@
-"""The training flows, one for each algorithm: the only place that tells the order of the stages.
+"""Prefect flows of training, one for each algorithm. Only this file defines the order of the stages.
 
-A Prefect deployment names `train_<algo>`; the command line, a notebook and a test call `train` or `run_flow`.
+A Prefect deployment refers to `train_<algo>`; the command line, notebooks and tests call `train` or `run_flow`.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from rlcore.store.directory import RunDirectory
 
 @functools.cache
 def training_flow(algo: str) -> Flow[..., Any]:
-    """The flow `train-<algo>`, from a config to a registered model."""
+    """Return the flow `train-<algo>`, which trains a config and registers the model."""
 
-    # Defaults that Prefect's form shows as an empty list and an empty field; nothing changes them.
+    # Prefect's form shows these defaults as empty fields; they are never modified.
     @flow(name=f"train-{algo}", version=VERSION, persist_result=False)
     @shorten_failures
     def train(overrides: list[str] = [], run_dir: str = "", accelerator: str = "") -> Any:  # noqa: B006
-        """From a config to a registered model.
+        """Train an agent and register the model.
 
         Args:
-            overrides: what one would type after `shepherd train`, one entry each: `env.id=Acrobot-v1`, `seed=3`,
-                `algo.total_steps=200000`. Without `exp=` the preset is the algorithm's own.
-            run_dir: the folder of a run that is there already and is to be continued, with overrides as for
-                `shepherd resume`; usually empty.
-            accelerator: `fabric.accelerator` where the overrides do not set it; the pool's own, usually left as it is.
+            overrides: arguments of `shepherd train`, one entry each: `env.id=Acrobot-v1`, `seed=3`,
+                `algo.total_steps=200000`. Without `exp=`, the algorithm's own preset is used.
+            run_dir: the folder of an existing run to resume, with overrides as for `shepherd resume`; usually empty.
+            accelerator: value of `fabric.accelerator` if the overrides do not set it. The deployment sets it to the
+                accelerator of its work pool; usually it does not need to be changed.
 
         Returns:
-            run_dir, status, policy_steps, model, and the result in a sentence.
+            run_dir, status, policy_steps, model, and a one-line result.
         """
-        with managed_run(algo, overrides, run_dir, accelerator) as run:  # config, lock, signals, trainer, mirror
+        with managed_run(algo, overrides, run_dir, accelerator) as run:  # config, lock, signals, trainer, MLflow mirror
             make_env(run)
             collect(run)
-            while at := advance(run):  # to the next boundary; None: training is done, or pruned
+            while at := advance(run):  # to the next boundary; None if training has finished or was pruned
                 if "checkpoint" in at.due:
                     checkpoint(run, at.policy_steps)
                 if "evaluate" in at.due:
                     evaluate(run, at.policy_steps)
-            if is_trained(run):  # and not a sweep's trial that was not worth going on
+            if is_trained(run):  # False for a pruned trial of a sweep
                 evaluate(run, final=True)
                 register_model(run)
             return summary(run)
@@ -60,31 +60,31 @@ def training_flow(algo: str) -> Flow[..., Any]:
 
 
 def __getattr__(name: str) -> Flow[..., Any]:
-    """`train_<algo>`, which a deployment's entrypoint names; of a plugin's algorithms too."""
+    """Return the flow `train_<algo>` for the entrypoint of a deployment; algorithms of plugins included."""
     return find_flow(name, "train", training_flow)
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:
-    """Train as `shepherd train` does: a new run from overrides, to a registered model; returns its summary."""
-    from flows.runs.script_plugins import compose_in_script  # gymnasium, which commands import later or never
+    """Create a run from overrides, train it, register its model and return its summary, like `shepherd train`."""
+    from flows.runs.script_plugins import compose_in_script  # imports gymnasium, which commands import late or never
 
     return run_flow(new_run(overrides, composed=compose_in_script(lambda: compose(overrides))))
 
 
 def run_flow(run: RunDirectory) -> dict[str, Any]:
-    """Run the training flow on a run directory, new or half-done: what is done already is not done again.
+    """Run the training flow on a new or unfinished run. Completed stages are skipped.
 
     Args:
-        run: with config.yaml.
+        run: a run directory with config.yaml.
 
     Returns:
         The run's summary.
 
     Raises:
-        TrainingInterrupted: a signal ended it; the state is durable.
+        TrainingInterrupted: If a signal ended it; the state is durable.
     """
     with terminable_flow(), release_after(run):
-        expect_trainer(run)  # it gets ready while Prefect does
+        expect_trainer(run)  # the trainer starts while Prefect starts
         with prefect_api():
             training_flow(run.read_config()["algo"]["name"])(run_dir=str(run.path.absolute()))
     return run.read_summary()

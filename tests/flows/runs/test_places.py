@@ -97,7 +97,7 @@ def test_prepare_refuses_a_memmap_folder_that_cannot_be_written(
 def test_state_folder_names_a_home_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a_file").touch()
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "a_file"))
-    with pytest.raises(UserError, match=r"^SHEPHERD_HOME=.*/a_file: .* cannot be made \(File exists\); name a "):
+    with pytest.raises(UserError, match=r"^SHEPHERD_HOME=.*/a_file: .* cannot be created \(File exists\); choose a "):
         state_folder()
 
 
