@@ -1,1 +1,1 @@
-"""Training: the loop, the session of a run, and the process that owns it."""
+"""Training: the training loop, the session of a run, and the trainer process."""

@@ -1,4 +1,4 @@
-"""Arithmetic of a run, found out by a rehearsal in which every gradient step after the first is only counted."""
+"""Count of the operations of a run, from a dry run that executes only the first gradient step and counts the others."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rlcore.train.warmup import NullRanks, RandomEnvs
 from rlcore.types import Context, SingleProcess
 
 log = logging.getLogger(__name__)
-ITERATIONS = 20_000  # until something is learned, at most
-SAMPLE = 8  # rows of each environment by which the rest of the run is told, at least,
-LONGEST = 4_096  # and at most: something is to be learned within
+ITERATIONS = 20_000  # maximum number of iterations before the first gradient step
+SAMPLE = 8  # minimum number of rows per environment from which the rest of the run is extrapolated
+LONGEST = 4_096  # maximum number of these rows, if none of them leads to a gradient step
 
 
 def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
-    """Count what a run of this config in such environments is to compute; None where nobody can tell.
+    """Count the operations of a run, or return None if they cannot be counted.
 
-    Of the config alone: neither a clock nor what the machine has kept decides.
+    The result depends only on the config and the spec, not on a clock or a cache.
     """
     ranks = NullRanks(SingleProcess())
     ranks.size = config.fabric.ranks
@@ -43,8 +43,8 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
             while rows < SAMPLE or (planned is None and loop.learner.updates == first and rows < LONGEST):
                 _iterate(loop)
                 rows += loop.plan.collect_length
-    except Exception:  # of somebody's algorithm, over observations that no environment gave
-        log.debug("what the run is to compute cannot be counted", exc_info=True)
+    except Exception:  # an algorithm may fail on random observations
+        log.debug("the operations of the run cannot be counted", exc_info=True)
         return None
     updates, operations, flops = loop.learner.updates, *counter.totals()
     if not updates:

@@ -1,4 +1,4 @@
-"""Stops of training for a moment between two iterations, and its end: decided by config and scores alone."""
+"""Boundaries between iterations: when to save, evaluate and stop. Only the config and the scores decide."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # whoever drives a trainer reads this file and need not load what it loads
+if TYPE_CHECKING:  # the parent process imports this file and should not load these modules
     from rlcore.config.groups import EarlyStopConfig, RunConfig
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """A moment between two iterations at which something is due.
+    """Point between two iterations at which a checkpoint or an evaluation is due, or training ends.
 
     Attributes:
-        policy_steps: taken so far.
-        due: of "checkpoint" and "evaluate", in that order; an evaluation is always of a checkpoint.
-        done: training is over.
-        reason: why, when done: "finished", "dry_run", "target_return" or "plateau".
+        policy_steps: number of policy steps taken so far.
+        due: subset of ("checkpoint", "evaluate"), in this order; an evaluation always follows a checkpoint.
+        done: True if training is over.
+        reason: reason for the end: "finished", "dry_run", "target_return" or "plateau"; None if training continues.
     """
 
     policy_steps: int
@@ -29,29 +29,28 @@ class Boundary:
 
 
 def next_stop(config: RunConfig, policy_steps: int) -> int:
-    """Policy steps after which the next boundary comes: the next multiple of the two distances, or the end."""
+    """Return the policy steps of the next boundary: the next checkpoint, the next evaluation, or the end of the run."""
     distances = config.checkpoint_every, config.evaluation_every
     return min(*((policy_steps // every + 1) * every for every in distances), budget(config))
 
 
 def budget(config: RunConfig) -> int:
-    """Policy steps of a whole run: whole iterations, at least one."""
+    """Return the number of policy steps of a whole run: whole iterations, at least one."""
     return config.algo.budget(config.width)
 
 
 def boundary_at(config: RunConfig, before: int, policy_steps: int, reason: str | None) -> Boundary:
-    """The boundary at `policy_steps`.
+    """Return the boundary at `policy_steps`.
 
     Args:
-        config: says how often what is due.
-        before: policy steps at the boundary before; what lay between is due now.
-        policy_steps: now; checkpoints and evaluations are called by them. At the end of the budget all of
-            `algo.total_steps` has been passed: what would have come in the rest, which makes no whole iteration, comes
-            here.
-        reason: why training is over, or None.
+        config: provides the intervals of checkpoints and evaluations.
+        before: policy steps at the previous boundary. Everything scheduled after it is due now.
+        policy_steps: current policy steps, which also name the checkpoint and the evaluation. At the end of the budget,
+            everything scheduled up to `algo.total_steps` is due, even if the last steps do not fill an iteration.
+        reason: reason for the end of training; None if training continues.
 
     Returns:
-        What is due, and whether training is over.
+        The boundary.
     """
     after = max(policy_steps, config.algo.total_steps) if reason == "finished" else policy_steps
 
@@ -68,9 +67,9 @@ def boundary_at(config: RunConfig, before: int, policy_steps: int, reason: str |
 
 
 def is_scheduled(config: RunConfig, policy_steps: int) -> bool:
-    """Return whether `checkpoint.every`, or the end of the budget, asks for a checkpoint here.
+    """Return True if `checkpoint.every` or the end of the budget requires a checkpoint at `policy_steps`.
 
-    An evaluation or an interruption makes others.
+    Evaluations and interruptions write further checkpoints.
     """
     every, rows = config.checkpoint_every, config.algo.collect_length * config.width
     return policy_steps >= budget(config) or policy_steps // every > (policy_steps - rows) // every
@@ -79,14 +78,14 @@ def is_scheduled(config: RunConfig, policy_steps: int) -> bool:
 def stop_reason(
     config: RunConfig, iterations: int, updates: int, policy_steps: int, scores: Mapping[int, float]
 ) -> str | None:
-    """Reason why training is over, or None where it is not.
+    """Return the reason for the end of training, or None if training continues.
 
     Args:
-        config: total_steps, dry_run and early_stop.
-        iterations: done so far.
-        updates: gradient steps taken so far; the first is the end of a dry run.
-        policy_steps: taken so far.
-        scores: mean returns of the evaluations by policy steps; those beyond `policy_steps` do not count.
+        config: provides total_steps, dry_run and early_stop.
+        iterations: number of finished iterations.
+        updates: number of gradient steps taken so far; a dry run ends after the first.
+        policy_steps: number of policy steps taken so far.
+        scores: policy steps -> mean return of the evaluation there; scores beyond `policy_steps` are ignored.
 
     Returns:
         "finished", "dry_run", "target_return", "plateau" or None.
@@ -95,7 +94,7 @@ def stop_reason(
         return "finished"
     if config.is_tried(updates):
         return "dry_run"
-    # A log may reach beyond the checkpoint that was resumed.
+    # The event log may contain evaluations that are newer than the checkpoint from which the run was resumed.
     return _why_stop_early(config.early_stop, [scores[at] for at in sorted(scores) if at <= policy_steps])
 
 

@@ -1,4 +1,4 @@
-"""Functions that a trainer calls for its driver, which need torch; an exception goes back to the driver as it is."""
+"""Calls of functions in the trainer process on behalf of its parent. Exceptions are sent back and raised there."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rlcore.system.printable import print_traceback
 from rlcore.user_code import explain_exit, is_failure, spell_error
 
 Say = Callable[..., None]
-WORK_EVERY = 1.0  # seconds between two lines of how far a piece of work is
+WORK_EVERY = 1.0  # seconds between two progress lines of one task
 
 
 def call(function: str, arguments: Sequence[Any], say: Say) -> None:
-    """Call a function and say its result, or the exception that it ended with, which ends nothing here.
+    """Call a function and send its result or its exception as an event. An exception does not end this process.
 
     Args:
-        function: `module.name`; gets `say` before its arguments, for what it has to tell while it works.
-        arguments: JSON, as the result is.
+        function: `module.name`; receives `say` before its arguments, to report progress.
+        arguments: JSON values, like the result.
         say: writes one event.
     """
     try:
@@ -39,38 +39,38 @@ def call(function: str, arguments: Sequence[Any], say: Say) -> None:
 
 
 def find(place: str) -> Callable[..., Any]:
-    """The function at a place, `module.name`."""
+    """Return the function named `module.name`."""
     module, _, name = place.rpartition(".")
     return getattr(import_module(module), name)
 
 
 class ProgressTimer:
-    """Pace of the lines about a piece of work: another is due `WORK_EVERY` seconds after the last."""
+    """Timer of the progress lines of one task: a line is due `WORK_EVERY` seconds after the previous one."""
 
     def __init__(self) -> None:
-        self._said = time.monotonic()
+        self._sent = time.monotonic()
 
     def due(self, always: bool = False) -> bool:
-        """Tell whether a line is due, or is to be said at once; True is taken as said."""
-        due = always or time.monotonic() - self._said >= WORK_EVERY
+        """Return True if a line is due or `always` is True, and restart the timer in this case."""
+        due = always or time.monotonic() - self._sent >= WORK_EVERY
         if due:
-            self._said = time.monotonic()
+            self._sent = time.monotonic()
         return due
 
 
 def pack(error: Exception) -> str:
-    """An exception as text for `unpack`, with the traceback among its notes; "" of one that cannot be pickled."""
+    """Return an exception as text for `unpack`, with its traceback as a note; "" if it cannot be pickled."""
     error.add_note("".join(["in the trainer's process:\n", *traceback.format_exception(error)]))
     try:
         return base64.b64encode(pickle.dumps(error)).decode()
-    except Exception:  # a class may hold anything
+    except Exception:  # attributes of an exception can be of any type
         return ""
 
 
 def unpack(text: str, sentence: str) -> Exception:
-    """The exception that a child of this process packed; a `RunError` of the sentence where it cannot be had."""
+    """Return the exception that a child process packed, or a `RunError` with `sentence` if it cannot be unpickled."""
     try:
         error = pickle.loads(base64.b64decode(text))
-    except Exception:  # its class may want other arguments, or be of a module that is not here
+    except Exception:  # the class may need other arguments, or its module cannot be imported here
         return RunError(sentence)
     return error if isinstance(error, Exception) else RunError(sentence)

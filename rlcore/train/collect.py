@@ -21,26 +21,26 @@ from rlcore.protocols import Agent, VectorEnv
 from rlcore.system.training_clock import wall
 from rlcore.types import Ranks, SingleProcess, State, TimeStep, Trajectory
 
-# Observations and is_first -> what the agent says, [B, A], what the environments are to do, extras.
+# Observations and is_first -> action in the agent's form [B, A], action for the environments [B, *shape], extras.
 Act = Callable[[dict[str, Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
 
 
 class Collector:
-    """B environments and an agent -> `Steps` [T, B]. Owns the environments' state, the carry and the step count.
+    """Collector of trajectories [T, B] from B environments; owns their state, the agent's carry and the step counts.
 
-    What NumPy environments give is copied once, into rows on the host, and from there once to a GPU, a row at a time;
-    what environments on a device give stays there.
+    Data of NumPy environments is copied once into rows in host memory. If the agent is on a GPU, each row is copied
+    there once. Data of environments on a device stays on that device.
 
     Args:
-        envs: stepped together; reset here.
-        agent: acts; the learner improves it in place.
-        rng: supplies all action noise.
-        device: where the agent computes and where the steps are handed out.
-        autocast: entered around every call of the agent (mixed precision).
-        learned: rewards of the environments -> those that the steps hold; None = as they are.
-        ranks: who collects beside this one; None = nobody.
-        prefill: the stream of random actions; None = none are asked for.
-        compiler: makes acting one compiled function (`rlcore.compiled.acting`); None = it runs as written.
+        envs: environments, stepped together; reset by the collector.
+        agent: chooses the actions; the learner updates it in place.
+        rng: source of all action noise.
+        device: device of the agent and of the returned trajectories.
+        autocast: context manager around every call of the agent (mixed precision).
+        learned: transformation of the environments' rewards; None: unchanged.
+        ranks: processes that collect together; None: only this one.
+        prefill: noise stream of random actions; None if there are none.
+        compiler: compiles acting into one function (`rlcore.compiled.acting`); None: it runs uncompiled.
     """
 
     def __init__(
@@ -66,72 +66,72 @@ class Collector:
         self.learned = learned
         self.prefill, self._random = prefill, RandomAgent(envs.spec)
         self.env_steps = 0  # actions taken, all ranks together
-        self.policy_steps = 0  # rows collected, those that only reset among them: T·B of every rank an iteration
-        self.seconds = 0.0  # of the last collect
+        self.policy_steps = 0  # rows collected, including resets: T·B of every rank per iteration
+        self.seconds = 0.0  # duration of the last `collect`
         self.arrival: TimeStep | None = None
         self._form = map_leaves(lambda part: part.to(self.device), self.agent.initial(envs.num_envs))
         self.carry = self._form
-        self._room: StagingBuffer | None = None
+        self._staging: StagingBuffer | None = None
         self._in_place = envs if isinstance(envs, EpisodicVectorEnv) else None
         self._compiler = compiler
         self._acting: CompiledActing | None = None
-        self.compiled: bool | None = None  # acting is; None where it is not to be, or nothing was said yet
+        self.compiled: bool | None = None  # True if acting is compiled; None without a compiler or before `collect`
 
     @torch.no_grad()
     def collect(self, length: int, random: bool = False) -> tuple[Trajectory, Trajectory]:
-        """Take `length` steps everywhere.
+        """Take `length` steps in all environments.
 
         Args:
             length: T.
-            random: actions drawn uniformly, written as the agent would have said them; it is not asked, and its carry
-                waits at an episode's start, but for its history.
+            random: draw actions uniformly, and convert them to the agent's form. The agent is not called, and its carry
+                does not change, except for its history.
 
         Returns:
-            Steps [T, B] and the arrival [B] after them (as `Steps` without T and without action). They share storage
-            that the next call overwrites.
+            The trajectory [T, B], and the time step [B] after it as a `Trajectory` without the dimension T. Its action
+            repeats the last one. Both share memory that the next call overwrites.
         """
         began = wall()
-        arrival = self.arrival if self.arrival is not None else self.envs.reset()
-        if self._room is None or len(self._room) != length + 1:
-            self._room = StagingBuffer(length + 1, arrival, self.device)
-        room, carry = self._room, self.carry
-        room.begin(arrival)
-        self._compile(room)
+        time_step = self.arrival if self.arrival is not None else self.envs.reset()
+        if self._staging is None or len(self._staging) != length + 1:
+            self._staging = StagingBuffer(length + 1, time_step, self.device)
+        staging, carry = self._staging, self.carry
+        staging.begin(time_step)
+        self._compile(staging)
         act = self._at_random if random else self._acts(length)
-        said: list[tuple[Tensor, dict[str, Tensor]]] = []
+        chosen: list[tuple[Tensor, dict[str, Tensor]]] = []
         for t in range(length):
-            action, taken, extras = act(*room.show(t))
-            said.append((action, extras))
-            if self._in_place is not None and t + 1 < length:  # the last one outlives the rollout
-                arrival = self._in_place.step(answer(taken, arrival), room.arrivals[t + 1])
+            action, taken, extras = act(*staging.show(t))
+            chosen.append((action, extras))
+            if self._in_place is not None and t + 1 < length:  # the last time step is needed after the rollout
+                time_step = self._in_place.step(answer(taken, time_step), staging.arrivals[t + 1])
             else:
-                arrival = self.envs.step(answer(taken, arrival))
-                room.put(t + 1, arrival)
-        width = len(arrival.is_first)
-        actions = length * width - room.count_ended()
+                time_step = self.envs.step(answer(taken, time_step))
+                staging.put(t + 1, time_step)
+        width = len(time_step.is_first)
+        actions = length * width - staging.count_ended()
         if self.ranks.size > 1:
             actions, width = int(self.ranks.sum(torch.tensor(actions))), width * self.ranks.size
         self.env_steps, self.policy_steps = self.env_steps + actions, self.policy_steps + length * width
-        self.arrival = room.last = arrival if self._in_place is not None else copy_time_step(arrival)
+        self.arrival = staging.last = time_step if self._in_place is not None else copy_time_step(time_step)
         self.seconds = wall() - began
-        return self._steps(room, said, carry)
+        return self._steps(staging, chosen, carry)
 
-    def _compile(self, room: StagingBuffer) -> None:
-        """Compile acting once, if the config asks for it; before random actions too, so that faults show early."""
+    def _compile(self, staging: StagingBuffer) -> None:
+        """Compile acting once, if there is a compiler; also before random actions, so that errors occur early."""
         if self._compiler is not None and self._acting is None and self.compiled is not False:
-            (obs, _), again = room.show(0), bool(self.compiled)  # a run that goes on acts as it began
+            (obs, _), again = staging.show(0), bool(self.compiled)  # a resumed run must act as before
             self._acting = compile_acting(self.agent, self.carry, obs, self._compiler, self.autocast, again)
             self.compiled = self._acting is not None
 
     def _acts(self, length: int) -> Act:
-        """Return the function that acts in a rollout: compiled, or as the agent's code is written."""
+        """Return the function that chooses the actions of a rollout, compiled or not."""
         if self._acting is None:
             return self._act
         self._acting.begin(self.rng, length)
         return self._act_compiled
 
     def _act(self, obs: dict[str, Tensor], is_first: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Action as the agent says it, [B, A], what the environments are to do, [B, *shape], and the agent's extras."""
+        """Return the action in the agent's form [B, A], the action for the environments [B, *shape], and the extras."""
         with self._precision():
             carry, action, extras = self.agent.act(self.carry, obs, is_first, self.rng, False)
         self.carry = fit(self._form, carry)
@@ -147,7 +147,7 @@ class Collector:
         random = self._random
         taken = random.to_env(random.act((), obs, is_first, self.prefill)[1]).to(self.device)
         action = self.agent.from_env(taken)
-        if isinstance(self.agent, HistoryWrapper):  # which will look back at these rows
+        if isinstance(self.agent, HistoryWrapper):  # its history includes random actions
             self.carry = fit(self._form, self.agent.append(self.carry, obs, is_first, action))
         return action, self.agent.to_env(action), {}
 
@@ -155,14 +155,14 @@ class Collector:
         return self.autocast()
 
     def _steps(
-        self, room: StagingBuffer, said: list[tuple[Tensor, dict[str, Tensor]]], carry: Any
+        self, staging: StagingBuffer, chosen: list[tuple[Tensor, dict[str, Tensor]]], carry: Any
     ) -> tuple[Trajectory, Trajectory]:
-        rows, end = room.split()
+        rows, end = staging.split()
         if self.learned is not None:
             rows, end = (part | {"reward": self.learned(part["reward"])} for part in (rows, end))
-        action = _stack([a for a, _ in said])
+        action = _stack([a for a, _ in chosen])
         steps, last = as_trajectory(rows, action), as_trajectory(end, action[-1])
-        steps.extras = {key: _stack([e[key] for _, e in said]) for key in said[0][1]}
+        steps.extras = {key: _stack([e[key] for _, e in chosen]) for key in chosen[0][1]}
         steps.carry, last.carry = carry, self.carry
         if isinstance(self.agent, HistoryWrapper):
             for part in (steps, last):
@@ -170,7 +170,7 @@ class Collector:
         return steps, last
 
     def state_dict(self) -> State:
-        """Environments, the arrival not yet answered, carry, noise streams, how acting is computed, and counts."""
+        """Return the state of environments, last time step, carry, noise streams, compilation and counts."""
         return {
             "envs": self.envs.state_dict(),
             "arrival": None if self.arrival is None else columns(self.arrival),
@@ -185,7 +185,7 @@ class Collector:
     def load_state_dict(self, state: State) -> None:
         """Continue from a `state_dict`."""
         self.envs.load_state_dict(state["envs"])
-        device = getattr(self.envs, "device", None)  # of environments that give tensors
+        device = getattr(self.envs, "device", None)  # only environments that return tensors have one
         rows = state["arrival"] and {k: v if device is None else v.to(device) for k, v in state["arrival"].items()}
         self.arrival = None if rows is None else from_columns(rows)
         self.carry = fit(self._form, state["carry"])
@@ -198,5 +198,5 @@ class Collector:
 
 
 def _stack(parts: list[Tensor]) -> Tensor:
-    """Rows as one tensor [T, ...]; of one row its own memory."""
+    """Return the rows as one tensor [T, ...]; a single row is not copied."""
     return parts[0][None] if len(parts) == 1 else torch.stack(parts)

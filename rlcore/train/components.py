@@ -1,4 +1,4 @@
-"""A learner by its parts: every parameter, whether all of it is finite, and what it takes from another run."""
+"""State components of a learner: their parameters, a check that they are finite, and transfer from another run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from rlcore.types import State
 
 
 def parameters(learner: Learner) -> dict[str, nn.Parameter]:
-    """Every parameter of a learner's parts once, by the part that has it first: `agent.head.weight`."""
+    """Return the parameters of a learner by name, such as `agent.head.weight`.
+
+    A parameter that several components share is returned once, with the name of the first of them.
+    """
     found: dict[int, tuple[str, nn.Parameter]] = {}
     for at, part in learner.components().items():
         module = _module(part)
@@ -29,58 +32,61 @@ def parameters(learner: Learner) -> dict[str, nn.Parameter]:
 
 
 def convert_old_state(state: State) -> State:
-    """A learner's state in today's form: in earlier versions the optimizer's said how steps were computed."""
+    """Convert a learner's state of earlier versions, in which the optimizer's state had the key `compiled`."""
     return {"step": {"compiled": state.get("optimizer", {}).get("compiled")}} | state
 
 
 def check_finite(state: State, policy_steps: int) -> None:
-    """Refuse a learner's state with NaN or infinity, which the update after this one would find to be broken."""
-    for name, leaf in name_leaves(state, "").items():  # numbers and words among them
+    """Raise a RunError if the state of a learner contains NaN or infinity.
+
+    The metrics of the last update do not show non-finite parameters; those of the next one would.
+    """
+    for name, leaf in name_leaves(state, "").items():  # leaves also include numbers and strings
         if torch.is_tensor(leaf) and not leaf.isfinite().all():
             raise RunError(f"not finite after {policy_steps} policy steps: {name[1:]}")
 
 
 def start_from(learner: Learner, state: Mapping[str, Any], source: str) -> str:
-    """Take the weights of another run: every part of `transferable_components` that is there in the same shapes.
+    """Load the weights of another run into every `transferable_components` whose shapes match.
 
-    A target that is not there becomes a copy of what it follows, where that is taken.
+    If the state of a target network is missing and its online network was loaded, the target becomes a copy of it.
 
     Args:
-        learner: that takes them; its optimizers and streams start anew.
-        state: part -> its state, of another learner.
-        source: where it comes from, for messages.
+        learner: receives the weights; its optimizers and random streams keep their initial state.
+        state: component -> state, from another learner.
+        source: origin of the state, for messages.
 
     Returns:
-        A sentence: what was taken, and what stays as drawn, and why.
+        A message with the loaded components, and those that keep their initial weights, with the reason.
 
     Raises:
-        UserError: the agent is of other shapes; nothing was taken.
+        UserError: If the shapes of the agent differ; nothing was loaded.
     """
     taken, left = list[str](), dict[str, str]()
     parts = learner.components()
     for name in sorted(learner.transferable_components, key=lambda name: name != "agent"):
         part = parts[name]
         if name not in state:
-            left[name] = "it has none"
+            left[name] = "not in the source"
             continue
         wrong = describe_mismatch(state[name], part.state_dict())
         if wrong is None:
             part.load_state_dict(state[name])
             taken.append(name)
         elif name == "agent":
-            raise UserError(f"init_from={source}: {wrong}; use its algo and env keys")
+            raise UserError(f"init_from={source}: {wrong}; use the algo and env keys of that run")
         else:
             left[name] = wrong
     copies = list[str]()
     for name, part in parts.items():
         if name in taken or not isinstance(part, Target):
             continue
-        if whose := [at for at in taken if _module(parts[at]) is part.online]:
+        if online := [at for at in taken if _module(parts[at]) is part.online]:
             part.copy()
             left.pop(name, None)
-            copies.append(f"; {name}: a copy of {whose[0]}")
-    rest = f"; drawn anew: {', '.join(f'{name} ({why})' for name, why in left.items())}" if left else ""
-    return f"init_from={source}: starts with its {', '.join(taken)}{''.join(copies)}{rest}"
+            copies.append(f"; {name}: copy of {online[0]}")
+    rest = f"; newly initialized: {', '.join(f'{name} ({why})' for name, why in left.items())}" if left else ""
+    return f"init_from={source}: loaded {', '.join(taken)}{''.join(copies)}{rest}"
 
 
 def _module(part: Any) -> Any:

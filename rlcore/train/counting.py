@@ -1,4 +1,4 @@
-"""Bytes and rows that an algorithm keeps, counted by building it of tensors that have shapes and hold nothing."""
+"""Memory of an algorithm in bytes and rows, counted by building it with meta tensors (shapes without data)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from rlcore.types import Context, SingleProcess
 
 log = logging.getLogger(__name__)
 NOWHERE = torch.device("meta")
-LEARNERS = torch.device("cpu", 0)  # where the learner is told to be: no other device, which streams need, has this name
-# Of a tensor that holds nothing torch would trace them in Python, which imports a computer algebra: 0.25 s and 36 MB.
+LEARNERS = torch.device("cpu", 0)  # device in the context of the learner; random streams use "cpu" without an index
+# For meta tensors, torch runs these functions in Python, which imports sympy: 0.25 s and 36 MB.
 LIKE = (torch.empty_like, torch.zeros_like, torch.ones_like, torch.full_like, torch.rand_like, torch.randn_like)
-MANY = 50_000  # calls of torch, half a second
+MANY = 50_000  # maximum number of torch calls, about half a second
 
 
 class _TooManyError(Exception):
-    """So many tensors that nobody waits for their number."""
+    """Raised if building the algorithm takes more than `MANY` calls of torch."""
 
 
 class MetaTensors(TorchFunctionMode):
-    """Every tensor that is made, or moved to a device, is one that holds nothing; `_TooManyError` after MANY calls."""
+    """Mode in which tensors are created on, and moved to, the meta device; raises `_TooManyError` after MANY calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class MetaTensors(TorchFunctionMode):
         if self.calls > MANY:
             raise _TooManyError
         given = dict(kwargs or {})
-        given.pop("generator", None)  # of the CPU; nothing is drawn
+        given.pop("generator", None)  # generators are on the CPU, and nothing is drawn
         if given.get("device") is not None:
             given["device"] = NOWHERE
         if func in (Tensor.cpu, Tensor.cuda):
@@ -59,52 +59,52 @@ class MetaTensors(TorchFunctionMode):
 
 
 def _join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """`torch.cat`, of which torch would import the same."""
+    """Return `torch.cat` of meta tensors, without the import described at `LIKE`."""
     shape = list(parts[0].shape)
     shape[dim] = sum(part.shape[dim] for part in parts)
     return torch.empty(shape, dtype=parts[0].dtype, device=NOWHERE)
 
 
 class EmptyNoise(Noise):
-    """Noise for agents whose tensors hold nothing: shapes alone."""
+    """Noise source that returns meta tensors."""
 
     def __init__(self) -> None:
         self.device = NOWHERE
 
     def normal(self, *shape: int) -> Tensor:
-        """A float32, [*shape]."""
+        """Return float32 [*shape]."""
         return torch.empty(shape, device=NOWHERE)
 
     exponential = uniform = normal
 
     def bernoulli(self, p: float, *shape: int) -> Tensor:
-        """A uint8, [*shape]."""
+        """Return uint8 [*shape]."""
         return torch.empty(shape, dtype=torch.uint8, device=NOWHERE)
 
     def in_a_row(self, kind: str, count: int, shape: tuple[Any, ...]) -> Iterator[Tensor]:
-        """So many draws of a kind and shape."""
+        """Yield `count` draws of a kind and shape."""
         return (getattr(self, kind)(*shape) for _ in range(count))
 
 
 class _First(SingleProcess):
-    """The first of so many ranks, which has nobody to talk to."""
+    """Rank 0 of `size` ranks, without communication."""
 
     def __init__(self, size: int) -> None:
         self.size = size
 
 
 def check_groups(config: RunConfig, spec: EnvSpec) -> None:
-    """Refuse groups of optimizers that fit no parameter; a `UserError` names those there are."""
+    """Raise a UserError if a parameter group of an optimizer matches no parameter; it lists the available ones."""
     try:
         _build_empty(config, spec)
     except UserError:
         raise
-    except Exception:  # of code that reads numbers: training itself meets what is wrong
+    except Exception:  # the code may need values of tensors; if it is wrong, training raises the error
         log.debug("the groups of %s cannot be checked", config.algo.name, exc_info=True)
 
 
 def _build_empty(config: RunConfig, spec: EnvSpec) -> tuple[Any, Any]:
-    """State of a learner, and the buffer, of tensors that hold nothing."""
+    """Return the state of a learner, and its buffer, built with meta tensors."""
     precision = SimpleNamespace(precision="32-true", convert_module=lambda module: module)
     fabric: Any = SimpleNamespace(
         device=LEARNERS,
@@ -113,26 +113,26 @@ def _build_empty(config: RunConfig, spec: EnvSpec) -> tuple[Any, Any]:
         strategy=SimpleNamespace(precision=precision),
     )
     context = Context(config, spec, fabric, _First(config.fabric.ranks), config.env.num_envs)
-    # Building may be given up anywhere, also where a `no_grad` ends, whose switch is a call of torch too.
-    as_it_is = torch.set_grad_enabled(torch.is_grad_enabled())
-    with as_it_is, torch.random.fork_rng(devices=[]), MetaTensors(), NOWHERE:
+    # `_TooManyError` can be raised at any call of torch, even in the exit of a `no_grad` block: restore the grad mode.
+    grad_mode = torch.set_grad_enabled(torch.is_grad_enabled())
+    with grad_mode, torch.random.fork_rng(devices=[]), MetaTensors(), NOWHERE:
         learner, buffer, _ = ALGORITHMS[config.algo.name].build(context)
         return learner.state_dict(), buffer
 
 
 def count(config: RunConfig, spec: EnvSpec) -> TensorSizes | None:
-    """Bytes of what the algorithm of a config learns with, and rows that its buffer keeps.
+    """Return the bytes of the algorithm's state and the rows of its buffer.
 
-    None where the code of the algorithm looks at numbers while it is built, so that it cannot be built without them.
+    Return None if the algorithm reads values of tensors while it is built, because meta tensors have none.
     """
     try:
         state, buffer = _build_empty(config, spec)
     except _TooManyError:
         return TensorSizes(countable=False)
-    except Exception as error:  # of somebody's algorithm, over tensors without numbers
-        if "overflow" in str(error).lower():  # torch's words for sizes beyond 2⁶³
+    except Exception as error:  # an algorithm may fail on tensors without values
+        if "overflow" in str(error).lower():  # torch's message for sizes of 2⁶³ bytes and more
             return TensorSizes(BEYOND, BEYOND)
-        log.debug("what %s keeps cannot be counted", config.algo.name, exc_info=True)
+        log.debug("the memory of %s cannot be counted", config.algo.name, exc_info=True)
         return None
     whole, agent = _bytes(state), _bytes(state.get("agent"))
     return TensorSizes(
@@ -151,7 +151,7 @@ def count(config: RunConfig, spec: EnvSpec) -> TensorSizes | None:
 
 
 def gpu_memory(index: int) -> int | None:
-    """Free bytes of a GPU; None where torch sees none."""
+    """Return the free memory of a GPU in bytes, or None if torch finds no GPU."""
     return torch.cuda.mem_get_info(index)[0] if torch.cuda.is_available() else None
 
 

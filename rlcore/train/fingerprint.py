@@ -1,4 +1,4 @@
-"""Fingerprint: what two runs must share to give the same bits."""
+"""Fingerprint of a run: two runs with equal fingerprints train to identical bits."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from rlcore.system.devices import gpu_name, processor
 if TYPE_CHECKING:
     import torch
 
-GENERATION = 5  # raise it when the same config learns other numbers, or a state has other parts
+GENERATION = 5  # increase it if the same config trains to different bits, or if the components of a state change
 LIBRARIES = ("torch", "numpy", "gymnasium", "lightning-fabric", "safetensors")
 
 
 def fingerprint(config: RunConfig, device: torch.device, tier: str, compiled: str) -> dict[str, Any]:
-    """The fingerprint of a run in this process.
+    """Return the fingerprint of a run in this process.
 
     Args:
-        config: its learning half decides what is learned.
-        device: where the networks live.
-        tier: how the environment is resumed.
-        compiled: how minibatch steps are computed, as `rlcore.compiled.when_to_compile.decide` says.
+        config: the run's config; its learning half is part of the fingerprint.
+        device: device of the networks.
+        tier: resume tier of the environment.
+        compiled: how gradient steps are computed, as returned by `rlcore.compiled.when_to_compile.decide`.
 
     Returns:
-        `learning` (must not differ on resume), `machine` (a difference is said: bits may differ) and `digest`.
+        `learning` (must be equal on resume), `machine` (a difference is logged, because bits may differ) and `digest`.
     """
     whole = {"learning": learning_settings(config, tier, compiled), "machine": machine(config, device, compiled)}
     return whole | {"digest": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}
 
 
 def machine(config: RunConfig, device: torch.device, compiled: str) -> dict[str, Any]:
-    """The machine half: device, threads, versions, plugins, code, of this process."""
+    """Return the machine half: device, threads, versions, plugins and code of this process."""
     cuda = gpu_name(device) if device.type == "cuda" else None
     compiler = find_compiler() if compiled == AHEAD_OF_TIME else None
     return {
@@ -53,14 +53,14 @@ def machine(config: RunConfig, device: torch.device, compiled: str) -> dict[str,
         "libraries": {name: version(name) for name in LIBRARIES} | package_versions(config.env.id),
         "compiler": compiler_version(compiler) if compiler else None,
         "plugins": plugins.hashes(),
-        "code": json.loads(os.environ.get("SHEPHERD_CODE", "{}")),  # commit, dirty, lock_hash, told by the driver
+        "code": json.loads(os.environ.get("SHEPHERD_CODE", "{}")),  # commit, dirty, lock_hash; set by the parent
     }
 
 
 def learning_settings(config: RunConfig, tier: str, compiled: str) -> dict[str, Any]:
-    """The learning half: the config's, the tier (it decides how episodes are seeded) and how steps are computed.
+    """Return the learning half: learning keys of the config, tier (it determines episode seeds) and compilation.
 
-    For tier "boundary" also what decides where episodes are cut, and which environments share a process.
+    For tier "boundary", also the keys that determine where episodes are cut and which environments share a process.
     """
     boundary = None
     if tier == "boundary":
@@ -71,12 +71,12 @@ def learning_settings(config: RunConfig, tier: str, compiled: str) -> dict[str, 
 
 
 def processor_name() -> str:
-    """The processor's model; floating-point sums are done in another order on another one."""
+    """Return the model of the processor. Processors differ in the order of floating-point sums."""
     return processor().get("model name") or platform.machine()
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Every (dotted key, old value, new value) in which two nested mappings differ."""
+    """Yield (dotted key, old value, new value) for every difference between two nested mappings."""
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):

@@ -1,4 +1,4 @@
-"""Find the number of a config that asks for too much, and the largest with which all would be well."""
+"""Search for the config value that makes a run too large, and for the largest value that fits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_A_SIZE = ("algo.total_steps", "seed")
 
 @dataclass(frozen=True)
 class _Number:
-    """A whole number of a config, all keys that have it (parts of a network have the whole's), and a small one."""
+    """Integer of a config, with all keys that share it (networks inherit a default), and the smallest value to try."""
 
     keys: tuple[str, ...]
     value: int
@@ -26,15 +26,17 @@ class _Number:
 
 
 def largest_fitting(config: RunConfig, fits: Callable[[RunConfig], bool]) -> tuple[str, Any, int] | None:
-    """The number that is furthest above what is usual, of those that make a config fit when they are small.
+    """Find the config value that is too large, among those for which a smaller value makes the config fit.
+
+    If several values qualify, the one with the largest ratio to its default is returned.
 
     Args:
-        config: one that does not fit.
-        fits: whether another config does; where it fits with a number, it does with smaller ones.
+        config: a config that does not fit.
+        fits: returns True if a config fits; must be monotonic: if a value fits, so do all smaller ones.
 
     Returns:
-        Its key, its value, and the largest value that fits, to two digits; None where no number is to blame alone, or
-        a memory that fits would be too small for the algorithm.
+        Key, value, and the largest value that fits, rounded down to two digits. None if no single value is the cause,
+        or if a replay buffer that fits would be too small for the algorithm.
     """
     suspects = sorted(_numbers(config), key=lambda number: -number.value / max(1, number.low))
     for number in suspects:
@@ -46,7 +48,7 @@ def largest_fitting(config: RunConfig, fits: Callable[[RunConfig], bool]) -> tup
 
 
 def _largest(config: RunConfig, number: _Number, fits: Callable[[RunConfig], bool]) -> int | None:
-    """The largest value of a number with which a config fits, to two digits; None where it does with none."""
+    """Return the largest value that fits, rounded down to two digits, or None if none fits."""
 
     def fit(number: _Number, value: int) -> bool:
         return fits(_with(config, number.keys, value))
@@ -63,7 +65,7 @@ def _largest(config: RunConfig, number: _Number, fits: Callable[[RunConfig], boo
 
 
 def _is_possible(config: RunConfig) -> bool:
-    """Tell whether an algorithm takes such a memory, which must hold a batch."""
+    """Return True if the algorithm accepts the config; its replay buffer must be large enough for a batch."""
     try:
         config.algo.check_with(config)
     except UserError:
@@ -73,7 +75,7 @@ def _is_possible(config: RunConfig) -> bool:
 
 def _numbers(config: RunConfig) -> Iterator[_Number]:
     values = plain(config)
-    found: dict[tuple[str, int], list[Argument]] = {}
+    groups: dict[tuple[str, int], list[Argument]] = {}
     for argument in (*arguments(RunConfig), *arguments(type(config.algo), "algo.")):
         value = at(values, argument.key)
         if argument.key == "fabric.devices" and str(value).isdecimal():
@@ -83,8 +85,8 @@ def _numbers(config: RunConfig) -> Iterator[_Number]:
         if argument.key == MEMORY and value is None:
             value = config.algo.count_remembered(config)
         if type(value) is int and argument.key not in NOT_A_SIZE:
-            found.setdefault((argument.key.rpartition(".")[2], value), []).append(argument)
-    for (_, value), alike in found.items():
+            groups.setdefault((argument.key.rpartition(".")[2], value), []).append(argument)
+    for (_, value), alike in groups.items():
         default = min((a.default for a in alike if type(a.default) is int), default=value)
         low = default if default < value else int(max(a.low or 1 for a in alike))
         if low < value:

@@ -48,7 +48,7 @@ def test_a_run_starts_from_agent_critics_and_target_of_another_and_from_nothing_
     source = run(fresh(config("sac")))
     other = fresh(dataclasses.replace(config("sac"), seed=1))
     said = start_from(other.learner, source.learner.state_dict(), "runs/a")
-    assert said == "init_from=runs/a: starts with its agent, critics, target"
+    assert said == "init_from=runs/a: loaded agent, critics, target"
     assert like(source, other, "agent", "critics", "target", "temperature") == [True, True, True, False]
     assert other.learner.critic_optimizer.count == 0 < source.learner.critic_optimizer.count
 
@@ -59,13 +59,15 @@ def test_parts_of_other_shapes_stay_as_drawn_and_an_agent_of_other_shapes_is_ref
     before = copy.deepcopy(wide.learner.state_dict()["critics"])
     said = start_from(wide.learner, state, "a")
     assert said.startswith(
-        "init_from=a: starts with its agent; drawn anew: critics (its members.0.layers.0.bias is of shape [16]"
+        "init_from=a: loaded agent; newly initialized: critics (its members.0.layers.0.bias is of shape [16]"
     )
     assert all(torch.equal(before[name], part) for name, part in wide.learner.state_dict()["critics"].items())
-    assert "drawn anew: critics (it has none)" in start_from(wide.learner, {"agent": state["agent"]}, "a")
+    assert "newly initialized: critics (not in the source)" in start_from(wide.learner, {"agent": state["agent"]}, "a")
     other = fresh(config("sac", actor={"hidden_size": 24}))
     before = copy.deepcopy(other.learner.state_dict())
-    with pytest.raises(UserError, match=r"init_from=a: its actor.*, in this run .*; use its algo and env keys"):
+    with pytest.raises(
+        UserError, match=r"init_from=a: its actor.*, in this run .*; use the algo and env keys of that run"
+    ):
         start_from(other.learner, state, "a")
     for name in ("agent", "critics"):
         assert all(torch.equal(before[name][key], part) for key, part in other.learner.state_dict()[name].items())
@@ -95,7 +97,7 @@ def test_a_session_starts_from_a_run_and_from_its_exported_policy_alike(
         mine, theirs = (parameters(each.learner) for each in (new, session))
         for key, part in theirs.items():
             assert key.startswith("temperature") or torch.equal(mine[key], part), key
-        assert f"init_from={new.config.init_from}: starts with its agent, critics, target" in caplog.text
+        assert f"init_from={new.config.init_from}: loaded agent, critics, target" in caplog.text
         new.close()
 
 
@@ -257,7 +259,7 @@ def test_a_target_that_the_source_lacks_is_a_copy_of_the_critics_that_are_taken(
     del state["target"]
     other = fresh(dataclasses.replace(config("sac"), seed=1))
     said = start_from(other.learner, state, "a")
-    assert said == "init_from=a: starts with its agent, critics; target: a copy of critics"
+    assert said == "init_from=a: loaded agent, critics; target: copy of critics"
     mine = other.learner.state_dict()
     assert mine["target"].keys() == state["critics"].keys()
     assert all(torch.equal(value, state["critics"][name]) for name, value in mine["target"].items())

@@ -61,9 +61,9 @@ def test_make_fabric_gives_the_gpus_that_the_config_names(
 @pytest.mark.parametrize(
     ("devices", "accelerator", "there", "sentence"),
     [
-        ((2,), "cuda", 2, r"fabric.devices=\[2\]: torch sees 2 GPUs here; their numbers are 0 to 1"),
-        ((0,), "auto", 0, r"fabric.devices=\[0\]: torch sees no GPU here; give the number of processes"),
-        ((0,), "cuda", 0, "fabric.accelerator=cuda: torch .* sees no CUDA device here"),
+        ((2,), "cuda", 2, r"fabric.devices=\[2\]: torch finds 2 GPUs on this machine; valid indices are 0 to 1"),
+        ((0,), "auto", 0, r"fabric.devices=\[0\]: torch finds no GPU on this machine; set the number of processes"),
+        ((0,), "cuda", 0, "fabric.accelerator=cuda: torch .* finds no CUDA device on this machine"),
     ],
 )
 def test_check_device_refuses_gpus_that_are_not_there(

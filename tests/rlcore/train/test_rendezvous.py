@@ -98,7 +98,7 @@ def test_gather_returns_what_each_rank_has() -> None:
 
 def test_gather_runs_no_code_that_another_process_sends() -> None:
     first, _ = run_two(HARM)
-    assert first.startswith("what a rank sent is not") and "harm" not in first
+    assert first.startswith("the message of a rank is not") and "harm" not in first
 
 
 def test_join_refuses_a_process_that_cannot_read_the_store() -> None:

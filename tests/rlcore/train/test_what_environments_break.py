@@ -95,5 +95,5 @@ def test_numpys_error_handling_is_an_environments_own_matter(monkeypatch: pytest
 def test_a_training_refuses_another_default_type_than_float32() -> None:
     with keeping_switches():
         torch.set_default_dtype(torch.float64)
-        with pytest.raises(UserError, match="torch's default type is torch.float64"):
+        with pytest.raises(UserError, match="the default dtype of torch is torch.float64"):
             training()
