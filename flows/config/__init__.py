@@ -1,1 +1,1 @@
-"""From what a user types to a checked config."""
+"""Composition of a checked config from command-line arguments and config files."""

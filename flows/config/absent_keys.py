@@ -1,4 +1,4 @@
-"""Keys of SheepRL and rl8 that have no counterpart yet, told as such and not taken for slips of the pen."""
+"""Keys of SheepRL and rl8 without a counterpart, which get their own error message instead of a spelling hint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlcore.config.schema import REQUIRED, arguments
 from rlcore.config.values import at, spell
 from rlcore.errors import Mistakes, UserError
 
-# Families of SheepRL's algorithms -> their keys; what stands below a key is theirs too.
+# Families of SheepRL's algorithms -> their keys; subkeys are included.
 KEYS: dict[tuple[str, ...], str] = {
     ("sac", "droq", "sac_ae", "dreamer", "p2e"): """
         algo.replay_ratio algo.learning_starts algo.per_rank_pretrain_steps
@@ -42,35 +42,39 @@ KEYS: dict[tuple[str, ...], str] = {
 }
 
 
-# Keys of theirs that no algorithm here has -> whose, and what serves here instead.
+# Keys of SheepRL and rl8 that no algorithm here has -> the message, with the replacement if there is one.
 WHOSE = {
     "algo.per_rank_gradient_steps": "SheepRL's key of 2023; use algo.replay_ratio, the gradient steps for each policy "
     "step (algo.per_rank_gradient_steps / algo.train_every)",
-    "algo.shuffle": "rl8's key (shuffle_minibatches), not there yet: minibatches are always drawn anew",
-    "algo.shuffle_minibatches": "rl8's key, not there yet: minibatches are always drawn anew",
-    "algo.model": "rl8's key, not there yet: networks are set by algo.encoder, algo.actor and algo.critic",
-    "algo.model_cls": "rl8's key, not there yet: networks are set by algo.encoder, algo.actor and algo.critic",
-    "algo.model_config": "rl8's key, not there yet: networks are set by algo.encoder, algo.actor and algo.critic",
-    "algo.distribution_cls": "rl8's key; here distribution.type names the policy's distribution",
-    "algo.optimizer_cls": "rl8's key; here optim=adam chooses the optimizer",
-    "algo.optimizer_config": "rl8's key; here algo.optimizer.lr and its like",
-    "algo.enable_amp": "rl8's key; here fabric.precision=bf16-mixed",
-    "algo.device": "rl8's key; here fabric.accelerator=cuda",
+    "algo.shuffle": "rl8's key (shuffle_minibatches), not there yet; minibatches are always shuffled",
+    "algo.shuffle_minibatches": "rl8's key, not there yet; minibatches are always shuffled",
+    "algo.model": "rl8's key, not there yet; use algo.encoder, algo.actor and algo.critic",
+    "algo.model_cls": "rl8's key, not there yet; use algo.encoder, algo.actor and algo.critic",
+    "algo.model_config": "rl8's key, not there yet; use algo.encoder, algo.actor and algo.critic",
+    "algo.distribution_cls": "rl8's key; use distribution.type",
+    "algo.optimizer_cls": "rl8's key; choose the optimizer by optim=adam",
+    "algo.optimizer_config": "rl8's key; use algo.optimizer.lr and the other keys of algo.optimizer",
+    "algo.enable_amp": "rl8's key; use fabric.precision=bf16-mixed",
+    "algo.device": "rl8's key; use fabric.accelerator=cuda",
     "algo.vf_clip_param": "rl8's key, not there yet; algo.clip_vloss clips the value loss by algo.clip_coef",
-    "algo.horizons_per_env_reset": "rl8's key, not there yet: an environment is reset where its episode ends",
-    "algo.seq_len": "rl8's key of its recurrent PPO; exp=ppo_recurrent has algo.per_rank_sequence_length",
-    "algo.seqs_per_state_reset": "rl8's key of its recurrent PPO, not there yet",
+    "algo.horizons_per_env_reset": "rl8's key, not there yet; an environment is reset when its episode ends",
+    "algo.seq_len": "rl8's key of recurrent PPO; use algo.per_rank_sequence_length with exp=ppo_recurrent",
+    "algo.seqs_per_state_reset": "rl8's key of recurrent PPO, not there yet",
 }
 
 
 def refuse_absent_keys(tree: dict[str, Any]) -> None:
-    """Refuse keys of SheepRL and rl8 that a resolved config cannot have, and take them out of it.
+    """Remove keys of SheepRL and rl8 that are not supported from a resolved config, and report them.
 
-    One `UserError` says of all whose they are.
+    Args:
+        tree: the config; modified in place.
+
+    Raises:
+        UserError: there are such keys; reports all of them.
     """
     name, mistakes = at(tree, "algo.name"), Mistakes()
     if not isinstance(name, str) or name not in ALGORITHMS:
-        return  # that is told when the config is built
+        return  # reported when the config is built
     there = [argument.key for argument in (*arguments(RunConfig), *arguments(ALGORITHMS[name].Config, "algo."))]
     absent = {key: _whose(families, name) for families, theirs in KEYS.items() for key in theirs.split()} | WHOSE
     for key, whose in absent.items():
@@ -90,7 +94,7 @@ def _whose(families: tuple[str, ...], name: str) -> str:
 
 
 def _leaf(key: str, value: Any) -> tuple[str, Any]:
-    """The first key below a group, with its value; of a single key itself."""
+    """Return the first key in a group with its value, or the key itself if it is not a group."""
     while isinstance(value, Mapping) and value:
         part, value = next(iter(value.items()))
         key = f"{key}.{part}"

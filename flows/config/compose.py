@@ -1,7 +1,7 @@
-"""From a command line to a checked config: Hydra composes the files, the typed config of rlcore checks the result.
+"""Composition of a checked config: Hydra composes the files, and the typed config of rlcore checks the result.
 
-files of the groups (the user's folders, then conf/)  ->  built-in defaults beneath  ->  settings on top
-->  interpolations resolved  ->  class strings read as names  ->  `build_config`
+config files (the user's folders, then conf/)  ->  merged over the built-in defaults  ->  overridden by settings
+->  interpolations resolved  ->  class strings replaced by names  ->  `build_config`
 """
 
 from __future__ import annotations
@@ -34,41 +34,48 @@ from rlcore.system.secrets import is_secret, redact
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# What to do with a key whose value holds a password, where leaving it out is not all.
+# How to fix a key whose value contains a password, if it is not enough to leave the password out.
 ELSEWHERE = {
     "metric.logger.tracking_uri": "leave it null and put the whole address into MLFLOW_TRACKING_URI, or write it "
     "without user and password and put those into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, in the "
     "environment or in .env"
 }
-FIRST = ("exp=", "algo=", "algo.name=", "env=", "env.id=", "env.wrapper._target_=")  # mistakes that outweigh all others
-# Beginnings of the mistake that names a suite which is not there, and of those which follow from it.
+FIRST = ("exp=", "algo=", "algo.name=", "env=", "env.id=", "env.wrapper._target_=")  # errors reported before all others
+# First words of errors about a missing suite, and of errors that follow from it.
 ENVIRONMENT = ("env=", "env.wrapper._target_=", "env.id=")
 OF_ITS_SUITE = ("unknown key 'env.", "env.id=", "env.wrapper.")
-_LOCK = threading.Lock()  # Hydra's registries and parser are not made for several threads
+_LOCK = threading.Lock()  # Hydra's registries and parser are not thread-safe
 
 
 def compose(overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
-    """The checked config of a new run from what a user typed, as `["exp=ppo", "env.id=Acrobot-v1", "seed=3"]`.
+    """Compose and check the config of a new run.
 
-    Gives the config, and the same as the plain tree that `config.yaml` holds; a mistake anywhere is a `UserError`.
+    Args:
+        overrides: command-line arguments, such as `["exp=ppo", "env.id=Acrobot-v1", "seed=3"]`.
+
+    Returns:
+        The config, and its plain form for `config.yaml`.
+
+    Raises:
+        UserError: an argument or a file has an error; reports all errors.
     """
-    with _LOCK, _tell_at_once() as mistakes:
+    with _LOCK, _raise_together() as mistakes:
         return _check(_compose_files(overrides, mistakes), mistakes)
 
 
 def compose_for_script(overrides: Sequence[str]) -> DictConfig:
-    """Return the config of a new run as SheepRL hands it to a script: interpolations kept, classes named by `_target_`.
+    """Return the config of a new run in SheepRL's form for scripts: with interpolations and `_target_` keys.
 
-    `compose_tree` checks it, once the script has changed what it wants.
+    The script can change it; `compose_tree` checks it afterwards.
     """
-    with _LOCK, _tell_at_once() as mistakes:
+    with _LOCK, _raise_together() as mistakes:
         config = _compose_files(overrides, mistakes)
         add_class_names(config)
         return config
 
 
 def compose_existing(config_yaml: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
-    """As `compose`, from the `config.yaml` of a run that exists and settings of single keys on top."""
+    """Like `compose`, from the `config.yaml` of an existing run and settings that override single keys."""
     return _compose_from(config_yaml, _read_stored, overrides)
 
 
@@ -77,35 +84,35 @@ def _read_stored(file: Path) -> dict[str, Any]:
 
 
 def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
-    """As `compose`, from a parameter file as `params_yaml` makes it and settings of single keys on top."""
+    """Like `compose`, from a parameter file written by `params_yaml` and settings that override single keys."""
     from omegaconf import OmegaConf
 
     return _compose_from(file, OmegaConf.load, overrides)  # as Hydra reads files: 1e-3 is a number
 
 
 def compose_tree(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
-    """As `compose`, from a config that `hydra.main` or a user's own program has put together, interpolations kept."""
+    """Like `compose`, from a config that `hydra.main` or a user's program has composed, with interpolations."""
     from omegaconf import OmegaConf
 
-    with _LOCK, _tell_at_once() as mistakes:
+    with _LOCK, _raise_together() as mistakes:
         plugins.load()
         yaml_files.register_resolvers()
         whole: Any = tree  # a DictConfig, whose interpolations are kept, or plain
         composed: Any = OmegaConf.create(whole)
         if OmegaConf.is_config(whole):
-            OmegaConf.copy_cache(whole, composed)  # the time in run_name that a script has read already
+            OmegaConf.copy_cache(whole, composed)  # keeps the time in run_name if a script has already read it
         return _check(_merge(composed, ParsedOverrides(), mistakes), mistakes)
 
 
 def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
-    """The content of a parameter file, `params.yaml`: every key, interpolations kept.
+    """Return the content of a parameter file (`params.yaml`): all keys, with interpolations.
 
-    The keys that name a run and its folders are left out: they are no parameters of an experiment. The label of an own
-    preset is kept, for the names of the experiment and the models.
+    Keys that name a run and its folders are omitted, because they are not parameters of an experiment. The label of a
+    user's own preset is kept, because the names of the experiment and the models contain it.
     """
     from omegaconf import OmegaConf
 
-    with _LOCK, _tell_at_once() as mistakes:
+    with _LOCK, _raise_together() as mistakes:
         composed = _compose_files(overrides, mistakes)
         tree = _interpolate(_check(composed, mistakes)[1], OmegaConf.to_container(composed, resolve=False))
     names = yaml_files.default_names()
@@ -114,13 +121,13 @@ def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def dump(tree: Mapping[str, Any]) -> str:
-    """A plain config tree as the YAML text of `config.yaml`; reading it back gives the same values."""
+    """Return a plain config as YAML text for `config.yaml`; loading the text gives the same values."""
     return yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True, width=120)
 
 
 @contextmanager
-def _tell_at_once() -> Iterator[Mistakes]:
-    """Gather what is wrong with a config inside the `with`, and tell it at its end."""
+def _raise_together() -> Iterator[Mistakes]:
+    """Context manager that collects the errors of a config and raises them together at its end."""
     mistakes = Mistakes()
     with mistakes.catch():
         yield mistakes
@@ -128,30 +135,33 @@ def _tell_at_once() -> Iterator[Mistakes]:
 
 
 def _compose_files(overrides: Sequence[str], mistakes: Mistakes) -> DictConfig:
-    """Files, built-in defaults and settings together; interpolations are not resolved."""
+    """Merge files, built-in defaults and settings; interpolations are not resolved."""
     groups = yaml_files.groups()
     typed = parse(without_plugins(overrides), groups, mistakes)
     with mistakes.catch():
         typed.refuse_sweeps()
     if typed.refused & {"exp", "algo"} or not any(choice.startswith("exp=") for choice in typed.choices):
-        mistakes.raise_collected(FIRST)  # which keys there are is not known
+        mistakes.raise_collected(FIRST)  # without an algorithm the set of keys is unknown
     return _merge(yaml_files.load(typed.choices, groups), typed, mistakes)
 
 
 def _compose_from(
     file: Path, read: Callable[[Path], Any], overrides: Sequence[str]
 ) -> tuple[RunConfig, dict[str, Any]]:
-    """From a file with a whole config; keys that it does not name have their built-in defaults."""
+    """Compose and check the config in a file; keys that it does not contain have their built-in defaults."""
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    with _LOCK, _tell_at_once() as mistakes:
+    with _LOCK, _raise_together() as mistakes:
         try:
             stored = OmegaConf.create(read(file) or {})
         except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
             raise UserError(f"{file}: cannot be read ({sentences.one_line(error)})") from None
         if not isinstance(stored, DictConfig) or not {"algo", "env"} <= set(stored):
-            raise UserError(f"{file}: not the parameters of a run; `shepherd config exp=ppo --params` prints such")
+            raise UserError(
+                f"{file}: does not contain the parameters of a run; `shepherd config exp=ppo --params` prints a valid "
+                "file"
+            )
         typed = parse(without_plugins(overrides), yaml_files.groups(), mistakes)
         typed.refuse_sweeps()
         typed.refuse_choices()
@@ -160,7 +170,7 @@ def _compose_from(
 
 
 def without_plugins(overrides: Sequence[str]) -> list[str]:
-    """Name and import the modules that the user has typed, for children of this process too; the other overrides."""
+    """Import the plugins among the overrides, also for child processes, and return the other overrides."""
     modules, others = plugins.take_from(overrides)
     plugins.name(modules)
     plugins.load()
@@ -168,7 +178,7 @@ def without_plugins(overrides: Sequence[str]) -> list[str]:
 
 
 def _merge(config: DictConfig, typed: ParsedOverrides, mistakes: Mistakes) -> DictConfig:
-    """The built-in defaults beneath a config, so that every key can be interpolated, and the settings on top."""
+    """Merge a config over the built-in defaults, so that every key can be interpolated, then apply the settings."""
     from omegaconf import OmegaConf
 
     for group in ("algo", "env"):
@@ -186,7 +196,7 @@ def _merge(config: DictConfig, typed: ParsedOverrides, mistakes: Mistakes) -> Di
     OmegaConf.copy_cache(config, merged)
     for setting in typed.settings:
         key, value = setting.key_or_group, setting.value()
-        if names_class(key, name):  # what was typed wins over the class that a file of SheepRL names
+        if names_class(key, name):  # a setting overrides the class named by a file of SheepRL
             _set(merged, f"{key.removesuffix('.name')}._target_", None, merge=False)
         taken_back = setting.is_delete() or (key in names and value in (None, ""))
         with mistakes.catch():
@@ -195,7 +205,7 @@ def _merge(config: DictConfig, typed: ParsedOverrides, mistakes: Mistakes) -> Di
 
 
 def _set(config: DictConfig, key: str, value: Any, merge: bool) -> None:
-    """Give a key of a config its value, in place; of a mapping, with `merge`, the keys that are named."""
+    """Set a key of a config in place; with `merge`, a mapping changes only the keys that it contains."""
     from omegaconf import OmegaConf
     from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
@@ -208,7 +218,7 @@ def _set(config: DictConfig, key: str, value: Any, merge: bool) -> None:
 
 
 def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str, Any]]:
-    """A whole config, resolved and checked, and the same as plain values."""
+    """Resolve and check a config; return it and its plain values."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -216,7 +226,7 @@ def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str,
         tree: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(sentences.of_interpolation(error, config)) from None
-    tree["plugins"] = plugins.list_named()  # those of a file among them
+    tree["plugins"] = plugins.list_named()  # includes the plugins named by a file
     checked = None
     for check in (refuse_absent_keys, name_classes):
         with mistakes.catch():
@@ -237,7 +247,7 @@ def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str,
 
 
 def _is_interpolated(config: DictConfig, key: str) -> bool:
-    """Tell whether a key takes its value from another one, with which its mistake comes and goes."""
+    """Return True if a key's value is an interpolation, so that its error is caused by another key."""
     from omegaconf import OmegaConf
 
     group, _, name = key.rpartition(".")
@@ -246,13 +256,13 @@ def _is_interpolated(config: DictConfig, key: str) -> bool:
 
 
 def _add_mistakes_of_environment(tree: Mapping[str, Any], mistakes: Mistakes) -> None:
-    """Add to a config's mistakes that its environment is not there, and what its suite finds wrong."""
-    from rlcore.envs.suites.ids import known_id  # gymnasium, needed nowhere else in a config
+    """Add the errors about an unknown environment, and those that its suite reports."""
+    from rlcore.envs.suites.ids import known_id  # imports gymnasium, which composition does not need otherwise
     from rlcore.envs.suites.registry import suite_with
 
     env_id, wrapper = at(tree, "env.id"), at(tree, "env.wrapper") or {}
     if not isinstance(wrapper, Mapping):
-        return  # one of the mistakes
+        return  # already reported
     named = isinstance(env_id, str) and env_id not in ("", "???") and printable_line(env_id) == env_id
     if named and "_target_" not in wrapper:
         devices = at(tree, "fabric.devices")
@@ -266,7 +276,7 @@ def _add_mistakes_of_environment(tree: Mapping[str, Any], mistakes: Mistakes) ->
 
 
 def _refuse_secrets(value: Any, key: str = "") -> None:
-    """Refuse a password, in an address or by its key's name: a config is stored with the run, and shown by MLflow."""
+    """Raise UserError for a password, in a URL or under a key with such a name; MLflow would display it."""
     if isinstance(value, Mapping):
         for name, part in value.items():
             _refuse_secrets(name, key)
@@ -275,13 +285,13 @@ def _refuse_secrets(value: Any, key: str = "") -> None:
         for part in value:
             _refuse_secrets(part, key)
     elif isinstance(value, str) and (redact(value) != value or (value and is_secret(key))):
-        read = "have what needs it read it from the environment"
+        read = "read it from an environment variable in your code"
         fix = ELSEWHERE.get(key, read if is_secret(key) else "write the address without it")
-        raise UserError(f"{key}={value}: a config is stored with its run, so no password may stand in it; {fix}")
+        raise UserError(f"{key}={value}: must not contain a password, because a config is stored with its run; {fix}")
 
 
 def _interpolate(checked: Any, written: Any) -> Any:
-    """The checked tree, with the interpolations that were written for its values."""
+    """Return the checked values, with the original interpolations in place of the values that they gave."""
     if isinstance(written, str) and "${" in written:
         return written
     if isinstance(checked, Mapping) and isinstance(written, Mapping):

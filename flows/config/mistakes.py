@@ -1,4 +1,4 @@
-"""Errors of Hydra and OmegaConf as sentences that name the file or key, what was asked for, and the nearest match."""
+"""Conversion of errors of Hydra and OmegaConf to messages that name the file or key, the value and a suggestion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlcore.config.values import nearest, spell
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# SheepRL's files that have no counterpart yet, by the beginnings of their names.
+# SheepRL's files without a counterpart, by the first letters of their names.
 _LATER = (
     *ABSENT,
     "dreamer_v3_L_navigate",
@@ -25,17 +25,17 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "algo": _LATER,
     "env": ("minecraft", "minedojo", "minerl", "super_mario_bros"),
 }
-MANY = 20  # files of a group: a sentence that lists more is not read, and a command lists them better
+MANY = 20  # if a group has more files, a message refers to the command that lists them
 LISTED = {"exp": "agents", "algo": "agents", "env": "envs"}
-# Keys that every run needs and no default can give.
-NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "any Gymnasium id, as env.id=CartPole-v1"}
+# Required keys without a default.
+NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "give any Gymnasium id, as env.id=CartPole-v1"}
 
 
 def unknown_option(group: str, name: str, options: Collection[str]) -> str:
-    """The sentence for a group file that does not exist, with the nearest of the group's files, or where all are."""
+    """Return the message for a missing file of a group, with the most similar file or how to list all."""
     choose = f"; choose one of {', '.join(sorted(set(options) - {'default'}) or options)}"
     if group in LISTED and len(options) > MANY:
-        choose = f"; `shepherd {LISTED[group]}` lists what there is"
+        choose = f"; `shepherd {LISTED[group]}` lists the available ones"
     if name in ("", "???"):
         return f"{group}={name}: no name given{choose}"
     if is_of_sheeprl(group, name):
@@ -44,12 +44,21 @@ def unknown_option(group: str, name: str, options: Collection[str]) -> str:
 
 
 def is_of_sheeprl(group: str, name: str) -> bool:
-    """Tell whether SheepRL has a file of that name, for which there is none here yet."""
+    """Return True if SheepRL has a file of this name that is not there yet."""
     return name.startswith(NOT_YET.get(group, ()))
 
 
 def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]) -> str:
-    """The sentence for config files that Hydra cannot put together, over whatever error; `asked` are the choices."""
+    """Return the message for config files that Hydra cannot compose.
+
+    Args:
+        error: any exception raised while composing.
+        asked: the chosen files, as typed.
+        groups: file names by group.
+
+    Returns:
+        The message.
+    """
     from hydra.errors import HydraException, MissingConfigException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -59,10 +68,10 @@ def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]
         mark = getattr(error, "problem_mark", None)
         if mark is None:
             return f"{asked}: a config file cannot be read ({one_line(error)})"
-        return f"{mark.name}:{mark.line + 1}: this is not YAML ({getattr(error, 'problem', None)})"
+        return f"{mark.name}:{mark.line + 1}: invalid YAML ({getattr(error, 'problem', None)})"
     text = one_line(error if str(error) else error.__cause__ or error)
     source = re.match(r"In '([^']+)'", text)
-    # The defaults of the root are what the choices made of them.
+    # The defaults list of the root config is made of the choices.
     place = f"in {source[1]}.yaml, " if source and source[1] != "config" else f"{asked}: "
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         missing = str(error.missing_cfg_file).strip("/")
@@ -74,13 +83,13 @@ def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]
     override = re.search(r"Could not override '([^']+)'", text)
     if override:
         group = override[1].partition("@")[0]
-        known = "nothing of this group is chosen so far" if group in groups else "no such group"
+        known = "no file of this group has been chosen before" if group in groups else "no such group"
         return f"{place}override {override[1]}: {known}{nearest(group, [other for other in groups if other != group])}"
     return place + (text[source.end() :].lstrip(": ") if source else text)
 
 
 def of_interpolation(error: Exception, config: DictConfig) -> str:
-    """The sentence for a `${...}` that cannot be resolved, or leads to a key without a value."""
+    """Return the message for a `${...}` that cannot be resolved or refers to a key without a value."""
     from omegaconf import OmegaConf
 
     key = str(getattr(error, "full_key", None) or "")
@@ -88,27 +97,27 @@ def of_interpolation(error: Exception, config: DictConfig) -> str:
     typed = f"{key}={spell(known[key])}" if key in known else key
     text = one_line(error)
     if "Recursive interpolation" in text:
-        return f"{typed}: this interpolation leads back to itself; give one of the keys on the way a value"
+        return f"{typed}: this interpolation refers to itself; set one of the keys involved to a value"
     if missing := re.search(r"Interpolation key '([^']+)' not found", text):
         return f"{typed}: there is no key {missing[1]!r}{nearest(missing[1], [k for k in known if k != key])}"
     if unset := re.search(r"Environment variable '([^']+)' not found", text):
         return f"{typed}: the environment variable {unset[1]} is not set; set it, or give {key} a value"
     if needed := re.search(r"Missing mandatory value: (\S+)", text):
         fix = NEEDED.get(needed[1])
-        return f"{needed[1]} is required: {fix}" if fix else f"{typed}: {needed[1]} has no value yet; set {needed[1]}"
+        return f"{needed[1]} is required: {fix}" if fix else f"{typed}: {needed[1]} has no value; set {needed[1]}"
     if resolver := re.search(r"Unsupported interpolation type (\S+)", text):
         return f"{typed}: there is no function {resolver[1]} for interpolations; allowed: now, oc.env, oc.select"
     return f"{typed}: {text}"
 
 
 def one_line(error: object) -> str:
-    """The first paragraph of an error, without the addresses and object types that libraries append."""
+    """Return the first paragraph of an error in one line, without the details that libraries append."""
     text = re.split(r"\n\s*(?:full_key|object_type|reference_type|See )", str(error))[0]
     return " ".join(text.split()) or type(error).__name__
 
 
 def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of a plain tree, groups included."""
+    """Yield the dotted keys and values of nested dicts, including groups."""
     for key, value in tree.items():
         yield f"{prefix}{key}", value
         if isinstance(value, dict):

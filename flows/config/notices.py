@@ -1,4 +1,4 @@
-"""Notices on a checked config before it is trained: what of it has no effect, and what is cut."""
+"""Notices about a checked config before training: settings without effect, and rounded budgets."""
 
 from __future__ import annotations
 
@@ -18,16 +18,24 @@ OF_IMAGES = ("env.frame_stack", "env.frame_stack_dilation", "env.grayscale", "en
 
 
 def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
-    """Sentences to say once, when a run begins: of its config, and of overrides as typed that never reach a config."""
+    """Yield the notices that are printed when a run starts.
+
+    Args:
+        config: the checked config.
+        overrides: command-line arguments; some of them have no effect on the config.
+
+    Yields:
+        One sentence per notice.
+    """
     yield from config.algo.notices(config)
     if config.dry_run:
-        until = "ends with the iteration of the first gradient step"
-        yield f"dry_run=true: {until}; times and sizes told are the whole run's"
+        until = "training ends with the iteration of the first gradient step"
+        yield f"dry_run=true: {until}; estimated times and sizes are those of the full run"
     yield from _budget_in_whole_iterations(config)
     yield from _switched_off(config, overrides)
     yield from _steps_of_each_training(config)
     if config.fabric.accelerator == "cpu" and config.fabric.ranks > cores():
-        yield f"fabric.devices={config.fabric.ranks}: more processes than the {cores()} cores here, so they wait"
+        yield f"fabric.devices={config.fabric.ranks}: more processes than CPU cores ({cores()}), so they run slowly"
     values = plain(config)
     unused: dict[str, list[str]] = {}  # reason -> settings
     for argument in (*arguments(RunConfig), *arguments(type(config.algo), "algo.")):
@@ -35,7 +43,7 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
         if argument.unused and value != plain(argument.default):
             unused.setdefault(argument.unused, []).append(f"{argument.key}={spell(value)}")
     if not config.algo.count_remembered(config):
-        kept = f"{config.algo.name} keeps no memory and learns from every rollout once"
+        kept = f"{config.algo.name} has no replay buffer and uses every rollout once"
         for key in ("buffer.type", "buffer.prioritize_ends", "buffer.online"):
             if (value := at(values, key)) not in (False, "sequential"):
                 unused.setdefault(kept, []).append(f"{key}={spell(value)}")
@@ -45,15 +53,15 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
     for override in overrides:
         key = override.partition("=")[0].lstrip("+")
         if blind and key in OF_IMAGES:
-            yield f"{override}: no effect (algo.cnn_keys.encoder=[]: no image is read, and of vectors one row is seen)"
+            yield f"{override}: no effect (it applies to images, and algo.cnn_keys.encoder=[] selects none)"
         if key.startswith(IGNORED_HYDRA_KEYS):
-            yield f"{override}: no effect (Hydra only composes the config here; run_dir says where a run lies)"
+            yield f"{override}: no effect (Hydra only composes the config; run_dir sets the run directory)"
         if key.removeprefix("metric.logger.") in LOGGER_KEYS_DROPPED and key.startswith("metric.logger."):
-            yield f"{override}: no effect (loggers mirror the run's event log; run_dir and run_name name its folder)"
+            yield f"{override}: no effect (loggers mirror the event log; run_dir and run_name set its folder)"
 
 
 def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
-    """Say how many policy steps are trained if the budget is not a whole number of iterations."""
+    """Yield the number of trained policy steps if the budget is not a whole number of iterations."""
     algo, width = config.algo, config.width
     trained = algo.budget(width)
     if trained != algo.total_steps and not config.dry_run:
@@ -64,7 +72,7 @@ def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
 
 
 def _switched_off(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:
-    """Say that a config's files switch compilation or registration off, as SheepRL's do."""
+    """Yield a notice if config files disable compilation or registration, as those of SheepRL do."""
     off = {
         "algo.compile": (config.algo.compile is False, "false", "the run is not compiled", "auto"),
         "model_manager.disabled": (config.model_manager.disabled, "true", "its model is not registered", "false"),
@@ -73,27 +81,27 @@ def _switched_off(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:
     if found:
         settings = ", ".join(f"{key}={value}" for key, (_, value, _, _) in found.items())
         effects = " and ".join(effect for _, _, effect, _ in found.values())
-        yield f"{settings}: {effects}; type {' '.join(f'{key}={on}' for key, (*_, on) in found.items())} to change that"
+        yield f"{settings}: {effects}; to change that, add {' '.join(f'{key}={on}' for key, (*_, on) in found.items())}"
 
 
 def _steps_of_each_training(config: RunConfig) -> Iterator[str]:
-    """Say how many gradient steps `algo.train_every` means: one in SheepRL's files of 2023, by `replay_ratio` here."""
+    """Yield a notice if `algo.train_every` does not give one gradient step, as it does in SheepRL's files of 2023."""
     every = getattr(config.algo, "train_every", None)
     if every is None or (steps := config.algo.replay_ratio * every / config.fabric.ranks) == 1:
         return
     yield (
-        f"algo.train_every={every}: {steps:g} gradient steps of each rank after every {every} policy steps, by "
-        f"algo.replay_ratio={config.algo.replay_ratio:g}; SheepRL's files of 2023 mean one, which is "
+        f"algo.train_every={every}: {steps:g} gradient steps of each rank after every {every} policy steps, because of "
+        f"algo.replay_ratio={config.algo.replay_ratio:g}; for one gradient step, as in SheepRL's files of 2023, set "
         f"algo.replay_ratio={config.fabric.ranks / every:g}"
     )
 
 
 def _id_that_stays(env_id: str, overrides: Sequence[str]) -> Iterator[str]:
-    """Say that a preset's environment stays, where a file of another's settings was typed."""
+    """Yield a notice if `env=` selects settings for another environment but the preset's `env.id` is kept."""
     typed = {key: value for key, _, value in (override.partition("=") for override in overrides)}
     if "env" not in typed or "env.id" in typed:
         return
     files = [folder / "env" / f"{typed['env']}.yaml" for folder in config_folders()]
     own = next((yaml.safe_load(file.read_text()).get("id") for file in files if file.exists()), None)
     if own not in (None, "???", env_id) and "${" not in str(own):
-        yield f"env={typed['env']}: the settings are its, the environment stays the preset's {env_id}; add env.id={own}"
+        yield f"env={typed['env']}: sets keys, but not the environment {env_id}; to change it, add env.id={own}"

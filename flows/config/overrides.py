@@ -1,7 +1,7 @@
-"""Words that a user types behind `shepherd train`: choices of config files (`exp=ppo`) and settings of keys (`seed=3`).
+"""Command-line overrides: choices of config files (`exp=ppo`) and settings of keys (`seed=3`).
 
-Hydra's own parser reads them all. Two things are ours: a key that takes text takes any text (`run_name=2024`), and a
-mistake is one sentence.
+Hydra's parser reads them. Unlike in Hydra, a key of type text accepts any text (`run_name=2024`), and an error is
+reported in one sentence.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from rlcore.errors import Mistakes, UserError
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-# Groups whose file lands in another group: `logger=csv` is short for `logger@metric.logger=csv`.
+# Groups whose files are placed in another group: `logger=csv` is short for `logger@metric.logger=csv`.
 PACKAGES = {"logger": "metric.logger", "optim": "algo.optimizer"}
-# Hydra's own keys that SheepRL's commands carry; Hydra only composes here, so they have nothing to act on.
+# Hydra's own keys that SheepRL's commands contain; they are ignored, because Hydra only composes the config.
 IGNORED_HYDRA_KEYS = ("hydra.run.", "hydra.job.", "hydra.output_subdir")
-SECOND = re.compile(r"\s+(?=[+~]*([\w./@-]+)=)")  # where another `key=value` begins in the same entry
+SECOND = re.compile(r"\s+(?=[+~]*([\w./@-]+)=)")  # start of another `key=value` in the same argument
 
 
 @dataclass(frozen=True)
 class ParsedOverrides:
-    """A command line taken apart.
+    """Parsed command-line overrides.
 
     Attributes:
-        choices: config files, in Hydra's spelling.
+        choices: config files, in Hydra's syntax.
         settings: keys with one value each, in order.
         sweeps: keys or groups with several values, as `seed=1,2` or `algo.gamma=interval(0.9,1)`.
-        refused: groups of which no such file is there.
+        refused: groups for which a missing file was chosen.
     """
 
     choices: list[str] = field(default_factory=list)
@@ -47,19 +47,19 @@ class ParsedOverrides:
     refused: set[str] = field(default_factory=set)
 
     def refuse_sweeps(self) -> None:
-        """Refuse several values where one run is meant."""
+        """Raise UserError if a key has several values, because a single run is required."""
         mistakes = Mistakes()
         for sweep in self.sweeps:
             key, text = sweep.key_or_group, _text(sweep)
-            as_list = "" if "(" in text else f"; a list is written {key}=[{text}], text in quotes"
-            mistakes.note(UserError(f"{key}={text}: several values, and a run takes one{as_list}"))
+            as_list = "" if "(" in text else f"; write a list as {key}=[{text}], and text in quotes"
+            mistakes.note(UserError(f"{key}={text}: several values, but a run needs a single one{as_list}"))
         mistakes.raise_collected()
 
     def refuse_choices(self) -> None:
-        """Refuse files where a run exists."""
+        """Raise UserError if config files are chosen, because the run already exists."""
         for choice in self.choices:
             raise UserError(
-                f"{choice}: files are chosen when a run is made; for a run that exists give single keys, "
+                f"{choice}: config files can be chosen only for a new run; for an existing run set single keys, "
                 "as metric.log_every=1000"
             )
 
@@ -67,10 +67,18 @@ class ParsedOverrides:
 def parse(
     overrides: Sequence[str], groups: Mapping[str, Collection[str]], mistakes: Mistakes | None = None
 ) -> ParsedOverrides:
-    """Take overrides apart, one `key=value` each in Hydra's grammar; `groups` are those of the config files.
+    """Parse overrides, each a `key=value` in Hydra's grammar.
 
-    An override that cannot be read, names no file or key there is, or comes twice is left out and added to `mistakes`;
-    without such, a `UserError` at the end.
+    Args:
+        overrides: the overrides.
+        groups: names of the config files by group.
+        mistakes: collects the errors about overrides that are invalid, unknown or repeated; these are omitted.
+
+    Returns:
+        The parsed overrides.
+
+    Raises:
+        UserError: there are errors and `mistakes` is None.
     """
     typed, keys, found = ParsedOverrides(), _known_keys(), Mistakes() if mistakes is None else mistakes
     seen: dict[str, str] = {}
@@ -89,7 +97,7 @@ def _take(
     groups: Mapping[str, Collection[str]],
     keys: Mapping[str, bool],
 ) -> None:
-    """Add one override to what was typed; `seen` is what was typed for each place so far."""
+    """Parse one override and add it to `typed`; `seen` maps each key to the override that set it."""
     override = _read(line, groups, keys)
     key = override.key_or_group
     package = override.package or PACKAGES.get(key)
@@ -113,7 +121,7 @@ def _take(
 
 
 def _known_keys() -> dict[str, bool]:
-    """Every dotted key of the config, of all algorithms -> whether it takes text and nothing else (but null)."""
+    """Return all dotted keys, of all algorithms -> True if the key's type is text, or text or null."""
     keys = {key: text for key, text in _keys_of(RunConfig, "").items() if key != "algo"}
     for module in ALGORITHMS.values():
         keys |= _keys_of(module.Config, "algo.")
@@ -122,12 +130,12 @@ def _known_keys() -> dict[str, bool]:
 
 @functools.cache
 def _keys_of(cls: type, prefix: str) -> dict[str, bool]:
-    """Every dotted key of a config dataclass, as `_known_keys` gives them."""
+    """Return the dotted keys of a config dataclass, in the form of `_known_keys`."""
     return {argument.key: argument.type in (str, str | None) for argument in arguments(cls, prefix)}
 
 
 def _read(line: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]) -> Override:
-    """One override, read by Hydra; a number typed for a key that takes text is text."""
+    """Parse one override with Hydra; a number becomes text if the key's type is text."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -136,7 +144,7 @@ def _read(line: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, b
     except (HydraException, ValueError) as error:
         override = _beyond_the_grammar(line, str(error), groups, keys)
     if not override.key_or_group:
-        raise UserError(f"{line!r}: cannot be read; write key=value, as exp=ppo or env.num_envs=8")
+        raise UserError(f"{line!r}: must have the form key=value, as exp=ppo or env.num_envs=8")
     if keys.get(override.key_or_group) and isinstance(override.value(), (bool, int, float)):
         return replace(override, _value=_text(override))
     return override
@@ -145,7 +153,7 @@ def _read(line: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, b
 def _beyond_the_grammar(
     line: str, error: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]
 ) -> Override:
-    """An override that Hydra's grammar does not take whole: text with `=` or brackets, or a key with a slash."""
+    """Parse an override that Hydra's grammar does not accept: text with `=` or brackets, or a key with a slash."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Override, OverrideType, ValueType
     from hydra.errors import HydraException
@@ -155,13 +163,13 @@ def _beyond_the_grammar(
     for second in SECOND.finditer(line):
         if second[1] in groups or second[1].partition(".")[0] in _tops(keys):
             both = f"{line[: second.start()]!r} and {line[second.end() :]!r}"
-            quoted = f" (one text goes in quotes: {key}='…')" if keys.get(key) else ""
-            raise UserError(f"{line!r}: two settings in one entry; write them as two, {both}{quoted}")
+            quoted = f" (put a text with spaces in quotes: {key}='…')" if keys.get(key) else ""
+            raise UserError(f"{line!r}: two settings in one argument; write them as two, {both}{quoted}")
     if key and not equals and not deletes:
         presets = [] if key in keys else [f"exp={name}" for name in groups.get("exp", ())]
         known = nearest(f"exp={key}", presets)
         raise UserError(f"{line!r}: no value; write {key}=VALUE{known}")
-    try:  # metric.aggregator.metrics.Loss/value_loss is no key to Hydra
+    try:  # Hydra does not accept metric.aggregator.metrics.Loss/value_loss as a key
         value = OverridesParser.create().parse_override(f"key={text}")
     except (HydraException, ValueError):
         if not keys.get(key):
@@ -172,12 +180,12 @@ def _beyond_the_grammar(
 
 
 def _check_key(override: Override, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]) -> None:
-    """Refuse a key of no group, and one without a value; whether its group has it is seen in the whole config."""
+    """Raise UserError for a key of an unknown group or without a value; keys in groups are checked in the config."""
     key, typed = override.key_or_group, override.input_line
     if key.startswith(("hydra.", "hydra/")):
         raise UserError(
-            f"{typed}: Hydra only composes the config here; folders of config files are added "
-            "with SHEPHERD_SEARCH_PATH, and the run's folder is run_dir"
+            f"{typed}: Hydra's own keys are not supported; add folders of config files with SHEPHERD_SEARCH_PATH, and "
+            "set the run directory with run_dir"
         )
     top = key.partition(".")[0]
     if top not in _tops(keys):
@@ -189,34 +197,32 @@ def _check_key(override: Override, groups: Mapping[str, Collection[str]], keys: 
                 f"{typed}: this is a group of keys; {_chosen_by_file(group, _text(override), groups[group])}"
             )
     if override.is_delete() and not any(f"{known}.".startswith(f"{key}.") for known in keys):
-        raise UserError(f"{typed}: there is no key {key!r} to take back to its default{nearest(key, keys)}")
-    if not override.is_delete() and override._value == "":  # and not '', which is empty text
+        raise UserError(f"{typed}: there is no key {key!r} to reset to its default{nearest(key, keys)}")
+    if not override.is_delete() and override._value == "":  # '' in quotes is empty text, which is allowed
         raise UserError(f"{typed}: no value given for {key}; write {key}=VALUE, or leave it out")
 
 
 def _chosen_by_file(group: str, name: str, options: Collection[str]) -> str:
-    """The sentence part that tells how a file is chosen whose name was typed for the keys that it holds."""
+    """Return the end of the message for a file name given as the value of a group of keys."""
     return f"type {group}={name}" if name in options else f"choose a file, as {group}={min(options)}"
 
 
 def _tops(keys: Collection[str]) -> dict[str, None]:
-    """The first words of all keys, in order."""
+    """Return the first parts of all keys, in order."""
     return dict.fromkeys(key.partition(".")[0] for key in keys)
 
 
 def _text(override: Override) -> str:
-    """Text that was typed behind the `=`."""
+    """Return the text after the `=`."""
     return (override.input_line or "").partition("=")[2].strip()
 
 
 def _choice(override: Override, place: str, options: Collection[str]) -> str:
-    """A choice of a file in Hydra's spelling."""
+    """Return the choice of a file in Hydra's syntax."""
     group, name = override.key_or_group, _text(override).removesuffix(".yaml").strip("'\"")
     if override.is_delete():
-        raise UserError(
-            f"{override.input_line}: a group cannot be taken away; choose one of {', '.join(sorted(options))}"
-        )
+        raise UserError(f"{override.input_line}: a group cannot be removed; choose one of {', '.join(sorted(options))}")
     if name not in options:
         raise UserError(unknown_option(group, name, options))
-    # A group of the user's own is appended with +, as Hydra has it; the built-in ones are in the defaults list.
+    # Hydra needs a + for a user's own group, because only the built-in groups are in the defaults list.
     return f"{'+' if override.is_add() and not (BUILT_IN / group).is_dir() else ''}{place}={name}"

@@ -1,4 +1,4 @@
-"""Folders in which config files are looked for: the user's own, in their order, then the project's `conf/`."""
+"""Search path of config files: the user's folders in order, then the project's `conf/`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rlcore.errors import UserError
 
 BUILT_IN = Path(__file__).resolve().parents[2] / "conf"
 VARIABLES = ("SHEPHERD_SEARCH_PATH", "SHEEPRL_SEARCH_PATH")
-# Spellings of the built-in files; no package is imported for its configs.
+# Names of the built-in folder in SheepRL's search paths; packages are never imported for their configs.
 BUILT_IN_PACKAGES = ("pkg://sheeprl.configs", "pkg://conf")
 
 
 def config_folders() -> list[Path]:
-    """Folders that are searched for config files, the first that has a file wins; the built-in one is last.
+    """Return the folders that are searched for config files, in order of precedence; the built-in one is last.
 
-    A variable is read from the environment, else from `.env` in the working directory.
+    The variables are read from the environment, or from `.env` in the working directory.
     """
     from dotenv import dotenv_values
 
@@ -30,10 +30,10 @@ def _folder(variable: str, entry: str) -> Path:
     scheme, separator, rest = entry.partition("://")
     if separator and scheme != "file":
         raise UserError(
-            f"{variable}: {entry!r} is not a folder, and packages are not imported for their configs; "
-            "give the folder of the files, as file:///home/me/configs"
+            f"{variable}: {entry!r} must be a folder, because packages are not imported for their configs; "
+            "write it as file:///home/me/configs"
         )
     folder = Path(rest if separator else entry).expanduser().absolute()
     if not folder.is_dir():
-        raise UserError(f"{variable}: {entry!r} is no folder here ({folder}); create it or take it out")
+        raise UserError(f"{variable}: {entry!r} does not exist ({folder}); create it or remove it from the variable")
     return folder

@@ -1,8 +1,8 @@
-"""Names in SheepRL's files: classes, read as names from tables.
+"""Conversion of class names in SheepRL's config files to our names.
 
-SheepRL instantiates what `_target_` and `dense_act` name. Here such a string is looked up, and nothing is ever imported
-because a config names it; what the table does not have is the user's mistake, told before any work. Keys that only the
-named class would have read are dropped.
+SheepRL imports and instantiates the classes named by `_target_` and `dense_act`. Here such a string is looked up in a
+table, and no config causes an import. A string that is not in the table is an error. Keys that only the named class
+would use are removed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOGGERS = {
     "lightning.pytorch.loggers.CSVLogger": "csv",
     "lightning.pytorch.loggers.MLFlowLogger": "mlflow",
 }
-# Where a run's files lie and what it is called is decided once, for all mirrors: run_dir, run_name, group.
+# Not supported per logger: run_dir, run_name and group set the folder and the name for all loggers.
 LOGGER_KEYS_DROPPED = (
     "root_dir",
     "save_dir",
@@ -52,7 +52,7 @@ LOGGER_KEYS_DROPPED = (
     "artifact_location",
     "log_model",
 )
-# Places of class strings -> the classes there may be, with their names here if they have any, and the keys dropped.
+# Keys of class strings -> (allowed classes, with our names if there are any; keys that are removed).
 CLASSES: dict[str, tuple[Collection[str], tuple[str, ...]]] = {
     "env.wrapper": (("gymnasium.make", "gym.make"), ("id", "render_mode", "_convert_", "_recursive_")),  # or one's own
     "fabric": (("lightning.fabric.Fabric", "lightning.Fabric", "lightning_fabric.Fabric"), ()),
@@ -63,26 +63,33 @@ CLASSES: dict[str, tuple[Collection[str], tuple[str, ...]]] = {
     "metric.logger": (LOGGERS, LOGGER_KEYS_DROPPED),
 }
 CALLBACKS = ("sheeprl.utils.callback.CheckpointCallback",)
-# Groups that every config of SheepRL has with this class, and that need none here.
+# Groups that have this class in every config of SheepRL and need no class here.
 ALWAYS = {"fabric": "lightning.fabric.Fabric", "metric.aggregator": "sheeprl.utils.metric.MetricAggregator"}
 ENVS_NOT_YET = {
     "sheeprl.envs.minedojo.MineDojoWrapper": "MineDojo",
     "sheeprl.envs.minerl.MineRLWrapper": "MineRL",
     "sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper": "Super Mario Bros",
 }
-SHEEPRL_RESTARTS = 2  # within 300 s, of its Dreamers
+SHEEPRL_RESTARTS = 2  # within 300 s, as in SheepRL's Dreamers
 ACTORS = {"Actor": "actor", "MinedojoActor": "masked_actor"}
 NETWORKS = {f"sheeprl.models.models.{name}": "layer_norm" for name in ("LayerNorm", "LayerNormChannelLast")}
 NETWORKS |= {"torch.nn.LayerNorm": "layer_norm", "torch.nn.Identity": "identity"}
 for version in ("dreamer_v1", "dreamer_v2", "dreamer_v3"):
-    NETWORKS |= {f"sheeprl.algos.{version}.agent.{name}": made for name, made in ACTORS.items()}
-# Models that SheepRL registers separately; here they are registered with the agent if `exported_components` lacks them.
+    NETWORKS |= {f"sheeprl.algos.{version}.agent.{name}": own for name, own in ACTORS.items()}
+# Models that SheepRL registers separately; models not in `exported_components` are part of the agent.
 PARTS = ("world_model", "actor", "critic", "target_critic", "moments", "encoder", "decoder")
 MODEL_KEYS = ("model_name", "description", "tags")
 
 
 def name_classes(tree: Tree) -> None:
-    """Replace every class string of a resolved config, in place, by its name here; others are a `UserError`, of all."""
+    """Replace the class strings of a resolved config by our names, in place.
+
+    Args:
+        tree: the config.
+
+    Raises:
+        UserError: class strings that are not allowed; reports all of them.
+    """
     mistakes = Mistakes()
     for place, rewrite in _REWRITES.items():
         if isinstance(node := at(tree, place), dict):
@@ -103,33 +110,33 @@ def name_classes(tree: Tree) -> None:
         tree["metric"]["logger"] = {"name": "none"}
     for key, node in [*_targets(tree)]:
         with mistakes.catch():
-            if key == "env.wrapper._target_":  # the user's own, with its arguments
+            if key == "env.wrapper._target_":  # the user's own class, with its arguments
                 target = str(node["_target_"])
                 same_module = [t for t in _targets_of_suites() if t.rpartition(".")[0] == target.rpartition(".")[0]]
                 plugins.refuse_foreign(key, target, nearest(target, same_module))
                 continue
             value = spell(node.pop("_target_"))
-            raise UserError(f"{key}={value}: no class can be named by this key; {_instead_of_class(key)}")
+            raise UserError(f"{key}={value}: this key accepts no class; {_instead_of_class(key)}")
     mistakes.raise_collected()
 
 
 def _instead_of_class(key: str) -> str:
-    """Return what to write in place of a class that cannot be named by `key`."""
+    """Return the fix for a class in a key that accepts none."""
     if key.startswith("env.wrapper."):
         return (
-            "have a class or function of yours make the whole environment, and name that by env.wrapper._target_ "
+            "write a class or function that creates the whole environment, and set env.wrapper._target_ to it "
             "(docs/your_own_environment.md)"
         )
     if key.startswith("algo."):
-        return "networks and losses of your own are an algorithm of your own (docs/your_own_algorithm.md)"
-    return f"`shepherd train -h {key.partition('.')[0]}` lists the keys and values that are allowed there"
+        return "for your own networks and losses, write your own algorithm (docs/your_own_algorithm.md)"
+    return f"`shepherd train -h {key.partition('.')[0]}` lists the allowed keys and values"
 
 
 def add_class_names(config: DictConfig) -> None:
-    """Add the `_target_` keys that SheepRL's config has and a composed config lacks, in place.
+    """Add the `_target_` keys of SheepRL's configs to a composed config, in place.
 
-    Each is an interpolation of the key that decides here, so it follows if a script changes that key: `env.id` for the
-    environment, `name` for an optimizer or a logger.
+    Each is an interpolation of our key (`env.id` for the environment, `name` for an optimizer or a logger), so it stays
+    correct if a script changes that key.
     """
     from omegaconf import OmegaConf
 
@@ -151,7 +158,7 @@ def add_class_names(config: DictConfig) -> None:
 
 
 def _class_of(kind: str, name: str) -> str | None:
-    """Return the class or function that SheepRL's files name for an environment, optimizer or logger of ours."""
+    """Return the class or function that SheepRL's files name for one of our environments, optimizers or loggers."""
     if kind == "env":
         from rlcore.envs.suites.registry import suite_with  # gymnasium, needed only if a script reads the key
 
@@ -161,26 +168,26 @@ def _class_of(kind: str, name: str) -> str | None:
 
 
 def names_class(key: str, algorithm: str | None) -> bool:
-    """Return whether a key names an optimizer or a logger, as `_target_` beside it does in SheepRL's files."""
+    """Return True if a key is the `name` of an optimizer or a logger; SheepRL's files use `_target_` instead."""
     places = CLASSES | _optimizers({"algo": {"name": algorithm}})
     group, _, last = key.rpartition(".")
     return last == "name" and isinstance(places.get(group, ((),))[0], Mapping)
 
 
 def _optimizers(tree: Tree) -> dict[str, tuple[Collection[str], tuple[str, ...]]]:
-    """The places where the algorithm's config has an optimizer, as those of CLASSES."""
+    """Return the keys of the optimizers in the algorithm's config, in the form of CLASSES."""
     module = ALGORITHMS.get(str(at(tree, "algo.name")))
     places = groups(module.Config, OptimizerConfig, "algo.") if module else ("algo.optimizer",)
-    return dict.fromkeys(places, (OPTIMIZERS, ("fused", "foreach")))  # torch's own speed; the mathematics is the same
+    return dict.fromkeys(places, (OPTIMIZERS, ("fused", "foreach")))  # these keys affect only torch's speed
 
 
 def _is_own(target: Any) -> bool:
-    """Tell whether an environment's class, `package.Class`, may be one of the user's own; none of Gymnasium's is."""
+    """Return True if an environment's class, `package.Class`, can be the user's own, so not one of Gymnasium."""
     return isinstance(target, str) and re.fullmatch(r"(?!gym\.|gymnasium\.)\w+(\.\w+)+", target) is not None
 
 
 def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Tree]]:
-    """The dotted key of every `_target_` that is left anywhere, and what it stands in."""
+    """Yield the dotted key of each remaining `_target_` and the mapping that contains it."""
     if isinstance(value, dict) and "_target_" in value:
         yield f"{prefix}_target_", value
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -189,20 +196,20 @@ def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Tree]]:
 
 
 def _look_up(key: str, value: Any, table: Collection[str]) -> str:
-    """Entry that a table has for a class string; the string itself where the table only lists what is allowed."""
+    """Return the table's entry for a class string, or the string itself if the table only lists allowed strings."""
     if isinstance(value, str) and value in table:
         return table[value] if isinstance(table, Mapping) else value
     raise UserError(
-        f"{key}={spell(value)}: not a name from the table, and nothing is imported because a config names it; "
+        f"{key}={spell(value)}: unknown class, and a config cannot import one; "
         f"allowed: {', '.join(table)}{nearest(spell(value), table)}"
     )
 
 
 def _algorithm(node: Tree, place: str) -> None:
-    """Activations by name, compile as one value."""
-    node.pop("optimier", None)  # of SheepRL's sac_benchmarks, where nothing reads it either
+    """Replace activations and network classes by their names, and the mapping `compile` by one value."""
+    node.pop("optimier", None)  # misspelled key in SheepRL's sac_benchmarks, unused there, too
     if "world_model" in node:
-        node.pop("player", None)  # likewise: its one key says again what the model has
+        node.pop("player", None)  # its only key repeats a key of the world model
     module = ALGORITHMS.get(str(node.get("name")))
     for argument in arguments(module.Config) if module else ():
         group, _, last = argument.key.rpartition(".")
@@ -216,7 +223,7 @@ def _algorithm(node: Tree, place: str) -> None:
 
 
 def _activation(text: str) -> str:
-    """`torch.nn.Tanh`, `torch.nn.modules.activation.Tanh` or `Tanh` as `tanh`; other text is left to the check."""
+    """Convert `torch.nn.Tanh`, `torch.nn.modules.activation.Tanh` or `Tanh` to `tanh`; return other text unchanged."""
     module, _, name = text.rpartition(".")
     if module in ("", "torch.nn", "torch.nn.modules.activation", "torch.nn.modules.linear", "nn"):
         return ACTIVATIONS.get(name, text)
@@ -224,7 +231,7 @@ def _activation(text: str) -> str:
 
 
 def _compile(node: Tree, key: str) -> Any:
-    """SheepRL's mapping {enabled, mode, player} as one value; mode and player say how its compiler works."""
+    """Convert SheepRL's mapping {enabled, mode, player} to the value of `enabled`."""
     for known in node:
         if known not in ("enabled", "mode", "player", "dynamic", "fullgraph"):
             hint = nearest(str(known), ("enabled", "mode", "player")) or f"; write {key}=auto, true or false"
@@ -233,10 +240,10 @@ def _compile(node: Tree, key: str) -> Any:
 
 
 def _env(node: Tree, place: str) -> None:
-    """`wrapper` as arguments, whose id must be the environment's; restarts and limits by their number."""
+    """Convert `wrapper` to arguments and check its id; convert restarts and limits to numbers."""
     if isinstance(restart := node.get("restart_on_exception"), bool):
         node["restart_on_exception"] = {"attempts": SHEEPRL_RESTARTS if restart else 0}
-    if node.get("max_episode_steps") == -1:  # theirs for none
+    if node.get("max_episode_steps") == -1:  # SheepRL's value for no limit
         node["max_episode_steps"] = None
     wrapper = node.get("wrapper")
     if wrapper is None or wrapper == "???":
@@ -252,17 +259,17 @@ def _env(node: Tree, place: str) -> None:
         if theirs and theirs not in CLASSES["env.wrapper"][0]:
             _refuse_other_suite(theirs, str(own), place)
         if isinstance(target, str) and target in ENVS_NOT_YET:
-            missing = f"{ENVS_NOT_YET[wrapper.pop('_target_')]} is not there yet; `shepherd envs` lists what is"
+            missing = f"{ENVS_NOT_YET[wrapper.pop('_target_')]} is not there yet; `shepherd envs` lists the suites"
             raise UserError(f"{place}.wrapper._target_={target}: {missing}")
         if wrapper.get("id", own) != own and not _is_own(target):
             raise UserError(
                 f"{place}.wrapper.id={wrapper['id']}: differs from {place}.id={own}; "
-                f"the environment is named by {place}.id alone"
+                f"set {place}.id and leave {place}.wrapper.id out"
             )
 
 
 def _unwrap(wrapper: Tree, env_id: Any, place: str) -> None:
-    """Put the arguments of the suite's environment that a wrapper is written around beside those of the wrapper."""
+    """Merge the arguments of the environment inside a wrapper into the arguments of the wrapper."""
     inner = wrapper.get("env")
     if not isinstance(inner, dict) or not _means_suite(str(inner.get("_target_"))):
         return
@@ -275,37 +282,37 @@ def _unwrap(wrapper: Tree, env_id: Any, place: str) -> None:
 
 
 def _dmc_id(env_id: Any, wrapper: Tree) -> Any:
-    """The id of the task that `wrapper` names, as theirs does, unless the id is that of another one."""
-    from rlcore.envs.suites.dmc import DMCSuite  # gymnasium, needed only where such a task is named
+    """Return the id of the DMC task in `wrapper`, unless `env_id` is already the id of a DMC task."""
+    from rlcore.envs.suites.dmc import DMCSuite  # imports gymnasium
 
     named = f"{wrapper['domain_name']}_{wrapper.get('task_name')}"
     return env_id if str(env_id) in DMCSuite().ids() else named
 
 
 def _means_suite(target: str) -> bool:
-    """Tell whether SheepRL's files name a suite that is here by this class or function, which is never imported."""
+    """Return True if SheepRL's files use this class or function for one of our suites; it is never imported."""
     return target in CLASSES["env.wrapper"][0] or target in _targets_of_suites()
 
 
 def _targets_of_suites() -> list[str]:
-    """Return the classes and functions by which SheepRL's files name the suites that are here."""
-    from rlcore.envs.suites.registry import SUITES  # gymnasium, needed only where another class is named
+    """Return the classes and functions that SheepRL's files use for our suites."""
+    from rlcore.envs.suites.registry import SUITES  # imports gymnasium, needed only if another class is named
 
     plugins.load()
     return [target for suite in SUITES.values() for target in suite.targets]
 
 
 def _refuse_other_suite(target: str, env_id: str, place: str) -> None:
-    """Refuse a class that makes environments of one suite beside the id of another's."""
+    """Raise UserError if the class creates environments of another suite than that of the id."""
     from rlcore.envs.suites.registry import SUITES, suite_with
 
     there = suite_with(env_id)
     if there is not None and target not in there.targets:
         meant = next(suite.name for suite in SUITES.values() if target in suite.targets)
         raise UserError(
-            f"{place}.wrapper._target_={target}: makes environments of {meant}, and {place}.id={env_id} is one "
+            f"{place}.wrapper._target_={target}: creates environments of {meant}, but {place}.id={env_id} is one "
             f"of {there.name}; set {place}.id to one of {meant} (`shepherd envs` lists them), or choose the file of "
-            "the other suite by env="
+            "the other suite with env="
         )
 
 
@@ -325,7 +332,7 @@ def _aggregator(node: Tree, place: str) -> None:
 
 
 def _reduction(value: Any, key: str) -> str:
-    """A reduction by name, or by the torchmetrics class that does it."""
+    """Return the name of a reduction, given as a name or as a torchmetrics class."""
     if isinstance(value, dict) and "_target_" in value:
         value, key = value["_target_"], f"{key}._target_"
     table = {name: name for name in REDUCTIONS} | METRICS
@@ -336,7 +343,7 @@ def _reduction(value: Any, key: str) -> str:
 
 
 def _models(node: Tree, place: str, algorithm: Any) -> None:
-    """Models that are registered: the agent's, and parts that the algorithm registers apart."""
+    """Check the models to register: the agent, and parts that the algorithm registers separately."""
     known = ("agent", *(algorithm.Config.exported_components if algorithm else ()))
     for name in PARTS:
         if name not in known:
@@ -344,14 +351,14 @@ def _models(node: Tree, place: str, algorithm: Any) -> None:
     for name, model in node.items():
         if name not in known:
             raise UserError(
-                f"unknown key '{place}.{name}' (value {spell(model)!r}): what is registered is "
+                f"unknown key '{place}.{name}' (value {spell(model)!r}); known keys: "
                 f"{', '.join(map(repr, known))}{nearest(str(name), known)}"
             )
         for key in model if isinstance(model, dict) else ():
             if key not in MODEL_KEYS:
                 hint = nearest(str(key), MODEL_KEYS) or f"; known keys: {', '.join(MODEL_KEYS)}"
                 raise UserError(f"unknown key '{place}.{name}.{key}' (value {spell(model[key])!r}){hint}")
-        if not isinstance(model, dict) and (model is not None or name == "agent"):  # null: that part is not registered
+        if not isinstance(model, dict) and (model is not None or name == "agent"):  # null = do not register that part
             raise UserError(f"{place}.{name}={spell(model)}: must be a mapping of {', '.join(MODEL_KEYS)}")
 
 

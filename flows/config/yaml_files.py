@@ -1,7 +1,7 @@
-"""The config files that can be chosen, and Hydra's loader, which puts the chosen ones together.
+"""Config files by group, and their composition with Hydra's loader.
 
-Hydra's loader is used alone: none of its global state is touched, no plugin is loaded, no file is written, and no
-package is imported because a config or a search path names it.
+Only Hydra's loader is used: its global state is unchanged, it loads no plugin, writes no file, and imports no package
+that a config or a search path names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Stamp = tuple[str, int, int]
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """Return the names that one may write behind `group=`, by group: `ppo`, or `folder/name` of a file in a folder."""
+    """Return the names that are valid after `group=`, by group: `ppo`, or `folder/name` for a file in a folder."""
     found: dict[str, set[str]] = {}
     for folder in config_folders():
         for file in (*folder.glob("*/**/*.yaml"), *folder.glob("*/**/*.yml")):
@@ -40,7 +40,7 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def available(group: str) -> list[str]:
-    """Names of the files of a group; raises UserError when there is no such group."""
+    """Return the names of a group's files; raise UserError if there is no such group."""
     found = groups()
     if group not in found:
         raise UserError(f"{group}: no such group{nearest(group, found)}; groups: {', '.join(sorted(found))}")
@@ -48,38 +48,46 @@ def available(group: str) -> list[str]:
 
 
 def presets() -> list[str]:
-    """Names behind `exp=`; `default` is where one's own presets start, not one of them."""
+    """Return the names that are valid after `exp=`, without `default`, which is a base for a user's own presets."""
     return [name for name in available("exp") if name != "default"]
 
 
-@functools.cache  # every key of a help text asks
+@functools.cache  # called for every key of a help text
 def default_names() -> dict[str, str]:
-    """Names of a run and its folders, as interpolations: label, exp_name, run_name, log_root, root_dir, run_dir."""
+    """Return the default names of a run and its folders (label, exp_name, run_name, …) as interpolations."""
     root = yaml.safe_load((BUILT_IN / "config.yaml").read_text())
     return {key: value for key, value in root.items() if key != "defaults"}
 
 
 def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictConfig:
-    """The chosen files (in Hydra's spelling, `exp=` among them) put together by Hydra, without its own keys.
+    """Compose the chosen files with Hydra, without Hydra's own keys; interpolations are not resolved.
 
-    Interpolations are not resolved. A mistake in the files is a `UserError`.
+    Args:
+        choices: files in Hydra's syntax, with one `exp=`.
+        groups: names of the config files by group.
+
+    Returns:
+        The composed config.
+
+    Raises:
+        UserError: no preset is chosen, or a file has an error.
     """
     preset = next((choice for choice in choices if choice.startswith("exp=")), None)
     if preset is None:
-        raise UserError("no preset chosen: name one, as exp=ppo; `shepherd train -h` lists them")
+        raise UserError("no preset chosen; add one, as exp=ppo (`shepherd train -h` lists them)")
     register_resolvers()
     try:
         composed = copy.deepcopy(_put_together(tuple(choices), tuple(config_folders()), _stamps()))
-    except Exception as error:  # Hydra's own, and whatever it meets in a malformed file (YAML, types, encodings)
+    except Exception as error:  # Hydra's errors, and any error that a malformed file causes (YAML, types, encodings)
         raise UserError(mistakes.of_files(error, " ".join(choices), groups)) from None
     if "exp" in composed:
-        raise UserError(f"{preset}: the file must begin with the line `# @package _global_`, or its keys are not read")
+        raise UserError(f"{preset}: the file must begin with the line `# @package _global_`; add it")
     _label(composed, preset.partition("=")[2])
     return composed
 
 
 def _label(composed: DictConfig, preset: str) -> None:
-    """Name a run by the user's own preset: one that is not shipped, unless a file has a label already."""
+    """Set the label to the name of a user's own preset, unless a file sets a label."""
     from omegaconf import OmegaConf
 
     chosen = OmegaConf.to_container(composed, resolve=False)
@@ -91,11 +99,11 @@ def _label(composed: DictConfig, preset: str) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _put_together(choices: tuple[str, ...], folders: tuple[Path, ...], stamps: frozenset[Stamp]) -> DictConfig:
-    """Hydra takes a tenth of a second for what a process with many runs asks for again and again."""
+    """Compose files with Hydra; cached, because it takes 0.1 s and a process may compose many runs."""
     from hydra.types import RunMode
     from omegaconf import OmegaConf
 
-    safe = [*choices, "hydra.searchpath=[]"]  # of a user's config.yaml: Hydra would import the packages it names
+    safe = [*choices, "hydra.searchpath=[]"]  # otherwise Hydra imports the packages named in a user's config.yaml
     composed = _loader(folders).load_configuration("config", safe, RunMode.RUN, from_shell=False)
     OmegaConf.set_struct(composed, False)
     composed.pop("hydra", None)
@@ -103,24 +111,24 @@ def _put_together(choices: tuple[str, ...], folders: tuple[Path, ...], stamps: f
 
 
 def _stamps() -> frozenset[Stamp]:
-    """Name, time and size of every file there is, which tell whether one was changed."""
+    """Return name, modification time and size of every config file, to detect changes."""
     files = (file for folder in config_folders() for file in folder.rglob("*.y*ml"))
     return frozenset((str(file), (now := file.stat()).st_mtime_ns, now.st_size) for file in files)
 
 
 def register_resolvers() -> None:
-    """The functions of interpolations that OmegaConf does not bring: `${now:%Y-%m-%d}`, `${run_root:}`."""
+    """Register the functions for interpolations that OmegaConf lacks: `${now:%Y-%m-%d}` and `${run_root:}`."""
     from omegaconf import OmegaConf
 
-    if not OmegaConf.has_resolver("now"):  # Hydra's own is the same
-        # Cached: one run has one time, wherever its config mentions it.
+    if not OmegaConf.has_resolver("now"):  # Hydra registers an equal one
+        # Cached, so that all interpolations in the config of a run give the same time.
         OmegaConf.register_new_resolver("now", lambda pattern: datetime.now().strftime(pattern), use_cache=True)
     if not OmegaConf.has_resolver("run_root"):
         OmegaConf.register_new_resolver("run_root", run_root)
 
 
 def _loader(folders: Sequence[Path]) -> ConfigLoaderImpl:
-    """Hydra's loader over our folders and nothing else; `hydra.initialize` would search its plugins as well."""
+    """Return Hydra's loader for these folders only; `hydra.initialize` would also search for plugins."""
     from hydra import version
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.config_search_path_impl import ConfigSearchPathImpl

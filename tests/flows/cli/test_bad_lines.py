@@ -58,7 +58,7 @@ LINES = [
     ("stage make-env file exp=ppo", "run_dir=file: "),
     ("stage make-env new --params nowhere.yaml", "nowhere.yaml: cannot be read"),
     ("stage make-env new --params bytes.yaml", "bytes.yaml: cannot be read"),
-    ("stage make-env new --params list.yaml", "list.yaml: not the parameters of a run"),
+    ("stage make-env new --params list.yaml", "list.yaml: does not contain the parameters of a run"),
     ("stage make-env new --params folder", "folder: cannot be read"),
     ("sweep status ../..", "../..: no such sweep"),
     ("sheeprl-eval checkpoint_path=x.ckpt", "SheepRL's .ckpt files cannot be read"),

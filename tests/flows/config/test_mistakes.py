@@ -151,10 +151,13 @@ MISTAKES = [
     ("seed=range(1,4)", ["seed=range(1,4)", "several values"]),
     ("env=gym,mujoco", ["env=gym,mujoco", "several values"]),
     # Two settings in one entry, as in a list of overrides.
-    ("env.id=CartPole-v1 env.num_envs=8", ["two settings in one entry", "'env.id=CartPole-v1' and 'env.num_envs=8'"]),
-    ("env.num_envs=8 seed=3", ["two settings in one entry", "'env.num_envs=8' and 'seed=3'"]),
-    ("env=gym env.id=CartPole-v1", ["two settings in one entry", "'env=gym' and 'env.id=CartPole-v1'"]),
-    ("seed=3\nenv=mujoco", ["two settings in one entry", "'seed=3' and 'env=mujoco'"]),
+    (
+        "env.id=CartPole-v1 env.num_envs=8",
+        ["two settings in one argument", "'env.id=CartPole-v1' and 'env.num_envs=8'"],
+    ),
+    ("env.num_envs=8 seed=3", ["two settings in one argument", "'env.num_envs=8' and 'seed=3'"]),
+    ("env=gym env.id=CartPole-v1", ["two settings in one argument", "'env=gym' and 'env.id=CartPole-v1'"]),
+    ("seed=3\nenv=mujoco", ["two settings in one argument", "'seed=3' and 'env=mujoco'"]),
     # Algorithms of SheepRL that are to come, and a key of its first versions.
     ("algo.name=dreamer_v3_5", ["algo.name=dreamer_v3_5", "SheepRL's dreamer_v3_5 is not implemented yet"]),
     ("algo.name=ppo_decoupled", ["algo.name=ppo_decoupled", "not implemented yet"]),
@@ -186,7 +189,7 @@ MISTAKES = [
         [r"metric.logger.tags.note=\u202e", "must not contain control characters"],
     ),
     ("env.wrapper.render=\x9b2J", [r"\x9b2J", "cannot be read"]),
-    ("run_name=lr=1 seed=3", ["two settings in one entry", "run_name='…'"]),
+    ("run_name=lr=1 seed=3", ["two settings in one argument", "run_name='…'"]),
 ]
 
 
@@ -391,7 +394,7 @@ def test_a_key_that_the_algorithm_has_is_never_anothers():
 # A user's own file exp/mine.yaml, and what the sentence about it must name.
 GLOBAL = "# @package _global_\n"
 FILES = [
-    (GLOBAL + "algo: [1\nb: 2\n", ["mine.yaml:3", "not YAML"]),
+    (GLOBAL + "algo: [1\nb: 2\n", ["mine.yaml:3", "invalid YAML"]),
     (GLOBAL + "algo: {gamma: 1, gamma: 2}\n", ["mine.yaml", "gamma"]),
     (GLOBAL + "defaults:\n  - override /algo: ppoo\n  - _self_\n", ["exp=mine", "ppoo", "'ppo'"]),
     (GLOBAL + "defaults:\n  - override /algos: ppo\n  - _self_\n", ["exp/mine", "algos", "'algo'"]),

@@ -45,7 +45,7 @@ def test_an_environment_whose_own_keys_make_its_id_is_not_said_to_stay():
 @pytest.mark.parametrize("typed", ["env.frame_stack=4", "env.grayscale=true"])
 def test_settings_of_images_that_nobody_reads_are_told(typed):
     (sentence,) = notices(compose(["exp=ppo", typed])[0], [typed])
-    assert sentence.startswith(f"{typed}: no effect (algo.cnn_keys.encoder=[]")
+    assert sentence.startswith(f"{typed}: no effect (it applies to images, and algo.cnn_keys.encoder=[] selects none)")
     seen = [typed, "algo.cnn_keys.encoder=[rgb]"]
     assert not notices(compose(["exp=ppo", *seen])[0], seen)
 
@@ -63,14 +63,14 @@ def test_a_budget_that_ends_within_an_iteration_is_told(total, trained):
     (sentence,) = notices(compose([*typed, f"algo.total_steps={total}"])[0])
     assert sentence.startswith(f"algo.total_steps={total}: {trained}")
     (dry,) = notices(compose([*typed, f"algo.total_steps={total}", "dry_run=true"])[0])
-    assert dry.startswith("dry_run=true: ends with the iteration of the first gradient step")
+    assert dry.startswith("dry_run=true: training ends with the iteration of the first gradient step")
     assert notices(compose([*typed, "algo.total_steps=204800"])[0]) == []
 
 
 @pytest.mark.parametrize("typed", ["buffer.online=true", "buffer.type=episode"])
 def test_how_a_memory_is_drawn_from_has_no_effect_where_there_is_none(typed):
     (sentence,) = notices(compose(["exp=ppo", typed])[0])
-    assert sentence == f"{typed}: no effect (ppo keeps no memory and learns from every rollout once)"
+    assert sentence == f"{typed}: no effect (ppo has no replay buffer and uses every rollout once)"
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ def test_how_a_memory_is_drawn_from_has_no_effect_where_there_is_none(typed):
         (
             "algo: {compile: {enabled: false, mode: reduce-overhead}}\nmodel_manager: {disabled: true}",
             "algo.compile=false, model_manager.disabled=true: the run is not compiled and its model is not registered; "
-            "type algo.compile=auto model_manager.disabled=false to change that",
+            "to change that, add algo.compile=auto model_manager.disabled=false",
         ),
         (
             "model_manager: {disabled: true}",
             "model_manager.disabled=true: its model is not registered; "
-            "type model_manager.disabled=false to change that",
+            "to change that, add model_manager.disabled=false",
         ),
     ],
 )
@@ -101,8 +101,8 @@ def test_notices_tell_the_gradient_steps_of_train_every():
     typed = ["exp=dreamer_v2_cartpole", "algo.train_every=16", "algo.replay_ratio=0.5", "algo.learning_starts=500"]
     (said,) = notices(compose(typed)[0], typed)
     assert said == (
-        "algo.train_every=16: 8 gradient steps of each rank after every 16 policy steps, by algo.replay_ratio=0.5; "
-        "SheepRL's files of 2023 mean one, which is algo.replay_ratio=0.0625"
+        "algo.train_every=16: 8 gradient steps of each rank after every 16 policy steps, because of "
+        "algo.replay_ratio=0.5; for one gradient step, as in SheepRL's files of 2023, set algo.replay_ratio=0.0625"
     )
     typed[2] = "algo.replay_ratio=0.0625"
     assert notices(compose(typed)[0], typed) == []
@@ -172,6 +172,6 @@ def test_the_default_of_a_stored_run_is_no_notice():
 def test_a_preset_whose_environment_stays_beside_the_settings_of_others_is_told():
     typed = ["exp=sac", "env=mujoco"]
     (sentence,) = notices(compose(typed)[0], typed)
-    assert sentence.endswith("stays the preset's LunarLanderContinuous-v3; add env.id=Walker2d-v5")
+    assert sentence.endswith("not the environment LunarLanderContinuous-v3; to change it, add env.id=Walker2d-v5")
     for more in (["env.id=Hopper-v5"], ["env.id=LunarLanderContinuous-v3"]):
         assert notices(compose([*typed, *more])[0], [*typed, *more]) == []

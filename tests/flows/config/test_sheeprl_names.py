@@ -240,9 +240,9 @@ def test_a_suite_that_is_not_there_yet_is_called_by_its_name(target, suite):
     [
         (
             ["env=gym", "env.wrapper._target_=sheeprl.envs.crafter.CrafterWrapper"],
-            "makes environments of crafter, and env.id=CartPole-v1 is one of classic control",
+            "creates environments of crafter, but env.id=CartPole-v1 is one of classic control",
         ),
-        (["env=atari", "env.wrapper._target_=sheeprl.envs.dmc.DMCWrapper"], "makes environments of dmc, and env.id="),
+        (["env=atari", "env.wrapper._target_=sheeprl.envs.dmc.DMCWrapper"], "creates environments of dmc, but env.id="),
     ],
 )
 def test_a_class_of_another_suite_than_the_ids_is_refused(typed: list[str], sentence: str) -> None:
@@ -535,7 +535,7 @@ def test_an_environment_within_a_suites_wrapper_is_its_arguments(copied):
     assert "_target_" not in str(tree)
     with pytest.raises(UserError, match="env.wrapper.env.id=ALE/Pong-v5: differs from env.id=PongNoFrameskip-v4"):
         compose(["exp=ppo", "env=atari", "env.wrapper.env.id=ALE/Pong-v5"])
-    with pytest.raises(UserError, match="env.wrapper.env._target_=os.system: no class can be named"):
+    with pytest.raises(UserError, match="env.wrapper.env._target_=os.system: this key accepts no class"):
         compose(["exp=ppo", "env=atari", "env.wrapper.env._target_=os.system"])
 
 

@@ -99,9 +99,9 @@ def test_numbers_that_other_yaml_writers_leave_are_numbers(params: Path) -> None
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("- 1\n", "not the parameters of a run"),
+        ("- 1\n", "does not contain the parameters of a run"),
         ("algo: {name: [", "cannot be read"),
-        ("seed: 1\n", "not the parameters of a run"),
+        ("seed: 1\n", "does not contain the parameters of a run"),
         ("algo: {name: ppo}\nenv: {id: CartPole-v1}\n", "algo.total_steps"),
     ],
 )

@@ -114,7 +114,7 @@ def test_overrides_that_made_a_run_are_not_changes_of_it_at_a_retry() -> None:
     overrides = ["exp=ppo", *ACROBOT]
     run = _run_of("ppo", overrides, "runs/acro", flow_run(1))
     assert _run_of("ppo", overrides, "runs/acro", flow_run(1)).path == run.path
-    with pytest.raises(UserError, match="exp=ppo: files are chosen when a run is made"):
+    with pytest.raises(UserError, match="exp=ppo: config files can be chosen only for a new run"):
         _run_of("ppo", overrides, "runs/acro", flow_run(2))
 
 
