@@ -1,10 +1,11 @@
-"""Cost of the flow beside its training: `shepherd train` against the bare train stage, alternating, same config.
+"""Overhead of the flow: `shepherd train` compared with the train stage alone, alternating, with the same config.
 
     python -m benchmarks.flow_overhead [--repeats 3] [OVERRIDE ...]
 
-The Prefect home is warm (a dry run comes first). Random baseline, final evaluation and video are what a user asked for
-and are timed apart: the first two are tasks of the flow, whose times Prefect has; the video is recorded again, alone.
-What remains of the flow, beyond the train stage, is its overhead. Budget: 20 s and 2 % of the train stage.
+A dry run first warms up the Prefect home. The random baseline, the final evaluation and the video are work that the
+user requested, so they are timed separately. Prefect records the times of the first two, which are tasks of the flow;
+the video is recorded a second time, alone. The overhead is the remaining time of the flow, without the train stage.
+Budget: 20 s and 2 % of the train stage.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ QUERY = """
 
 
 def seconds(*arguments: str) -> float:
-    """Wall-clock time of one `shepherd` command."""
+    """Return the wall-clock time of one `shepherd` command."""
     began = time.perf_counter()
     command = [sys.executable, "-m", "flows.cli.main", *arguments]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
@@ -42,7 +43,7 @@ def seconds(*arguments: str) -> float:
 
 
 def task_seconds(run: Path) -> dict[str, float]:
-    """Seconds of each kind of task in a run's flow, as Prefect has recorded them; the last evaluation by itself."""
+    """Return the seconds of each kind of task in a run's flow, from Prefect; the last evaluation is a separate kind."""
     with sqlite3.connect(state_folder() / "prefect" / "prefect.db", timeout=30) as store:
         rows = store.execute(QUERY, (str(run),)).fetchall()
     spent: dict[str, float] = dict.fromkeys((*TASKS, "final evaluation"), 0.0)
@@ -53,20 +54,20 @@ def task_seconds(run: Path) -> dict[str, float]:
     return spent
 
 
-def film_seconds(run: Path) -> float:
-    """Seconds to record one greedy episode of the chosen checkpoint."""
+def video_seconds(run: Path) -> float:
+    """Return the seconds needed to record one greedy episode of the chosen checkpoint."""
     from rlcore.evaluation.final import choose, record_video
     from rlcore.store.directory import RunDirectory
 
     directory = RunDirectory(run)
-    record_video(directory, choose(directory), "again.mp4")  # imports what draws
+    record_video(directory, choose(directory), "again.mp4")  # so that imports are not timed
     began = time.perf_counter()
     record_video(directory, choose(directory), "again.mp4")
     return time.perf_counter() - began
 
 
 def main() -> None:
-    """Time both, alternating, and print the medians."""
+    """Time the flow and the train stage, alternating, and print the medians."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flow_overhead", description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("overrides", nargs="*", default=["exp=ppo"])
@@ -80,9 +81,10 @@ def main() -> None:
             seconds("stage", "make-env", f"{run}-bare", *options.overrides)
             train = seconds("stage", "train", f"{run}-bare")
             spent = task_seconds(Path(f"{run}-flow"))
-            apart = spent["collect"] + spent["final evaluation"]
-            rows.append({"whole flow": whole, "train stage alone": train, **spent, "overhead": whole - apart - train})
-            rows[-1] |= {"of the final evaluation: video": film_seconds(Path(f"{run}-flow"))}
+            requested = spent["collect"] + spent["final evaluation"]
+            rows.append({"whole flow": whole, "train stage alone": train, **spent})
+            rows[-1] |= {"overhead": whole - requested - train}
+            rows[-1] |= {"of the final evaluation: video": video_seconds(Path(f"{run}-flow"))}
             print(f"flow {whole:.1f} s, train stage {train:.1f} s, overhead {rows[-1]['overhead']:.1f} s", flush=True)
     medians = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
     print(f"\nmedians of {options.repeats}, seconds")

@@ -1,6 +1,6 @@
-"""A full replay memory and its run: what a checkpoint costs, how long it takes to go on, what a policy reads of it.
+"""Cost of a full replay buffer: time and size of a checkpoint, time to resume, and bytes read to load the policy.
 
-python -m benchmarks.full_memory      # a table; SAC on HalfCheetah-v5, 1 M rows; a minute, 1 GB, extra mujoco
+python -m benchmarks.full_memory      # prints a table; SAC on HalfCheetah-v5, 1 M rows; 1 minute, 1 GB, extra `mujoco`
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from rlcore.train.session import Session
 from rlcore.types import Trajectory
 
 ROWS, WIDTH, INTERVAL = 1_000_000, 4, 50_000  # of a run of 1 M steps with 20 checkpoints
-BLOCK = 1_000  # rows of every environment that are handed in at once
-GOING_ON = "goes on"
+BLOCK = 1_000  # rows of each environment per call of `extend`
+RESUME = "resume"
 
 
 def fill(session: Session, rows: int, seed: int) -> None:
-    """Hand so many rows of noise to the memory, as if an environment had given them."""
+    """Add rows of noise to the replay buffer, in the form in which environments return them."""
     rng, spec = torch.Generator().manual_seed(seed), session.envs.spec
     for _ in range(0, rows, BLOCK * WIDTH):
         session.training.buffer.extend(block(rng, spec, BLOCK, WIDTH), block(rng, spec, WIDTH))
@@ -50,39 +50,39 @@ def block(rng: torch.Generator, spec: Any, *lead: int) -> Trajectory:
 
 
 def time_call(function: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds and processor seconds of a call."""
+    """Return the wall and CPU seconds of a call."""
     wall, cpu = time.perf_counter(), time.process_time()
     function()
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def bytes_read() -> int:
-    """Bytes that this process has read so far, from the disk or its cache."""
+    """Return the bytes that this process has read so far, from the disk or its cache."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def size(folder: Path) -> int:
-    """Bytes of the files beneath a folder."""
+    """Return the total bytes of the files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def go_on(folder: str) -> None:
-    """In a process of its own: a session that goes on where the run stands; prints what that took."""
+def resume(folder: str) -> None:
+    """Resume a run in this process and print the wall seconds, CPU seconds and bytes read."""
     began = bytes_read()
     wall, cpu = time_call(lambda: Session(RunDirectory(folder)).close())
     print(json.dumps([wall, cpu, bytes_read() - began]))
 
 
-def time_going_on(run: RunDirectory) -> tuple[float, float, int]:
-    """Seconds, processor seconds, bytes read of a session that goes on; imports are not in it."""
-    command = [sys.executable, "-m", "benchmarks.full_memory", GOING_ON, str(run.path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    wall, cpu, count = json.loads(said.splitlines()[-1])
+def time_resume(run: RunDirectory) -> tuple[float, float, int]:
+    """Return wall seconds, CPU seconds and bytes read for resuming a run in a new process, without imports."""
+    command = [sys.executable, "-m", "benchmarks.full_memory", RESUME, str(run.path)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    wall, cpu, count = json.loads(output.splitlines()[-1])
     return wall, cpu, count
 
 
 def figures(folder: Path) -> list[tuple[str, float, float, float]]:
-    """Rows of the table: what was done, seconds, processor seconds, bytes written or read."""
+    """Return the rows of the table: operation, wall seconds, CPU seconds, bytes written or read."""
     keys = f"exp=sac env.id=HalfCheetah-v5 env.num_envs={WIDTH} algo.total_steps={ROWS} buffer.size={ROWS}"
     run = new_run([*keys.split(), "model_manager.disabled=true", "algo.compile=false", f"run_dir={folder / 'run'}"])
     make_env(run)
@@ -95,33 +95,33 @@ def figures(folder: Path) -> list[tuple[str, float, float, float]]:
 
     session = Session(run)
     session.training.collector.collect(1)
-    add_row("checkpoint, empty memory", session.save)
-    rows.append(("goes on, empty memory", *time_going_on(run)))
+    add_row("checkpoint, empty buffer", session.save)
+    rows.append(("resume, empty buffer", *time_resume(run)))
     fill(session, ROWS, seed=0)
-    for number, (new, what) in enumerate(((0, "all of it new"), (INTERVAL, f"{INTERVAL:,} rows new"), (0, "none new"))):
+    for number, (new, what) in enumerate(((0, "all rows new"), (INTERVAL, f"{INTERVAL:,} rows new"), (0, "none new"))):
         fill(session, new, seed=number + 1)
-        session.training.collector.collect(1)  # another step, another checkpoint
+        session.training.collector.collect(1)  # a checkpoint needs a new step
         add_row(f"checkpoint of 1 M rows, {what}", session.save)
     session.close()
-    rows.append(("goes on with 1 M rows", *time_going_on(run)))
+    rows.append(("resume with 1 M rows", *time_resume(run)))
     newest = checkpoint.resolve(run)
     shutil.rmtree(run.checkpoints / chunks.FOLDER)
-    without = "the memory's chunks deleted"
+    without = "without the buffer's chunks"
     began = bytes_read()
-    rows.append((f"its policy is loaded, {without}", *time_call(lambda: load_policy(newest)), bytes_read() - began))
+    rows.append((f"load the policy, {without}", *time_call(lambda: load_policy(newest)), bytes_read() - began))
     began = bytes_read()
     took = time_call(lambda: evaluate_checkpoint(run, newest, 1))
-    rows.append((f"an episode of its policy, {without}", *took, bytes_read() - began))
+    rows.append((f"play an episode of the policy, {without}", *took, bytes_read() - began))
     return rows
 
 
 def main() -> None:
     """Print the table."""
-    if sys.argv[1:2] == [GOING_ON]:
-        go_on(sys.argv[2])
+    if sys.argv[1:2] == [RESUME]:
+        resume(sys.argv[2])
         return
     torch.set_num_threads(1)
-    print("| | seconds | processor | MB written or read |\n|---|---|---|---|")
+    print("| | wall s | CPU s | MB written or read |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for what, wall, cpu, count in figures(Path(folder)):
             print(f"| {what} | {wall:.2f} | {cpu:.2f} | {count / 1e6:,.1f} |", flush=True)

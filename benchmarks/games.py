@@ -1,9 +1,9 @@
-"""Cost of what is around an Atari emulator: the wrapper chain in one process, eight games in processes of their own.
+"""Overhead of the code around an Atari emulator: the wrapper chain in one process, and eight games in subprocesses.
 
-    python -m benchmarks.games --peers VENV/bin/python      # docs/results/games.md; two minutes, extra `atari`
+    python -m benchmarks.games --peers VENV/bin/python      # writes docs/results/games.md; two minutes, extra `atari`
 
-Each row is measured in a process of its own, all of them in turn, `--repeats` times; the best counts, since other
-load only adds.
+Each row is measured in a separate process. The rows alternate, `--repeats` times, and the best value of each counts,
+because other load only adds time.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ STEPS, WARM = 2000, 100  # of one game
 GAMES, ROUNDS = 8, 400
 
 ONE = {
-    "emulator": "the emulator: four frames and one grey screen",
-    "picture": "and the picture: a second screen, the larger of both, 84 × 84 by area (OpenCV)",
+    "emulator": "emulator: four frames and one grayscale screen",
+    "picture": "emulator and image: also a second screen, maximum of both, area resize to 84 × 84 (OpenCV)",
     "gymnasium": "Gymnasium's AtariPreprocessing",
-    "chain": "the whole wrapper chain (`rlcore.envs.make`)",
-    "vector": "the chain in a vector of one: seeds, episodes, checks, arrays of its own",
+    "chain": "complete wrapper chain (`rlcore.envs.make`)",
+    "vector": "complete chain in a vector environment of size 1, with seeds, episodes, checks and arrays",
 }
 EIGHT = {
     "ours": "Shepherd, `env.sync_env=false`",
@@ -48,21 +48,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=os.path.abspath, help="Python of an environment with Stable-Baselines3")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--measure", choices=[*ONE, *EIGHT], help="one row, here")
+    parser.add_argument("--measure", choices=[*ONE, *EIGHT], help="measure one row in this process")
     arguments = parser.parse_args()
     if arguments.measure:
         print(json.dumps(globals()[f"measure_{arguments.measure}"]()))
         return
     rows: dict[str, list[list[float]]] = {name: [] for name in [*ONE, *EIGHT] if name != "sb3" or arguments.peers}
     for _ in range(arguments.repeats):
-        for name, found in rows.items():
-            found.append(measure_apart(name, arguments.peers if name == "sb3" else sys.executable))
-            print(name, found[-1], flush=True)
+        for name, values in rows.items():
+            values.append(measure_in_process(name, arguments.peers if name == "sb3" else sys.executable))
+            print(name, values[-1], flush=True)
     PAGE.write_text(page(rows, arguments.repeats))
 
 
-def measure_apart(name: str, python: str) -> list[float]:
-    """A row, by a process of its own."""
+def measure_in_process(name: str, python: str) -> list[float]:
+    """Measure a row in a separate process."""
     command = [python, "-m", "benchmarks.games", "--measure", name]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment, cwd=ROOT)
@@ -70,33 +70,33 @@ def measure_apart(name: str, python: str) -> list[float]:
 
 
 def page(rows: dict[str, list[list[float]]], repeats: int) -> str:
-    least = {name: min(found)[0] for name, found in rows.items() if name in ONE}
+    least = {name: min(values)[0] for name, values in rows.items() if name in ONE}
     lines = [
-        "# What is around an emulator",
+        "# Overhead around an Atari emulator",
         "",
-        f"Made by `python -m benchmarks.games` on {time.strftime('%Y-%m-%d')}, {os.cpu_count()} processor cores, load "
-        f"{os.getloadavg()[2]:.0f}. {GAME}, four frames a step, grey, {SIDE} × {SIDE}, random actions; each row in a "
-        f"process of its own, in turn, {repeats} times; the best of each (medians in brackets), since other load only "
-        "adds.",
+        f"Written by `python -m benchmarks.games` on {time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPU cores, load "
+        f"{os.getloadavg()[2]:.0f}. {GAME}, four frames per step, grayscale, {SIDE} × {SIDE}, random actions. Each row "
+        f"is measured in a separate process, {repeats} times, and the rows alternate. Values are the best of each, "
+        "because other load only adds time; medians are in parentheses.",
         "",
-        "| one game | processor µs a step | over the emulator | over emulator and picture |",
+        "| one game | CPU µs per step | relative to emulator | relative to emulator and image |",
         "|---|---|---|---|",
     ]
     for name, text in ONE.items():
         over = [f"{100 * (least[name] / least[base] - 1):+.0f} %" for base in ("emulator", "picture")]
-        median = statistics.median(found[0] for found in rows[name])
+        median = statistics.median(values[0] for values in rows[name])
         lines.append(f"| {text} | {least[name]:.0f} ({median:.0f}) | {' | '.join(over)} |")
-    lines += ["", f"| {GAMES} games in processes of their own | steps/s of all, on the clock | processor µs a step |"]
+    lines += ["", f"| {GAMES} games in subprocesses | steps/s of all games (wall time) | CPU µs per step |"]
     lines.append("|---" * 3 + "|")
     for name in (name for name in rows if name in EIGHT):
-        speeds, costs = ([found[column] for found in rows[name]] for column in (0, 1))
+        speeds, costs = ([values[column] for values in rows[name]] for column in (0, 1))
         speed = f"{max(speeds):,.0f} ({statistics.median(speeds):,.0f})"
         lines.append(f"| {EIGHT[name]} | {speed} | {min(costs):.0f} ({statistics.median(costs):.0f}) |")
     lines += [
         "",
-        "The picture is what the preprocessing itself asks for: without its second screen and the mean over areas a "
-        "network would see something else; 15 % over the emulator, as was asked, is less than the picture alone. "
-        "On the clock the load beside it counts too.",
+        "The preprocessing needs the work of the row `emulator and image`: without the second screen and the mean "
+        "over areas, the observations would differ. The goal of at most 15 % over the emulator is below the cost of "
+        "the image alone. Steps per second also depend on other load on the machine.",
     ]
     return "\n".join([*lines, ""])
 
@@ -105,7 +105,7 @@ def page(rows: dict[str, list[list[float]]], repeats: int) -> str:
 
 
 def per_step(step: Callable[[int], Any], episode: Callable[[], Any]) -> list[float]:
-    """Processor microseconds of a step, the least over pieces of the game."""
+    """Return the CPU microseconds of a step, the minimum over ten parts of the game."""
     buttons, pieces = np.random.default_rng(0).integers(6, size=STEPS), []
     for piece in np.split(buttons, 10):
         episode()
@@ -154,7 +154,7 @@ def measure_picture() -> list[float]:
 
 
 def make_preprocessed() -> gymnasium.Env:
-    """A game as Gymnasium makes it."""
+    """Return a game with Gymnasium's preprocessing."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -194,7 +194,7 @@ def measure_vector() -> list[float]:
 
 
 def in_turn(step: Callable[[np.ndarray], Any]) -> list[float]:
-    """Steps of all games a second on the clock, and processor microseconds of all processes for each."""
+    """Return the steps per second of all games together, and the CPU microseconds of all processes per step."""
     buttons = np.random.default_rng(0).integers(6, size=(WARM + ROUNDS, GAMES))
     for row in buttons[:WARM]:
         step(row)
@@ -206,7 +206,7 @@ def in_turn(step: Callable[[np.ndarray], Any]) -> list[float]:
 
 
 def processor(pid: int) -> float:
-    """Processor seconds of a process and of all below it that live."""
+    """Return the CPU seconds of a process and of its running descendants."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     children = [
         child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()

@@ -1,6 +1,6 @@
-"""Error rates of the champion's gate, ended early and with all of its episodes: simulated, for docs/results/gate.md.
+"""Simulated error rates of the champion gate, with early stopping and with all episodes (docs/results/gate.md).
 
-python -m benchmarks.gate [comparisons]        # 4,000 of each kind, two minutes
+python -m benchmarks.gate [comparisons]        # default: 4,000 comparisons per kind of returns; 2 minutes
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Draw = Callable[[np.random.Generator], tuple[Returns, Returns, float]]  # new, c
 
 
 def normal(gain: float) -> Draw:
-    """Returns of a standard deviation of 30."""
+    """Return a sampler of normal returns with a standard deviation of 30."""
     return lambda rng: (rng.normal(100 + 30 * gain, 30, EPISODES), rng.normal(100, 30, EPISODES), 0.0)
 
 
 def at_the_limit(new: float, old: float) -> Draw:
-    """500, but for a share of episodes that end anywhere above 150, as on CartPole."""
+    """Return a sampler as on CartPole: 500, except for a share of episodes that end uniformly above 150."""
 
     def draw(rng: np.random.Generator, share: float) -> Returns:
         return np.where(rng.random(EPISODES) < share, rng.uniform(150, 500, EPISODES), 500.0)
@@ -34,22 +34,25 @@ def at_the_limit(new: float, old: float) -> Draw:
 
 
 def success(new: float, old: float) -> Draw:
-    """1 with this probability, else 0, as on FrozenLake."""
+    """Return a sampler as on FrozenLake: 1 with the given probability, else 0."""
     return lambda rng: (1.0 * (rng.random(EPISODES) < new), 1.0 * (rng.random(EPISODES) < old), 0.0)
 
 
 def log_normal(gain: float) -> Draw:
-    """Log-normal returns."""
+    """Return a sampler of log-normal returns."""
     return lambda rng: (rng.lognormal(0, 1, EPISODES) + gain, rng.lognormal(0, 1, EPISODES), 0.0)
 
 
 def rare_failures(rng: np.random.Generator) -> tuple[Returns, Returns, float]:
-    """Better by 1 in 19 of 20 episodes, worse by 19 in the others: equal means, and the interval's own worst case."""
+    """Draw returns that are better by 1 in 19 of 20 episodes and worse by 19 in the others.
+
+    The means are equal. This is the worst case of the interval.
+    """
     return np.where(rng.random(EPISODES) < 0.05, 0.0, 20.0), np.full(EPISODES, 19.0), 0.0
 
 
 def slow(new: float, old: float) -> Draw:
-    """Minus the steps to the goal, as on Acrobot."""
+    """Return a sampler as on Acrobot: minus the number of steps to the goal."""
     draw: Callable[[np.random.Generator, float], Returns] = lambda rng, mean: np.clip(  # noqa: E731
         -mean - rng.gamma(2, 15, EPISODES), -500, 0
     )
@@ -58,7 +61,7 @@ def slow(new: float, old: float) -> Draw:
 
 KINDS: dict[str, tuple[str, Draw]] = {
     "normal, equal": ("no better", normal(0)),
-    "at the limit, both fail in 10 %": ("no better", at_the_limit(0.1, 0.1)),
+    "at the limit, both fail in 10 % of the episodes": ("no better", at_the_limit(0.1, 0.1)),
     "at the limit, neither fails": ("no better", at_the_limit(0, 0)),
     "success in half of the episodes, both": ("no better", success(0.5, 0.5)),
     "success in 95 %, both": ("no better", success(0.95, 0.95)),
@@ -77,17 +80,17 @@ KINDS: dict[str, tuple[str, Draw]] = {
 
 
 def end_early(new: list[float], old: list[float], random: float) -> tuple[bool, int]:
-    """The verdict of a gate that looks every so many episodes, and after how many it ends."""
+    """Return the decision of a gate that tests every `LOOK_EVERY` episodes, and the number of episodes played."""
     for count in range(FEWEST_SEEN, EPISODES, LOOK_EVERY):
-        found = is_decided(new[:count], old[:count], EPISODES, random)
-        if found is not None:
-            return found, count
+        decision = is_decided(new[:count], old[:count], EPISODES, random)
+        if decision is not None:
+            return decision, count
     return compare_pairs(new, old, "champion", EPISODES).better, EPISODES
 
 
 def main(comparisons: int) -> None:
     """Print the table."""
-    print("| returns | the new version is | crowned by all episodes | ended early | agree | episodes |")
+    print("| returns | the new version is | champion after all episodes | with early stopping | agree | episodes |")
     print("|---|---|---|---|---|---|")
     for name, (truth, draw) in KINDS.items():
         rng = np.random.default_rng(0)
@@ -95,8 +98,8 @@ def main(comparisons: int) -> None:
         for _ in range(comparisons):
             new, old, random = draw(rng)
             whole = compare_pairs(new.tolist(), old.tolist(), "champion", EPISODES).better
-            found, count = end_early(new.tolist(), old.tolist(), random)
-            fixed, early, same, played = fixed + whole, early + found, same + (whole == found), played + count
+            decision, count = end_early(new.tolist(), old.tolist(), random)
+            fixed, early, same, played = fixed + whole, early + decision, same + (whole == decision), played + count
         shares = " | ".join(f"{100 * n / comparisons:.1f} %" for n in (fixed, early, same))
         print(f"| {name} | {truth} | {shares} | {played / comparisons:.0f} |", flush=True)
 

@@ -1,11 +1,11 @@
-"""Gradient steps on a GPU: as they are written, recorded as a CUDA graph, and recorded in half precision.
+"""Gradient steps on a GPU: eager, recorded as a CUDA graph, and recorded in half precision.
 
 python -m benchmarks.gpu            # writes docs/results/gpu.md; some minutes, on a machine with an NVIDIA GPU
-python -m benchmarks.gpu --only 1m  # cases whose name holds it
+python -m benchmarks.gpu --only 1m  # only cases with `1m` in their name
 
-Each line is a training in made-up environments of its own: the first steps are left out, then the time of `update()` is
-taken, which draws a batch and takes one step. Acting and environments are not in it. Peak memory is torch's, of all
-that the learner and its step hold.
+Each line is measured on a new training with random environments. After some warm-up steps, `update()` is timed: it
+draws a batch and takes one gradient step. Acting and environment steps are not timed. Peak memory is the allocation
+that torch reports for the learner and its step.
 """
 
 from __future__ import annotations
@@ -68,28 +68,30 @@ CASES: dict[str, tuple[EnvSpec, list[str]]] = {
     "ppo_recurrent, LSTM 64": (VECTORS, ["exp=ppo_recurrent", "algo.total_steps=1000000"]),
 }
 WAYS = {
-    "as written": ["algo.compile=false"],
+    "eager": ["algo.compile=false"],
     "recorded": ["algo.compile=true"],
     "recorded, bf16-mixed": ["algo.compile=true", "fabric.precision=bf16-mixed"],
 }
 WARM, TIMED = 3, 15
 HEAD = """# Gradient steps on a GPU
 
-Written by `python -m benchmarks.gpu` on {card}, torch {torch}: median milliseconds of {timed} gradient steps with
-the batch that each draws, of rows that lie on the GPU where nothing else is said (batch × rows of pictures of 64 × 64,
-nine actions; of SAC's and PPO's kinds: from host memory, six actions, vectors of 17 but for SAC-AE's pictures);
-seconds of the first update, which records the step, with kernels kept by an earlier run; torch's peak memory.
+Written by `python -m benchmarks.gpu` on {card}, torch {torch}. Times are medians over {timed} gradient steps, and each
+includes drawing the batch. The first update records the step; its kernels were cached by an earlier run. Memory is
+torch's peak allocation.
 
-| | way | ms a step | first update, s | peak MB |
+The Dreamers use images of 64 × 64, nine actions, and a batch given as sequences × rows; their replay buffer is in GPU
+memory unless noted. The SAC and PPO families use host memory, six actions, and vectors of 17 numbers (SAC-AE: images).
+
+| | mode | ms per step | first update, s | peak MB |
 |---|---|---|---|---|
 """
 
 
 def main() -> None:
-    """Measure all and write the page."""
+    """Measure all cases and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="part of the names of cases")
-    parser.add_argument("--page", type=Path, default=PAGE, help="where the table goes")
+    parser.add_argument("--only", default="", help="run only the cases with this text in their name")
+    parser.add_argument("--page", type=Path, default=PAGE, help="file to write the table to")
     asked = parser.parse_args()
     card = torch.cuda.get_device_name()
     head = HEAD.format(card=card, torch=torch.__version__, timed=TIMED)
@@ -101,20 +103,20 @@ def main() -> None:
 
 
 def measure_all(only: str) -> Iterator[str]:
-    """Lines of the table."""
+    """Yield the lines of the table."""
     for name, (spec, overrides) in CASES.items():
         if only not in name:
             continue
         for way, more in WAYS.items():
             took, first, peak, recorded = measure(spec, [*overrides, *more])
-            said = way if recorded == (way != "as written") else f"{way}: could not be"
-            yield f"| {name} | {said} | {took * 1e3:.1f} | {first:.1f} | {peak / 1e6:,.0f} |"
+            mode = way if recorded == (way != "eager") else f"{way}: failed"
+            yield f"| {name} | {mode} | {took * 1e3:.1f} | {first:.1f} | {peak / 1e6:,.0f} |"
             gc.collect()
             torch.cuda.empty_cache()
 
 
 def measure(spec: EnvSpec, overrides: list[str]) -> tuple[float, float, int, bool]:
-    """Seconds of a gradient step and of the first one, bytes at the peak, whether it was recorded."""
+    """Return the seconds of a gradient step and of the first one, the peak bytes, and True if the step is recorded."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     training = make(spec, overrides)
@@ -134,7 +136,7 @@ def measure(spec: EnvSpec, overrides: list[str]) -> tuple[float, float, int, boo
 
 
 def make(spec: EnvSpec, overrides: list[str]) -> Training:
-    """A training on the GPU in made-up environments."""
+    """Return a training on the GPU with random environments."""
     images, vectors = (["rgb"], []) if "rgb" in spec.obs else ([], ["state"])
     keys = [f"algo.cnn_keys.encoder={images}", f"algo.mlp_keys.encoder={vectors}", "env=dummy", "env.num_envs=1"]
     config, _ = compose([*overrides, *keys, "fabric.accelerator=cuda", "buffer.memmap=false"])
@@ -142,7 +144,7 @@ def make(spec: EnvSpec, overrides: list[str]) -> Training:
 
 
 def _update(training: Training) -> tuple[float, int]:
-    """Seconds of an iteration's gradient steps, and how many they are."""
+    """Return the seconds of an iteration's gradient steps, and their number."""
     torch.cuda.synchronize()
     before, began = training.learner.updates, time.perf_counter()
     training.update()

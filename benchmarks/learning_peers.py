@@ -1,9 +1,10 @@
-"""SheepRL 0.8.4 or Stable-Baselines3 trained with the numbers of a preset of ours: what it reaches.
+"""Returns of SheepRL 0.8.4 or Stable-Baselines3, trained with the hyperparameters of one of our presets.
 
     python -m benchmarks.learning_peers --peers .shepherd/peers/bin/python --only sac_hopper      three seeds: an hour
 
-`make bench` makes the peers' environment. Figures are kept in docs/results/learning_peers.json when all seeds are done;
-the pages of `benchmarks/learning_pages.py` show them. The same command goes on behind the last seed that was.
+`make bench` creates the peers' Python environment. The results are written to docs/results/learning_peers.json when all
+seeds have finished, and appear in the pages of `benchmarks/learning_pages.py`. If the command is interrupted, running
+it again continues after the last finished seed.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from rlcore.store.directory import write_json
 from rlcore.train.fingerprint import processor_name
 
 Train = Callable[[str, int, Path], dict[str, float]]  # Python, seed and an empty folder -> "return" and "cpu"
-PRESETS = {"dreamer_v3_cartpole": "exp=dreamer_v3"}  # of ours -> SheepRL's, which its keys change: they are theirs too
-# Preset of ours -> environment, how many of them, steps, and how Stable-Baselines3 is trained: with the numbers of the
-# SAC paper, and of RL Baselines3 Zoo's for games.
+PRESETS = {"dreamer_v3_cartpole": "exp=dreamer_v3"}  # our preset -> SheepRL's, to which all keys of ours are applied
+# Our preset -> environment, number of environments, steps, and class and arguments of Stable-Baselines3. The
+# hyperparameters are those of the SAC paper, and of RL Baselines3 Zoo for Atari.
 SAC = {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "learning_starts": 10_000}
 SAC |= {"train_freq": 1, "gradient_steps": 1}
 PONG = PONG_OPTIONS | {"learning_rate": [2.5e-4], "clip_range": [0.1]}
@@ -43,7 +44,7 @@ BASELINES: dict[str, tuple[str, int, int, tuple[str, dict[str, Any]]]] = {
     "ppo_pong": ("PongNoFrameskip-v4", 8, 800_000, ("PPO", PONG)),
 }
 SEEDS_DONE = ROOT / "runs/peers"
-SPOKEN = ("metric.log_level=1", "metric.log_every=1000000")  # so that it prints what episodes return
+PRINTING = ("metric.log_level=1", "metric.log_every=1000000")  # so that SheepRL prints the returns of episodes
 RETURN = re.compile(r"policy_step=(\d+), reward_env_0=\[?([-\d.e+]+)")
 
 
@@ -56,7 +57,7 @@ def main() -> None:
     for name in options.only:
         who, command, train = sheeprl(name) if name in PRESETS else stable_baselines3(name)
         about = {"who": who, "command": command, "machine": processor_name()}
-        done = SEEDS_DONE / f"{name}.json"  # those of a training of this kind that was broken off
+        done = SEEDS_DONE / f"{name}.json"  # finished seeds of an interrupted command
         before = json.loads(done.read_text()) if done.exists() else {}
         runs = before["runs"] if before.get("about") == about else []
         for seed in range(len(runs), options.seeds):
@@ -73,21 +74,22 @@ def main() -> None:
 
 
 def stable_baselines3(name: str) -> tuple[str, str, Train]:
-    """Name, call, and what trains the peer: the return is what the gate of the preset is of.
+    """Return the peer's name, the call as text, and the function that trains it.
 
-    That is the mean of greedy episodes of its last policy, or of the last episodes of training.
+    The reported return is the quantity of the preset's gate: the mean over greedy episodes of the last policy, or over
+    the last training episodes.
     """
     env_id, count, steps, (algorithm, options) = BASELINES[name]
-    judged, vector = CASES[name].as_peer == "greedy", "pixels" if env_id.startswith("Pong") else "serial"
-    protocol = Protocol(name, env_id, count, steps, (), (algorithm, options), (), vector=vector, judged=judged)
+    evaluated, vector = CASES[name].as_peer == "greedy", "pixels" if env_id.startswith("Pong") else "serial"
+    protocol = Protocol(name, env_id, count, steps, (), (algorithm, options), (), vector=vector, evaluated=evaluated)
 
     def train(python: str, seed: int, folder: Path) -> dict[str, float]:
         write_scripts(folder)
-        found = peers.stable_baselines3(protocol, seed, folder, python)
-        if judged:
-            return found
-        (said,) = re.findall(r"last episodes: (\S+)", (folder / "output").read_text())
-        return found | {"return": float(said)}
+        figures = peers.stable_baselines3(protocol, seed, folder, python)
+        if evaluated:
+            return figures
+        (mean,) = re.findall(r"last episodes: (\S+)", (folder / "output").read_text())
+        return figures | {"return": float(mean)}
 
     policy = "CnnPolicy" if vector == "pixels" else "MlpPolicy"
     numbers = ", ".join(f"{key}={value}" for key, value in options.items())
@@ -95,12 +97,15 @@ def stable_baselines3(name: str) -> tuple[str, str, Train]:
 
 
 def sheeprl(name: str) -> tuple[str, str, Train]:
-    """Name, command, and what trains the peer: the return is its best mean of ten episodes of training in a row."""
+    """Return the peer's name, the command as text, and the function that trains it.
+
+    The reported return is the best mean of ten consecutive training episodes.
+    """
     words = [PRESETS[name], *words_of(name)]
     silent = [word for word in SILENT if not word.startswith("metric.log_level")]
 
     def train(python: str, seed: int, folder: Path) -> dict[str, float]:
-        command = [str(Path(python).with_name("sheeprl")), *words, f"seed={seed}", *silent, *SPOKEN]
+        command = [str(Path(python).with_name("sheeprl")), *words, f"seed={seed}", *silent, *PRINTING]
         used = measure_command([*command, f"log_root={folder / 'logs'}"], folder)
         returns = [float(value) for _, value in RETURN.findall((folder / "output").read_text())]
         return used | {"return": best_in_a_row(returns)}
@@ -109,14 +114,14 @@ def sheeprl(name: str) -> tuple[str, str, Train]:
 
 
 def words_of(preset: str) -> list[str]:
-    """Keys of a preset's file as overrides of SheepRL, which calls the numbers of an environment `vector`."""
+    """Return the keys of a preset's file as overrides for SheepRL, whose key of vector observations is `vector`."""
     file = yaml.safe_load((ROOT / f"conf/exp/{preset}.yaml").read_text())
     words = [f"{key}={value}" for group in ("env", "algo", "buffer") for key, value in flat(file[group], group)]
     return ["env=gym", "env.id=CartPole-v1", *(word.replace("[state]", "[vector]") for word in words)]
 
 
 def flat(group: dict[str, Any], place: str) -> Iterator[tuple[str, str]]:
-    """Dotted keys and values of a group, as they are typed; a decoder's keys are those of its encoder."""
+    """Yield the dotted keys and values of a group as text; a decoder has the keys of its encoder."""
     for key, value in group.items():
         if isinstance(value, dict):
             yield from flat(value, f"{place}.{key}")

@@ -1,4 +1,4 @@
-"""The largest memory that a process has taken together with all that it started."""
+"""Peak memory of a process and its descendants."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from pathlib import Path
 
 import psutil
 
-EVERY, SELDOM = 0.1, 0.005  # seconds between two looks: so many, or of what is older than 20 s this part of its age
+# Seconds between two samples, and the interval as a fraction of the elapsed time if that is longer (after 20 s).
+EVERY, SELDOM = 0.1, 0.005
 
 
 class PeakMemory(threading.Thread):
-    """Looks at a process and its descendants until it is told to stop.
+    """Thread that samples the memory of a process and its descendants until `stop` is called.
 
-    Counted is the proportional set: what several processes share, a fork its parent's pages say, counts once. The
-    largest process alone, as `wait4` tells it, is less than a fifth of a build with its compilers.
+    It measures the proportional set size, which counts pages shared by several processes once, such as those shared
+    by a fork and its parent. `wait4` reports only the largest process, which is less than a fifth of the memory of a
+    build with its compilers.
 
     Args:
-        pid: of the process.
+        pid: process id of the root.
     """
 
     def __init__(self, pid: int) -> None:
@@ -29,21 +31,21 @@ class PeakMemory(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Look again and again: a look at a tree of processes costs 8 ms."""
+        """Sample repeatedly; one sample of a process tree takes 8 ms."""
         begin = time.monotonic()
         while not self._over.is_set():
             self.megabytes = max(self.megabytes, tree_megabytes(self._pid))
             self._over.wait(max(EVERY, SELDOM * (time.monotonic() - begin)))
 
     def stop(self) -> float:
-        """The largest of all looks, in MB."""
+        """Stop sampling and return the peak, in MB."""
         self._over.set()
         self.join()
         return self.megabytes
 
 
 def tree_megabytes(pid: int) -> float:
-    """The memory of a process and all its descendants now."""
+    """Return the current memory of a process and all its descendants, in MB."""
     total = 0.0
     with contextlib.suppress(psutil.Error):
         root = psutil.Process(pid)
@@ -53,7 +55,7 @@ def tree_megabytes(pid: int) -> float:
 
 
 def _megabytes(pid: int) -> float:
-    """The proportional set of one process; 0 where it has ended."""
+    """Return the proportional set size of one process in MB; 0 if it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

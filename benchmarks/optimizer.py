@@ -1,9 +1,9 @@
-"""The optimizer as it is written beside torch's fused Adam: time and peak memory of whole gradient steps.
+"""Our optimizer without compilation compared with torch's fused Adam: time and peak memory of whole gradient steps.
 
 python -m benchmarks.optimizer            # writes docs/results/optimizer.md; about two minutes
 
-Each number is of a process of its own, one thread; a step is the loss of 64 samples, its gradient, clipping and the
-rule. Sides alternate.
+Each number is measured in a separate process with one thread. A step consists of the loss of 64 samples, its gradient,
+gradient clipping and the update rule. The optimizers alternate.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ NETS = {"3 x 256 units": [17, 256, 256, 256, 6], "20 million parameters": [512, 
 RULES = ("adam", "adamw", "laprop", "rmsprop", "sgd")
 ROUNDS, SAMPLES, CLIP = 3, 64, 0.5
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "optimizer.md"
-HEAD = """# The optimizer at size
+HEAD = """# Optimizers
 
-Written by `python -m benchmarks.optimizer`: whole gradient steps of a perceptron that are not compiled (loss of 64
-samples, gradient, clipping by the global norm, rule), one thread, processor milliseconds, medians of {rounds} processes
-that take turns; ratios are to `torch.optim.Adam(fused=True)` with `clip_grad_norm_`. Memory is how far a step's peak
-lies above the bare network with its first gradient gone.
+Written by `python -m benchmarks.optimizer`: gradient steps of a perceptron without compilation (loss of 64 samples,
+gradient, clipping by the global norm, update rule). Times are CPU milliseconds with one thread; each value is the
+median over {rounds} processes, and the optimizers alternate. Ratios are relative to `torch.optim.Adam(fused=True)` with
+`clip_grad_norm_`. Memory is the peak during a step, minus the memory of the network without gradients.
 
-| network | who | ms a step | ratio | MB | ratio |
+| network | optimizer | ms per step | ratio | MB | ratio |
 |---|---|---|---|---|---|
 """
 
 
 def main() -> None:
-    """Measure all and write the page."""
+    """Measure all optimizers and write the page."""
     rows: list[str] = []
     for net in NETS:
         sides = ("torch, fused Adam", *RULES)
-        found = {side: [] for side in sides}
+        measured = {side: [] for side in sides}
         for _ in range(ROUNDS):
             for side in sides:
-                found[side].append(_measure_apart(net, side))
+                measured[side].append(_measure_in_process(net, side))
         medians = {
-            side: [statistics.median(column) for column in zip(*each, strict=True)] for side, each in found.items()
+            side: [statistics.median(column) for column in zip(*each, strict=True)] for side, each in measured.items()
         }
         time_of, memory_of = medians[sides[0]]
         for side, (took, memory) in medians.items():
@@ -57,13 +57,13 @@ def main() -> None:
     print(PAGE.read_text())
 
 
-def _measure_apart(net: str, side: str) -> list[float]:
+def _measure_in_process(net: str, side: str) -> list[float]:
     command = [sys.executable, "-m", "benchmarks.optimizer", net, side]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def measure(net: str, side: str) -> list[float]:
-    """Milliseconds of the processor and the peak's MB above the network, of a step in this process."""
+    """Measure a step in this process: CPU milliseconds, and peak MB above the memory of the network."""
     import torch
     from torch import nn
 
@@ -79,7 +79,7 @@ def measure(net: str, side: str) -> list[float]:
     step = _theirs(module, x) if side.startswith("torch") else _ours(module, x, side)
     for _ in range(2):
         step()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the recorded peak
     times: list[float] = []
     for _ in range(15 if len(sizes) > 5 else 300):
         begun = time.process_time()
@@ -111,7 +111,7 @@ def _ours(module: Any, x: Any, rule: str) -> Callable[[], object]:
     from rlcore.optim.optimizer_keys import OptimizerConfig
     from rlcore.types import Context, SingleProcess
 
-    spec: Any = None  # an optimizer reads none
+    spec: Any = None  # not used by an optimizer
     run = RunConfig(algo=None, env=EnvConfig(id="none"))
     context = Context(run, spec, Fabric(accelerator="cpu", devices=1), SingleProcess(), 1)
     samples = torch.tensor(float(len(x) * module[-1].out_features))

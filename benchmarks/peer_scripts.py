@@ -1,13 +1,14 @@
-"""Programs that run in the peers' own environment, as text: `benchmarks/peers.py` writes it beside their runs."""
+"""Source text of the scripts that run in the peers' Python environment; `benchmarks/peers.py` writes them to files."""
 
-# What Stable-Baselines3 or sb3-contrib is asked for: class, policy, environment, number, its own arguments, of which a
-# list of one number falls linearly to 0. It says what the last episodes of training returned, before wrappers.
+# Train Stable-Baselines3 or sb3-contrib. Arguments: class, policy, environment, number of environments, and options of
+# the class; an option that is a list of one number decreases linearly to 0. Prints the mean return of the last training
+# episodes, before wrappers.
 SB3 = """
 import importlib, sys, json, gymnasium, torch
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecNormalize
-import benchmarks_slow  # registers the environment that waits
-import benchmarks_atari  # and the games
+import benchmarks_slow  # registers Slow-v0
+import benchmarks_atari  # registers the games
 torch.set_num_threads(1)
 module, name, policy, env_id, count, steps, seed, vector, normalize, options, saved = json.loads(sys.argv[1])
 if __name__ == "__main__":
@@ -27,7 +28,7 @@ if __name__ == "__main__":
         envs.save(saved + ".pkl")
     envs.close()
 """
-SB3_JUDGE = """
+SB3_EVALUATE = """
 import importlib, sys, json
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -39,8 +40,8 @@ if normalize:
     envs.training = envs.norm_reward = False
 print(evaluate_policy(getattr(importlib.import_module(module), name).load(saved), envs, episodes, warn=False)[0])
 """
-# SheepRL's own agent and its own episode, on other seeds.
-SHEEPRL_JUDGE = """
+# Evaluate SheepRL's agent with SheepRL's test function, on other seeds.
+SHEEPRL_EVALUATE = """
 import contextlib, io, importlib, json, sys
 from pathlib import Path
 import yaml
@@ -56,16 +57,16 @@ env = make_env(config, 0, 0, folder, "test", vector_env_idx=0)()
 continuous = hasattr(env.action_space, "high")
 sizes = env.action_space.shape if continuous else [env.action_space.n]
 agent = algo.build_agent(fabric, sizes, continuous, config, env.observation_space, fabric.load(saved)["agent"])[1]
-said = io.StringIO()
-with contextlib.redirect_stdout(said):
+output = io.StringIO()
+with contextlib.redirect_stdout(output):
     for episode in range(episodes):
         config.seed = 10**6 + episode
         algo.test(agent, fabric, config, folder)
-rewards = [float(line.split()[-1].strip("[]")) for line in said.getvalue().splitlines() if "Reward" in line]
+rewards = [float(line.split()[-1].strip("[]")) for line in output.getvalue().splitlines() if "Reward" in line]
 assert len(rewards) == episodes
 print(sum(rewards) / episodes)
 """
-# What stepping one environment costs by itself: processor seconds, without imports.
+# CPU seconds to step one environment with random actions, without imports.
 SIMULATOR = """
 import sys, json, time, gymnasium
 import benchmarks_atari, benchmarks_control
@@ -97,7 +98,7 @@ class Slow(gymnasium.Env):
         return np.full(4, self.t % 7 / 7, np.float32), 1.0, False, self.t == 200, {}
 gymnasium.register("Slow-v0", entry_point=Slow)
 """
-# Games: their preprocessing, and the emulator by itself, which draws no picture. Where they are not installed, nothing.
+# Preprocessing of games, and the emulator without rendering. Importable also if the games are not installed.
 ATARI = """
 import gymnasium
 try:
@@ -116,7 +117,7 @@ class Emulator(gymnasium.Env):
             self.ale.act(self.buttons[action], 1.0)
         return None, 0.0, self.ale.game_over(), False, {}
 """
-# A task of DeepMind Control by itself: physics, and a picture of 64 x 64 after every step.
+# A task of DeepMind Control without wrappers: physics, and an image of 64 x 64 after every step.
 CONTROL = """
 import gymnasium
 class Control(gymnasium.Env):
@@ -140,8 +141,8 @@ FILES = {
     "benchmarks_atari": ATARI,
     "benchmarks_control": CONTROL,
     "sb3": SB3,
-    "sb3_judge": SB3_JUDGE,
-    "sheeprl_judge": SHEEPRL_JUDGE,
+    "sb3_evaluate": SB3_EVALUATE,
+    "sheeprl_evaluate": SHEEPRL_EVALUATE,
     "simulator": SIMULATOR,
     "benchmarks_slow": SLOW,
 }

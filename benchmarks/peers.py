@@ -1,11 +1,12 @@
-"""The train stage beside Stable-Baselines3, sb3-contrib and SheepRL 0.8.4: alike settings, alternating, as processes.
+"""Speed of the train stage compared with Stable-Baselines3, sb3-contrib and SheepRL 0.8.4, with equal settings.
 
     make bench                                    peers in .shepherd/peers, all protocols, docs/results/speed.md
     python -m benchmarks.peers --peers VENV/bin/python --only a c --repeats 3
 
-Counted: processor and wall seconds and peak memory of every process of the stage, imports and exit included, one
-thread. Ours: `shepherd stage train` on a run that make-env has prepared. The first of our runs of each finds an empty
-cache and is shown apart; the medians are of those after it. Returns: greedy episodes on seeds that nobody trained on.
+Measured are the CPU and wall seconds and the peak memory of all processes of the stage, with imports and exit, one
+thread each; the libraries alternate. Ours is `shepherd stage train` on a run that make-env has prepared. Our first run
+of each protocol starts with an empty cache and is reported separately; the medians are of the later runs. Returns are
+of greedy episodes on seeds that were not used for training.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{ROOT}:{folder}",
-        "MUJOCO_GL": os.environ.get("MUJOCO_GL") or "egl",  # which Shepherd finds by itself
+        "MUJOCO_GL": os.environ.get("MUJOCO_GL") or "egl",  # the value that Shepherd selects automatically
         "SHEPHERD_HOME": str(folder),
         "SHEPHERD_CACHE": str(folder / "compiled"),
     }
 
 
 def measure_command(command: Sequence[str], folder: Path) -> dict[str, float]:
-    """Processor and wall seconds and peak memory [MB] of a command with all that it starts."""
+    """Return the CPU seconds, wall seconds and peak memory [MB] of a command with all its descendants."""
     began = time.perf_counter()
     with open(folder / "output", "w+") as output:
         process = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=output, stderr=output)
@@ -65,13 +66,13 @@ def ours(protocol: Protocol, seed: int, folder: Path) -> dict[str, float]:
     words = [*protocol.ours, *protocol.words(), f"env.id={protocol.env_id}", f"seed={seed}"]
     measure_command([str(BIN / "shepherd"), "stage", "make-env", run, *words], folder)
     plugins = [word for word in words if word.startswith("plugins=")]
-    found = measure_command([str(BIN / "shepherd"), "stage", "train", run, *plugins], folder)
-    if protocol.judged:
-        judge = [str(BIN / "shepherd"), "evaluate", run, "--checkpoint", "latest", "--episodes", str(EPISODES)]
-        measure_command(judge, folder)
+    figures = measure_command([str(BIN / "shepherd"), "stage", "train", run, *plugins], folder)
+    if protocol.evaluated:
+        evaluate = [str(BIN / "shepherd"), "evaluate", run, "--checkpoint", "latest", "--episodes", str(EPISODES)]
+        measure_command(evaluate, folder)
         (written,) = (folder / run / "evaluations").glob(f"*-{EPISODES}.json")
-        found["return"] = json.loads(written.read_text())["greedy"]["mean"]
-    return found
+        figures["return"] = json.loads(written.read_text())["greedy"]["mean"]
+    return figures
 
 
 def stable_baselines3(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[str, float]:
@@ -80,12 +81,12 @@ def stable_baselines3(protocol: Protocol, seed: int, folder: Path, python: str) 
     module = "sb3_contrib" if name in CONTRIB else "stable_baselines3"
     how = [protocol.vector, protocol.normalize, options, saved]
     policy = "CnnPolicy" if protocol.vector == "pixels" else CONTRIB.get(name, "MlpPolicy")
-    asked = [module, name, policy, protocol.env_id, protocol.num_envs, protocol.steps, seed, *how]
-    found = measure_command([python, "sb3.py", json.dumps(asked)], folder)
-    if protocol.judged:
+    arguments = [module, name, policy, protocol.env_id, protocol.num_envs, protocol.steps, seed, *how]
+    figures = measure_command([python, "sb3.py", json.dumps(arguments)], folder)
+    if protocol.evaluated:
         how = [module, name, protocol.env_id, saved, protocol.normalize, EPISODES]
-        found["return"] = ask_script(python, "sb3_judge.py", how, folder)
-    return found
+        figures["return"] = run_script(python, "sb3_evaluate.py", how, folder)
+    return figures
 
 
 def sheeprl(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[str, float]:
@@ -98,14 +99,14 @@ def sheeprl(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[st
         f"seed={seed}",
     ]
     logs = folder / f"sheeprl-{time.monotonic_ns()}"
-    found = measure_command([str(Path(python).with_name("sheeprl")), *words, f"log_root={logs}"], folder)
-    if protocol.judged:
-        found["return"] = ask_script(python, "sheeprl_judge.py", [str(logs), EPISODES], folder)
-    return found
+    figures = measure_command([str(Path(python).with_name("sheeprl")), *words, f"log_root={logs}"], folder)
+    if protocol.evaluated:
+        figures["return"] = run_script(python, "sheeprl_evaluate.py", [str(logs), EPISODES], folder)
+    return figures
 
 
 def each(run: Callable[..., dict[str, float]], protocol: Protocol, *how: Any) -> dict[str, float]:
-    """Figures of a run; where a protocol has two lengths, what the second takes longer for each `unit` that it adds."""
+    """Return the figures of a run; if a protocol has two lengths, the additional time per `unit` of the longer run."""
     short = run(protocol, *how)
     if not protocol.longer:
         return short
@@ -114,25 +115,31 @@ def each(run: Callable[..., dict[str, float]], protocol: Protocol, *how: Any) ->
     return slope | {"memory": long["memory"]}
 
 
-def ask_script(python: str, script: str, words: Sequence[Any], folder: Path) -> float:
-    """The number that one of the scripts prints last."""
+def run_script(python: str, script: str, words: Sequence[Any], folder: Path) -> float:
+    """Run one of the scripts and return the last number that it prints."""
     command = [python, script, json.dumps(words)]
     done = subprocess.run(command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.split()[-1])
 
 
 def simulator(protocol: Protocol, folder: Path) -> float:
-    """Processor seconds of a protocol's steps with random actions and nothing else; 0 where they are not wanted."""
-    if not protocol.beside:
+    """Return the CPU seconds of a protocol's steps with random actions only; 0 if the protocol does not need them."""
+    if not protocol.without_simulator:
         return 0.0
-    return ask_script(sys.executable, "simulator.py", [protocol.env_id, protocol.steps], folder)
+    return run_script(sys.executable, "simulator.py", [protocol.env_id, protocol.steps], folder)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    # Absolute, for it is started in another folder; not resolved, for a link is what makes it that environment's.
+    # Absolute, because it is started in another folder; not resolved, because the link selects the virtual environment.
     parser.add_argument("--peers", required=True, type=os.path.abspath, help="Python of an environment with the peers")
-    parser.add_argument("--only", nargs="*", choices=PROTOCOLS, default=list(PROTOCOLS), help="the others' rows stay")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        choices=PROTOCOLS,
+        default=list(PROTOCOLS),
+        help="protocols to measure; other rows are kept",
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of speed.json and speed.md")
     arguments = parser.parse_args()
@@ -148,23 +155,23 @@ def main() -> None:
 
 
 def state() -> str:
-    """Machine of a row, and what computed on it in the last five minutes; the bench itself counts for one."""
+    """Return a description of the machine and its load in the last five minutes; the benchmark itself counts as 1."""
     processor = next(
         (line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.machine(),
     )
     python, load = platform.python_version(), os.getloadavg()[1]
-    return f"{os.cpu_count()} × {processor}, Python {python}, a load of {load:.1f} (1 is the bench's own)"
+    return f"{os.cpu_count()} × {processor}, Python {python}, load {load:.1f} (the benchmark itself is 1)"
 
 
 def write_scripts(folder: Path) -> None:
-    """The programs that the peers run, where `measure_command` starts them."""
+    """Write the scripts of the peers to the folder in which `measure_command` starts them."""
     for script, text in FILES.items():
         (folder / f"{script}.py").write_text(text)
 
 
 def alternate(protocol: Protocol, repeats: int, folder: Path, peers: str) -> dict[str, Any]:
-    """Our cold run, then each side once for each seed: figures of every run, and the simulator's own seconds."""
+    """Run ours cold, then each library once per seed; return the figures of all runs and the simulator's seconds."""
     cold = ours(protocol, 0, folder)
     print("   ours, cold:", cold, flush=True)
     baselines = "sb3-contrib" if protocol.sb3 and protocol.sb3[0] in CONTRIB else "Stable-Baselines3"
@@ -177,8 +184,8 @@ def alternate(protocol: Protocol, repeats: int, folder: Path, peers: str) -> dic
             rows[baselines].append(stable_baselines3(protocol, seed, folder, peers))
         if protocol.sheeprl:
             rows["SheepRL"].append(each(sheeprl, protocol, seed, folder, peers))
-        print("  ", {who: found[-1] for who, found in rows.items() if found}, flush=True)
-    return {"cold": cold, "rows": {who: found for who, found in rows.items() if found}, "alone": alone}
+        print("  ", {who: runs[-1] for who, runs in rows.items() if runs}, flush=True)
+    return {"cold": cold, "rows": {who: runs for who, runs in rows.items() if runs}, "alone": alone}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Protocols of `benchmarks/peers.py`: a setting as each side types it, and the ratio that is to be reached."""
+"""Protocols of `benchmarks/peers.py`: equal settings for each library, and the speed ratio that is the goal."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Protocol:
     vector: str = "serial"
     goal: str = ""
     normalize: bool = False  # observations and rewards
-    judged: bool = True  # greedy returns are shown
-    beside: bool = False  # the simulator's own time is measured, and ratios are outside of it
-    longer: int = 0  # steps of a second run, longer by `more` of `unit`: figures are of one of these
+    evaluated: bool = True  # greedy returns are reported
+    without_simulator: bool = False  # the simulator's time is measured and excluded from the ratios
+    longer: int = 0  # steps of a second run; its additional time is divided by `more` and reported per `unit`
     more: int = 1
     unit: str = ""
 
     def words(self) -> list[str]:
-        """Words that the steps are typed with, where there are two lengths of them."""
+        """Return the override of the number of steps if the protocol has two lengths."""
         return [f"algo.total_steps={self.steps}"] if self.longer else []
 
 
@@ -36,7 +36,8 @@ WIDE = (
     "algo.per_rank_batch_size=256",
     "algo.update_epochs=4",
     "algo.optimizer.lr=1e-3",
-    # Two networks of two layers, as Stable-Baselines3 has them: with one trunk none learns CartPole at these numbers.
+    # Two networks of two layers, as in Stable-Baselines3. With a shared trunk, no library learns CartPole with these
+    # hyperparameters.
     "algo.encoder.mlp_layers=0",
     "algo.actor.mlp_layers=2",
     "algo.critic.mlp_layers=2",
@@ -55,10 +56,10 @@ PONG_OPTIONS = {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "learning_rate
 SAC_OPTIONS = {"batch_size": 256, "buffer_size": 65_537, "learning_rate": 3e-4, "learning_starts": 100}
 SAC_OPTIONS |= {"train_freq": 1, "gradient_steps": 1}
 CROSSQ_OPTIONS = {"buffer_size": 65_537, "learning_starts": 250, "policy_kwargs": {"net_arch": [256, 256]}}
-# Steps of a world model begin when there are sequences of 64 rows.
+# Gradient steps of a world model start when there are sequences of 64 rows.
 DREAMING = ("algo.learning_starts=128", "algo.per_rank_pretrain_steps=0", "buffer.size=4096")
 NUMBERS = ("algo.cnn_keys.encoder=[]", "algo.cnn_keys.decoder=[]", "algo.mlp_keys.encoder=[vector]")
-# A gradient step for each action, or none at all in runs as short as these.
+# One gradient step per action, or none in runs of this length.
 EACH, NEVER = ("algo.replay_ratio=1",), ("algo.replay_ratio=0.00002",)
 PIXELS = ("algo.cnn_keys.encoder=[rgb]", "algo.mlp_keys.encoder=[]")
 DECODED = ("algo.cnn_keys.decoder=[rgb]", "algo.mlp_keys.decoder=[]")
@@ -70,14 +71,14 @@ BALANCE = (
     "env.wrapper.from_vectors=false",
 )
 RECURRENT_OPTIONS: dict[str, Any] = {"n_steps": 128, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4}
-# One LSTM for actor and critic, as the other two have it.
+# One LSTM for actor and critic, as in the other two libraries.
 RECURRENT_OPTIONS["policy_kwargs"] = {
     "net_arch": [64],
     "lstm_hidden_size": 64,
     "shared_lstm": True,
     "enable_critic_lstm": False,
 }
-CONTRIB = {"CrossQ": "MlpPolicy", "RecurrentPPO": "MlpLstmPolicy"}  # classes of sb3-contrib -> their policy
+CONTRIB = {"CrossQ": "MlpPolicy", "RecurrentPPO": "MlpLstmPolicy"}  # class of sb3-contrib -> its policy
 PROTOCOLS = {
     "a": Protocol(
         "PPO, CartPole-v1, 65,536 steps, 1 environment, rollout 128, minibatch 64, 10 epochs",
@@ -87,7 +88,7 @@ PROTOCOLS = {
         ("exp=ppo_benchmarks", "algo.compile=true"),
         ("PPO", {"n_steps": 128, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4, "vf_coef": 0.5}),
         ("exp=ppo_benchmarks",),
-        goal="a sixth",
+        goal="a sixth of each peer's time",
     ),
     "b": Protocol(
         "PPO, CartPole-v1, 262,144 steps, 64 environments, rollout 32, minibatch 256, 4 epochs",
@@ -97,7 +98,7 @@ PROTOCOLS = {
         ("exp=ppo_benchmarks", *WIDE, "algo.total_steps=262144", "checkpoint.every=1000000", "algo.compile=true"),
         ("PPO", PPO_64),
         ("exp=ppo_benchmarks", *WIDE, "algo.total_steps=262144"),
-        goal="a quarter",
+        goal="a quarter of each peer's time",
     ),
     "c": Protocol(
         "A2C, CartPole-v1, 65,536 steps, 1 environment, rollout 5",
@@ -107,22 +108,22 @@ PROTOCOLS = {
         ("exp=a2c_benchmarks", "algo.compile=true"),
         ("A2C", {"n_steps": 5, "learning_rate": 7e-4}),
         ("exp=a2c_benchmarks",),
-        goal="a sixth",
+        goal="a sixth of each peer's time",
     ),
     "d": Protocol(
-        "PPO, HalfCheetah-v5, 32,768 steps, 1 environment, rollout 2048, minibatch 64, 10 epochs, normalised",
+        "PPO, HalfCheetah-v5, 32,768 steps, 1 environment, rollout 2048, minibatch 64, 10 epochs, normalized",
         "HalfCheetah-v5",
         1,
         32_768,
         ("exp=ppo_mujoco", *QUIETLY, "algo.total_steps=32768", "algo.compile=true"),
         ("PPO", {"n_steps": 2048, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4, "vf_coef": 0.5}),
         ("exp=ppo_mujoco", "algo.total_steps=32768"),
-        goal="half, outside the simulator's own time,",
+        goal="half of each peer's time, both without the simulator's time",
         normalize=True,
-        beside=True,
+        without_simulator=True,
     ),
     "e": Protocol(
-        "PPO, 8 subprocess environments whose step takes 1 ms, 8,192 steps (wall seconds count)",
+        "PPO, 8 subprocess environments with a step time of 1 ms, 8,192 steps (wall seconds count)",
         "Slow-v0",
         8,
         8_192,
@@ -139,43 +140,43 @@ PROTOCOLS = {
         ("PPO", SLOW_OPTIONS),
         (),
         vector="subprocess",
-        goal="the wall time of Stable-Baselines3, instead",
-        judged=False,
+        goal="the wall time of Stable-Baselines3",
+        evaluated=False,
     ),
     "f": Protocol(
-        "SAC, LunarLanderContinuous-v3, 16,384 steps, 4 environments, batch 256, a gradient step for 4 policy steps",
+        "SAC, LunarLanderContinuous-v3, 16,384 steps, 4 environments, batch 256, one gradient step per 4 policy steps",
         "LunarLanderContinuous-v3",
         4,
         16_384,
         ("exp=sac_benchmarks", "algo.total_steps=16384", "algo.compile=true"),
         ("SAC", SAC_OPTIONS),
         ("exp=sac_benchmarks", "env.num_envs=4", "algo.total_steps=16384"),
-        goal="half",
-        judged=False,
+        goal="half of each peer's time",
+        evaluated=False,
     ),
     "g": Protocol(
-        "CrossQ 256 units wide, InvertedPendulum-v5, 4,096 steps, 1 environment, batch 256, a gradient step each",
+        "CrossQ, 256 units, InvertedPendulum-v5, 4,096 steps, 1 environment, batch 256, one gradient step per step",
         "InvertedPendulum-v5",
         1,
         4_096,
         ("exp=crossq_inverted_pendulum", *QUIETLY, "algo.total_steps=4096", "algo.compile=true"),
         ("CrossQ", CROSSQ_OPTIONS),
         (),
-        goal="half",
+        goal="half of each peer's time",
     ),
     "h": Protocol(
-        "DroQ, LunarLanderContinuous-v3, 512 steps, 4 environments, batch 256, 20 gradient steps a policy step",
+        "DroQ, LunarLanderContinuous-v3, 512 steps, 4 environments, batch 256, 20 gradient steps per policy step",
         "LunarLanderContinuous-v3",
         4,
         512,
         ("exp=droq", *QUIETLY, "algo.total_steps=512", "algo.compile=true"),
         None,
         ("exp=droq", "algo.total_steps=512", "env.num_envs=4", "buffer.memmap=False", "buffer.checkpoint=False"),
-        goal="half",
-        judged=False,
+        goal="half of each peer's time",
+        evaluated=False,
     ),
     "i": Protocol(
-        "Recurrent PPO, CartPole-v1, 65,536 steps, 1 environment, rollout 128, LSTM of 64, 4 sequences of 16 rows a "
+        "Recurrent PPO, CartPole-v1, 65,536 steps, 1 environment, rollout 128, LSTM of 64, 4 sequences of 16 rows per "
         "minibatch, 10 epochs",
         "CartPole-v1",
         1,
@@ -190,11 +191,11 @@ PROTOCOLS = {
             "algo.update_epochs=10",
             "algo.per_rank_num_batches=2",
         ),
-        goal="a third",
-        judged=False,
+        goal="a third of each peer's time",
+        evaluated=False,
     ),
     "j": Protocol(
-        "PPO, PongNoFrameskip-v4 from pixels, 4 grey frames of 84 × 84, 16,384 steps, 4 environments, rollout 128, "
+        "PPO, PongNoFrameskip-v4 from pixels, 4 gray frames of 84 × 84, 16,384 steps, 4 environments, rollout 128, "
         "minibatch 256, 4 epochs",
         "PongNoFrameskip-v4",
         4,
@@ -203,9 +204,9 @@ PROTOCOLS = {
         ("PPO", PONG_OPTIONS),
         ("exp=ppo_atari", "env.grayscale=True", *PONG, "algo.total_steps=16384"),
         vector="pixels",
-        goal="half, outside the emulator's own time,",
-        judged=False,
-        beside=True,
+        goal="half of each peer's time, both without the emulator's time",
+        evaluated=False,
+        without_simulator=True,
     ),
     "k": Protocol(
         "Dreamer V3, networks of `dreamer_v3_benchmarks`, pixels of 64 × 64, 16 sequences of 64 rows: a gradient step",
@@ -215,36 +216,36 @@ PROTOCOLS = {
         ("exp=dreamer_v3_benchmarks", "env=dummy", *DREAMING, *EACH, "algo.compile=true"),
         None,
         ("exp=dreamer_v3_benchmarks", "env=dummy", *DREAMING, *EACH),
-        goal="0.7 of the CPU time",
-        judged=False,
+        goal="0.7 of each peer's CPU time",
+        evaluated=False,
         longer=160,
         more=24,
         unit="gradient step",
     ),
     "l": Protocol(
-        "Dreamer V3, the same networks on CartPole's numbers: a gradient step",
+        "Dreamer V3, same networks, vector observations of CartPole: one gradient step",
         "CartPole-v1",
         1,
         168,
         ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *EACH, "algo.compile=true"),
         None,
         ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *EACH),
-        goal="a third",
-        judged=False,
+        goal="a third of each peer's time",
+        evaluated=False,
         longer=328,
         more=160,
         unit="gradient step",
     ),
     "m": Protocol(
-        "Dreamer V3, the same networks on CartPole's numbers: an action, of one environment",
+        "Dreamer V3, same networks, vector observations of CartPole: one action of one environment",
         "CartPole-v1",
         1,
         500,
         ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *NEVER, "algo.compile=true"),
         None,
         ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *NEVER),
-        goal="a third",
-        judged=False,
+        goal="a third of each peer's time",
+        evaluated=False,
         longer=10_500,
         more=10_000,
         unit="action",
@@ -257,8 +258,8 @@ PROTOCOLS = {
         ("exp=dreamer_v1_benchmarks", "env=dummy", *DREAMING, *EACH, "algo.compile=true"),
         None,
         ("exp=dreamer_v1_benchmarks", "env=dummy", *DREAMING, *EACH),
-        goal="0.7 of the CPU time",
-        judged=False,
+        goal="0.7 of each peer's CPU time",
+        evaluated=False,
         longer=144,
         more=12,
         unit="gradient step",
@@ -271,22 +272,22 @@ PROTOCOLS = {
         ("exp=dreamer_v2_benchmarks", "env=dummy", *DREAMING, *EACH, "algo.compile=true"),
         None,
         ("exp=dreamer_v2_benchmarks", "env=dummy", *DREAMING, *EACH),
-        goal="0.7 of the CPU time",
-        judged=False,
+        goal="0.7 of each peer's CPU time",
+        evaluated=False,
         longer=160,
         more=24,
         unit="gradient step",
     ),
     "p": Protocol(
-        "SAC-AE, CarRacing-v3, 3 frames of 84 × 84, batch 128: a gradient step",
+        "SAC-AE, CarRacing-v3, 3 frames of 84 × 84, batch 128: one gradient step",
         "CarRacing-v3",
         1,
         20,
         ("exp=sac_ae", "env=gym", "env.num_envs=1", *QUIETLY, *PIXELS, *AT_ONCE, *EACH),
         None,
         ("exp=sac_ae", "env=gym", "env.num_envs=1", *PIXELS, *DECODED, *AT_ONCE, *EACH),
-        goal="two thirds of the CPU time",
-        judged=False,
+        goal="two thirds of each peer's CPU time",
+        evaluated=False,
         longer=44,
         more=24,
         unit="gradient step",
@@ -300,8 +301,8 @@ PROTOCOLS = {
         ("exp=ppo", *BALANCE, *QUIETLY, *PIXELS, *PONG, "algo.total_steps=4096"),
         None,
         ("exp=ppo", *BALANCE, *PIXELS, *PONG, "algo.total_steps=4096"),
-        goal="two thirds of the CPU time, outside physics and rendering,",
-        judged=False,
-        beside=True,
+        goal="two thirds of each peer's CPU time, both without physics and rendering",
+        evaluated=False,
+        without_simulator=True,
     ),
 }

@@ -1,6 +1,6 @@
-"""A replay memory beside a buffer of NumPy arrays, one for each column, as other libraries have them.
+"""Speed of the replay buffer compared with one NumPy array per column, as in other libraries.
 
-python -m benchmarks.replay      # a table, in microseconds of the processor; half a minute, 2 GB
+python -m benchmarks.replay      # prints a table in CPU microseconds; half a minute, 2 GB
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ VECTOR, IMAGE = ArraySpec((17,), "float32"), ArraySpec((64, 64, 3), "uint8")
 
 
 def best(function: Callable[[], Any], calls: int, repeats: int = 15) -> float:
-    """Microseconds of the processor for one call, the least of some repeats: what a quiet machine takes."""
+    """Return the CPU microseconds of one call, the minimum over the repeats, to reduce the effect of other load."""
     function()
-    found: list[float] = []
+    times: list[float] = []
     for _ in range(repeats):
         began = time.process_time()
         for _ in range(calls):
             function()
-        found.append((time.process_time() - began) / calls * 1e6)
-    return min(found)
+        times.append((time.process_time() - began) / calls * 1e6)
+    return min(times)
 
 
 def steps(obs: ArraySpec, *lead: int) -> Trajectory:
-    """Rows of zeros [*lead, B]."""
+    """Return rows of zeros [*lead, B]."""
     lead = (*lead, WIDTH)
     no = torch.zeros(lead, dtype=torch.bool)
-    seen = torch.zeros((*lead, *obs.shape), dtype=getattr(torch, obs.dtype))
-    return Trajectory({"state": seen}, torch.zeros(*lead, ACTIONS), torch.zeros(lead), no, no, no)
+    state = torch.zeros((*lead, *obs.shape), dtype=getattr(torch, obs.dtype))
+    return Trajectory({"state": state}, torch.zeros(*lead, ACTIONS), torch.zeros(lead), no, no, no)
 
 
 def full(obs: ArraySpec, sampler: Sampler, size: int, batch_size: int) -> Replay:
-    """A memory of zeros that has gone round."""
+    """Return a replay buffer of zeros that is full and has overwritten its first rows."""
     box = ActionSpec("Box", (ACTIONS,), "float32", low=(-1.0,) * ACTIONS, high=(1.0,) * ACTIONS)
     spec = EnvSpec("zeros", {"state": obs}, box)
     context: Any = SimpleNamespace(
@@ -61,18 +61,18 @@ def full(obs: ArraySpec, sampler: Sampler, size: int, batch_size: int) -> Replay
     return replay
 
 
-def drawing(replay: Replay, owed: int) -> Callable[[], None]:
-    """A call that draws so many batches."""
+def drawing(replay: Replay, count: int) -> Callable[[], None]:
+    """Return a function that draws `count` batches."""
 
     def draw() -> None:
-        replay.taken = 10**6 + WIDTH * replay.size // 100 - owed  # of which those are due that are owed
-        assert sum(1 for _ in replay.batches(10**6)) == owed
+        replay.taken = 10**6 + WIDTH * replay.size // 100 - count  # so that `count` batches are due
+        assert sum(1 for _ in replay.batches(10**6)) == count
 
     return draw
 
 
 class Arrays:
-    """Columns by themselves, [rows, ...]: observations, next observations, actions, rewards, ends."""
+    """Buffer with one array [rows, ...] each for observations, next observations, actions, rewards and ends."""
 
     def __init__(self, rows: int) -> None:
         shapes = [(rows, WIDTH, *VECTOR.shape)] * 2 + [(rows, WIDTH, ACTIONS), (rows, WIDTH), (rows, WIDTH)]
@@ -81,35 +81,35 @@ class Arrays:
         self.new = [np.zeros(column.shape[1:], np.float32) for column in self.columns]
 
     def draw(self) -> list[torch.Tensor]:
-        """256 transitions."""
+        """Draw 256 transitions."""
         row, env = self.rng.integers(0, self.rows, 256), self.rng.integers(0, WIDTH, 256)
         return [torch.as_tensor(column[row, env]) for column in self.columns]
 
     def write(self) -> None:
-        """A row of every environment."""
+        """Write a row of every environment."""
         for column, value in zip(self.columns, self.new, strict=True):
             column[5] = np.array(value)
 
 
 def figures() -> Iterator[tuple[str, float, float]]:
-    """Name, ours, theirs."""
+    """Yield the operation, and the CPU microseconds of our buffer and of the arrays."""
     arrays, replay = Arrays(250_000), full(VECTOR, Transitions(), 250_000, 256)
     taken = best(arrays.draw, 100)
-    for owed in (1, 4, 16):
-        name = f"256 of 1 M transitions of 17 numbers, {owed} due at once"
-        yield name, best(drawing(replay, owed), 160 // owed) / owed, taken
+    for count in (1, 4, 16):
+        name = f"draw 256 of 1 M transitions of 17 numbers, {count} batches at once"
+        yield name, best(drawing(replay, count), 160 // count) / count, taken
     row, last = steps(VECTOR, 1), steps(VECTOR)
-    yield "a row of 4 environments written", best(lambda: replay.extend(row, last), 300), best(arrays.write, 300)
+    yield "write a row of 4 environments", best(lambda: replay.extend(row, last), 300), best(arrays.write, 300)
     images = full(IMAGE, Sequences(64), 4_000, 16)
     frames, index = np.ones((16_000, 64 * 64 * 3), np.uint8), np.random.default_rng(0).integers(0, 16_000, 16 * 65)
-    shape = "16 sequences of 65 images, 64 x 64 x 3"
-    yield shape, best(drawing(images, 4), 2) / 4, best(lambda: frames.take(index, 0), 8)
+    name = "draw 16 sequences of 65 images, 64 x 64 x 3"
+    yield name, best(drawing(images, 4), 2) / 4, best(lambda: frames.take(index, 0), 8)
 
 
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    print("| | here, µs | NumPy's arrays, µs | ratio |\n|---|---|---|---|")
+    print("| | ours, µs | NumPy arrays, µs | ratio |\n|---|---|---|---|")
     for name, ours, theirs in figures():
         print(f"| {name} | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.2f} |", flush=True)
 

@@ -1,11 +1,11 @@
-"""SAC, DroQ, CrossQ and SimBa on three robots, 50,000 steps each, by `shepherd compare`: docs/results/robots.md.
+"""Comparison of SAC, DroQ, CrossQ and SimBa on three robots, 50,000 steps each (docs/results/robots.md).
 
-    python -m benchmarks.robots --only sac crossq --workers 1     trains what is not trained yet, and writes the page
-    python -m benchmarks.robots --page                            the page alone, of what is trained
+    python -m benchmarks.robots --only sac crossq --workers 1     trains the missing runs and writes the page
+    python -m benchmarks.robots --page                            writes the page only
 
-Three seeds and three robots of SAC or CrossQ take an hour or two of a processor, of SimBa five, of DroQ, with its
-twenty gradient steps an action, fifteen. What is broken off goes on; what is done is kept in docs/results/robots.json,
-so that the next machine trains the rest.
+Three seeds on three robots take one to two CPU hours with SAC or CrossQ, five with SimBa, and fifteen with DroQ, which
+takes twenty gradient steps per action. Interrupted runs are resumed. Finished runs are stored in
+docs/results/robots.json, so another machine trains only the remaining ones.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ SHEPHERD, RUNS, KEPT = Path(sys.executable).with_name("shepherd"), "runs/robots"
 INTRODUCTION = f"""\
 # Model-free algorithms on robots
 
-Made by `python -m benchmarks.robots`: the presets `sac_mujoco`, `crossq_mujoco`, `simba_mujoco` and `droq_mujoco`, as
-far as they are trained, for {STEPS:,} steps on {len(SEEDS)} seeds; drawn by `shepherd compare`. Thin lines are runs,
-thick ones their interquartile mean, with its 95 % band, which is too narrow for {len(SEEDS)} seeds
-([why](../comparing.md#why-ten-seeds)): nothing is ranked here. Processor time is that of training alone.
+Written by `python -m benchmarks.robots` with `shepherd compare`. The presets are `sac_mujoco`, `crossq_mujoco`,
+`simba_mujoco` and `droq_mujoco`, trained for {STEPS:,} steps on {len(SEEDS)} seeds; presets without results are
+omitted. Thin lines are runs, thick lines their interquartile mean with a 95 % band. For {len(SEEDS)} seeds the band is
+too narrow ([why](../comparing.md#why-ten-seeds)), so this page ranks no algorithms. CPU time is that of training only.
 """
 
 
 def train(algorithm: str, robot: str, seeds: Sequence[int], workers: int) -> None:
-    """Train an algorithm on a robot, a run a seed."""
+    """Train an algorithm on a robot, one run per seed."""
     words = [f"exp={algorithm}_mujoco", f"env.id={robot}", f"algo.total_steps={STEPS}", f"group={algorithm}"]
     words += [f"seed={','.join(map(str, seeds))}", *LEAN, f"log_root={RUNS}"]
     subprocess.run([str(SHEPHERD), "train", *words, "--workers", str(workers)], cwd=ROOT, check=True)
 
 
 def gather() -> dict[Pair, dict[int, Record]]:
-    """Gather the runs that are done: those in `KEPT`, and this machine's, which join them; pair -> seed -> record."""
+    """Add this machine's finished runs to `KEPT` and return all finished runs: pair -> seed -> record."""
     runs = [Record(**values) for values in json.loads(KEPT.read_text())] if KEPT.exists() else []
     runs += [thin(from_directory(run)) for run in RunDirectory.below(ROOT / RUNS)]
-    found: dict[Pair, dict[int, Record]] = {pair: {} for pair in itertools.product(ALGORITHMS, ROBOTS)}
+    records: dict[Pair, dict[int, Record]] = {pair: {} for pair in itertools.product(ALGORITHMS, ROBOTS)}
     for run in runs:
         if run.done:
-            found[run.config["group"], run.task][run.seed] = run
-    lines = [json.dumps(asdict(run)) for of in found.values() for _, run in sorted(of.items())]
+            records[run.config["group"], run.task][run.seed] = run
+    lines = [json.dumps(asdict(run)) for by_seed in records.values() for _, run in sorted(by_seed.items())]
     write_text(KEPT, "[\n" + ",\n".join(lines) + "\n]\n")
-    return found
+    return records
 
 
 def thin(run: Record) -> Record:
-    """Record of what the page needs: the evaluations, the clocks at their steps, what names the run's task."""
+    """Return the parts of a record that the page needs: evaluations, times at their steps, keys that name the task."""
     steps = {step for step, _ in run.evaluations}
     kept = (WHILE_TRAINING["greedy"], *CLOCKS)
     lines = {name: [point for point in run.lines.get(name, ()) if point[0] in steps] for name in kept}
@@ -74,9 +74,9 @@ def thin(run: Record) -> Record:
     return replace(run, config=config, lines=lines, place="")
 
 
-def write_page(found: dict[Pair, dict[int, Record]]) -> None:
-    """Compare on each robot the algorithms of which all seeds are done, and write the page with its pictures."""
-    done = {pair: [*of.values()] for pair, of in found.items() if len(of) == len(SEEDS)}
+def write_page(records: dict[Pair, dict[int, Record]]) -> None:
+    """Compare the algorithms with all seeds finished on each robot, and write the page with its figures."""
+    done = {pair: [*by_seed.values()] for pair, by_seed in records.items() if len(by_seed) == len(SEEDS)}
     lines = [INTRODUCTION, f"Trained on {processors(itertools.chain(*done.values()))}.", "", *table(done), ""]
     for number, robot in enumerate(ROBOTS, 1):
         sides = [Side(name, f"group {name}", name, done[name, robot]) for name in ALGORITHMS if (name, robot) in done]
@@ -85,7 +85,7 @@ def write_page(found: dict[Pair, dict[int, Record]]) -> None:
         lines += [f"## {robot}", ""]
         with tempfile.TemporaryDirectory() as folder:
             write(sides, Path(folder))
-            for stem, against in (("curve_steps", "policy steps"), ("curve_cpu", "processor seconds")):
+            for stem, against in (("curve_steps", "policy steps"), ("curve_cpu", "CPU seconds")):
                 name = f"robots_{stem}_{number}.png"
                 shutil.copy(Path(folder) / f"{stem}.png", RESULTS / name)
                 lines += [f"![{robot}: return against {against}]({name})", ""]
@@ -93,15 +93,15 @@ def write_page(found: dict[Pair, dict[int, Record]]) -> None:
 
 
 def processors(runs: Iterable[Record]) -> str:
-    """Processors that the runs were trained on, and how many on each."""
+    """Return the CPUs on which the runs were trained, with the number of runs on each."""
     counts = Counter(run.machine for run in runs)
     return ", ".join(f"{name} ({count} runs)" for name, count in counts.most_common())
 
 
 def table(done: dict[Pair, list[Record]]) -> list[str]:
-    """Returns at the end, and what they cost."""
+    """Return the table of final returns and CPU times."""
     rows = [
-        "| robot | algorithm | last evaluation of each run's choice | their mean | processor minutes a seed |",
+        "| robot | algorithm | final evaluation of each run's selected policy | mean | CPU minutes per seed |",
         "|---|---|---|---|---|",
     ]
     for robot, algorithm in itertools.product(ROBOTS, ALGORITHMS):
@@ -115,18 +115,18 @@ def table(done: dict[Pair, list[Record]]) -> list[str]:
 
 
 def main() -> None:
-    """Train, compare, write."""
+    """Train the missing runs and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=ALGORITHMS, default=list(ALGORITHMS))
-    parser.add_argument("--workers", type=int, default=1, help="trainings at once")
-    parser.add_argument("--page", action="store_true", help="train nothing")
+    parser.add_argument("--workers", type=int, default=1, help="number of concurrent trainings")
+    parser.add_argument("--page", action="store_true", help="write the page without training")
     options = parser.parse_args()
-    found = gather()
+    records = gather()
     for algorithm, robot in () if options.page else itertools.product(options.only, ROBOTS):
-        if missing := [seed for seed in SEEDS if seed not in found[algorithm, robot]]:
+        if missing := [seed for seed in SEEDS if seed not in records[algorithm, robot]]:
             train(algorithm, robot, missing, options.workers)
-            found = gather()
-    write_page(found)
+            records = gather()
+    write_page(records)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Figures of `benchmarks/peers.py`: kept row by row in speed.json, and the page speed.md that is written from them."""
+"""Storage of the results of `benchmarks/peers.py` in speed.json, and generation of the page speed.md from them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any
 from benchmarks.protocols import PROTOCOLS
 from rlcore.store.directory import write_json
 
-EPISODES = 20  # greedy, for the returns beside the times
-HEAD = f"""# Speed beside the peers
+EPISODES = 20  # greedy episodes per seed, for the returns in the table
+HEAD = f"""# Speed compared with other libraries
 
-Made by `make bench`, each row on the day that stands below it. The train stage as whole processes, imports and exit
-included, one thread, alternating; medians. `cold` is our first run, which compiles what the others find. Memory is that
-of a stage with all its processes, pages that they share once, looked at ten times a second.
+Written by `make bench`; the date of each measurement is below its table. Each number is the median over whole
+processes of the train stage, with imports and exit. Each process has one thread, and the libraries alternate. `cold`
+is our first run, which compiles; the other runs load the compiled code. Memory is that of all processes of the stage.
+It is sampled ten times a second, and pages that several processes share count once.
 
-Returns are of {EPISODES} greedy episodes for each seed, on seeds that nobody trained on. In a, the preset of SheepRL's
-benchmark has one trunk for actor and critic, Stable-Baselines3 two networks, which learn CartPole more surely at these
-numbers; in b all have two.
+Returns are means over {EPISODES} greedy episodes per seed, on seeds that were not used for training. In protocol a, the
+preset of SheepRL's benchmark shares one trunk between actor and critic. Stable-Baselines3 uses two networks, which
+learn CartPole more reliably with these hyperparameters. In protocol b, all libraries use two networks.
 """
 
 
 def keep(folder: Path, letter: str, figures: dict[str, Any]) -> None:
-    """Put a row into speed.json, in the place of the one before, and write speed.md."""
+    """Replace a row of speed.json and write speed.md."""
     kept = folder / "speed.json"
     rows = (json.loads(kept.read_text()) if kept.exists() else {}) | {letter: figures}
     rows = {known: rows[known] for known in PROTOCOLS if known in rows}
@@ -34,14 +35,14 @@ def keep(folder: Path, letter: str, figures: dict[str, Any]) -> None:
 
 
 def table(letter: str, figures: dict[str, Any]) -> list[str]:
-    """Lines of a protocol's table."""
+    """Return the lines of a protocol's section."""
     protocol, alone = PROTOCOLS[letter], statistics.median(figures["alone"])
     times = (f"CPU ms a {protocol.unit}", f"wall ms a {protocol.unit}") if protocol.longer else ("CPU s", "wall s")
     columns = ("", *times, "peak MB", "returns", "their CPU / ours", "their wall / ours")
     scale, digits = (1e3, 2) if protocol.longer else (1, 1)
-    lines = [f"## {letter}. {protocol.about}", "", f"To reach: {protocol.goal} of each peer.", ""]
+    lines = [f"## {letter}. {protocol.about}", "", f"Goal: {protocol.goal}.", ""]
     if alone:
-        lines += [f"The simulator alone takes {alone:.1f} s of each; the ratios of processor time are without it.", ""]
+        lines += [f"The simulator alone takes {alone:.1f} s of each; the ratios of CPU time exclude it.", ""]
     lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     median = {
         who: {key: statistics.median(row[key] for row in found) for key in found[0]}

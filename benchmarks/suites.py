@@ -1,9 +1,9 @@
-"""Resuming of the environments of each suite: make-env's test on each, and what saving and restoring one costs.
+"""Exact resume of the environments of each suite: result of make-env's test, and cost of saving and restoring.
 
-    python -m benchmarks.suites     # the table in docs/exactness.md; some minutes, all extras
+    python -m benchmarks.suites     # writes the table in docs/exactness.md; some minutes, all extras
 
-Of one environment after `STEPS` random actions: processor milliseconds of saving it and of bringing another one to the
-same place, medians, and bytes of what a checkpoint holds. The other one must give the same from there on.
+The cost is measured after `STEPS` random actions of one environment: median CPU milliseconds to save its state and to
+restore it into another instance, and the bytes in a checkpoint. The other instance must then give equal results.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ENVIRONMENTS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=[], help="environments whose words have one of these")
+    parser.add_argument("--only", nargs="*", default=[], help="only environments whose overrides contain one of these")
     only = parser.parse_args().only
     for words in ENVIRONMENTS:
         if not only or any(part in " ".join(words) for part in only):
@@ -59,22 +59,22 @@ def main() -> None:
     for suite in SUITES.values():
         if suite.tier and not only:
             write(
-                f"| {suite.name} | {suite.ids()[0]} | {suite.tier} | declared, not tried: {suite.tier_reason} | | | |"
+                f"| {suite.name} | {suite.ids()[0]} | {suite.tier} | declared, not tested: {suite.tier_reason} | | | |"
             )
 
 
 def write(line: str) -> None:
-    """Put a row into the page at once, in the place of the one of its environment."""
+    """Write a row into the page and replace the previous row of its environment."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     table, _, after = rest.partition(END)
     rows = {known.split(" | ")[1]: known for known in table.splitlines()[3:]} | {line.split(" | ")[1]: line}
-    head = ["| suite | environment | tier | tried | saved, ms | restored, ms | bytes |", "|---" * 7 + "|"]
+    head = ["| suite | environment | tier | tested | save, ms | restore, ms | bytes |", "|---" * 7 + "|"]
     PAGE.write_text("\n".join([before + BEGIN, *head, *rows.values(), END]) + after)
     print(line, flush=True)
 
 
 def row(config: EnvConfig) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     card = environment_card(config)
     suite, tested = suite_with(config.id), card["tested"]
     assert suite is not None
@@ -91,16 +91,16 @@ def milliseconds(value: float) -> str:
 
 
 def costs(config: EnvConfig, card: dict[str, Any]) -> tuple[float, float, int]:
-    """Processor milliseconds of saving and of restoring one environment, and bytes."""
+    """Return the CPU milliseconds to save and to restore one environment, and the bytes of its state."""
     one, other = (
         make_vector_env(config, num_envs=1, seed=0, tier=card["tier"], fresh_instance=card["fresh_instance"])
         for _ in range(2)
     )
     with closing(one), closing(other):
-        rng, arrival = streams.generator(0, "probe", 0), one.reset()
+        rng, step = streams.generator(0, "probe", 0), one.reset()
         other.reset()
         for _ in range(STEPS):
-            arrival = one.step(draw_action(one, rng, arrival))
+            step = one.step(draw_action(one, rng, step))
         saved, restored = [], []
         for _ in range(REPEATS):
             begin = time.process_time()
@@ -110,20 +110,20 @@ def costs(config: EnvConfig, card: dict[str, Any]) -> tuple[float, float, int]:
             saved.append(middle - begin)
             restored.append(time.process_time() - middle)
         for _ in range(MORE):
-            action = draw_action(one, rng, arrival)
-            arrival, again = one.step(action), other.step(action)
-            same = all(np.array_equal(arrival.obs[key], again.obs[key]) for key in arrival.obs)
-            assert same and np.array_equal(arrival.reward, again.reward), config.id
+            action = draw_action(one, rng, step)
+            step, again = one.step(action), other.step(action)
+            same = all(np.array_equal(step.obs[key], again.obs[key]) for key in step.obs)
+            assert same and np.array_equal(step.reward, again.reward), config.id
     return 1e3 * statistics.median(saved), 1e3 * statistics.median(restored), size_of(state)
 
 
-def draw_action(envs: Any, rng: np.random.Generator, arrival: Any) -> np.ndarray:
-    obs = {key: values[0] for key, values in arrival.obs.items()}
+def draw_action(envs: Any, rng: np.random.Generator, step: Any) -> np.ndarray:
+    obs = {key: values[0] for key, values in step.obs.items()}
     return np.asarray(random_action(envs.spec, rng, obs))[None]
 
 
 def size_of(state: Any) -> int:
-    """Bytes of a state: of its arrays, and of the text of all else."""
+    """Return the bytes of a state: those of its arrays, and those of all other values as text."""
     arrays: list[int] = []
 
     def without(value: Any) -> Any:

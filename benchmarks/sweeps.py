@@ -1,12 +1,12 @@
-"""Trials per minute: a sweep here, the same trainings as a flow run each, and RL Zoo3 with Stable-Baselines3.
+"""Trials per minute of a sweep, of the same trainings as separate flow runs, and of RL Zoo3 with Stable-Baselines3.
 
     make bench-sweeps                             RL Zoo3 in .shepherd/zoo, docs/results/sweeps.md
     python -m benchmarks.sweeps --zoo VENV/bin/python [--trials 8]
 
-PPO on CartPole-v1, 40,000 steps a trial, ten seconds of Stable-Baselines3; learning rate and discount drawn
-at random, five evaluations of five episodes, no pruning, two trials at once, one thread each. Whole commands, start and
-report included. The overhead is that of a sweep of trials that hardly train, with one worker: the seconds from one
-trial's end to the next one's, all of which are not training but for a tenth.
+The task is PPO on CartPole-v1 with 40,000 steps per trial, about ten seconds with Stable-Baselines3. The learning rate
+and the discount are drawn at random. There are five evaluations of five episodes per trial, no pruning, two trials at
+once, and one thread each. Times are of whole commands, with startup and report. The overhead is measured with one
+worker and very short trials: the seconds between the ends of two trials, of which a tenth is training.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CartPole-v1:
 
 
 def shepherd(*arguments: str) -> float:
-    """Wall-clock seconds of one `shepherd` command."""
+    """Run a `shepherd` command and return its wall-clock seconds."""
     return seconds([sys.executable, "-m", "flows.cli.main", *arguments])
 
 
@@ -85,7 +85,7 @@ def sweep(folder: Path, name: str, steps: int, trials: int, workers: int) -> flo
 
 
 def flow_runs(folder: Path, trials: int, workers: int) -> float:
-    """Train as often, each time by a command, and so a flow run, of its own."""
+    """Train the same number of times, each with a separate command and therefore in a separate flow run."""
     lean = ["env.capture_video=false", "evaluation.baseline_episodes=10", "algo.run_test=false"]
     lean += ["model_manager.disabled=true"]
     began = time.perf_counter()
@@ -106,41 +106,41 @@ def zoo(python: str, folder: Path, trials: int, workers: int) -> float:
 
 
 def between_trials(runs: Path) -> float:
-    """Seconds from one trial's end to the next one's, in the mean over a sweep with one worker."""
+    """Return the mean seconds between the ends of successive trials in a sweep with one worker."""
     logs = [path.read_text().splitlines() for path in runs.glob("trial_*/seed_*/events.jsonl")]
     ends = sorted(json.loads(line)["time"] for log in logs for line in log if '"kind": "end"' in line)
     return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
 def processor() -> float:
-    """Processor seconds of all commands so far, and of what they started."""
+    """Return the CPU seconds of all commands so far, with their descendants."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
 
 
 def table(rows: Sequence[tuple[str, float, float]], overhead: float, trials: int, workers: int) -> str:
-    """The page; a row is a way, its wall-clock seconds and its processor seconds."""
+    """Return the page; a row is a method, its wall-clock seconds and its CPU seconds."""
     processor = next((row for row in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in row), "")
-    where = f"{os.cpu_count()} × {processor.partition(': ')[2]}, Python {platform.python_version()}"
+    machine = f"{os.cpu_count()} × {processor.partition(': ')[2]}, Python {platform.python_version()}"
     lines = [f"| {name} | {took:.0f} | {spent:.0f} | {60 * trials / took:.1f} |" for name, took, spent in rows]
     about = " ".join((__doc__ or "").split("\n\n")[2].split())
     load = "/".join(f"{value:.1f}" for value in os.getloadavg())
     return f"""# Sweeps: trials per minute
 
-Made by `make bench-sweeps` on {time.strftime("%Y-%m-%d")}: {where}; load {load} at the end. {about}
+Written by `make bench-sweeps` on {time.strftime("%Y-%m-%d")}: {machine}; load {load} at the end. {about}
 
-| {trials} trials, {workers} at once | wall s | processor s | trials per minute |
+| {trials} trials, {workers} at once | wall s | CPU s | trials per minute |
 |---|---|---|---|
 {chr(10).join(lines)}
 
-Overhead of a trial, `shepherd sweep` with one worker: **{overhead:.2f} s** (to reach: 1 s).
+Overhead per trial, `shepherd sweep` with one worker: **{overhead:.2f} s** (goal: 1 s).
 """
 
 
 def main() -> None:
-    """Time all, one after another, and write the page."""
+    """Time all methods, one after another, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweeps", description=__doc__)
-    parser.add_argument("--zoo", type=os.path.abspath, help="the Python of an environment with rl_zoo3")
+    parser.add_argument("--zoo", type=os.path.abspath, help="Python of an environment with rl_zoo3")
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path)
@@ -148,14 +148,14 @@ def main() -> None:
     count = options.trials, options.workers
     with tempfile.TemporaryDirectory() as temporary:
         folder, name = Path(temporary), f"bench_{time.time_ns():x}"
-        sweep(folder, f"{name}_warm", STEPS, 1, 1)  # databases, compiled steps
+        sweep(folder, f"{name}_warm", STEPS, 1, 1)  # creates databases and compiled steps
         overhead_of = folder / "sweeps" / f"{name}_tiny"
         sweep(folder, overhead_of.name, TINY, 12, 1)
         overhead = between_trials(overhead_of)
-        print(f"overhead {overhead:.2f} s a trial", flush=True)
+        print(f"overhead {overhead:.2f} s per trial", flush=True)
         ways = {
             "`shepherd sweep`": lambda: sweep(folder, name, STEPS, *count),
-            "a flow run each: `shepherd train`": lambda: flow_runs(folder, *count),
+            "separate flow runs: `shepherd train`": lambda: flow_runs(folder, *count),
         }
         if options.zoo:
             ways["RL Zoo3, Stable-Baselines3"] = lambda: zoo(options.zoo, folder, *count)

@@ -1,9 +1,9 @@
-"""One process and two, at the same env steps and the same gradient steps: wall and processor seconds of training.
+"""Training with one rank and with two, for the same env steps and gradient steps: wall and CPU seconds.
 
     python benchmarks/two_ranks.py [REPEATS]
 
-Two ranks have half of the environments and half of the minibatch each, so that both learn from the same number of
-samples in the same number of steps. Runs alternate. Prints a table in Markdown; nothing is left behind.
+With two ranks, each has half of the environments and half of the minibatch, so the numbers of samples and of gradient
+steps are equal. Runs alternate. Prints a table in Markdown and keeps no files.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ CASES = {
 
 
 def measure(case: str, ranks: int, home: Path) -> tuple[float, float, int, float]:
-    """Wall seconds of training, processor seconds of all processes, gradient steps, mean return of the last hundred."""
+    """Train and return wall seconds, CPU seconds of all processes, gradient steps, and mean of the last 100 returns."""
     run = home / f"run-{time.monotonic_ns()}"
     size = {"M": 512 // ranks}
     words = [*COMMON, *QUIET, *CASES[case].format(**size).split(), f"env.num_envs={16 // ranks}"]
     command = [sys.executable, "-m", "flows.cli.main", "stage", "train", str(run)]
-    made = [sys.executable, "-m", "flows.cli.main", "stage", "make-env", str(run), *words, f"fabric.devices={ranks}"]
+    make = [sys.executable, "-m", "flows.cli.main", "stage", "make-env", str(run), *words, f"fabric.devices={ranks}"]
     environment = {"SHEPHERD_HOME": str(home), "OMP_NUM_THREADS": "1", "MLFLOW_TRACKING_URI": "sqlite:////dev/null/x"}
-    subprocess.run(made, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(make, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     process = psutil.Popen(command, env=os.environ | environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     used: dict[int, float] = {}
     while process.poll() is None:
@@ -61,11 +61,11 @@ def main(repeats: int) -> None:
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for case in CASES:
-            found = {1: [], 2: []}
+            runs_of = {1: [], 2: []}
             for _ in range(repeats):
-                for ranks in found:
-                    found[ranks].append(measure(case, ranks, Path(folder)))
-            for ranks, runs in found.items():
+                for ranks in runs_of:
+                    runs_of[ranks].append(measure(case, ranks, Path(folder)))
+            for ranks, runs in runs_of.items():
                 wall, cpu, steps, ret = (statistics.median(column) for column in zip(*runs, strict=True))
                 print(f"| {case} | {ranks} | {wall:.1f} s | {cpu:.1f} s | {steps:,.0f} | {ret:.0f} |", flush=True)
 

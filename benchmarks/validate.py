@@ -1,11 +1,12 @@
-"""Validate that the presets learn: each on five seeds against its gates, of which `MEASURES` says what they are of.
+"""Validation that the presets learn: trains each on five seeds and compares the results with its gates.
 
-    make validate                                   every preset and variant, a page an algorithm in docs/results
-    make validate ARGS="--only ppo_cartpole"        one of them; the others' figures stay as they are
+    make validate                                   every preset and variant; writes a page per algorithm
+    make validate ARGS="--only ppo_cartpole"        one of them; the results of the others are kept
 
-Runs are groups of `shepherd train` in runs/validate. A group's name ends in a digest of rlcore and of what its config
-learns: what is done is not done again, what was broken off goes on, and after a change that may matter all is anew.
-Figures are kept in docs/results/learning.json, from which `benchmarks/learning_pages.py` writes the pages.
+Runs are groups of `shepherd train` in runs/validate. A group's name ends in a digest of rlcore's code and of the part
+of the config that affects learning. Finished runs are reused and interrupted runs are resumed; if the digest changes,
+all seeds are trained again. `MEASURES` defines the quantities of the gates. The results are stored in
+docs/results/learning.json, from which `benchmarks/learning_pages.py` writes the pages.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ RESULTS = ROOT / "docs/results"
 RUNS = "runs/validate"
 KEPT, PEERS = RESULTS / "learning.json", RESULTS / "learning_peers.json"
 EPISODES = 100
-IN_A_ROW, LAST_EPISODES, LAST = 10, 50, 3  # returns of training (an episode, of many games an iteration's), evaluations
+# Number of consecutive and of last training returns (one per episode, or per iteration with many games), evaluations.
+IN_A_ROW, LAST_EPISODES, LAST = 10, 50, 3
 LEAN = (
     "env.capture_video=false",
     "model_manager.disabled=true",
@@ -56,43 +58,45 @@ LEAN = (
 
 @dataclass(frozen=True)
 class Case:
-    """A preset, or a variant of exp=ppo, and what its seeds must reach; None: of that nothing is asked."""
+    """Preset, or variant of exp=ppo, and the thresholds that its seeds must reach; None disables a threshold."""
 
     overrides: str
-    mark: float | None  # of the return at the end of a run
-    about: str  # what peers reach with it; of a variant, what it is
-    earlier: tuple[tuple[int, float], ...] = ()  # marks of the return after so many steps
+    mark: float | None  # threshold of the return at the end of a run
+    about: str  # returns of peers; for a variant, its description
+    earlier: tuple[tuple[int, float], ...] = ()  # (policy steps, threshold of the return)
     variant: bool = False
-    below: bool = False  # the mark is what an agent that lacks something stays below
-    within_s: float | None = None  # processor seconds of a seed's training
-    training: float | None = None  # of the best mean return of ten episodes of training in a row
-    evaluations: float | None = None  # of each of the last three evaluations
-    as_peer: str = ""  # of which of `MEASURES` the seeds' IQM reaches that of the peer's in learning_peers.json
-    pictures: float | None = None  # error of reconstructed pictures, as a share of the mean picture's, to stay below
+    below: bool = False  # `mark` is an upper limit, for an agent that lacks an ability
+    within_s: float | None = None  # upper limit of the CPU seconds of a seed's training
+    training: float | None = None  # threshold of the best mean return of ten consecutive training episodes
+    evaluations: float | None = None  # threshold of each of the last three evaluations
+    as_peer: str = ""  # key of `MEASURES`: the IQM over seeds must reach the peer's IQM in learning_peers.json
+    pictures: float | None = None  # upper limit of the reconstruction error, as a fraction of the mean image's error
 
     def gates(self, total_steps: int, peer: float = 0.0) -> list[tuple[str, int, dict[str, float]]]:
-        """Name in `MEASURES`, policy steps and mark of each; `peer` is the IQM of its seeds."""
-        asked = {"training": self.training, "evaluations": self.evaluations, "greedy": self.mark}
+        """Return key in `MEASURES`, policy steps and threshold of each gate; `peer` is the peer's IQM over seeds."""
+        marks = {"training": self.training, "evaluations": self.evaluations, "greedy": self.mark}
         low = [*(("greedy", *earlier) for earlier in self.earlier)]
-        low += [(of, total_steps, mark) for of, mark in asked.items() if mark is not None]
-        found = [(of, steps, {"at_most" if self.below else "at_least": mark}) for of, steps, mark in low]
-        found += [(self.as_peer, total_steps, {"iqm_at_least": peer})] if self.as_peer else []
-        return found + ([] if self.pictures is None else [("pictures", total_steps, {"at_most": self.pictures})])
+        low += [(of, total_steps, mark) for of, mark in marks.items() if mark is not None]
+        gates = [(of, steps, {"at_most" if self.below else "at_least": mark}) for of, steps, mark in low]
+        gates += [(self.as_peer, total_steps, {"iqm_at_least": peer})] if self.as_peer else []
+        return gates + ([] if self.pictures is None else [("pictures", total_steps, {"at_most": self.pictures})])
 
 
 def iqm_of_peer(name: str) -> float:
-    """Interquartile mean of what the peer's seeds reach: of so few seeds a mean is that of the luckiest.
+    """Return the interquartile mean over the peer's seeds; with few seeds, one lucky seed would dominate the mean.
 
     Raises:
-        SystemExit: it was not trained.
+        SystemExit: the peer has no results.
     """
-    found = json.loads(PEERS.read_text())
-    if name not in found:
-        sys.exit(f"{name}: no peer's figures in {PEERS}; python -m benchmarks.learning_peers --only {name}")
-    return iqm(found[name]["values"])
+    results = json.loads(PEERS.read_text())
+    if name not in results:
+        sys.exit(f"{name}: no results of a peer in {PEERS}; run python -m benchmarks.learning_peers --only {name}")
+    return iqm(results[name]["values"])
 
 
-NO_PEER = "none at these steps; 22, the random policy"
+NO_PEER = "none at these steps; random policy: 22"
+POINT_MASS = "random policy: 2.6; spring-damper controller: 34"
+CROSSHAIR = "random policy: 1.0; shortest path: 11.9"
 CASES = {
     "ppo_cartpole": Case("exp=ppo", 475, "500 at 100 k (Zoo), 490 at 500 k (CleanRL)"),
     "a2c_cartpole": Case("exp=a2c", 450, "500 at 500 k (Zoo)"),
@@ -109,11 +113,13 @@ CASES = {
     "sac_pendulum": Case("exp=sac_pendulum", -200, "-157 at 20 k (Zoo)"),
     "sac_lunar_lander": Case("exp=sac_lunar_lander", 200, "200 at 90 k (Zoo, v2, training)"),
     "sac_half_cheetah": Case(
-        "exp=sac_half_cheetah algo.total_steps=50000", None, "Stable-Baselines3's, below", as_peer="greedy"
+        "exp=sac_half_cheetah algo.total_steps=50000", None, "Stable-Baselines3, see below", as_peer="greedy"
     ),
-    "sac_hopper": Case("exp=sac_hopper algo.total_steps=100000", None, "Stable-Baselines3's, below", as_peer="greedy"),
-    "droq_pendulum": Case("exp=droq_pendulum", -200, "none at these steps; SAC's mark, at a fifth of its"),
-    "simba_pendulum": Case("exp=simba_pendulum", -200, "none at these steps; SAC's mark, sooner"),
+    "sac_hopper": Case(
+        "exp=sac_hopper algo.total_steps=100000", None, "Stable-Baselines3, see below", as_peer="greedy"
+    ),
+    "droq_pendulum": Case("exp=droq_pendulum", -200, "none at these steps; SAC's threshold, at a fifth of its steps"),
+    "simba_pendulum": Case("exp=simba_pendulum", -200, "none at these steps; SAC's threshold, after fewer steps"),
     "crossq_inverted_pendulum": Case("exp=crossq_inverted_pendulum", 900, "1000 at 1 M (SAC, Tianshou)", within_s=60),
     "dreamer_v1_cartpole": Case("exp=dreamer_v1_cartpole algo.compile=true", None, NO_PEER, training=100),
     "dreamer_v2_cartpole": Case("exp=dreamer_v2_cartpole algo.compile=true", None, NO_PEER, training=150),
@@ -121,44 +127,40 @@ CASES = {
     "dreamer_v3_cartpole_long": Case(
         "exp=dreamer_v3_cartpole_long algo.compile=true",
         400,
-        "450, where RLlib's example ends (size XS, a gradient step an action)",
+        "450, the stop criterion of RLlib's example (size XS, one gradient step per action)",
         evaluations=350,
     ),
-    "dreamer_v1_point_mass": Case("exp=dreamer_v1_point_mass", 15, "2.6, the random policy; 34 pushed by hand"),
-    "sac_ae_point_mass": Case("exp=sac_ae_point_mass", 25, "2.6, the random policy; 34 pushed by hand, seeing numbers"),
-    "dreamer_v3_point_mass": Case("exp=dreamer_v3_point_mass", 15, "2.6, the random policy; 34 pushed by hand"),
-    "dreamer_v1_pendulum": Case("exp=dreamer_v1_pendulum algo.compile=true", -700, "about -1,200, the random policy"),
-    "dreamer_v2_crosshair": Case(
-        "exp=dreamer_v2_crosshair algo.compile=true", 5, "1.0, the random policy; 11.9 on the shortest way", pictures=1
-    ),
-    "dreamer_v3_crosshair": Case(
-        "exp=dreamer_v3_crosshair algo.compile=true", 5, "1.0, the random policy; 11.9 on the shortest way", pictures=1
-    ),
+    "dreamer_v1_point_mass": Case("exp=dreamer_v1_point_mass", 15, POINT_MASS),
+    "sac_ae_point_mass": Case("exp=sac_ae_point_mass", 25, f"{POINT_MASS} with vector observations"),
+    "dreamer_v3_point_mass": Case("exp=dreamer_v3_point_mass", 15, POINT_MASS),
+    "dreamer_v1_pendulum": Case("exp=dreamer_v1_pendulum algo.compile=true", -700, "random policy: about -1,200"),
+    "dreamer_v2_crosshair": Case("exp=dreamer_v2_crosshair algo.compile=true", 5, CROSSHAIR, pictures=1),
+    "dreamer_v3_crosshair": Case("exp=dreamer_v3_crosshair algo.compile=true", 5, CROSSHAIR, pictures=1),
     "ppo_recurrent_cartpole": Case("exp=ppo_recurrent_cartpole", 450, "500 at 100 k (Zoo)"),
     "ppo_masked_cartpole": Case(
         "exp=ppo env.mask_velocities=true algo.total_steps=150000",
         250,
-        "no memory: clearly below recurrent PPO",
+        "policy without memory: clearly below recurrent PPO",
         below=True,
     ),
-    "ppo_recurrent_minigrid": Case("exp=ppo_recurrent_minigrid", 0.9, "0.98, the shortest way; 0.5, who guesses"),
+    "ppo_recurrent_minigrid": Case("exp=ppo_recurrent_minigrid", 0.9, "shortest path: 0.98; guessing: 0.5"),
     "ppo_minigrid_memory": Case(
         "exp=ppo_minigrid env.id=MiniGrid-MemoryS7-v0 algo.total_steps=400000 algo.normalize_obs=true",
         0.65,
-        "no memory: it guesses",
+        "policy without memory: it can only guess",
         below=True,
     ),
-    "ppo_minigrid": Case("exp=ppo_minigrid", 0.9, "0.96, the shortest way"),
+    "ppo_minigrid": Case("exp=ppo_minigrid", 0.9, "shortest path: 0.96"),
     "ppo_pong": Case(
-        "exp=ppo_atari algo.total_steps=800000", None, "Stable-Baselines3's, below", as_peer="last_training"
+        "exp=ppo_atari algo.total_steps=800000", None, "Stable-Baselines3, see below", as_peer="last_training"
     ),
-    "ppo_cartpole_pixels": Case("exp=ppo_cartpole_pixels", 100, "22, the random policy"),
-    "sac_dmc_cartpole_balance": Case("exp=sac_dmc_cartpole_balance", 800, "about 350, the random policy"),
+    "ppo_cartpole_pixels": Case("exp=ppo_cartpole_pixels", 100, "random policy: 22"),
+    "sac_dmc_cartpole_balance": Case("exp=sac_dmc_cartpole_balance", 800, "random policy: about 350"),
     "ppo_compiled": Case("exp=ppo algo.compile=true", 475, "compiled", variant=True),
     "ppo_normalised": Case(
         "exp=ppo algo.normalize_obs=true algo.normalize_reward=true",
         475,
-        "observations and rewards normalised",
+        "observations and rewards normalized",
         variant=True,
     ),
     "ppo_1_env": Case("exp=ppo env.num_envs=1 algo.rollout_steps=512", 475, "1 environment × 512 rows", variant=True),
@@ -169,11 +171,13 @@ CASES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), metavar="NAME", help=", ".join(CASES))
-    parser.add_argument("--seeds", type=int, default=5, help="2 or more")
-    parser.add_argument("--workers", type=int, default=None, help="trainings at once; one a processor core")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, at least 2")
+    parser.add_argument(
+        "--workers", type=int, default=None, help="number of concurrent trainings; default: one per CPU core"
+    )
     options = parser.parse_args()
     if options.seeds < 2:
-        parser.error(f"--seeds {options.seeds}: 2 at least, for an interval needs two")
+        parser.error(f"--seeds {options.seeds}: must be at least 2, because an interval needs two seeds")
     missed = []
     for name in options.only:
         figures = validate(name, CASES[name], range(options.seeds), options.workers)
@@ -182,11 +186,11 @@ def main() -> None:
         write_pages(RESULTS)
         print(f"{name}: {verdict(figures)}", flush=True)
         missed += [] if passes(figures) else [name]
-    sys.exit(f"below the mark: {', '.join(missed)}" if missed else 0)
+    sys.exit(f"threshold not reached: {', '.join(missed)}" if missed else 0)
 
 
 def validate(name: str, case: Case, seeds: Sequence[int], workers: int | None) -> dict[str, Any]:
-    """Train what is not trained yet, judge it and draw it."""
+    """Train the missing seeds, evaluate all of them, draw their curves and return the results."""
     words = [
         *case.overrides.split(),
         *LEAN,
@@ -227,7 +231,7 @@ def validate(name: str, case: Case, seeds: Sequence[int], workers: int | None) -
 
 
 def digest(learned: dict[str, Any]) -> str:
-    """Of rlcore's code and of the half of a config that decides what is learned, the seed aside."""
+    """Return a digest of rlcore's code and of the part of a config that affects learning, without the seed."""
     hashed = hashlib.sha256(json.dumps(learned | {"seed": None}, sort_keys=True).encode())
     for file in sorted((ROOT / "rlcore").rglob("*.py")):
         hashed.update(file.read_bytes())
@@ -235,15 +239,15 @@ def digest(learned: dict[str, Any]) -> str:
 
 
 def newest(run: RunDirectory, steps: int) -> Path:
-    """The newest checkpoint of at most so many policy steps."""
+    """Return the newest checkpoint of at most `steps` policy steps."""
     path = next((path for path in checkpoint.newest_first(run.checkpoints) if int(path.name) <= steps), None)
     if path is None:
-        raise RunError(f"{run.path}: no checkpoint of {steps:,} policy steps; its folder is to be removed")
+        raise RunError(f"{run.path}: no checkpoint of at most {steps:,} policy steps; remove the folder and retrain")
     return path
 
 
 def greedy_return(run: RunDirectory, steps: int) -> float:
-    """Mean greedy return of the newest policy of at most so many policy steps; where it was played, it is read."""
+    """Return the mean greedy return of the newest policy of at most `steps` policy steps; the result is cached."""
     path = newest(run, steps)
     written = run.evaluations / f"last-{path.name}-{EPISODES}.json"
     if not written.exists():
@@ -252,41 +256,41 @@ def greedy_return(run: RunDirectory, steps: int) -> float:
 
 
 def best_of_training(run: RunDirectory, steps: int) -> float:
-    """Best mean return of ten episodes of training in a row, within so many policy steps."""
+    """Return the best mean return of ten consecutive training episodes within the first `steps` policy steps."""
     return best_in_a_row([value for step, value in from_directory(run).training if step <= steps])
 
 
 def best_in_a_row(returns: Sequence[float]) -> float:
-    """Best mean of ten in a row; -inf where there are fewer."""
+    """Return the best mean of ten consecutive values; -inf if there are fewer."""
     return max((float(np.mean(returns[i : i + IN_A_ROW])) for i in range(len(returns) - IN_A_ROW + 1)), default=-np.inf)
 
 
 def last_of_training(run: RunDirectory, steps: int) -> float:
-    """Mean of the last fifty returns of training, an iteration's episodes each, within so many policy steps."""
+    """Return the mean of the last 50 training returns within the first `steps` policy steps, one per iteration."""
     return float(np.mean([value for step, value in from_directory(run).training if step <= steps][-LAST_EPISODES:]))
 
 
 def lowest_of_last(run: RunDirectory, steps: int) -> float:
-    """Lowest of the last three evaluations within so many policy steps."""
+    """Return the lowest of the last three evaluations within the first `steps` policy steps."""
     return min([value for step, value in from_directory(run).evaluations if step <= steps][-LAST:])
 
 
 def reconstruction(run: RunDirectory, steps: int) -> float:
-    """Squared error of pictures that the newest world model tells of states that saw them, over that of their mean.
+    """Return the reconstruction error of the newest world model, divided by the error of the mean image.
 
-    The pictures are of greedy episodes on seeds of their own.
+    Errors are squared. The images are of greedy episodes on separate seeds; the posterior states have observed them.
     """
     path, config = newest(run, steps), config_of(run)
     model = load_world_model(path, config.seed)
     rows = record(model, config, run.read_card())
     obs = {key: rows[f"obs/{key}"] for key in model.keys}
-    told = model.decode(model.observe(obs, rows["action"], rows["is_first"])).obs
-    truth = {key: obs[key].astype(np.float64) for key in told if obs[key].dtype == np.uint8}
-    error = sum(np.square(told[key] - pictures).sum() for key, pictures in truth.items())
-    return float(error / sum(np.square(pictures - pictures.mean((0, 1))).sum() for pictures in truth.values()))
+    decoded = model.decode(model.observe(obs, rows["action"], rows["is_first"])).obs
+    truth = {key: obs[key].astype(np.float64) for key in decoded if obs[key].dtype == np.uint8}
+    error = sum(np.square(decoded[key] - images).sum() for key, images in truth.items())
+    return float(error / sum(np.square(images - images.mean((0, 1))).sum() for images in truth.values()))
 
 
-# What gates are of -> how it is measured; `learning_pages.PHRASES` has the words.
+# Quantity of a gate -> function that measures it; `learning_pages.PHRASES` has the texts.
 MEASURES: dict[str, Callable[[RunDirectory, int], float]] = {
     "greedy": greedy_return,
     "training": best_of_training,
@@ -297,13 +301,13 @@ MEASURES: dict[str, Callable[[RunDirectory, int], float]] = {
 
 
 def draw(name: str, records: Sequence[Record]) -> None:
-    """Returns against policy steps: each run, the interquartile mean, its band."""
+    """Draw returns against policy steps: each run, and the interquartile mean with its band."""
     both = {
         "greedy evaluations": [np.array(record.evaluations, dtype=float) for record in records],
         "training, sampled actions": [np.array(record.training, dtype=float) for record in records],
     }
-    found = {what: curves.curve_of([[(x, y, False) for x, y in map(np.transpose, of)]]) for what, of in both.items()}
-    drawn = {what: curve for what, curve in found.items() if curve is not None}
+    fitted = {what: curves.curve_of([[(x, y, False) for x, y in map(np.transpose, of)]]) for what, of in both.items()}
+    drawn = {what: curve for what, curve in fitted.items() if curve is not None}
     with drawing():
         picture = pictures.curves_picture(drawn, name, records[0].task, "policy steps", "return")
     (RESULTS / f"{name}.png").write_bytes(picture.png)

@@ -190,14 +190,14 @@ def _lines(found: list[dict[str, Any]]) -> Iterator[str]:
     kills = [r for r in found if r["mode"] != "faults"]
     seeds = ", ".join(str(s) for s in sorted({r["seed"] for r in kills}))
     total, same = sum(len(r["phases"]) for r in kills), sum(r["identical"] for r in kills)
-    yield "# Killed and resumed: the last soak"
+    yield "# Kill and resume: results of the soak test"
     yield ""
-    yield "Written by `make soak`; how the moments are drawn and the phases read: tests/kills."
+    yield "Written by `make soak`. `tests/kills` selects the times of the kills and determines the phase of each."
     yield ""
     yield f"- {datetime.date.today().isoformat()}, {_machine()}"
     yield f"- code {found[0]['key'] if found else '–'}, seed {seeds}"
-    yield f"- {total} kills of whole process trees in {len(kills)} runs; {same} of {len(kills)} runs ended in the same"
-    yield "  bits and the same event log (every metric point and evaluation once) as the run that nobody killed"
+    yield f"- {total} kills of whole process trees in {len(kills)} runs; {same} of {len(kills)} runs ended with the"
+    yield "  same bits and event log (every metric point and evaluation once) as the run without kills"
     yield ""
     yield f"| environment | mode | kills | {' | '.join(PHASES)} | other | identical |"
     yield f"|---|---|{'---|' * (len(PHASES) + 3)}"

@@ -66,7 +66,7 @@ LINES = [
     ("stage make-env new", "no preset chosen"),
     ("stage make-env new exp=", "exp=: no name given"),
     ("stage make-env new exp=ppoo", "did you mean 'ppo'?"),
-    ("stage make-env new exp=ppo =3", "'=3': cannot be read"),
+    ("stage make-env new exp=ppo =3", "'=3': must have the form key=value"),
     ("stage make-env new exp=ppo seed", "'seed': no value; write seed=VALUE"),
     ("stage make-env new exp=ppo seed=", "seed=: no value given for seed; write seed=VALUE, or leave it out"),
     ("stage make-env new exp=ppo seed=1e400", "seed=inf: must be an integer"),
