@@ -13,6 +13,7 @@ from rlcore.compiled.toolchain import missing_requirement
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 from rlcore.system.devices import gpus
+from rlcore.system.printable import DETAIL
 
 if TYPE_CHECKING:
     from rlcore.compiled.cost import Arithmetic
@@ -23,7 +24,7 @@ WORTHWHILE = 44.0  # seconds that compiling must save: twice what the first buil
 MANY = 20  # gradient steps for each policy step, more than anybody takes
 A_STEP = 1.1e-3  # seconds that compiling saves of a small one: runs of 2,000 policy steps and more are counted
 EAGER, AHEAD_OF_TIME, RECORDED = "eager", "ahead-of-time", "cuda-graph"
-SAID = {AHEAD_OF_TIME: "compiled", RECORDED: "recorded"}
+DESCRIPTIONS = {EAGER: "not compiled", AHEAD_OF_TIME: "compiled", RECORDED: "recorded"}
 
 
 def unsupported_setting(config: RunConfig) -> str | None:
@@ -57,7 +58,7 @@ def check_compiler(config: RunConfig) -> None:
 
 
 def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[], Arithmetic | None]) -> str:
-    """Decide how a run computes its minibatch steps.
+    """Decide how a run computes its minibatch steps, and log the decision with its reason.
 
     Args:
         config: the run's.
@@ -71,34 +72,51 @@ def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[
     Raises:
         UserError: it must be compiled, and that is impossible here.
     """
-    mode, setting, way = config.algo.compile, unsupported_setting(config), RECORDED if on_gpu(config) else AHEAD_OF_TIME
     before = saved["learning"]["compile"] if saved is not None else None
+    way, reason = _choose(config, before, count)
+    log.info("%s: %s", "recorded as a CUDA graph" if way == RECORDED else DESCRIPTIONS[way], reason)
+    return way
+
+
+def _choose(config: RunConfig, before: str | None, count: Callable[[], Arithmetic | None]) -> tuple[str, str]:
+    """Return how a run computes its minibatch steps, and the reason; `before`: how it did before it was resumed."""
+    mode, setting, way = config.algo.compile, unsupported_setting(config), RECORDED if on_gpu(config) else AHEAD_OF_TIME
     if mode is not False and before not in (None, EAGER) and (setting or before != way):
         other = (
             setting or f"fabric.accelerator={config.fabric.accelerator}; use {'cuda' if before == RECORDED else 'cpu'}"
         )
-        raise UserError(f"this run began with a {SAID[before]} step, which there is not with {other}")
-    if mode is False or setting:
-        return EAGER
+        raise UserError(f"this run began with a {DESCRIPTIONS[before]} step, which there is not with {other}")
+    if mode is False:
+        return EAGER, "algo.compile=false"
+    if setting:
+        return EAGER, f"not supported with {setting}"
     check_compiler(config)
     if mode is True:
-        return way
-    if way == RECORDED:
-        return before or (RECORDED if _pays(config, count) else EAGER)
-    missing = missing_requirement()
-    if before is None:
-        return EAGER if missing is not None or not _pays(config, count) else AHEAD_OF_TIME
-    if before == AHEAD_OF_TIME and missing:
-        raise UserError(f"algo.compile=auto: this run began with a compiled step, but {missing}")
-    return before
+        return way, "algo.compile=true"
+    missing = None if way == RECORDED else missing_requirement()
+    if before is not None:
+        if before == AHEAD_OF_TIME and missing:
+            raise UserError(f"algo.compile=auto: this run began with a compiled step, but {missing}")
+        return before, "as when this run began"
+    if missing:
+        return EAGER, missing
+    pays, reason = _pays(config, count)
+    return way if pays else EAGER, f"{reason} (algo.compile=auto)"
 
 
-def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> bool:
-    """Weigh what compiling saves a new run against what it costs, and log it: True where it pays."""
-    if config.dry_run or config.algo.total_steps * MANY * A_STEP < WORTHWHILE:
-        return False
-    found = count()
-    pays = found is not None and found.saved >= WORTHWHILE
-    verdict = "compiled" if pays else f"not compiled, which pays from {WORTHWHILE:.0f} s"
-    log.info("algo.compile=auto: %s; %s", found or "nobody can tell what it computes", verdict)
-    return pays
+def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> tuple[bool, str]:
+    """Return True if compiling saves a new run more time than it costs, and the reason in words."""
+    if config.dry_run:
+        return False, "compiling would not save a dry run any time"
+    if config.algo.total_steps * MANY * A_STEP < WORTHWHILE:
+        return False, "the run is too short for compiling to save time"
+    counted = count()
+    if counted is None:
+        return False, "the time that compiling would save could not be computed"
+    log.info("%s", counted, extra=DETAIL)
+    if counted.saved >= WORTHWHILE:
+        return True, f"compiling saves about {int(counted.saved):,} s of this run"
+    return (
+        False,
+        f"compiling would save about {int(counted.saved):,} s of this run, less than the {WORTHWHILE:.0f} s required",
+    )

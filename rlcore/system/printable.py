@@ -13,6 +13,10 @@ from typing import Any, TextIO
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+# `extra=` of log messages that are written to run.log, but are not shown on the terminal.
+DETAIL = {"detail": True}
+
+
 def printable(text: str) -> str:
     r"""Return `text` with each control character as its Python escape, for example `\x1b`; `\n` and `\t` are kept."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -78,7 +78,8 @@ class ResourceEstimate:
     threads: int = 0
     busy: int = 1  # processes that compute on the CPU all the time
     countable: bool = True
-    plan: str = ""  # what will be learned, in words; of an algorithm with a replay memory
+    plan: str = ""  # the training in words: its steps and its device
+    ratios: str = ""  # the planned gradient steps in words; of an algorithm with a replay buffer
 
     def find_shortage(self, free: FreeResources) -> str | None:
         """Name what there is too little of, in words; None where all fits."""
@@ -94,13 +95,20 @@ class ResourceEstimate:
         return None
 
     def sentence(self, free: FreeResources, command: bool = False) -> str:
-        """Return the sum beside what is free; `command`: with the memory of the command that leads the trainer."""
-        whole = replace(self, memory=self.memory | {"command, Prefect and MLflow": COMMAND}) if command else self
-        told = (
-            f"{size(sum(parts.values()))} of {size(there)} free {name} ({_list(parts)})"
-            for name, parts, there in whole._beside(free)
+        """Return the plan with the needed and the free bytes; `command`: the command's processes are included."""
+        *sides, last = (
+            f"{size(sum(parts.values()))} of {size(there)} free {name}"
+            for name, parts, there in self._with(command)._beside(free)
         )
-        return f"needs about {', '.join(told)}"
+        return f"{self.plan}; needs about {', '.join(sides)} and {last}"
+
+    def details(self, free: FreeResources, command: bool = False) -> list[str]:
+        """Return sentences with the parts of the needed bytes, and with the ratios."""
+        sides = self._with(command)._beside(free)
+        return [f"{name}: {_list(parts)}" for name, parts, _ in sides] + [self.ratios] * bool(self.ratios)
+
+    def _with(self, command: bool) -> ResourceEstimate:
+        return replace(self, memory=self.memory | {"command, Prefect and MLflow": COMMAND}) if command else self
 
     def _beside(self, free: FreeResources) -> list[tuple[str, dict[str, int], int]]:
         sides = [("memory", self.memory, free.memory), ("disk", self.disk, free.disk)]
@@ -147,6 +155,7 @@ def estimate(config: RunConfig, spec: EnvSpec, counted: TensorSizes | None = Non
         busy=1 if gpu else ranks,
         countable=counted.countable,
         plan=_plan(config, counted),
+        ratios=_ratios(config, counted),
     )
 
 
@@ -187,13 +196,21 @@ def resized(spec: EnvSpec, made: EnvConfig, asked: EnvConfig) -> EnvSpec:
 
 
 def _plan(config: RunConfig, counted: TensorSizes) -> str:
-    """Gradient steps of a run in both units in which papers count them."""
+    """Return the policy steps, the gradient steps (if they are known) and the device of a run in words."""
+    ranks = f" ({config.fabric.ranks} ranks)" if config.fabric.ranks > 1 else ""
+    updates = "" if counted.updates is None else f" with {counted.updates:,} gradient steps"
+    steps = f"{config.algo.budget(config.width):,} policy steps{updates}"
+    return f"trains {steps} on the {'GPU' if on_gpu(config) else 'CPU'}{ranks}"
+
+
+def _ratios(config: RunConfig, counted: TensorSizes) -> str:
+    """Return the planned gradient steps in both units that papers use."""
     if counted.updates is None:
         return ""
     ratio, rows = counted.replay_ratio, counted.learned_rows
     ranks = " on every rank" if config.fabric.ranks > 1 else ""
     steps = f"{counted.updates:,} gradient steps of {rows:,} rows{ranks}"
-    return f"plans {steps}: replay ratio {ratio:g} (gradient steps a policy step), train ratio {ratio * rows:g} (rows)"
+    return f"{steps}: replay ratio {ratio:g} (gradient steps per policy step), train ratio {ratio * rows:g} (rows)"
 
 
 def on_gpu(config: RunConfig) -> bool:

@@ -13,6 +13,7 @@ from rlcore.data.sizes import row_bytes
 from rlcore.errors import UserError
 from rlcore.spec import EnvSpec
 from rlcore.system.free_memory import FreeResources
+from rlcore.system.printable import DETAIL
 from rlcore.train.largest import largest_fitting
 from rlcore.train.memory_estimate import PROCESS, ResourceEstimate, estimate, on_gpu, resized
 
@@ -43,8 +44,9 @@ def check_resources(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool 
     if begun or _may_be_large(config, spec, free):
         whole = _refuse_beyond(free, config, spec, counts=True)
     if begun:
-        for sentence in (whole.sentence(free, command), *([whole.plan] if whole.plan else [])):
-            log.info("%s", sentence)
+        log.info("%s", whole.sentence(free, command))
+        for sentence in whole.details(free, command):
+            log.info("%s", sentence, extra=DETAIL)
 
 
 def _refuse_beyond(free: FreeResources, config: RunConfig, spec: EnvSpec, counts: bool) -> ResourceEstimate:

@@ -229,7 +229,7 @@ class Session:
         if left > 0:
             each = seconds / updates
             log.info(
-                "a gradient step takes %.3g ms: the %s to come about %s",
+                "a gradient step takes %.3g ms; the remaining %s take about %s",
                 each * 1e3,
                 f"{left:,}",
                 spell_duration(each * left),

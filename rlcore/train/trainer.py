@@ -272,8 +272,9 @@ class Announcer(logging.Handler):
         self.trainer = trainer
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass one message on."""
-        self.trainer.send("doing", sentence=record.getMessage())
+        """Pass one message on, unless it is a detail for run.log."""
+        if not hasattr(record, "detail"):
+            self.trainer.send("doing", sentence=record.getMessage())
 
 
 def load(algorithm: str = "") -> None:

@@ -36,23 +36,62 @@ def count(steps: int = 10**6) -> Arithmetic:
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("found", "expected", "reason"),
     [
-        (Arithmetic(40_000, 220, 3.4e6, 0), AHEAD_OF_TIME),  # 40,000 times 1.1 ms is just what it must be
-        (Arithmetic(39_900, 220, 3.4e6, 0), EAGER),
-        (Arithmetic(39_900, 220, 3.4e6, 10_000), AHEAD_OF_TIME),  # with a second of answers
-        (Arithmetic(10**7, 250, 1e11, 10**7), EAGER),  # products of matrices take a second each
-        (None, EAGER),
+        # 40,000 times 1.1 ms is just what it must be
+        (Arithmetic(40_000, 220, 3.4e6, 0), AHEAD_OF_TIME, "compiling saves about 44 s of this run"),
+        (
+            Arithmetic(39_900, 220, 3.4e6, 0),
+            EAGER,
+            "compiling would save about 43 s of this run, less than the 44 s required",
+        ),
+        (
+            Arithmetic(39_900, 220, 3.4e6, 10_000),
+            AHEAD_OF_TIME,
+            "compiling saves about 44 s of this run",
+        ),  # 1 s of answers
+        # products of matrices take a second each
+        (
+            Arithmetic(10**7, 250, 1e11, 10**7),
+            EAGER,
+            "compiling would save about 0 s of this run, less than the 44 s required",
+        ),
+        (None, EAGER, "the time that compiling would save could not be computed"),
     ],
 )
 def test_auto_goes_by_the_seconds_that_it_saves(
-    found: Arithmetic | None, expected: str, caplog: pytest.LogCaptureFixture
+    found: Arithmetic | None, expected: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
         assert decide(config(), None, lambda: found) == expected
-    (line,) = caplog.messages
-    said = "; compiled" if expected != EAGER else "; not compiled, which pays from 44 s"
-    assert line.startswith("algo.compile=auto: ") and line.endswith(said)
+    (line,) = (record.getMessage() for record in caplog.records if not hasattr(record, "detail"))
+    assert line == f"{'not ' if expected == EAGER else ''}compiled: {reason} (algo.compile=auto)"
+    assert (str(found) in caplog.messages) == (found is not None)  # a detail, for run.log
+
+
+@pytest.mark.parametrize(
+    ("settings", "before", "line"),
+    [
+        ({"algo__compile": False}, None, "not compiled: algo.compile=false"),
+        ({"algo__compile": True}, None, "compiled: algo.compile=true"),
+        ({"fabric__precision": "16-mixed"}, None, "not compiled: not supported with fabric.precision=16-mixed; use"),
+        (
+            {"total_steps": 1_000},
+            None,
+            "not compiled: the run is too short for compiling to save time (algo.compile=auto)",
+        ),
+        ({"dry_run": True}, None, "not compiled: compiling would not save a dry run any time (algo.compile=auto)"),
+        ({}, AHEAD_OF_TIME, "compiled: as when this run began"),
+        ({}, EAGER, "not compiled: as when this run began"),
+        ({"fabric__accelerator": "cuda"}, RECORDED, "recorded as a CUDA graph: as when this run began"),
+    ],
+)
+def test_decide_logs_its_reason(
+    settings: dict[str, Any], before: str | None, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        decide(config(**settings), before and {"learning": {"compile": before}}, count)
+    assert len(caplog.messages) == 1 and caplog.messages[0].startswith(line)
 
 
 @pytest.mark.parametrize("short", [config(1_000), config(dry_run=True)], ids=["few steps", "dry run"])

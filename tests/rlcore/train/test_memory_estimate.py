@@ -425,18 +425,23 @@ def test_chunks_are_bounded_in_bytes(size: int, slot: int) -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_what_will_be_learned_is_told_in_both_units(caplog: pytest.LogCaptureFixture) -> None:
+def test_check_resources_logs_one_line_and_details(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     given = compose(["exp=dreamer_v3_cartpole", "env.num_envs=2", "algo.total_steps=1001"])[0]
     check_resources(given, SPEC, Path("nowhere"), begun=True)
     # 1,000 policy steps; what is random before the last random row owes nothing: 0.25 · (1,000 - 498)
+    shown = [record.getMessage() for record in caplog.records if not hasattr(record, "detail")]
+    assert len(shown) == 1
+    assert shown[0].startswith("trains 1,000 policy steps with 125 gradient steps on the CPU; needs about ")
     assert (
-        "plans 125 gradient steps of 256 rows: replay ratio 0.25 (gradient steps a policy step), train ratio 64 (rows)"
-        in caplog.text
+        "125 gradient steps of 256 rows: replay ratio 0.25 (gradient steps per policy step), train ratio 64 (rows)"
+        in caplog.messages
     )
+    assert any(line.startswith("memory: processes ") for line in caplog.messages)
     caplog.clear()
-    check_resources(config(), SPEC, Path("nowhere"), begun=True)
-    assert "needs about" in caplog.text and "plans" not in caplog.text  # a rollout is learned from as it comes
+    check_resources(config("fabric.devices=2", "env.num_envs=2"), SPEC, Path("nowhere"), begun=True)
+    assert "gradient steps" not in caplog.text  # a rollout is learned from as it comes
+    assert " policy steps on the CPU (2 ranks); needs about " in caplog.text
 
 
 @pytest.mark.parametrize(

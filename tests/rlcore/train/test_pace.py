@@ -33,10 +33,10 @@ def test_the_time_of_the_planned_gradient_steps_is_told_once_the_second_training
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (line,) = told(tmp_path / "run", caplog)
-    assert "ms: the 49 to come about" in line  # 51 are planned from policy step 10 on
+    assert "ms; the remaining 49 take about" in line  # 51 are planned from policy step 10 on
     caplog.clear()
     (line,) = told(tmp_path / "rare", caplog, algo__train_every=20)
-    assert "ms: the 20 to come about" in line
+    assert "ms; the remaining 20 take about" in line
 
 
 def test_nothing_is_told_where_there_is_no_second_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
+from rlcore.system.printable import DETAIL
 from rlcore.train import calls, trainer
 from tests.runs import prepare
 
@@ -29,6 +31,16 @@ def test_an_evaluation_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Mo
     assert work[0] == {"doing": "evaluation", "done": 0, "total": 2}
     assert work[-1] == {"doing": "evaluation", "done": 2, "total": 2}
     assert [e["event"] for e in said if e["event"] != "work"] == ["ready", "evaluation", "stopped"]
+
+
+def test_announcer_leaves_details_to_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, logger = io.StringIO(), logging.getLogger("tests.announced")
+    monkeypatch.setattr(logger, "handlers", [trainer.Announcer(trainer.Trainer(RunDirectory(tmp_path), output))])
+    logger.warning("for the terminal")
+    logger.warning("for run.log", extra=DETAIL)
+    assert [json.loads(line) for line in output.getvalue().splitlines()] == [
+        {"event": "doing", "sentence": "for the terminal"}
+    ]
 
 
 @pytest.mark.parametrize(("long", "told"), [(0.0, [1, 2, 3, 4]), (1e9, [])], ids=["long", "short"])
