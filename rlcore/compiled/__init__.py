@@ -1,1 +1,1 @@
-"""Functions of tensors as machine code: the one door to the compiler."""
+"""Compilation of functions on tensors: machine code on the CPU, CUDA graphs on a GPU."""

@@ -1,9 +1,9 @@
-"""Acting as one function of tensors: what lies between an arrival and its answer, compiled ahead of time.
+"""Policy inference as one function of tensors, compiled ahead of time.
 
     parameters, buffers, carry, obs, is_first, noise  ->  carry, action, the environments' action, extras
 
-It is made of the agent's own `act` and `to_env` by tracing them once; the agent does not know. Noise that `act` draws
-becomes inputs: it is drawn before the call, from the same stream, in the same order and shapes.
+The agent's own `act` and `to_env` are traced once; the agent needs no changes. Noise that `act` draws becomes an input:
+it is drawn before the call, from the same stream, in the same order and with the same shapes.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ def compile_acting(
     autocast: Any = nullcontext,
     must: bool = False,
 ) -> CompiledActing | None:
-    """Return acting as machine code; None, and a sentence in the log, if the agent's code cannot be compiled.
+    """Return policy inference as machine code, or None with a warning in the log if it cannot be compiled.
 
-    If it `must` be compiled, because the run began so, an error is raised instead (`machine_code.leave_as_written`).
+    If `must` is True because the run began compiled, an error is raised instead (`machine_code.leave_as_written`).
     """
     try:
         return CompiledActing(agent, carry, obs, compiler, autocast)
-    except Exception as error:  # whatever tracing meets in somebody's code
+    except Exception as error:  # tracing can raise any exception in user code
         fresh = ", or start a new run from its weights with init_from"
         machine_code.leave_as_written("acting", "compiled acting", must, error, fresh)
         return None
 
 
 class CompiledActing:
-    """`agent.act` and `agent.to_env`, sampling, as machine code for so many environments.
+    """`agent.act` and `agent.to_env`, with sampled actions, as machine code for a fixed number of environments.
 
     Args:
-        agent: of whose parameters and buffers `begin` reads all anew where one lies elsewhere than before.
-        carry: its carry, in the form of a fresh one.
-        obs: key -> [B, ...]; shapes and types count.
-        compiler: of the run.
-        autocast: entered around the agent.
+        agent: agent; `begin` reads its parameters and buffers again if the address of one has changed.
+        carry: recurrent state of the agent, in the structure of a fresh one.
+        obs: key -> [B, ...]; only shapes and dtypes are used.
+        compiler: compilation settings of the run.
+        autocast: context manager in which the agent is called.
 
     Raises:
-        Exception: whatever tracing raises where an agent's code is none of tensors alone, or reads a tensor that is no
-            buffer: the machine code would go on with its first value when a learner has replaced it.
+        Exception: any error of tracing: if the agent's code uses more than tensors, or if it reads a tensor that is
+            not a buffer. The machine code would keep the first value of such a tensor after a learner replaced it.
     """
 
     def __init__(
@@ -81,19 +81,19 @@ class CompiledActing:
         self._function, self._names = machine_code.make_once("acting", self._trace(), example, facts)
 
     def begin(self, rng: Noise, length: int) -> None:
-        """Before `length` calls: read parameters and buffers where an update has replaced some; draw their noise."""
+        """Prepare for `length` calls: read replaced parameters and buffers again, and draw the noise of the calls."""
         if (addresses := self._places.addresses()) != self._addresses:
             self._held, self._addresses = self._places.tensors(), addresses
         if len(self.draws) == 1:
             ((kind, shape),) = self.draws
             self._noise = ((drawn,) for drawn in rng.in_a_row(kind, length, shape))
-        else:  # in turn, as the agent draws it
+        else:  # in the order in which the agent draws it
             self._noise = ([getattr(rng, kind)(*shape) for kind, shape in self.draws] for _ in range(length))
 
     def __call__(
         self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor
     ) -> tuple[Carry, Tensor, Tensor, dict[str, Tensor]]:
-        """Carry, action [B, A], the environments' action [B, *shape], extras key -> [B, ...]."""
+        """Return the next carry, the action [B, A], the environments' action [B, *shape] and extras key -> [B, ...]."""
         made = self._function([*self._held, *self._inputs(carry, obs, is_first, next(self._noise))])
         action, taken, *rest = made
         extras = dict(zip(self._names, rest, strict=False))
@@ -120,7 +120,7 @@ class CompiledActing:
             with torch.no_grad():
                 action, taken, extras, carry = reading.call(held, rest)
             self._names = list(extras)
-            # A carry keeps the form that it began with: machine code is for one type and layout.
+            # Convert the carry to its initial dtypes and layout: machine code supports only these.
             kept = leaves(fit(self.form, carry))
             return action, taken, *extras.values(), *(part.contiguous() for part in kept)
 
@@ -137,7 +137,7 @@ class CompiledActing:
 
 
 def _plain(agent: nn.Module) -> dict[str, Tensor]:
-    """The tensors that an agent's modules hold as plain attributes: neither parameters nor buffers."""
+    """Return the tensors that are plain attributes of the agent's modules: neither parameters nor buffers."""
     return {
         f"{name}.{key}" if name else key: value
         for name, module in agent.named_modules()

@@ -12,13 +12,15 @@ from rlcore.functional.tree import leaves
 
 
 class CapturedTensors:
-    """The parameters and buffers of modules, read where they are now; torch's own walk over modules takes 40 µs.
+    """Fast access to the current parameters and buffers of modules.
 
-    Their names are those that `Reading` gives them.
+    The places of the tensors are located once, because torch's own traversal of the modules takes 40 µs. `names` are
+    the names that these tensors have in `Reading`.
 
     Args:
-        modules: whose structure no longer changes; what their parameters and buffers are, may.
-        without: those that are left out; what several modules share is there once.
+        modules: modules with a fixed structure; their parameters and buffers may be replaced. A tensor that several
+            modules share is listed once.
+        without: tensors to leave out.
     """
 
     def __init__(self, modules: Sequence[nn.Module], without: Iterable[Tensor] = ()) -> None:
@@ -37,31 +39,34 @@ class CapturedTensors:
                 self._places.append((held, key))
 
     def tensors(self) -> list[Tensor]:
-        """Every tensor that is held, detached, in the order of `names`."""
+        """Return every current tensor, detached, in the order of `names`."""
         return [held[key].detach() for held, key in self._places]
 
     def addresses(self) -> list[int]:
-        """Address of each tensor: where that is as it was, `tensors()` of then, if they are held, still are these."""
+        """Return the memory address of each tensor.
+
+        If the addresses have not changed, the result of an earlier `tensors()` that is still referenced is current.
+        """
         return [held[key].data_ptr() for held, key in self._places]
 
     def own(self) -> list[Tensor]:
-        """The tensors themselves, in the order of `names`."""
+        """Return the tensors themselves, not detached, in the order of `names`."""
         return [held[key] for held, key in self._places]
 
     def replace(self, tensors: Mapping[int, Tensor]) -> None:
-        """Put others in the places of some, by their index in `names`."""
+        """Replace tensors of the modules: index in `names` -> new tensor."""
         for index, tensor in tensors.items():
             held, key = self._places[index]
             held[key] = tensor
 
 
 class Reading(nn.Module):
-    """A function as a module around those it reads, so that `call` can exchange their parameters."""
+    """Module that wraps a function and the modules it reads, so that `call` can substitute their parameters."""
 
     def __init__(self, modules: nn.ModuleList, function: Callable[..., Any]) -> None:
         super().__init__()
         self.members, self.function = modules, function
-        self.after: dict[str, Tensor] = {}  # buffers after the last call, some of which the function may have replaced
+        self.after: dict[str, Tensor] = {}  # buffers after the last call; the function may have replaced some
 
     def forward(self, *inputs: Any) -> Any:
         """Call the function."""
@@ -70,9 +75,10 @@ class Reading(nn.Module):
         return returned
 
     def call(self, parts: Mapping[str, Tensor], inputs: Sequence[Any]) -> Any:
-        """Call it with others in the place of parameters and buffers, which are in their places again afterwards.
+        """Call the function with other tensors as parameters and buffers, and restore the module's own afterwards.
 
-        `functional_call` leaves a plain tensor where a module is a part of two others: it was exchanged there twice.
+        `functional_call` does not restore a parameter of a module that two others contain, because it replaces it
+        twice. This method therefore restores all parameters itself.
         """
         owners: list[Any] = [*self.modules()]
         places = [(owner._parameters, {**owner._parameters}) for owner in owners]
@@ -84,10 +90,10 @@ class Reading(nn.Module):
 
 
 def inputs_of(record: Any) -> list[Tensor]:
-    """The tensors of a record as machine code takes them."""
+    """Return the tensors of a record as inputs of machine code: contiguous."""
     return [tensor.contiguous() for tensor in leaves(record)]
 
 
 def layout(tensors: Sequence[Tensor]) -> list[Any]:
-    """Shapes and types, which a compiled function is made for."""
+    """Return shape and dtype of each tensor; a compiled function supports only one layout."""
     return [(tensor.shape, tensor.dtype) for tensor in tensors]

@@ -1,7 +1,7 @@
-"""The C++ compiler, in a child process: programs in, packages out, side by side on the machine's cores.
+"""Compilation of exported programs to packages, in child processes that run in parallel on the machine's cores.
 
-Nothing of it stays in the process that trains (200 MB of imports, signals that wait), and when that one ends, in
-whatever way, the child's whole process group goes with it.
+The training process does not import the compiler, which would take 200 MB and delay signals. If the training process
+ends for any reason, the child's process group is killed.
 """
 
 from __future__ import annotations
@@ -34,23 +34,26 @@ from rlcore.system.lifeline import import_path
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
-# Run a command; when standard input ends (the parent is gone), kill the whole process group. A shell does it because
-# Python notices nothing while it imports torch.
+# Run a command; when standard input is closed (the parent has ended), kill the whole process group. A shell does this
+# because Python cannot react while it imports torch.
 KILLED_WITH_PARENT = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL 0) & exec "$@" </dev/null 3<&-'
-WIDE, SLOW = 16, {"truediv", "sqrt", "rsqrt", "pow"}  # elements; operations of a dozen cycles and more
-ERROR = re.compile(r"[\w.]*(Error|Exception): ")  # the last line of a traceback; its text may have more lines
-BUILD_LIMIT = 900.0  # seconds; a build takes 15, on a machine with ten times the work for its cores 150
+WIDE, SLOW = 16, {"truediv", "sqrt", "rsqrt", "pow"}  # elements; operations that take a dozen cycles or more
+ERROR = re.compile(r"[\w.]*(Error|Exception): ")  # the line of a traceback that names the exception
+BUILD_LIMIT = 900.0  # seconds; a build takes 15 s, and 150 s on a machine whose load is ten times its cores
 log = logging.getLogger(__name__)
 
 
 def switches() -> list[Any]:
-    """Settings of this process that code generation depends on; the child gets the same."""
+    """Return the settings of this process that affect code generation; the child process uses the same ones."""
     return [torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()]
 
 
 def compile_programs(work: Path, programs: Sequence[tuple[GraphModule, Sequence[Tensor]]]) -> list[bytes]:
-    """Return the packages of traced functions, compiled with examples in an empty folder; raises CompilationError."""
-    if PLAIN_PATH.fullmatch(str(work)) is None:  # torch hands paths to the compiler unquoted
+    """Compile traced functions for their example inputs in an empty folder, and return the packages.
+
+    Raises CompilationError if one of them cannot be compiled.
+    """
+    if PLAIN_PATH.fullmatch(str(work)) is None:  # torch passes paths to the compiler without quotes
         with tempfile.TemporaryDirectory(dir="/tmp") as elsewhere:
             return compile_programs(Path(elsewhere), programs)
     places = [work / str(number) for number in range(len(programs))]
@@ -64,7 +67,7 @@ def compile_programs(work: Path, programs: Sequence[tuple[GraphModule, Sequence[
 
 
 def _environment(work: Path) -> dict[str, str]:
-    """The child's variables: none of the user's that change how code is generated, and caches in `work` alone."""
+    """Return the child's environment variables: without Inductor settings of the user, and with caches in `work`."""
     private = ("TORCHINDUCTOR_", "AOT_INDUCTOR_", "AOTINDUCTOR_")
     return {name: value for name, value in os.environ.items() if not name.startswith(private)} | {
         "PYTHONPATH": import_path(),
@@ -72,16 +75,16 @@ def _environment(work: Path) -> dict[str, str]:
         "TMPDIR": str(work),
         "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        # Without it the compiler tries out instruction sets by running programs under a time limit: a busy machine
-        # would now and then get another set, and a package built again other bits.
+        # Otherwise the compiler detects instruction sets by running programs with a time limit. On a busy machine the
+        # result can vary, and a package that is built again would then compute other bits.
         "TORCHINDUCTOR_VEC_ISA_OK": "1",
     }
 
 
 def run_compiler(work: Path, places: Sequence[Path]) -> None:
-    """Turn each place's program.pt2 into package.pt2, by children that never outlive this process, nor this call.
+    """Compile program.pt2 to package.pt2 in each folder, in child processes that end with this call or this process.
 
-    A first child writes C++ and ends; then g++ reads it, so that their memory is not taken at once.
+    A first child writes C++ and ends before g++ compiles it, so that both do not need memory at the same time.
     """
     _generate(work, places, as_one=True)
     there = [(place / "package.pt2").exists() or one_unit.finish(place, partial(_run, work)) for place in places]
@@ -90,18 +93,21 @@ def run_compiler(work: Path, places: Sequence[Path]) -> None:
 
 
 def _generate(work: Path, places: Sequence[Path], as_one: bool) -> None:
-    """Let a child of its own make the packages; `as_one`: where it can, it leaves one unit for the C++ compiler."""
+    """Generate the packages in a child process.
+
+    If `as_one` is True, the child writes one translation unit per package for the C++ compiler, if this is supported.
+    """
     settings = json.dumps([as_one, *switches()])
-    code, said = _run(work, [sys.executable, "-P", "-m", "rlcore.compiled.compiler", settings, *map(str, places)])
+    code, output = _run(work, [sys.executable, "-P", "-m", "rlcore.compiled.compiler", settings, *map(str, places)])
     if code:
-        lines = said.splitlines() or [f"exit code {code}"]
-        log.error("the process that compiles said:\n%s", "\n".join(lines))
+        lines = output.splitlines() or [f"exit code {code}"]
+        log.error("output of the process that compiles:\n%s", "\n".join(lines))
         reason = next((line for line in lines if "error:" in line or ERROR.match(line)), lines[-1])
-        raise CompilationError(f"it could not be compiled ({reason.strip()[:300]}); check the C++ compiler")
+        raise CompilationError(f"compilation failed ({reason.strip()[:300]}); check the C++ compiler")
 
 
 def _run(work: Path, words: Sequence[str], folder: Path | None = None) -> tuple[int, str]:
-    """Exit code of a command and what it said; its whole group ends with this process, in whatever way that does."""
+    """Run a command and return its exit code and output; its process group is killed when this process ends."""
     with open(work / "output", "w+b") as output:
         child = subprocess.Popen(
             ["sh", "-c", KILLED_WITH_PARENT, "sh", *words],
@@ -115,10 +121,10 @@ def _run(work: Path, words: Sequence[str], folder: Path | None = None) -> tuple[
         try:
             code = child.wait(BUILD_LIMIT)
         except subprocess.TimeoutExpired:
-            raise CompilationError(f"the C++ compiler gave nothing for {BUILD_LIMIT:.0f} s") from None
+            raise CompilationError(f"the C++ compiler did not finish in {BUILD_LIMIT:.0f} s") from None
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # the shell's cat, and compilers that a dead child has left
+                os.killpg(child.pid, signal.SIGKILL)  # the shell's cat, and compilers of a child that has died
             child.wait()
             assert child.stdin is not None
             child.stdin.close()
@@ -127,19 +133,22 @@ def _run(work: Path, words: Sequence[str], folder: Path | None = None) -> tuple[
 
 
 def main(settings: list[Any], places: Sequence[Path]) -> int:
-    """The child: packages of all programs, or the units of them, the compiler imported once; 1 where one failed."""
+    """Compile all programs in this child process, which imports the compiler once.
+
+    Returns the exit code: 1 if a program failed, else 0. With `as_one`, translation units are written, not packages.
+    """
     as_one, threads, precision, deterministic = settings
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
     torch.use_deterministic_algorithms(deterministic)
-    # In the child alone: it takes seconds to import. What each program's process needs is imported once, before it.
+    # Imported in this child only, because it takes seconds, and before the fork of a process for each program.
     from torch._inductor import compile_fx, config, cpu_vec_isa, package  # noqa: F401
 
-    # Headers would be kept in /tmp for ever; what debuggers and profilers read takes a tenth of the time.
+    # Precompiled headers would stay in /tmp forever; data for debuggers and profilers takes a tenth of the build time.
     for switch in ("precompile_headers", "enable_line_tables", "enable_frame_pointer"):
         if hasattr(config.aot_inductor, switch):
             setattr(config.aot_inductor, switch, False)
-    cpu_vec_isa.pick_vec_isa()  # it asks the compiler what it can, once for all
+    cpu_vec_isa.pick_vec_isa()  # queries the compiler once, and caches the result for all forked processes
     _allocate_no_second_name()
     _keep_what_a_loop_returns()
     _spread_what_is_computed()
@@ -147,13 +156,14 @@ def main(settings: list[Any], places: Sequence[Path]) -> int:
 
 
 def _allocate_no_second_name() -> None:
-    """Keep Inductor from allocating again what a loop has filled.
+    """Keep Inductor from allocating a buffer again that a loop has written to.
 
-    A tensor that the loop writes into has another name after it. Where a kernel then puts its result in that tensor's
-    place, torch 2.13 declares the name a second time, and the C++ compiler refuses it.
+    A tensor that the loop writes to gets another name after the loop. If a kernel then reuses that tensor's memory for
+    its result, torch 2.13 declares the name a second time, and the C++ compiler rejects the code.
     """
-    from torch._inductor import ir  # loaded by `main`, and nowhere else
-    from torch._inductor.codegen.wrapper import PythonWrapperCodegen  # likewise
+    # Imported in the compiler process only (see `main`).
+    from torch._inductor import ir
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
     plain = PythonWrapperCodegen.codegen_allocation
 
@@ -167,12 +177,13 @@ def _allocate_no_second_name() -> None:
 def _keep_what_a_loop_returns() -> None:
     """Keep Inductor from reusing the memory of a loop's initial value that the loop returns unchanged.
 
-    The result of the loop is then another name for that memory. torch 2.13 takes the initial value for dead after the
-    loop and writes other results into it. A scan's carry may come back unchanged, and the gradient of a parameter that
-    no step reads does: it is the zero that the loop began with.
+    The result of the loop is then another name for that memory. torch 2.13 considers the initial value unused after the
+    loop and writes other results to its memory. A scan can return its carry unchanged. It always does so with the
+    gradient of a parameter that no step reads: the result is the zero tensor with which the loop began.
     """
-    from torch._inductor import ir  # loaded by `main`, and nowhere else
-    from torch._inductor.virtualized import V  # likewise
+    # Imported in the compiler process only (see `main`).
+    from torch._inductor import ir
+    from torch._inductor.virtualized import V
 
     plain = ir.WhileLoop.create.__func__
 
@@ -184,7 +195,7 @@ def _keep_what_a_loop_returns() -> None:
             used: Any = [node.args[1] for node in V.graph.current_node.users]
             for index in used:
                 after, seen = index, set[int]()
-                # A step may also return one carried value in the place of another: follow it to where it began.
+                # A step may also return one carried value at the position of another: follow it to its initial value.
                 while after < len(ends) and after not in seen and (name := ends[after].get_name()) in given:
                     seen.add(after)
                     after = given.index(name)
@@ -195,12 +206,12 @@ def _keep_what_a_loop_returns() -> None:
 
 
 def _spread_what_is_computed() -> None:
-    """Keep Inductor from computing anew, for each 16 elements of a loop, what is broadcast over them.
+    """Keep Inductor from computing a broadcast value again for every 16 elements of a loop.
 
-    As the roots and quotients of a norm's statistics, and the powers that correct Adam's means: with them its step of
-    136,000 parameters took 0.29 ms, without 0.06.
+    Examples are the roots and quotients of a norm's statistics, and the powers in Adam's bias correction. A step of
+    Adam over 136,000 parameters took 0.29 ms if they were computed again, and 0.06 ms if not.
     """
-    from torch._inductor import ir  # loaded by `main`, and nowhere else
+    from torch._inductor import ir  # imported in the compiler process only (see `main`)
 
     plain = ir.StorageBox.mark_reuse
 
@@ -214,8 +225,8 @@ def _spread_what_is_computed() -> None:
 
 
 def _in_children(places: Sequence[Path], as_one: bool) -> bool:
-    """Have a process for each program, forked from here, compile it; False where one failed."""
-    running, most = 0, max(1, cores() // 2)  # each takes a quarter of a gigabyte
+    """Compile each program in a process forked from this one; return False if one failed."""
+    running, most = 0, max(1, cores() // 2)  # each takes 250 MB
     for place in places:
         if running == most:
             if os.wait()[1]:
@@ -228,13 +239,12 @@ def _in_children(places: Sequence[Path], as_one: bool) -> bool:
 
 
 def _compile_one(place: Path, as_one: bool) -> None:
-    """In a process of its own, which ends here; `as_one`: where it can, it leaves one unit."""
+    """Compile one program and end this process; with `as_one`, write one translation unit if this is supported."""
     code = 1
     try:
         if as_one:
             one_unit.install(place)
-        # Imported by `main`, and nowhere else.
-        from torch._inductor import aoti_compile_and_package
+        from torch._inductor import aoti_compile_and_package  # imported in the compiler process only (see `main`)
 
         program = torch.export.load(place / "program.pt2")
         aoti_compile_and_package(program, package_path=str(place / "package.pt2"))

@@ -1,7 +1,7 @@
-"""Arithmetic of a run: what its gradient steps compute, counted instead of computed, and what compiling saves of it.
+"""Estimate of the time that compilation saves in a run, from the counted operations of its gradient steps.
 
-A step of small networks is a thousand small operations, and each costs some microseconds before it computes anything:
-compiled, that is gone. Products of large matrices take the time they take.
+A gradient step of small networks consists of about a thousand small operations. Each has an overhead of some
+microseconds, which compilation removes. It does not change the time of products of large matrices.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-# Seconds that compiling saves, one thread of a processor of 2023: of an operation (1.1 ms of PPO's 219); of an answer.
+# Seconds that compilation saves per operation (1.1 ms for the 219 operations of PPO's step) and per call of the policy,
+# measured with one thread of a CPU of 2023.
 AN_OPERATION, AN_ACTION = 5e-6, 1e-4
-# Floating-point operations a second in products of matrices, which compiling leaves as they are; of a GPU. There, a
-# recorded step saves 11 to 16 microseconds of an operation (docs/results/gpu.md), and acting stays as it is.
+# Floating-point operations per second in products of matrices, on a CPU and on a GPU; compilation does not change them.
+# On a GPU, recording saves 11 to 16 µs per operation (docs/results/gpu.md), and policy inference is not recorded.
 RATE, RATE_OF_GPU = 1e11, 1e14
-SHARE = 0.05  # of a step's time, from which a saving is one
+SHARE = 0.05  # smaller fractions of a step's time do not count as a saving
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Gradient steps and answers that a run is to compute.
+    """Number of gradient steps and policy calls of a run, and the computation in each gradient step.
 
     Attributes:
         steps: gradient steps of a rank.
-        operations: of torch in one of them.
-        flops: floating-point operations in one of them, in products of matrices and convolutions.
-        calls: answers of the agent that would be compiled.
-        rate: floating-point operations a second.
+        operations: torch operations in one gradient step.
+        flops: floating-point operations in one gradient step, in products of matrices and convolutions.
+        calls: calls of the policy that would be compiled.
+        rate: floating-point operations per second.
     """
 
     steps: int
@@ -41,17 +42,17 @@ class Arithmetic:
 
     @property
     def step_saved(self) -> float:
-        """Seconds that compiling saves of one gradient step; 0 where that would not be noticed."""
+        """Seconds that compilation saves in one gradient step; 0 if this is less than `SHARE` of the step's time."""
         saved = AN_OPERATION * self.operations
         return saved if saved >= SHARE * (saved + self.flops / self.rate) else 0.0
 
     @property
     def saved(self) -> float:
-        """Seconds that compiling saves of the run."""
+        """Seconds that compilation saves in the whole run."""
         return self.steps * self.step_saved + (self.calls * AN_ACTION if self.step_saved else 0.0)
 
     def __str__(self) -> str:
-        """A line for the run's log."""
+        """Return a description for the run's log."""
         each = f"{self.steps:,} gradient steps of {self.operations:,.0f} operations and {self.flops / 1e6:,.1f} MFLOP"
         return (
             f"{each}; compiled, each saves {self.step_saved * 1e3:.1f} ms, the run with its actions {self.saved:,.0f} s"
@@ -60,18 +61,18 @@ class Arithmetic:
 
 @dataclass
 class Counter:
-    """In the place of machine code: what is called again and again is done the first time only, and counted.
+    """Dry-run substitute for compiled code: executes each function once and counts all calls.
 
     Attributes:
-        found: what was called -> its first result, operations and floating-point operations of one call, calls.
+        found: name of the function -> its first result, operations and floating-point operations of one call, calls.
     """
 
     found: dict[Hashable, list[Any]] = field(default_factory=dict)
     _within: bool = False
 
     def once(self, name: Hashable, function: Callable[[], Any]) -> Any:
-        """Result of the function the first time that it was called under this name."""
-        if self._within:  # what calls it is counted
+        """Return the result of the first call under this name; the function is executed in that call only."""
+        if self._within:  # its operations are counted as part of the outer function
             return function()
         if name not in self.found:
             self._within = True
@@ -85,13 +86,13 @@ class Counter:
         return self.found[name][0]
 
     def totals(self) -> tuple[int, int]:
-        """Operations and floating-point operations of all calls so far."""
+        """Return the number of operations and of floating-point operations in all calls so far."""
         rows = self.found.values()
         return sum(row[1] * row[3] for row in rows), sum(row[2] * row[3] for row in rows)
 
 
 class _Operations(TorchDispatchMode):
-    """Operations within and their arithmetic, which `FlopCounterMode` counts too, in half as much time again."""
+    """Counter of operations and floating-point operations; torch's `FlopCounterMode` takes 1.5 times as long."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +100,7 @@ class _Operations(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: torch would import its tracer for it, two processor seconds."""
+        """Return False: with True, torch would import its tracer, which takes two CPU seconds."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,7 +1,7 @@
-"""A gradient step as a CUDA graph: its kernels are recorded once and then started all at once.
+"""Gradient steps as CUDA graphs: the kernels are recorded once and then launched together.
 
-A graph reads and writes the memory that it was recorded with. Parameters and what rules remember stay where they are
-and are written in place; inputs, noise and buffers that somebody has replaced are copied to where the first ones lay.
+A graph reads and writes the memory with which it was recorded. Parameters and optimizer state keep their memory and are
+updated in place. Inputs, noise and replaced buffers are copied to the memory of the recorded ones before each replay.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import leaves, rebuild
 from rlcore.system.training_clock import not_training
 
-WARM_UP = 3  # calls before a recording, as torch asks for: libraries choose their kernels and memory in them
-Recorded = tuple[Callable[[], None], dict[str, Tensor]]  # what starts it again, and where its results lie
+WARM_UP = 3  # calls before a recording, as torch requires: in these, libraries choose kernels and allocate memory
+Recorded = tuple[Callable[[], None], dict[str, Tensor]]  # function that replays the graph, and its output tensors
 
 
 class RecordedStep:
-    """A step that is recorded for the shapes of its first inputs; the step is no other than as it is written.
+    """Gradient step that is recorded for the shapes of its first inputs; it computes what the eager step computes.
 
     Args:
         function: the step.
-        changed: what it changes.
-        held: what else it reads: buffers, and modules that it does not train.
+        changed: tensors that the step changes.
+        held: other tensors that it reads: buffers, and modules that it does not train.
     """
 
     def __init__(self, function: StepFunction, changed: StepTensors, held: CapturedTensors) -> None:
         self.function, self._changed, self._held = function, changed, held
         self._recorded: Recorded | None = None
         self._draws: list[Draw] = []
-        self._given: list[Tensor] = []  # where noise and inputs lie
-        self._stand: list[Tensor] = []  # what was held when it was recorded
-        self._kept: list[Tensor] = []  # all that it read: nobody else may be given that memory
+        self._given: list[Tensor] = []  # recorded noise and inputs
+        self._stand: list[Tensor] = []  # tensors of `held` when the step was recorded
+        self._kept: list[Tensor] = []  # references to all tensors that it reads, so that their memory is not reused
 
     @property
     def built(self) -> bool:
@@ -50,7 +50,7 @@ class RecordedStep:
         return self._recorded is not None
 
     def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> dict[str, Tensor]:
-        """Take the step; `build` comes first."""
+        """Execute the step; call `build` first."""
         given = [*draw_all(rng, self._draws), *leaves(inputs)]
         assert layout(given) == layout(self._given), "the step was compiled for other shapes"
         assert self._recorded is not None
@@ -63,16 +63,17 @@ class RecordedStep:
 
     @not_training()
     def build(self, inputs: Sequence[Any], rng: Noise | None, began: bool) -> bool:
-        """Record it for inputs like these, where it can be; all that it changes is as before, nothing is drawn.
+        """Record the step for inputs of these shapes; return True if it was recorded.
 
-        A UserError where it cannot and the run `began` with a recorded one.
+        Everything that the step changes is restored afterwards, and no noise is drawn from `rng`. Raises UserError if
+        the step cannot be recorded and the run `began` with a recorded one.
         """
         self._stand = self._held.own()
         own = [tensor.detach() for tensor in (*self._changed.tensors(), *self._stand)]
         before = [tensor.clone() for tensor in own]
         try:
             self._record(inputs, None if rng is None else Recorder(own[0].device), own[0].device)
-        except Exception as error:  # whatever recording meets in somebody's loss
+        except Exception as error:  # recording can raise any exception in a user's loss
             self._recorded = None
             machine_code.leave_as_written("the gradient step", "a recorded step", began, error)
         finally:
@@ -103,7 +104,7 @@ class RecordedStep:
 
     @torch.no_grad()
     def _settle(self) -> None:
-        """Write into what was held at first what others are held now; then those are held again."""
+        """Copy values of replaced tensors into the recorded ones, and make the recorded ones current again."""
         now = self._held.own()
         others = {i: tensor.clone() for i, tensor in enumerate(now) if tensor is not self._stand[i]}
         for i, value in others.items():
@@ -112,7 +113,7 @@ class RecordedStep:
 
 
 def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> Recorded:
-    """Record the kernels that a function starts on a device; it is called some times before."""
+    """Record the kernels that a function launches on a device, after `WARM_UP` calls without recording."""
     with fusing() as loops, torch.cuda.device(device):
 
         def call() -> dict[str, Tensor]:
@@ -126,7 +127,7 @@ def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> R
                 call()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # By its default no other thread could take memory meanwhile, such as one that autograd computes in.
+        # The default mode forbids allocations by other threads, such as those of autograd.
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             found = call()
         torch.cuda.current_stream().wait_stream(stream)
@@ -134,7 +135,7 @@ def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> R
 
 
 def _write(place: Tensor, value: Tensor) -> None:
-    """Copy an input to its place; of a number only the number goes to the device, nobody waits."""
+    """Copy an input to its recorded tensor without synchronization; a scalar on the CPU is passed as a number."""
     if value.device.type == "cpu" and value.dim() == 0:
         place.fill_(value.item())
     else:
@@ -142,7 +143,10 @@ def _write(place: Tensor, value: Tensor) -> None:
 
 
 class Watch(TorchDispatchMode):
-    """Sees what a function reads on a device and has not made, and refuses what waits for it: no graph holds that."""
+    """Mode that collects the tensors a function reads from outside, and raises on operations that synchronize.
+
+    A CUDA graph cannot contain an operation that waits for the device.
+    """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -150,10 +154,10 @@ class Watch(TorchDispatchMode):
         self._made: Any = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the operation; a RuntimeError where it reads a number on the device."""
+        """Call the operation; raise RuntimeError if it reads a value back from the device."""
         here = [part for part in _tensors((args, kwargs or {})) if part.device == self.device]
         if here and str(func).startswith(WAITS):
-            raise RuntimeError(f"it waits for a number of the device ({func})")
+            raise RuntimeError(f"the operation {func} waits for a value from the device")
         made = func(*args, **(kwargs or {}))
         self.read.update({id(part): part for part in here if part not in self._made})
         self._made.update(dict.fromkeys(_tensors(made)))

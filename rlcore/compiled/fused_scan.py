@@ -1,8 +1,8 @@
-"""Loops over time in a CUDA graph: a step is a few fused kernels, made by torch's compiler, in place of a hundred.
+"""Loops over time in a CUDA graph, with each step compiled to a few fused kernels.
 
-As it is written, a step of a Dreamer's model and its gradient start a hundred kernels, and a GPU waits longer between
-them than it computes. Here a step is compiled by itself, once, and started for each t; on the way back it is done again
-and its gradient with it, as `rlcore.compiled.scan` has it for machine code.
+Without fusion, a step of a Dreamer's model and its gradient launch about a hundred kernels, and the GPU is idle longer
+than it computes. Here torch's compiler compiles the step once, and it is launched for each t. The backward pass
+computes the step again together with its gradient, as in `rlcore.compiled.scan`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Kernels = Callable[..., Sequence[Tensor]]
 
 @dataclass
 class FusedLoop:
-    """One loop of a function that is called again and again: its two steps, made when it is first met.
+    """Kernels of one loop in a function that is called repeatedly; they are compiled when the loop is first executed.
 
     Attributes:
-        shapes: of what it was given.
-        forms: a step's y, nested as it is; none before it was met.
+        shapes: shapes of the loop's input tensors.
+        forms: nested structure of a step's y; empty before the first execution.
         forward: the step.
-        backward: the step done again, and its gradient.
-        products: whether the gradient of each weight is a product behind the loop (`expose_products`).
+        backward: the step, computed again, and its gradient.
+        products: for each weight, True if its gradient is a product after the loop (`expose_products`).
     """
 
     shapes: list[torch.Size] = field(default_factory=list[torch.Size])
@@ -45,18 +45,18 @@ class FusedLoop:
 
 
 class Loops:
-    """The loops of a function, in the order in which each call of it meets them."""
+    """Loops of a function, in the order in which each call executes them."""
 
     def __init__(self) -> None:
         self._known: list[FusedLoop] = []
         self._met = 0
 
     def begin(self) -> None:
-        """Start a call: its first loop is met next."""
+        """Start a call of the function: the next loop is its first one."""
         self._met = 0
 
     def meet(self) -> FusedLoop:
-        """Give the loop that is met next; a new one in the first call."""
+        """Return the next loop; in the first call, create it."""
         self._met += 1
         if self._met > len(self._known):
             self._known.append(FusedLoop())
@@ -64,7 +64,7 @@ class Loops:
 
 
 class _Here(threading.local):
-    """Loops that this thread fuses; None: it fuses nothing."""
+    """Loops that this thread fuses; None if it fuses nothing."""
 
     loops: Loops | None = None
 
@@ -74,7 +74,7 @@ _here = _Here()
 
 @contextmanager
 def fusing() -> Iterator[Loops]:
-    """Within it the steps of loops are fused; whoever calls a function within says when a call begins."""
+    """Context manager in which the steps of loops are fused; call `begin` of the result before each function call."""
     before, loops = _here.loops, Loops()
     _here.loops = loops
     try:
@@ -85,7 +85,10 @@ def fusing() -> Iterator[Loops]:
 
 @contextmanager
 def _fusing_nothing() -> Iterator[None]:
-    """Leave loops as they are written: a step is traced once, and one within it would be met in that call alone."""
+    """Context manager in which loops are not fused.
+
+    A step is traced only once, so a loop inside the step would be executed in that call only.
+    """
     before, _here.loops = _here.loops, None
     try:
         yield
@@ -94,29 +97,29 @@ def _fusing_nothing() -> Iterator[None]:
 
 
 def loop_now() -> FusedLoop | None:
-    """The loop that is met now; None where nothing is fused."""
+    """Return the loop to execute now; None if loops are not fused."""
     return None if _here.loops is None else _here.loops.meet()
 
 
 def go_through_time(loop: FusedLoop, flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Go through time with fused steps.
+    """Execute a loop over time with fused steps.
 
     Args:
-        loop: which.
-        flat: a step, of tensors: carry, one row of xs, params; gives the next carry and the rest.
-        sizes: how many tensors carry, xs [T, ...] and params are.
-        tensors: all of them.
+        loop: kernels of the loop.
+        flat: step as a function of tensors: carry, one row of xs, params -> next carry, other outputs.
+        sizes: number of tensors in carry, xs [T, ...] and params.
+        tensors: all of these tensors, in that order.
 
     Returns:
-        The carry after the last step, and the rest of what each gives, [T, ...].
+        The carry after the last step, and the other outputs of all steps, [T, ...].
 
     Raises:
-        RuntimeError: another loop was met here before, or a step reads parameters that are not handed in.
+        RuntimeError: if an earlier call executed another loop here, or a step reads parameters that are not its inputs.
     """
     loop.shapes = loop.shapes or [tensor.shape for tensor in tensors]
     if loop.shapes != [tensor.shape for tensor in tensors]:
-        raise RuntimeError("loops over time are met in another order than before")
-    # Kernels are made for the strides of what they are first given.
+        raise RuntimeError("loops over time are executed in another order than in the first call")
+    # Kernels are compiled for the strides of their first inputs.
     return [*_Run.apply(loop, flat, tuple(sizes), *(tensor.contiguous() for tensor in tensors))]
 
 
@@ -170,18 +173,19 @@ class _Run(torch.autograd.Function):
 
 
 def expose_products(graph: Any, first: int) -> list[bool]:
-    """Have a step give, in the place of a weight's gradient that is a product over its B rows, the two factors.
+    """Replace each weight gradient that is a product over a step's B rows by the two factors of the product.
 
-    So it becomes one product over all T·B rows, behind the loop, and the weight's size is not added up T times.
+    The gradient is then one product over all T·B rows after the loop, so a tensor of the weight's size is not added T
+    times.
 
     Args:
-        graph: of a step and its gradient; changed.
-        first: among what it gives, the gradient of the first weight; all behind it are of others.
+        graph: a step and its gradient; changed in place.
+        first: index of the first weight gradient among the graph's outputs; all later outputs are weight gradients too.
 
     Returns:
-        For each of them whether it now gives factors [B, out] and [B, in].
+        For each weight, True if the graph now returns the factors [B, out] and [B, in].
     """
-    aten, told = torch.ops.aten, list[bool]()
+    aten, exposed = torch.ops.aten, list[bool]()
     passed = (aten.t.default, aten.clone.default, aten.detach.default, aten._to_copy.default)
     output = graph.graph.output_node()
     given, weights = split(output.args[0], [first, None])
@@ -190,8 +194,8 @@ def expose_products(graph: Any, first: int) -> list[bool]:
             node, turned = part, False
             while node.target in passed:
                 node, turned = node.args[0], turned ^ (node.target is aten.t.default)
-            told.append(node.target is aten.mm.default)
-            if told[-1]:
+            exposed.append(node.target is aten.mm.default)
+            if exposed[-1]:
                 one, other = node.args  # [out, B] and [B, in]; turned, [in, B] and [B, out]
                 one = graph.graph.call_function(aten.t.default, (one,))
                 factors = (other, one) if turned else (one, other)
@@ -202,27 +206,28 @@ def expose_products(graph: Any, first: int) -> list[bool]:
     output.args = (tuple(given),)
     graph.graph.eliminate_dead_code()
     graph.recompile()
-    return told
+    return exposed
 
 
 def _multiply(out: Tensor, given: Tensor) -> Tensor:
-    """[T, B, out] and [T, B, in] -> [out, in]."""
+    """Multiply the factors [T, B, out] and [T, B, in] of a weight gradient [out, in]."""
     return out.flatten(0, 1).t() @ given.flatten(0, 1)
 
 
 def fuse(graph: Any, example: Sequence[Tensor]) -> Kernels:
-    """Kernels for a graph's operations. Made anew they give the same numbers: no clock decides what is added up first.
+    """Compile a graph's operations to kernels.
 
-    A RuntimeError where the graph reads parameters of its own.
+    A second compilation gives the same numbers, because nothing is autotuned. Raises RuntimeError if the graph reads
+    parameters that are not its inputs.
     """
     if any(isinstance(value, nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
-        raise RuntimeError("a step of a loop over time reads parameters that are not handed to it (scan's `params`)")
+        raise RuntimeError("a step of a loop over time reads parameters that are not its inputs (scan's `params`)")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "kernels"))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        # Torch's compiler, which takes seconds to import.
+        # Imported here because torch's compiler takes seconds to import.
         from torch import _inductor
-        from torch._inductor import config  # likewise
+        from torch._inductor import config
 
         with config.patch(deterministic=True, compile_threads=1):
             made: Any = _inductor.compile(graph, [*example])

@@ -1,4 +1,4 @@
-"""A loss and its gradient as one compiled function, built for the shapes of its first inputs: for ranks that sum it."""
+"""A loss and its gradient as one compiled function, for runs in which the ranks sum the gradient."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from rlcore.functional.tree import rebuild
 
 
 class ParameterVector(Protocol):
-    """Parameters that lie in one vector [P]: `rlcore.optim.flat` has them."""
+    """Parameters that are stored in one vector [P] (implemented in `rlcore.optim.flat`)."""
 
     vector: Tensor
     tensors: list[Tensor]
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """Views of a vector, by parameter name."""
+        """Return views of a vector, by parameter name."""
         ...
 
     def join(self, parts: Iterable[Tensor]) -> Tensor:
-        """The vector of such parts, in the parameters' order."""
+        """Concatenate tensors in the parameters' order to a vector."""
         ...
 
 
 class GradientOutput(NamedTuple):
-    """Gradient [P] of a loss, its samples' weight [], its means and what it found for later losses."""
+    """Gradient [P] of a loss, the total weight [] of its samples, its mean metrics, and outputs for later losses."""
 
     gradient: Tensor
     weight: Tensor
@@ -40,14 +40,14 @@ class GradientOutput(NamedTuple):
 
 
 class CompiledGradient:
-    """The gradient of a loss of one module that may read others.
+    """Compiled gradient of a loss with respect to one module; the loss may read other modules.
 
     Args:
         loss: `rlcore.optim.optimizer.Loss`.
-        modules: the one whose parameters are trained, and those that the loss reads beside it.
-        parameters: of the first.
-        autocast: in which the loss is computed.
-        compiler: of the run.
+        modules: the trained module first, then the other modules that the loss reads.
+        parameters: parameters of the first module.
+        autocast: returns the context manager in which the loss is computed.
+        compiler: compilation settings of the run.
     """
 
     def __init__(
@@ -59,22 +59,22 @@ class CompiledGradient:
         compiler: Compiler,
     ) -> None:
         self.loss, self.modules, self.parameters, self.autocast = loss, [*modules], parameters, autocast
-        # All that the loss may read beside what is trained: other modules, frozen parameters, buffers.
+        # Everything else that the loss may read: other modules, frozen parameters, buffers.
         self._held = CapturedTensors(self.modules, parameters.tensors)
         self._compiler = compiler
         self._decides = compiler.facts(loss) | {"modules": [*map(repr, self.modules)]}
         self._function: Callable[[list[Tensor]], list[Tensor]] | None = None
         self._layout: list[Any] = []
         self._draws: list[Draw] = []
-        self._names: list[list[Any]] = [[], [], []]  # means, auxiliary outputs, indices of replaced held buffers
+        self._names: list[list[Any]] = [[], [], []]  # means, auxiliary outputs, indices of replaced buffers
 
     @property
     def built(self) -> bool:
-        """True once there is a function."""
+        """True if the function is compiled."""
         return self._function is not None
 
     def __call__(self, inputs: Sequence[Any]) -> GradientOutput:
-        """Compute it for these inputs of the loss; `build` comes first."""
+        """Compute the gradient for these inputs of the loss; call `build` first."""
         noise = next((each for each in inputs if isinstance(each, Noise)), None)
         given = self._gather(inputs, noise)
         assert layout(given[len(given) - len(self._layout) :]) == self._layout, "the step was compiled for other shapes"
@@ -88,17 +88,18 @@ class CompiledGradient:
         return made
 
     def build(self, inputs: Sequence[Any], began: bool) -> bool:
-        """Have machine code made for inputs like these, where they can be traced.
+        """Compile the function for inputs of these shapes, if the loss can be traced.
 
         Args:
-            inputs: of the loss; a stream of noise among them is drawn from as the loss does.
-            began: the run has learned with a compiled one.
+            inputs: inputs of the loss. A noise stream among them is only recorded here; each call of the compiled
+                function draws from it as the loss does.
+            began: True if the run has learned with a compiled gradient.
 
         Returns:
-            Whether it can be called now; as the loss is written, where it cannot be traced.
+            True if the function can be called now; False if the loss stays eager code.
 
         Raises:
-            UserError: a run that began compiled cannot be traced here, as by another torch.
+            UserError: if the run began compiled and the loss cannot be traced here, for example by another torch.
         """
         seed, prepare = self._compiler.config.seed, self._compiler.prepare
         facts = machine_code.Facts(
@@ -106,7 +107,7 @@ class CompiledGradient:
         )
         try:
             recorder = next((Recorder(each.device) for each in inputs if isinstance(each, Noise)), None)
-            if recorder is not None:  # which noise the loss draws; nothing is drawn from the run's
+            if recorder is not None:  # record which noise the loss draws; the run's stream is not used
                 self._function_of(inputs, recorder)(*self._gather(inputs))
                 self._draws = [*recorder.draws]
             example = self._gather(inputs, recorder)
@@ -114,7 +115,7 @@ class CompiledGradient:
             self._function, self._names = machine_code.make_once(
                 "the gradient", self._function_of(inputs), example, facts
             )
-        except Exception as error:  # whatever tracing meets in somebody's loss
+        except Exception as error:  # tracing can raise any exception in a user's loss
             machine_code.leave_as_written("the gradient", "a compiled step", began, error)
         return self.built
 
@@ -125,7 +126,7 @@ class CompiledGradient:
         ]
 
     def _function_of(self, inputs: Sequence[Any], noise: Noise | None = None) -> Callable[..., tuple[Tensor, ...]]:
-        """The gradient of all that it reads as tensors; with a stream, the loss draws from that."""
+        """Return the gradient as a function of tensors; if `noise` is given, the loss draws from it."""
         objective, held, draws = Reading(nn.ModuleList(self.modules), self.loss), self._held.names, len(self._draws)
 
         def function(vector: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""One step of a loop over time, apart from the loop: as operations, and done again with its gradient."""
+"""One step of a loop over time, separate from the loop: as a traced graph, and with its gradient."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Flat = Callable[..., tuple[Tensor, ...]]  # of tensors alone: carry, one row of xs, params; gives the next carry and y
+Flat = Callable[..., tuple[Tensor, ...]]  # function of tensors: carry, one row of xs, params -> next carry, y
 Precision = tuple[str, torch.dtype, bool]
 
 
 def trace_step(function: Flat, example: Sequence[Tensor]) -> Any:
-    """The operations of one step, its gradient among them, apart from a trace that goes on around it."""
-    # With torch's tracer, which whoever traces has loaded.
+    """Trace the operations of one step and its gradient, separately from an enclosing trace."""
+    # Imported here with torch's tracer, which is loaded when this function is called.
     from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 
     with disable_proxy_modes_tracing():
@@ -23,22 +23,22 @@ def trace_step(function: Flat, example: Sequence[Tensor]) -> Any:
 
 
 def precision_now(device: str) -> Precision:
-    """Device, type and switch of the autocast that is on; a gradient is asked for outside of its loss, where it is."""
+    """Return device, dtype and state of autocast in the loss; the gradient is computed outside of that context."""
     return device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
 
 
 def go_back(flat: Flat, sizes: Sequence[int], wanted: Sequence[Sequence[bool]], precision: Precision) -> Flat:
-    """A step done again, with its gradient.
+    """Return a function that computes a step again, with its gradient.
 
     Args:
         flat: the step.
-        sizes: how many tensors carry, xs and params are.
-        wanted: whose gradient is, of each of these.
-        precision: of the loss.
+        sizes: number of tensors in carry, xs and params.
+        wanted: for each tensor of these three groups, True if its gradient is needed.
+        precision: autocast settings of the loss.
 
     Returns:
-        A function of the gradients of the next carry and y, their parts in whole numbers left out, and of what the
-        step was given; it gives the gradients that are wanted.
+        A function of the gradients of the next carry and y (without integer tensors), followed by the inputs of the
+        step. It returns the gradients that are needed.
     """
     device, dtype, enabled = precision
 
@@ -62,17 +62,17 @@ def go_back(flat: Flat, sizes: Sequence[int], wanted: Sequence[Sequence[bool]], 
 
 
 def split(tensors: Sequence[Any], sizes: Sequence[int | None]) -> list[list[Any]]:
-    """Groups of so many, one after the other; None: of all that are left."""
+    """Split tensors into consecutive groups of these sizes; None stands for all remaining ones."""
     left = iter(tensors)
     return [[*itertools.islice(left, size)] for size in sizes]
 
 
 def choose(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-    """Leave out what is not wanted."""
+    """Return the tensors that are wanted."""
     return [tensor for tensor, there in zip(tensors, wanted, strict=True) if there]
 
 
 def spread(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-    """Tensors in the places that are wanted, None in the others."""
+    """Return the tensors at the wanted positions, and None at the others."""
     left = iter(tensors)
     return [next(left) if there else None for there in wanted]

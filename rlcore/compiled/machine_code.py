@@ -1,7 +1,7 @@
-"""Functions as machine code: known from an earlier start, or traced and built now.
+"""Functions as machine code: loaded from the cache, or traced and built now.
 
-A run's functions come to light one after the other, acting before the first update. Built like that, each would wait
-for the one before it; so whoever trains rehearses first (`side_by_side`), and all are built at once.
+A run needs its functions one after the other: policy inference comes before the first update. To build them in
+parallel, training starts with a warm-up that calls all of them (`side_by_side`); missing ones are then built together.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ log = logging.getLogger(__name__)
 
 
 def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> GraphModule:
-    """The operations that a function performs on tensors of the example's shapes, its gradients among them."""
+    """Trace the operations of a function, including its gradients, for tensors of the example's shapes."""
     with not_training(), warnings.catch_warnings():
-        from torch.fx.experimental.proxy_tensor import make_fx  # 30 ms, for compiled runs alone
+        from torch.fx.experimental.proxy_tensor import make_fx  # takes 30 ms; only compiled runs need it
 
         warnings.simplefilter("ignore")
-        # Where none stands, each operation's result is noted in a mode of its own: a third of the time.
+        # Without a mode set here, torch creates one for each operation, which takes a third of the time.
         one_mode = tracing(TracingContext(FakeTensorMode()))
         with one_mode, scan.tracing(by_shapes=False), suppress(scan.DataDependentScan):
             return turn_thin_products(make_fx(function)(*example))
-        # By shapes alone, which is how a scan is traced. Not for all: code that keeps a constant which it has made
-        # would keep one without numbers.
+        # Only this second trace, on fake tensors, supports scans. It is not used for all functions, because code that
+        # caches a constant would then cache a tensor without values.
         with scan.tracing(by_shapes=True):
             return turn_thin_products(make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*example))
 
@@ -57,21 +57,23 @@ def make_once(
     facts: Facts,
     memory: Sequence[int] = (),
 ) -> tuple[Compiled, Any]:
-    """Machine code for a function of tensors: list of inputs -> list of outputs; traced where the cache has it not.
+    """Return machine code for a function of tensors: list of inputs -> list of outputs.
+
+    The function is traced only if the cache does not contain it.
 
     Args:
-        what: it is, for messages.
-        function: of tensors; nothing else that it reads may change.
-        example: its inputs: only tensors of these shapes, types and contiguous layout may be handed in.
-        facts: all beside the code of this program and of plugins that decides what tracing finds.
-        memory: as `TracedFunction` has it.
+        what: description of the function for messages.
+        function: function of tensors; everything else that it reads must be constant.
+        example: example inputs; the machine code accepts only tensors of these shapes, dtypes and contiguous layout.
+        facts: cache-key inputs, other than the source code of rlcore.
+        memory: as in `TracedFunction`.
 
     Returns:
-        The machine code, and what `facts.notes()` gave after the function was traced.
+        The machine code, and the result of `facts.notes()` after the function was traced.
 
     Raises:
-        CompilationError: there is no machine code of it, or none that computes what it does.
-        ValueError: the function holds a tensor of `facts.plain`.
+        CompilationError: if the function cannot be compiled, or the machine code computes something else.
+        ValueError: if the function reads a tensor of `facts.plain` as a constant.
     """
     example = _distinct(example)
     names = facts.names(example)
@@ -84,12 +86,12 @@ def make_once(
     graph = trace(function, example)
     if any(isinstance(value, torch.nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
         raise CompilationError(
-            f"{what} reads parameters that are none of its inputs; name their module in the optimizer's `uses`"
+            f"{what} reads parameters that are not its inputs; add their module to `uses` of the optimizer"
         )
     held = {id(value) for value in constants(graph).values()}
     for attribute in (name for name, value in facts.plain.items() if id(value) in held):
         raise ValueError(
-            f"{what} reads the tensor {attribute!r}, which is no buffer: self.register_buffer makes it one"
+            f"{what} reads the tensor {attribute!r}, which is not a buffer; register it with self.register_buffer"
         )
     traced = TracedFunction(what, graph, example, names[1 if held else 0] if names else None, facts.notes(), memory)
     if _waiting is None:
@@ -101,20 +103,20 @@ def make_once(
 
 
 def _distinct(example: Sequence[Tensor]) -> list[Tensor]:
-    """Every tensor once: of two inputs that are one object a trace makes one input, whatever comes later."""
+    """Clone repeated tensors: tracing would merge two inputs that are one object into a single input."""
     seen: set[int] = set()
     return [value.clone() if id(value) in seen else (seen.add(id(value)) or value) for value in example]
 
 
-_waiting: list[TracedFunction] | None = None  # in a rehearsal: what was asked for and is not there yet
-_refused: dict[str, CompilationError] = {}  # of the last rehearsal, by key: what it could not build
+_waiting: list[TracedFunction] | None = None  # in a warm-up: functions that were requested and are not built yet
+_refused: dict[str, CompilationError] = {}  # by key: functions that could not be built after the last warm-up
 
 
 @contextmanager
 def side_by_side() -> Iterator[None]:
-    """A rehearsal: functions asked for within are traced and run as they are; what was missing is built at the end.
+    """Context manager for a warm-up: functions requested in it are traced and run uncompiled, and built at its end.
 
-    What cannot be built is logged at once, and is not tried again when the training asks for it.
+    A function that cannot be built is logged at once and is not built again when the training requests it.
     """
     global _waiting
     _waiting = []
@@ -127,7 +129,7 @@ def side_by_side() -> Iterator[None]:
 
 
 def _build_or_refuse(functions: Sequence[TracedFunction]) -> None:
-    """Build functions together; those that cannot be built are logged, and the others are built without them."""
+    """Build functions together; log those that cannot be built, and build the others without them."""
     if not functions:
         return
     try:
@@ -145,56 +147,59 @@ def _build_or_refuse(functions: Sequence[TracedFunction]) -> None:
 
 
 def rehearsing() -> bool:
-    """Tell whether a rehearsal goes on, as `side_by_side` begins one."""
+    """Return True inside `side_by_side`, that is, during a warm-up."""
     return _waiting is not None
 
 
 def leave_as_written(what: str, began_with: str, began: bool, error: Exception, else_do: str = "") -> None:
-    """Log that something runs as it is written, because it cannot be traced or compiled.
+    """Log that a function runs as eager code, because it cannot be traced or compiled.
 
     Args:
-        what: The function, for the message.
-        began_with: What a run that `began` has of it, for the message.
-        began: True if the run has learned with machine code of it.
-        error: Why it cannot be traced or compiled.
-        else_do: Another remedy, for the message of a run that began with it.
+        what: description of the function, for the message.
+        began_with: description of its compiled form, for the message of a run that began with it.
+        began: True if the run has learned with the compiled form.
+        error: why it cannot be traced or compiled.
+        else_do: another remedy, for the message of a run that began with the compiled form.
 
     Raises:
-        RunError: If the run `began` with machine code, and there is none now.
-        UserError: If the run `began` with machine code, and the function cannot be traced, as under another torch.
+        RunError: if the run `began` with the compiled form, and the function cannot be compiled now.
+        UserError: if the run `began` with the compiled form, and the function cannot be traced now, for example with
+            another version of torch.
     """
     if isinstance(error, CompilationError):
         if began:
-            raise RunError(f"this run began with {began_with}, and {what} cannot be compiled now: {error}") from error
+            raise RunError(f"the run began with {began_with}, but {what} cannot be compiled now: {error}") from error
         if not rehearsing():
             _warn(what, error)
         return
     if began:
         raise UserError(
-            f"this run began with {began_with}, which torch {torch.__version__} cannot trace here "
-            f"({first_line(error)}); go on with the version it began with{else_do}"
+            f"the run began with {began_with}, which torch {torch.__version__} cannot trace here "
+            f"({first_line(error)}); resume it with the version of torch that it began with{else_do}"
         ) from error
     if not rehearsing():
-        log.warning("%s runs as it is written, not compiled: %s", what, first_line(error))
+        log.warning("%s is not compiled and runs as eager code: %s", what, first_line(error))
 
 
 def _warn(what: str, error: CompilationError) -> None:
     if not error.logged:
-        log.warning("%s is not compiled, training continues with it as it is written: %s", what, error)
+        log.warning("%s is not compiled; training continues with eager code: %s", what, error)
     error.logged = True
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts that decide the code of a function before it is traced: then a start neither traces nor loads the compiler.
+    """Cache-key inputs that determine the code of a function before it is traced.
+
+    If the cache has a function with these inputs, a start neither traces it nor loads the compiler.
 
     Attributes:
-        config: JSON: the algorithm's config, the environment's spec, what else the function is made from.
-        seed: of the run; it counts where a function holds constants that may have been drawn.
-        notes: what to remember of the trace, as the names of its outputs; JSON.
-        made_of: the functions, objects and classes whose code is traced.
-        plain: name -> tensor that may be another one later, so that a function which holds it is refused.
-        prepare: called before a function is built that is not there, as by a rehearsal of all.
+        config: JSON of the algorithm's config, the environment's spec and other inputs of the function's code.
+        seed: seed of the run; part of the key if the function has constants, which may have been drawn at random.
+        notes: returns JSON to store with the trace, for example the names of its outputs.
+        made_of: functions, objects and classes whose code is traced.
+        plain: name -> tensor that may be replaced later; a function that reads it as a constant is refused.
+        prepare: called before a missing function is built, for example to build all functions in a warm-up.
     """
 
     config: Any
@@ -205,9 +210,10 @@ class Facts:
     prepare: Callable[[], None] = lambda: None
 
     def names(self, example: Sequence[Tensor]) -> list[str]:
-        """Under which a function of these inputs is known, for any seed and for this one.
+        """Return the cache keys of a function with these inputs: one for any seed, one for the seed of this run.
 
-        None where code of somebody else's is in it: what that reads beside its inputs, nobody can tell untraced.
+        The list is empty if the function contains code other than rlcore's and torch's. Without a trace it is not known
+        what such code reads in addition to its inputs.
         """
         if not all(map(_own, self.made_of)):
             return []
@@ -217,7 +223,7 @@ class Facts:
 
 
 def _own(part: Any) -> bool:
-    """Tell whether a function, with what it is a method of, or a module, with all in it, is rlcore's or torch's."""
+    """Return True if a function and its object, or a module and all its submodules, belong to rlcore or torch."""
     if isinstance(part, torch.nn.Module):
         return all(_of_ours(type(module)) for module in part.modules())
     return _of_ours(part) and _of_ours(type(getattr(part, "__self__", torch.nn.Module())))
@@ -228,18 +234,18 @@ def _of_ours(code: Any) -> bool:
 
 
 def code_digest() -> str:
-    """SHA-256 of every source file of rlcore as it is now."""
+    """Return the SHA-256 over all source files of rlcore on disk."""
     digest, root = hashlib.sha256(), Path(__file__).parents[1]
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
-CODE = code_digest()  # at the import: what is edited later does not run in this process
+CODE = code_digest()  # at import, because later edits do not affect this process
 
 
 def _find_known(names: Sequence[str]) -> tuple[Compiled, Any] | None:
-    """The function that an earlier start traced, where its package is whole."""
+    """Return a function that an earlier start traced and its notes; None if there is no undamaged package."""
     folder = cache_folder()
     for name in names:
         with suppress(OSError):

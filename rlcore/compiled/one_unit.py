@@ -1,12 +1,11 @@
-"""A package as one small translation unit: what torch generates, without the container that it puts around it.
+"""Packages built from one small translation unit: torch's generated code without its model container.
 
-torch has the C++ compiler read two files for each package. Of the first, the wrapper that calls the kernels, nine
-tenths are a container for constants, streams and copies of the model, which our functions have not: to read it takes
-two thirds of a build. Here the wrapper's own function and the kernels are one file, with the few C functions of a
-container that torch's runner asks for. Kernels are compiled as torch compiles them, so numbers are the same to the bit.
+torch compiles two C++ files for each package. Nine tenths of the first one, the wrapper that calls the kernels, is a
+container for constants, streams and copies of the model, which our functions do not need. Compiling it takes two thirds
+of a build. Here one file contains the wrapper's function, the kernels, and the few C functions of a container that
+torch's runner calls. Kernels are compiled with torch's options, so the numbers are bit-identical.
 
-Where torch has another form than these patterns know, or the file does not compile, torch's own two files are
-compiled as ever.
+If the generated code does not match the patterns below, or the file does not compile, torch's two files are compiled.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from typing import Any
 
 import torch
 
-# Not called alike: the runner takes NAME.json beside NAME.so for operations that it is to call.
+# The names differ, because the runner reads NAME.json next to NAME.so as a list of operations that it calls.
 SOURCE, COMMAND, LIBRARY = "unit.cpp", "command.json", "package.so"
 SIZES = re.compile(r": AOTInductorModelBase\((?P<inputs>\d+),\s*(?P<outputs>\d+),\s*(?P<constants>\d+),")
 RUN = re.compile(r"^void AOTInductorModel::run_impl\(.*?^\} // AOTInductorModel::run_impl$", re.MULTILINE | re.DOTALL)
 SPEC = re.compile(r'^ *(?P<name>in|out)_spec_ = (?P<text>R"\(.*\)");$', re.MULTILINE)
 CACHED = re.compile(r"^CACHE_TORCH_\w+\(\w+\);$", re.MULTILINE)
-# Of the function: checks that are off unless a variable of torch's asks for them, and what only GPUs' kernels need.
+# Lines of the function that are removed: checks that are off by default in torch, and code for GPU kernels.
 LEFT_OUT = re.compile(
     r"^ *(?:if \(_check_aoti_runtime_check_inputs_env\(\)\) \{.*\}|__check_inputs_outputs\(.*\);"
     r"|\[\[maybe_unused\]\] auto& kernels = .*;)\n",
     re.MULTILINE,
 )
-# What the runner looks up and no function without constants is asked for.
+# Functions that the runner looks up, but never calls for a model without constants.
 NEVER_CALLED = """
 ContainerGetConstantName ContainerGetConstantOriginalFQN ContainerGetConstantDtype ContainerExtractConstantsMap
 ContainerUpdateUserManagedConstantBuffer ContainerUpdateConstantBuffer ContainerUpdateConstantBufferFromCpu
@@ -49,7 +48,7 @@ UNIT = """\
 namespace torch::aot_inductor {
 using DeviceStreamType = void*;
 struct AOTInductorModel {
-  int32_t device_idx_ = -1;  // of a processor
+  int32_t device_idx_ = -1;  // CPU
   void run_impl(AtenTensorHandle*, AtenTensorHandle*, DeviceStreamType, AOTIProxyExecutorHandle);
 };
 %(run)s
@@ -83,7 +82,7 @@ EXPORTED AOTInductorModelContainerRun(
     last_error = error.what();
     failed = 1;
   } catch (...) {
-    last_error = "an exception that has no words";
+    last_error = "unknown exception";
     failed = 1;
   }
   aoti_torch_grad_mode_set_enabled(with_gradients);
@@ -94,11 +93,11 @@ EXPORTED AOTInductorModelContainerRun(
 
 
 def install(place: Path) -> None:
-    """Have Inductor, in this process, leave one unit for `finish` in an empty folder and end the process there.
+    """Patch Inductor in this process: it writes one unit for `finish` to an empty folder and then ends the process.
 
-    Where this torch has no such place, nothing changes.
+    If this version of torch does not have the patched functions, nothing changes.
     """
-    from torch._inductor import cpp_builder  # the compiler, which takes seconds to import
+    from torch._inductor import cpp_builder  # torch's compiler, which takes seconds to import
 
     plain = getattr(cpp_builder, "run_compile_cmd", None)
     if plain is not None and runner() is not None:
@@ -106,9 +105,9 @@ def install(place: Path) -> None:
 
 
 def finish(place: Path, run: Callable[[Sequence[str], Path], tuple[int, str]]) -> bool:
-    """Compile the unit that was left in a folder into package.pt2 there; whether there is one that torch can load.
+    """Compile the unit in a folder to package.pt2 in the same folder; return True if torch can load the result.
 
-    `run` runs a command in a folder, and gives its exit code and what it said.
+    `run` executes a command in a folder and returns its exit code and output.
     """
     if not (place / COMMAND).exists():
         return False
@@ -118,7 +117,7 @@ def finish(place: Path, run: Callable[[Sequence[str], Path], tuple[int, str]]) -
     assert load is not None
     try:
         load(str(library), 1)
-    except RuntimeError:  # of a torch whose runner asks for more
+    except RuntimeError:  # the runner of this torch version requires more functions
         return False
     with zipfile.ZipFile(place / "package.pt2", "w") as package:
         package.write(library, f"package/data/aotinductor/model/{LIBRARY}")
@@ -126,16 +125,18 @@ def finish(place: Path, run: Callable[[Sequence[str], Path], tuple[int, str]]) -
 
 
 def runner() -> Callable[[str, int], Any] | None:
-    """The class of torch that calls a library, of its path and a number of copies; None where this torch has none."""
+    """Return torch's class that loads a library from a path with a number of copies; None if torch does not have it."""
     return getattr(getattr(torch._C, "_aoti", None), "AOTIModelContainerRunnerCpu", None)  # pyright: ignore[reportPrivateUsage]
 
 
 class Commands:
-    """Command lines of a package's build: two are kept back, and where the third would link them all become one unit.
+    """Replacement for torch's function that runs the commands of a build.
+
+    The two compile commands are deferred. When the link command follows, all three are replaced by one unit.
 
     Args:
-        plain: torch's own function, of a command line and a folder.
-        place: where the unit is left.
+        plain: torch's own function of a command line and a folder.
+        place: folder to which the unit is written.
     """
 
     def __init__(self, plain: Callable[[str, str], None], place: Path) -> None:
@@ -143,7 +144,7 @@ class Commands:
         self._kept: dict[str, str] = {}  # "wrapper" and "kernel" -> command line
 
     def __call__(self, cmd_line: str, cwd: str) -> None:
-        """Run a command line, keep it back, or leave the unit that those kept back and this one come to, and end."""
+        """Run a command, defer it, or write the unit that replaces it and the deferred ones, and end the process."""
         words = shlex.split(cmd_line)
         kind = next((k for k in ("wrapper", "kernel") for word in words if word.endswith(f".{k}.cpp")), None)
         if kind and "-c" in words:
@@ -159,7 +160,7 @@ class Commands:
 
 
 def unit(wrapper: str, kernels: str) -> str | None:
-    """One translation unit of the two files of a package; None where they hold what it has no place for."""
+    """Merge the two files of a package into one translation unit; return None if they have an unsupported form."""
     sizes, run = SIZES.search(wrapper), RUN.search(wrapper)
     specs = {found["name"]: found["text"] for found in SPEC.finditer(wrapper)}
     if sizes is None or run is None or int(sizes["constants"]) or set(specs) != {"in", "out"}:
@@ -178,15 +179,15 @@ def unit(wrapper: str, kernels: str) -> str | None:
 
 
 def leave(place: Path, kept: Mapping[str, str], link: Sequence[str]) -> bool:
-    """Write the unit of a package, and the command that makes a library of it, unless it has another form.
+    """Write the unit of a package and the command that compiles it to a library, if the package has a supported form.
 
     Args:
-        place: the folder.
-        kept: "wrapper" and "kernel" -> the command line that would compile it.
-        link: the words of the one that would link them.
+        place: folder to write to.
+        kept: "wrapper" and "kernel" -> torch's command line that compiles this file.
+        link: words of torch's link command.
 
     Returns:
-        Whether the unit is there.
+        True if the unit was written.
     """
     compile_ = {kind: shlex.split(line) for kind, line in kept.items()}
     sources = {kind: next(w for w in words if w.endswith(f".{kind}.cpp")) for kind, words in compile_.items()}
@@ -197,11 +198,11 @@ def leave(place: Path, kept: Mapping[str, str], link: Sequence[str]) -> bool:
     words = compile_["kernel"]
     flags = [word for word in words if word not in ("-c", "-o", sources["kernel"], _behind(words, "-o"))]
     libraries = [word for word in link if word.startswith(("-l", "-L"))]
-    command = [*flags, SOURCE, "-shared", *libraries, "-Wl,-z,defs", "-o", LIBRARY]  # no name is left for the loader
+    command = [*flags, SOURCE, "-shared", *libraries, "-Wl,-z,defs", "-o", LIBRARY]  # -z defs: no undefined symbols
     (place / COMMAND).write_text(json.dumps(command))
     return True
 
 
 def _behind(words: Sequence[str], option: str) -> str:
-    """The word behind an option."""
+    """Return the word after an option."""
     return words[words.index(option) + 1]

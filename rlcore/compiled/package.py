@@ -1,8 +1,9 @@
-"""Ahead-of-time compilation on the CPU: a traced function becomes machine code once, and is loaded in 10 ms from then.
+"""Ahead-of-time compilation on the CPU: a traced function is compiled once; later starts load it in 10 ms.
 
-A package is kept under the SHA-256 of all that decides its numbers: the traced code with its constants, the shapes,
-torch, processor, compiler, threads. Its own SHA-256 is in its file's name, so a damaged file is found and built again;
-likewise the note beside it, which tells which package a function has before it is traced.
+The key of a package is the SHA-256 of everything that determines its results: traced code with constants, shapes, torch
+version, CPU, compiler and number of threads. The file name also contains the SHA-256 of the content, so a damaged file
+is detected and built again. Notes (`.json`) are stored in the same way; they map a function that is not traced yet to
+its package.
 """
 
 from __future__ import annotations
@@ -36,24 +37,23 @@ from rlcore.system.durable import make_directory, sync_directory, write_synced
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
-FORMAT = 4  # raise it when the same graph must be compiled in another way
-TRIALS = 5  # of CrossQ's step one in ten meets a kink
+FORMAT = 4  # increase it when the same graph is compiled differently
+TRIALS = 5  # one in ten of CrossQ's steps is evaluated at a kink (see `check`)
 Compiled = Callable[[list[Tensor]], list[Tensor]]
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TracedFunction:
-    """A function as operations on tensors.
+    """Function that was traced to operations on tensors.
 
     Attributes:
-        what: it is, for messages.
+        what: description of the function for messages.
         graph: the operations.
-        example: its inputs.
-        name: under which it is found before it is traced; None = it is not.
-        notes: kept under that name.
-        memory: places of inputs that come back, changed, as the outputs of the same places: what an optimizer's rule
-            remembers.
+        example: example inputs.
+        name: key under which later starts find the function without a trace; None if they must trace it.
+        notes: JSON stored under `name`.
+        memory: indices of inputs that are returned, updated, as the outputs of the same indices: optimizer state.
     """
 
     what: str
@@ -65,7 +65,7 @@ class TracedFunction:
 
     @functools.cached_property
     def key(self) -> str:
-        """SHA-256 of all that decides the numbers its package gives."""
+        """SHA-256 of everything that determines the results of the package."""
         return content_key(self.graph, self.example)
 
 
@@ -73,13 +73,13 @@ def build(functions: Sequence[TracedFunction]) -> list[Compiled]:
     """Return machine code for traced functions, from the cache or built now.
 
     Args:
-        functions: All are built together; a fault of one is an error of the call.
+        functions: functions that are built together; the call fails if one of them fails.
 
     Returns:
         For each of them a function: list of inputs -> list of outputs.
 
     Raises:
-        CompilationError: If the compiler failed, what it made computes something else, or the cache cannot be written.
+        CompilationError: if the compiler failed, its output computes wrong results, or the cache cannot be written.
     """
     folder, wanted = cache_folder(), {each.key: each for each in functions}
     try:
@@ -94,24 +94,24 @@ def build(functions: Sequence[TracedFunction]) -> list[Compiled]:
                 packages |= _build(folder, missing)
     except OSError as error:
         raise CompilationError(
-            f"{folder}: compiled functions cannot be kept there ({error.strerror or error}); "
-            "name another folder in SHEPHERD_CACHE"
+            f"{folder}: compiled functions cannot be stored there ({error.strerror or error}); "
+            "set SHEPHERD_CACHE to another folder"
         ) from error
     for each in functions:
         if each.name is not None:
             entry = json.dumps({"package": each.key, "notes": each.notes}).encode()
-            with suppress(OSError):  # the next start traces again
+            with suppress(OSError):  # without the note, the next start traces the function again
                 _write_whole(folder, _name(each.name, entry, "json"), entry)
     return [load(packages[each.key]) for each in functions]
 
 
 def cache_folder() -> Path:
-    """Folder in which packages are kept: SHEPHERD_CACHE, else `.shepherd/compiled` in the working directory."""
+    """Return the folder of packages: SHEPHERD_CACHE, else `.shepherd/compiled` in the working directory."""
     return Path(os.environ.get("SHEPHERD_CACHE") or Path(".shepherd", "compiled")).absolute()
 
 
 def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
-    """SHA-256 of all that decides the numbers a package gives."""
+    """Return the SHA-256 of everything that determines the results of a package."""
     parts = {
         "code": {name: part.code for name, part in graph.named_modules() if isinstance(part, torch.fx.GraphModule)},
         "constants": {name: [shape(value), _digest(value)] for name, value in constants(graph).items()},
@@ -122,7 +122,7 @@ def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
 
 
 def constants(graph: GraphModule) -> dict[str, Tensor]:
-    """Tensors that a graph holds itself, by name."""
+    """Return the constant tensors of a graph, by name."""
     held = {
         f"{place}.{name}" if place else name: value
         for place, part in graph.named_modules()
@@ -133,7 +133,7 @@ def constants(graph: GraphModule) -> dict[str, Tensor]:
 
 
 def machine() -> dict[str, Any]:
-    """All that decides the numbers of every package made here."""
+    """Return the properties of this machine and process that affect the results of every package."""
     compiler = find_compiler()
     return {
         "format": FORMAT,
@@ -144,7 +144,7 @@ def machine() -> dict[str, Any]:
 
 
 def shape(tensor: Tensor) -> list[Any]:
-    """Shape, strides and dtype."""
+    """Return shape, strides and dtype of a tensor as JSON."""
     return [list(tensor.shape), list(tensor.stride()), str(tensor.dtype)]
 
 
@@ -154,19 +154,22 @@ def _digest(tensor: Tensor) -> str:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """One builder at a time for each key: the second one finds the package of the first."""
+    """Hold a lock in the `with`, so that one process at a time builds a key; the next one finds its package."""
     with open(path, "a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def find(folder: Path, key: str, kind: str = "pt2") -> bytes | None:
-    """The package, or the note (`json`), kept under a key, if it is whole; a damaged one is removed, with a warning."""
+    """Return the package or note (kind `json`) stored under a key, or None.
+
+    A damaged file is removed, with a warning.
+    """
     for path in sorted(folder.glob(f"{key}.*.{kind}")):
         content = path.read_bytes()
         if path.name == _name(key, content, kind):
             return content
-        log.warning("%s is damaged; it is built again", path)
+        log.warning("%s is damaged and is built again", path)
         path.unlink(missing_ok=True)
     return None
 
@@ -176,7 +179,7 @@ def _name(key: str, content: bytes, kind: str = "pt2") -> str:
 
 
 def _build(folder: Path, missing: Mapping[str, TracedFunction]) -> dict[str, bytes]:
-    for key in missing:  # what a killed process left: we hold the lock
+    for key in missing:  # remove files of a killed process; no other process builds them, because we hold the lock
         for leftover in folder.glob(f"{key}.building-*"):
             shutil.rmtree(leftover, ignore_errors=True)
     first = next(iter(missing))
@@ -206,17 +209,18 @@ def _write_whole(folder: Path, name: str, content: bytes) -> None:
 
 @torch.no_grad()
 def check(run: Compiled, traced: TracedFunction) -> None:
-    """Refuse machine code that computes something else than what was traced: compilers have faults.
+    """Compare the results of machine code with those of the traced function, because compilers have bugs.
 
-    Where it is off, it is held against other numbers close by. At a kink, as that of a rectifier, rounding alone may
-    decide on which side a number lies, and a gradient has a sample more or less; code that is wrong is wrong for all.
+    If they differ, the comparison is repeated with other inputs close by. At a kink, such as that of a ReLU, rounding
+    decides on which side a number is, and a gradient can include one sample more or less. Wrong code is wrong for all
+    inputs.
 
     Args:
         run: the machine code.
         traced: the function.
 
     Raises:
-        CompilationError: some number is further off than rounding takes it, by the size of the largest of its tensor.
+        CompilationError: if the error exceeds rounding in all trials, relative to the largest number of the tensor.
     """
     off, rng = list[float](), torch.Generator().manual_seed(0)
     for trial in range(TRIALS):
@@ -224,22 +228,23 @@ def check(run: Compiled, traced: TracedFunction) -> None:
         if (found := _measure(run, traced, example)) is None:
             return
         off.append(found)
-    raise CompilationError(f"what was compiled is wrong by {min(off):.2g}, a fault of the compiler")
+    raise CompilationError(f"the compiled code is wrong by {min(off):.2g}, which is a bug of the compiler")
 
 
 def _move(value: Tensor, rng: torch.Generator) -> Tensor:
-    """Numbers a thousandth off, each its own way; those of other types, and single ones, as they are."""
+    """Add relative noise of 0.001 to each number; integer tensors and scalars are returned unchanged."""
     if not value.is_floating_point() or not value.dim():
         return value
     return value * (1 + 1e-3 * torch.randn(value.shape, generator=rng, dtype=value.dtype))
 
 
 def _measure(run: Compiled, traced: TracedFunction, example: list[Tensor]) -> float | None:
-    """Error of the machine code on these inputs, where that is more than rounding; else None.
+    """Return the error of the machine code on these inputs if it is more than rounding, else None.
 
-    A rule that remembers nothing divides every gradient by its own size, so that one which is zero but for rounding
-    moves its parameter by a whole learning rate, in a direction that another order of the same sums turns round. So
-    its memory is, everywhere, the mean of what a first step leaves there: then steps are as exact as gradients.
+    With empty optimizer state, an optimizer like Adam divides each gradient by its own size. A gradient that is zero
+    except for rounding then changes its parameter by a whole learning rate, in a direction that depends on the order of
+    a sum. Therefore each tensor of optimizer state is filled with its mean after a first step, which makes steps as
+    exact as gradients.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -261,10 +266,10 @@ _loaded: dict[str, Compiled] = {}  # by the SHA-256 of the package
 
 
 def load(package: bytes) -> Compiled:
-    """A package as a function, loaded from memory, once in a process.
+    """Load a package from memory as a function, once in a process.
 
-    torch's own loaders unpack into a folder of /tmp and remove it when the interpreter shuts down in good order, which
-    a trainer never does.
+    torch's own loaders unpack into a folder of /tmp, which they remove only at a normal shutdown of the interpreter. A
+    trainer never shuts down in that way.
     """
     digest = hashlib.sha256(package).hexdigest()
     if digest not in _loaded:
@@ -275,14 +280,15 @@ def load(package: bytes) -> Compiled:
 def _load(package: bytes) -> Compiled:
     runner = getattr(getattr(torch._C, "_aoti", None), "AOTIModelContainerRunnerCpu", None)  # pyright: ignore[reportPrivateUsage]
     if runner is None or not hasattr(os, "memfd_create"):
-        from torch._inductor import aoti_load_package  # the compiler, which takes seconds to import
+        from torch._inductor import aoti_load_package  # torch's compiler, which takes seconds to import
 
         model = aoti_load_package(io.BytesIO(package))
         return lambda inputs: list(model(*inputs))
     with zipfile.ZipFile(io.BytesIO(package)) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".so"))
         code = archive.read(name)
-    descriptor = os.memfd_create("shepherd-package")  # never closed: to the dynamic linker a path is a library
+    # The descriptor is never closed, because the dynamic linker identifies a library by its path.
+    descriptor = os.memfd_create("shepherd-package")
     with open(descriptor, "wb", closefd=False) as handle:
         handle.write(code)
     return runner(f"/proc/self/fd/{descriptor}", 1).run

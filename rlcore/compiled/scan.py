@@ -1,8 +1,9 @@
-"""A loop over time that becomes one operation of a compiled function, with a backward of its own.
+"""A loop over time that is one operation of a compiled function, with its own backward pass.
 
-Unrolled, 64 steps of a recurrent network and their gradient are ten thousand operations, and a compiler takes minutes
-for them. As a scan (torch's operator of that name) the graph does not grow with time: forward, it also gives the carry
-before each step; backward, it goes through them in reverse, does each step again and multiplies by its Jacobian.
+Unrolled, 64 steps of a recurrent network and their gradient are ten thousand operations, which take minutes to compile.
+With torch's scan operator, the size of the graph does not depend on the number of steps. The forward pass also stores
+the carry before each step. The backward pass iterates over them in reverse, computes each step again and multiplies by
+its Jacobian.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from rlcore.errors import CompilationError
 from rlcore.functional.tree import leaves, map_leaves, rebuild
 
 LoopBody = Callable[[Any, Any, Any], tuple[Any, Any]]
-_tracing: list[bool | None] = [None]  # whether the trace that is being made goes by shapes; None: there is none
+_tracing: list[bool | None] = [None]  # True in a trace on fake tensors, False in one on real tensors, None outside
 
 
 class DataDependentScan(Exception):
-    """A scan in a trace that does not go by shapes alone."""
+    """Exception of a scan in a trace on real tensors, which does not support scans."""
 
 
 @contextmanager
 def tracing(by_shapes: bool) -> Iterator[None]:
-    """Within it a scan is one operation; in a trace with numbers, which cannot have it, a `DataDependentScan`."""
+    """Context manager of a trace: a scan becomes one operation, or raises `DataDependentScan` if not `by_shapes`."""
     before, _tracing[0] = _tracing[0], by_shapes
     try:
         yield
@@ -42,34 +43,35 @@ def tracing(by_shapes: bool) -> Iterator[None]:
 def refuse_sum_over_ranks() -> None:
     """Raise RuntimeError in a trace, because compiled code cannot exchange tensors with other ranks.
 
-    The function that is traced then runs as it is written.
+    The traced function then runs as eager code.
     """
     if _tracing[0] is not None:
-        raise RuntimeError("it sums over ranks, which compiled code cannot do")
+        raise RuntimeError("a sum over ranks cannot be compiled")
 
 
 def scan(step: LoopBody, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
-    """Go through time: carry, y[t] = step(carry, x[t], params) for t = 0, 1, ...
+    """Compute a loop over time: carry, y[t] = step(carry, x[t], params) for t = 0, 1, ...
 
-    As it is written it is that loop; of one step, always. Compiled, it is one operation of the function around it,
-    whatever the number of steps; in a CUDA graph its steps are fused (`rlcore.compiled.fused_scan`). Gradients go to
-    the first carry, xs and params.
+    Eager code executes the loop, and so does compiled code if there is only one step. Otherwise the scan is one
+    operation of the compiled function for any number of steps. In a CUDA graph its steps are fused
+    (`rlcore.compiled.fused_scan`). Gradients flow to the first carry, xs and params.
 
     Args:
-        step: of a carry, one row of xs and params; gives the next carry, of the same shapes and types, and y. It may
-            read no other tensors: what it computes with is handed in. It may scan itself.
+        step: function of a carry, one row of xs, and params. It returns the next carry, with the same shapes and
+            dtypes, and y. It must not read tensors other than its arguments. It may call `scan`.
         carry: nested tensors before the first step.
-        xs: nested tensors [T, ...], among them what resets the carry, as `is_first`.
-        params: nested tensors that every step reads, as `dict(cell.named_parameters())` for `functional_call`.
+        xs: nested tensors [T, ...], including those that reset the carry, such as `is_first`.
+        params: nested tensors that every step reads, such as `dict(cell.named_parameters())` for `functional_call`.
 
     Returns:
-        The carry after the last step, and the y of all steps, nested as one of them, [T, ...].
+        The carry after the last step, and y of all steps, [T, ...], with the nested structure of one y.
 
     Raises:
-        CompilationError: In a compiled function, if the step reads a tensor with a gradient that was not handed in.
+        CompilationError: in a compiled function, if the step reads a tensor that requires a gradient and is not one of
+            its arguments.
     """
     length = len(leaves(xs)[0])
-    assert all(len(x) == length for x in leaves(xs)), "xs of several lengths"
+    assert all(len(x) == length for x in leaves(xs)), "all tensors of xs must have the same length"
     if _tracing[0] is False and length > 1:
         raise DataDependentScan
     loop = fused_scan.loop_now() if length > 1 else None
@@ -83,10 +85,12 @@ def scan(step: LoopBody, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, An
 
 
 class _Handed(TorchFunctionMode):
-    """Refuse tensors with a gradient that a step reads without being given them: the gradient would be lost.
+    """Mode that raises if a step reads a tensor that requires a gradient and is not an argument of the step.
+
+    The gradient of such a tensor would be lost.
 
     Args:
-        tensors: that the step is given.
+        tensors: arguments of the step.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -94,13 +98,13 @@ class _Handed(TorchFunctionMode):
         self._known = {id(tensor): tensor for tensor in tensors}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the function, and remember what it returns."""
+        """Call the function and register its results as known tensors."""
         for tensor in _tensors((args, kwargs or {})):
             if id(tensor) not in self._known and tensor.requires_grad:
                 raise CompilationError(
-                    f"a step of a scan reads a tensor of shape {[*tensor.shape]} that has a gradient and is not handed "
-                    "to it: pass it in scan's `params`, for a module as dict(module.named_parameters()), and call the "
-                    "module by torch.func.functional_call"
+                    f"a step of a scan reads a tensor of shape {[*tensor.shape]} that requires a gradient and is not "
+                    "an argument of the step: pass it in scan's `params`, for a module as "
+                    "dict(module.named_parameters()), and call the module with torch.func.functional_call"
                 )
         found = func(*args, **(kwargs or {}))
         self._known |= {id(tensor): tensor for tensor in _tensors(found)}
@@ -111,7 +115,7 @@ def _tensors(record: Any) -> list[Tensor]:
     return [part for part in tree_leaves(record) if isinstance(part, Tensor)]
 
 
-# As one operation -----------------------------------------------------------------------------------------------------
+# Scan as one operation ------------------------------------------------------------------------------------------------
 
 
 def _trace(step: LoopBody, carry: Any, xs: Any, params: Any, loop: fused_scan.FusedLoop | None) -> tuple[Any, Any]:
@@ -123,8 +127,8 @@ def _trace(step: LoopBody, carry: Any, xs: Any, params: Any, loop: fused_scan.Fu
         with _Handed(tensors):
             after, y = step(*(rebuild(form, left) for form in (carry, xs, params)))
         forms[:] = [y]
-        assert [c.shape for c in leaves(after)] == [c.shape for c in groups[0]], "a step changes its carry's shapes"
-        # What comes out may be neither what went in nor twice the same.
+        assert [c.shape for c in leaves(after)] == [c.shape for c in groups[0]], "a step must not change carry shapes"
+        # Outputs must not share memory with inputs or with each other.
         kept = [c.to(old.dtype) for c, old in zip(leaves(after), groups[0], strict=True)]
         return tuple(t.clone(memory_format=torch.contiguous_format) for t in (*kept, *leaves(y)))
 
@@ -141,19 +145,19 @@ def _trace(step: LoopBody, carry: Any, xs: Any, params: Any, loop: fused_scan.Fu
 
 
 def _loop(flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The operation: carry after the last step, and the rest of what each gives, [T, ...]."""
-    from torch._higher_order_ops.scan import scan_op  # with torch's compiler, which tracing loads
+    """Call torch's operator; return the carry after the last step and the other outputs of all steps, [T, ...]."""
+    from torch._higher_order_ops.scan import scan_op  # loads torch's compiler, as tracing does
 
     carry, xs, params = split(tensors, sizes)
     graph = trace_step(flat, [*carry, *(x[0] for x in xs), *params])
-    with torch._C._AutoDispatchBelowAutograd():  # pyright: ignore[reportPrivateUsage] - the gradient is ours
-        # No two of them may share memory, as parameters do that an optimizer keeps as parts of one tensor.
+    with torch._C._AutoDispatchBelowAutograd():  # pyright: ignore[reportPrivateUsage] - we compute the gradient
+        # No two of them may share memory. Parameters do if an optimizer stores them as views of one tensor.
         carry, params = ([t.clone(memory_format=torch.contiguous_format) for t in of] for of in (carry, params))
         return tuple(scan_op(graph, carry, list(xs), tuple(params)))
 
 
 class _Scan(torch.autograd.Function):
-    """The loop; beside what it gives, the carry before each step, for the way back."""
+    """Scan that also returns the carry before each step, which the backward pass needs."""
 
     @staticmethod
     def forward(flat: Flat, sizes: Sequence[int], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -181,7 +185,7 @@ class _Scan(torch.autograd.Function):
 
 
 class _Back(torch.autograd.Function):
-    """The way back; a function of its own, so that transforms of torch.func meet no operator that they do not know."""
+    """Backward pass of a scan, as a separate function: transforms of torch.func do not support the scan operator."""
 
     @staticmethod
     def forward(
@@ -208,7 +212,7 @@ class _Back(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Nothing: of a gradient's gradient there is none."""
+        """Do nothing, because there is no second derivative."""
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:

@@ -1,6 +1,6 @@
-"""Decide whether a run's acting and its minibatch step are compiled ahead of time.
+"""Decision whether policy inference and gradient steps of a run are compiled.
 
-Its config and this machine decide, never what a cache holds: a run resumed later must compute as it began.
+It depends on the config and this machine, and never on the cache: a resumed run must compute as it began.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WORTHWHILE = 44.0  # seconds that compiling must save: twice what the first builds for a configuration take
-MANY = 20  # gradient steps for each policy step, more than anybody takes
-A_STEP = 1.1e-3  # seconds that compiling saves of a small one: runs of 2,000 policy steps and more are counted
+WORTHWHILE = 44.0  # seconds that compilation must save: twice the time of the first builds for a configuration
+MANY = 20  # upper bound of the gradient steps per policy step in practice
+A_STEP = 1.1e-3  # seconds that compilation saves in a small gradient step; runs below 2,000 policy steps stay eager
 EAGER, AHEAD_OF_TIME, RECORDED = "eager", "ahead-of-time", "cuda-graph"
 DESCRIPTIONS = {EAGER: "not compiled", AHEAD_OF_TIME: "compiled", RECORDED: "recorded"}
 
 
 def unsupported_setting(config: RunConfig) -> str | None:
-    """The key whose value no compiled step supports yet, and what it must be; None where all are fine."""
+    """Return the setting that compiled steps do not support, and the supported values; None if all are supported."""
     fabric = config.fabric
     if fabric.precision.startswith("16"):
         return f"fabric.precision={fabric.precision}; use 32-true or bf16-mixed"
@@ -38,39 +38,39 @@ def unsupported_setting(config: RunConfig) -> str | None:
 
 
 def on_gpu(config: RunConfig) -> bool:
-    """Tell whether the networks are to live on a GPU."""
+    """Return True if the networks of the run are placed on a GPU."""
     accelerator = config.fabric.accelerator
     return accelerator in ("cuda", "gpu") or (accelerator == "auto" and gpus() > 0)
 
 
 def check(config: RunConfig) -> None:
-    """Refuse `algo.compile=true` beside a setting that is never compiled; the UserError names both keys."""
+    """Raise UserError if `algo.compile=true` is combined with a setting that is never compiled; it names both keys."""
     setting = unsupported_setting(config)
     if config.algo.compile is True and setting:
-        raise UserError(f"algo.compile=true: there is no compiled step with {setting}, or take algo.compile=auto")
+        raise UserError(f"algo.compile=true: cannot be combined with {setting}, or set algo.compile=auto")
 
 
 def check_compiler(config: RunConfig) -> None:
-    """Refuse `algo.compile=true` on a machine that cannot compile; the UserError says why, and what to install."""
+    """Raise UserError if `algo.compile=true` and this machine cannot compile; it names the reason and the fix."""
     missing = None if config.algo.compile is not True or on_gpu(config) else missing_requirement()
     if missing:
-        raise UserError(f"algo.compile=true: {missing}, or take algo.compile=auto")
+        raise UserError(f"algo.compile=true: {missing}, or set algo.compile=auto")
 
 
 def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[], Arithmetic | None]) -> str:
-    """Decide how a run computes its minibatch steps, and log the decision with its reason.
+    """Decide how a run computes its gradient steps, and log the decision with its reason.
 
     Args:
-        config: the run's.
-        saved: the fingerprint of the checkpoint that the run continues from, None for a new run. `auto` stays what it
-            was then, also when `algo.total_steps` has become another since.
-        count: gives the arithmetic of the run, which takes some tenths of a second; asked of a new run under `auto`.
+        config: configuration of the run.
+        saved: fingerprint of the checkpoint that the run resumes from, None for a new run. With `auto`, a resumed run
+            keeps the earlier decision, even if `algo.total_steps` has changed.
+        count: returns the arithmetic of the run, which takes some tenths of a second; called for a new run with `auto`.
 
     Returns:
-        EAGER, AHEAD_OF_TIME or, on a GPU, RECORDED: as a CUDA graph.
+        EAGER, AHEAD_OF_TIME or, on a GPU, RECORDED (a CUDA graph).
 
     Raises:
-        UserError: it must be compiled, and that is impossible here.
+        UserError: if the run must be compiled and this is impossible here.
     """
     before = saved["learning"]["compile"] if saved is not None else None
     way, reason = _choose(config, before, count)
@@ -79,13 +79,13 @@ def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[
 
 
 def _choose(config: RunConfig, before: str | None, count: Callable[[], Arithmetic | None]) -> tuple[str, str]:
-    """Return how a run computes its minibatch steps, and the reason; `before`: how it did before it was resumed."""
+    """Return how a run computes its gradient steps, and the reason; `before` is the decision of a resumed run."""
     mode, setting, way = config.algo.compile, unsupported_setting(config), RECORDED if on_gpu(config) else AHEAD_OF_TIME
     if mode is not False and before not in (None, EAGER) and (setting or before != way):
         other = (
             setting or f"fabric.accelerator={config.fabric.accelerator}; use {'cuda' if before == RECORDED else 'cpu'}"
         )
-        raise UserError(f"this run began with a {DESCRIPTIONS[before]} step, which there is not with {other}")
+        raise UserError(f"the run began with a {DESCRIPTIONS[before]} step, which is not available with {other}")
     if mode is False:
         return EAGER, "algo.compile=false"
     if setting:
@@ -96,7 +96,7 @@ def _choose(config: RunConfig, before: str | None, count: Callable[[], Arithmeti
     missing = None if way == RECORDED else missing_requirement()
     if before is not None:
         if before == AHEAD_OF_TIME and missing:
-            raise UserError(f"algo.compile=auto: this run began with a compiled step, but {missing}")
+            raise UserError(f"algo.compile=auto: the run began with a compiled step, but {missing}")
         return before, "as when this run began"
     if missing:
         return EAGER, missing
@@ -105,7 +105,7 @@ def _choose(config: RunConfig, before: str | None, count: Callable[[], Arithmeti
 
 
 def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> tuple[bool, str]:
-    """Return True if compiling saves a new run more time than it costs, and the reason in words."""
+    """Return True if compilation saves a new run more time than it costs, and the reason as text."""
     if config.dry_run:
         return False, "compiling would not save a dry run any time"
     if config.algo.total_steps * MANY * A_STEP < WORTHWHILE:

@@ -1,4 +1,4 @@
-"""A gradient step as machine code: one function of all that it changes and reads, of noise and of its inputs."""
+"""Gradient steps as machine code: one function of the tensors that it changes and reads, of noise and of its inputs."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from rlcore.compiler import Compiler
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import rebuild
 
-# Inputs, and a stream of noise or None -> means for the log, name -> [].
+# (inputs, noise stream or None) -> mean metrics for the log, name -> [].
 StepFunction = Callable[[Sequence[Any], Any], dict[str, Tensor]]
 
 
 class StepTensors(Protocol):
-    """The tensors that a step changes, and the learning rates that it reads: `rlcore.optim.mutable_state` has them."""
+    """Tensors that a step changes, and its learning rates (implemented in `rlcore.optim.mutable_state`)."""
 
     def tensors(self) -> list[Tensor]:
-        """Every such tensor, learning rates last."""
+        """Return all these tensors, learning rates last."""
         ...
 
     def memory(self) -> list[int]:
-        """Places in `tensors` of what rules remember."""
+        """Return the indices of optimizer state in `tensors`."""
         ...
 
     def take(self, tensors: Iterator[Tensor]) -> None:
-        """Make these what is read next; learning rates are not among them."""
+        """Replace the tensors, except the learning rates, by these."""
         ...
 
     def give(self) -> None:
-        """Hand vectors that were written into to parameters that lie elsewhere."""
+        """Copy changed parameter vectors to parameters that are stored elsewhere."""
         ...
 
     def drop(self) -> None:
-        """Forget the gradients of a step that was broken off."""
+        """Discard the gradients of a step that was interrupted."""
         ...
 
     def apart(self, tensors: Iterator[Tensor]) -> AbstractContextManager[Callable[[], list[Tensor]]]:
-        """Within it these stand in their place; gives what tells those that were changed."""
+        """Return a context manager that substitutes these tensors; its function returns the changed ones."""
         ...
 
 
 class CompiledStep:
-    """A step that compiles whole, for the shapes of the first inputs.
+    """Gradient step that is compiled as one function, for the shapes of the first inputs.
 
     Args:
         function: the step.
-        changed: what it changes.
-        held: what else it reads: buffers, and modules that it does not train.
-        compiler: of the run.
-        decides: what the code follows from.
-        made_of: the functions and modules whose code it is.
+        changed: tensors that the step changes.
+        held: other tensors that it reads: buffers, and modules that it does not train.
+        compiler: compilation settings of the run.
+        decides: cache-key inputs of the code.
+        made_of: functions and modules whose code is traced.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class CompiledStep:
         self._code: machine_code.Compiled | None = None
         self._layout: list[Any] = []
         self._draws: list[Draw] = []
-        self._found: list[list[Any]] = [[], []]  # names of the means; which of what is held it replaces
+        self._found: list[list[Any]] = [[], []]  # names of the metrics; indices of the `held` tensors that it replaces
 
     @property
     def built(self) -> bool:
-        """True once there is machine code."""
+        """True if the step is compiled."""
         return self._code is not None
 
     def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> dict[str, Tensor]:
-        """Take the step; `build` comes first."""
+        """Execute the step; call `build` first."""
         given = [*draw_all(rng, self._draws), *inputs_of(inputs)]
         assert layout(given) == self._layout, "the step was compiled for other shapes"
         assert self._code is not None
@@ -91,25 +91,25 @@ class CompiledStep:
         return dict(zip(names, made, strict=True))
 
     def build(self, inputs: Sequence[Any], rng: Noise | None, began: bool) -> bool:
-        """Have machine code made for inputs like these.
+        """Compile the step for inputs of these shapes, if it can be traced.
 
         Args:
-            inputs: of the step.
-            rng: its stream of noise; nothing is drawn from it.
-            began: the run has learned with a compiled one.
+            inputs: inputs of the step.
+            rng: its noise stream; nothing is drawn from it.
+            began: True if the run has learned with a compiled step.
 
         Returns:
-            Whether it can be called now; as the step is written, where it cannot be traced.
+            True if the compiled step can be called now; False if the step stays eager code.
 
         Raises:
-            UserError: a run that began compiled cannot be traced here, as by another torch.
+            UserError: if the run began compiled and the step cannot be traced here, for example by another torch.
         """
         try:
             recorder = None if rng is None else Recorder()
             self._apart([*self._changed.tensors(), *self._held.tensors()], inputs, recorder)
             self._draws = [] if recorder is None else [*recorder.draws]
             self._make(inputs, recorder)
-        except Exception as error:  # whatever tracing meets in somebody's loss
+        except Exception as error:  # tracing can raise any exception in a user's loss
             machine_code.leave_as_written("the gradient step", "a compiled step", began, error)
         return self.built
 
@@ -130,9 +130,9 @@ class CompiledStep:
         self._code, self._found = machine_code.make_once("the gradient step", function, example, facts, memory)
 
     def _apart(self, tensors: Sequence[Tensor], inputs: Sequence[Any], rng: Any) -> tuple[Tensor, ...]:
-        """Take the step with these tensors in the place of its own; gives what changed, replaced buffers and means.
+        """Execute the step with these tensors instead of its own; return changed tensors, replaced buffers and metrics.
 
-        Its own are as before when it is done.
+        The step's own tensors are restored afterwards.
         """
         left, own = iter(tensors), dict(enumerate(self._held.own()))
         with self._changed.apart(left) as changed:

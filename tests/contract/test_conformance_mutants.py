@@ -240,7 +240,7 @@ MUTANTS: dict[str, tuple[Callable[[RunConfig], None], str, Changes]] = {
     ),
     "a scan without params": (
         conformance.compiled_equals_eager,
-        "is not handed to it",
+        "is not an argument of the step",
         [(Learner, "model_loss", loss_with_a_scan_without_params)],
     ),
 }
@@ -269,6 +269,6 @@ def test_machine_code_equals_eager_rejects_wrong_machine_code(tmp_path: Path, mo
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     monkeypatch.setattr(package, "compile_programs", compile_programs)
     monkeypatch.setattr(package, "load", load)
-    with pytest.raises(AssertionError, match="what was compiled is wrong by"):
+    with pytest.raises(AssertionError, match="the compiled code is wrong by"):
         conformance.machine_code_equals_eager(config())
     assert len(graphs) == 4, "policy, step of one rank, and two gradients of two ranks; the third sums over ranks"

@@ -117,7 +117,7 @@ def test_true_without_a_compiler_names_the_package_to_install(
 ) -> None:
     run = prepare(tmp_path / "run", **EVERYTHING)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(UserError, match=r"algo.compile=true: no C\+\+ compiler .* apt install g\+\+"):
+    with pytest.raises(UserError, match=r"algo.compile=true: this machine has no C\+\+ compiler .* apt install g\+\+"):
         TrainerProcess(run)
 
 

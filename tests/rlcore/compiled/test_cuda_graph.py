@@ -103,7 +103,7 @@ def test_a_step_that_waits_for_the_device_is_taken_as_it_is_written(caplog: pyte
     recorded, x = Branching(), torch.tensor([[1.0, 2.0], [0.5, -1.0]])
     recorded.step({"x": x}, 0.5, rng=Noise(0, "probe"))
     (line,) = caplog.messages
-    assert "as it is written, not compiled: it waits for a number of the device" in line
+    assert "is not compiled and runs as eager code: the operation aten._local_scalar_dense" in line
     assert not recorded.step.compiled and recorded.second.count == 1 and recorded.first.count == 1
     began, later = Recorded(), Branching()
     began.step({"x": x}, 0.5, rng=Noise(0, "probe"))

@@ -90,5 +90,5 @@ FAULTS: dict[str, Callable[[list[Tensor], Outputs], Outputs]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_package_that_computes_something_else_is_refused(fault: str) -> None:
     made = traced()
-    with pytest.raises(CompilationError, match="a fault of the compiler"):
+    with pytest.raises(CompilationError, match="a bug of the compiler"):
         check(lambda inputs: FAULTS[fault](inputs, list(made.graph(*inputs))), made)

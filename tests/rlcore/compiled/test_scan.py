@@ -327,7 +327,8 @@ def test_scan_refuses_parameters_not_handed_in() -> None:
 
     assert all(gradient.abs().max() > 0 for gradient in function(weight, rows))
     with pytest.raises(
-        CompilationError, match=r"a tensor of shape \[5, 5\] that has a gradient and is not handed to it"
+        CompilationError,
+        match=r"a tensor of shape \[5, 5\] that requires a gradient and is not an argument of the step",
     ):
         machine_code.trace(function, [weight, rows])
 

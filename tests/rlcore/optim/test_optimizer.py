@@ -242,7 +242,7 @@ def test_a_module_that_is_not_declared_is_no_constant_of_the_compiled_step(
     optimizer = Optimizer(actor, loss, PLAIN, context(compiled=True))
     with caplog.at_level("WARNING"):
         optimizer.accumulate(torch.ones(1, 2))
-    assert not optimizer.compiled and "none of its inputs; name their module in the optimizer's `uses`" in caplog.text
+    assert not optimizer.compiled and "not its inputs; add their module to `uses` of the optimizer" in caplog.text
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -384,7 +384,8 @@ def test_whatever_can_be_called_is_a_loss_and_what_cannot_be_traced_runs_as_it_i
         stepped(optimizer, [-3, 1])
         weights.append(module.weight.detach())
     torch.testing.assert_close(*weights)
-    assert ("as it is written, not compiled" in caplog.text) == (make is branching) == (not optimizer.compiled)
+    eager = "is not compiled and runs as eager code" in caplog.text
+    assert eager == (make is branching) == (not optimizer.compiled)
     # It goes on as it began: a loss that can be traced by now is not, and one that cannot any more is refused.
     again = Optimizer(linear(), make(linear()), PLAIN, context(compiled=True))
     again.load_state_dict(optimizer.state_dict())

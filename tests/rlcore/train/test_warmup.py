@@ -163,7 +163,7 @@ def test_environments_on_a_device_are_rehearsed_there() -> None:
         assert tensor.shape == rows.shape == (3, *spec.obs[key].shape)
 
 
-WRONG = "the gradient step is not compiled, training continues with it as it is written: what was compiled is wrong by"
+WRONG = "the gradient step is not compiled; training continues with eager code: the compiled code is wrong by"
 
 
 CHECK = package.check
@@ -239,7 +239,7 @@ def test_resume_of_a_compiled_run_does_not_fall_back(wrong: list[str], monkeypat
     monkeypatch.setenv("SHEPHERD_CACHE", str(Path(os.environ["SHEPHERD_CACHE"]) / "another"))
     again = training("sac", "Pendulum-v1", **small)
     again.load_state_dict(nested_state.decode(*state))
-    with pytest.raises(RunError, match="this run began with a compiled step, and the gradient step cannot be compiled"):
+    with pytest.raises(RunError, match="the run began with a compiled step, but the gradient step cannot be compiled"):
         iterate(again, 1)
 
 
@@ -251,7 +251,7 @@ def test_rehearse_builds_the_others_when_one_does_not_compile(
 
     def fails(work: Path, programs: Sequence[tuple[Any, Sequence[torch.Tensor]]]) -> list[bytes]:
         if any(len(example) > 20 for _, example in programs):
-            raise CompilationError("it could not be compiled (error: no such file); check the C++ compiler")
+            raise CompilationError("compilation failed (error: no such file); check the C++ compiler")
         return makes(work, programs)
 
     monkeypatch.setattr(package, "compile_programs", fails)
@@ -260,7 +260,7 @@ def test_rehearse_builds_the_others_when_one_does_not_compile(
         iterate(one, 13)
     assert one.learner.updates and one.collector.compiled and not one.learner.step.compiled and len(wrong) == 1
     assert [each.getMessage().partition(" (")[0] for each in caplog.records if "not compiled" in each.getMessage()] == [
-        "the gradient step is not compiled, training continues with it as it is written: it could not be compiled"
+        "the gradient step is not compiled; training continues with eager code: compilation failed"
     ]
 
 
@@ -270,5 +270,5 @@ def test_trace_refuses_a_sum_over_ranks(rehearsed: bool) -> None:
     """Otherwise the machine code built in the rehearsal, whose ranks exchange nothing, is used by the training."""
     fabric: Any = SimpleNamespace(global_rank=0, world_size=2, device=torch.device("cpu"))
     ranks = NullRanks(FabricRanks(fabric)) if rehearsed else FabricRanks(fabric)
-    with pytest.raises(RuntimeError, match="it sums over ranks, which compiled code cannot do"):
+    with pytest.raises(RuntimeError, match="a sum over ranks cannot be compiled"):
         machine_code.trace(lambda x: (ranks.sum(x),), [torch.ones(2)])
