@@ -8,8 +8,8 @@ from flows.runs.listeners import emit
 from flows.runs.series import write_results
 from flows.runs.trainer import trainer_for
 from flows.runs.with_torch import with_torch
+from rlcore.algorithms.dreamer.world_keys import WORLD
 from rlcore.config.groups import RunConfig
-from rlcore.nn.world_keys import WORLD
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 

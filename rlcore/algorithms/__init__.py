@@ -51,9 +51,11 @@ class Algorithm:
 
 LONGEST_TITLE = 20  # characters; a longer text before the colon is not a name, but a sentence of a plugin's docstring
 ALGORITHMS: dict[str, Any] = {  # name -> `Algorithm`, or the module of a plugin
-    **{name: Algorithm(f"{__name__}.{name}") for name in ("ppo", "a2c", "ppo_recurrent", "sac")},
+    **{name: Algorithm(f"{__name__}.on_policy.{name}") for name in ("ppo", "a2c", "ppo_recurrent")},
+    "sac": Algorithm(f"{__name__}.sac"),
     **{name: Algorithm(f"{__name__}.sac", name) for name in ("droq", "crossq", "simba")},
-    **{name: Algorithm(f"{__name__}.{name}") for name in ("dreamer_v1", "dreamer_v2", "dreamer_v3", "sac_ae")},
+    **{name: Algorithm(f"{__name__}.dreamer.{name}") for name in ("dreamer_v1", "dreamer_v2", "dreamer_v3")},
+    "sac_ae": Algorithm(f"{__name__}.sac.sac_ae"),
 }
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.config.groups import RunConfig
 from rlcore.evaluation.collection import PlayedRows
 from rlcore.evaluation.evaluation import play_round
 from rlcore.evaluation.loaded_world import LoadedWorldModel, ModelPrediction, refuse_without_world
 from rlcore.evaluation.play import OnProgress
 from rlcore.evaluation.policy import load_world_model
-from rlcore.nn.rssm import ModelState
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.types import Rows, TimeStep

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.dreamer_learner import open_at_first_row
+from rlcore.algorithms.dreamer.dense import Dense
+from rlcore.algorithms.dreamer.learner import open_at_first_row
+from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.world_keys import WORLD
 from rlcore.config.build import build
 from rlcore.errors import UserError
 from rlcore.evaluation.loaded_policy import algorithm_of
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
-from rlcore.nn.dense import Dense
-from rlcore.nn.rssm import ModelState
-from rlcore.nn.world_keys import WORLD
 from rlcore.spec import ArraySpec, EnvSpec
 
 
@@ -42,8 +42,8 @@ class ModelPrediction(NamedTuple):
 class LoadedWorldModel:
     """World model with the actor and critic trained in it, on the CPU in float32.
 
-    States are `rlcore.nn.rssm.ModelState`: `deter` and `stoch`, [..., H] and [..., Z]. All latent samples come from one
-    random stream, so the same sequence of calls returns the same states.
+    States are `rlcore.algorithms.dreamer.rssm.ModelState`: `deter` and `stoch`, [..., H] and [..., Z]. All latent
+    samples come from one random stream, so the same sequence of calls returns the same states.
 
     Args:
         description: see `LoadedPolicy`.

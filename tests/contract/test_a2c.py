@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.a2c import learner as a2c
-from rlcore.algorithms.a2c.config import Config
+from rlcore.algorithms.on_policy.a2c import learner as a2c
+from rlcore.algorithms.on_policy.a2c.config import Config
 from rlcore.types import Batch
 from tests.contract.test_registry import SETTINGS, every_env, small
 from tests.golden import a2c_oracle

@@ -10,12 +10,12 @@ import torch
 
 from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.a2c import learner as a2c
-from rlcore.algorithms.ppo import learner as ppo
+from rlcore.algorithms.on_policy.a2c import learner as a2c
+from rlcore.algorithms.on_policy.actor_critic import ActorCritic
+from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.conformance.trainings import FEW, fresh, run
-from rlcore.nn.actor_critic import ActorCritic
 from rlcore.spec import ACTION, EnvSpec, Window
 from tests.contract.test_registry import SETTINGS
 from tests.soaking import heavy

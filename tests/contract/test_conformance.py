@@ -14,8 +14,9 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.a2c import learner as a2c
-from rlcore.algorithms.ppo import learner as ppo
+from rlcore.algorithms.on_policy.a2c import learner as a2c
+from rlcore.algorithms.on_policy.actor_critic import ActorCritic as Agent
+from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.compiled.captured import CapturedTensors
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
@@ -25,7 +26,6 @@ from rlcore.evaluation import loaded_policy
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import RunningMoments, standardize
 from rlcore.functional.tree import leaves, name_leaves
-from rlcore.nn.actor_critic import ActorCritic as Agent
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
 from rlcore.train.components import parameters

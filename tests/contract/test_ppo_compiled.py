@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from rlcore import streams
-from rlcore.algorithms.ppo import learner as ppo
+from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.compiled import compiler, machine_code, package
 from rlcore.config.groups import DistributionConfig, MetricConfig
 from rlcore.errors import CompilationError, RunError

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.algorithms.ppo.config import Config
-from rlcore.algorithms.ppo.learner import PPOSamples
+from rlcore.algorithms.on_policy.ppo.config import Config
+from rlcore.algorithms.on_policy.ppo.learner import PPOSamples
 from rlcore.functional.stats import standardize
 from rlcore.types import Batch
 from tests.contract.test_registry import every_env, small

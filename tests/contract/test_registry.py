@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.on_policy import OnPolicyConfig
+from rlcore.algorithms.on_policy.config import OnPolicyConfig
 from rlcore.config.groups import BufferConfig
 from rlcore.conformance.trainings import bits, find_all
 from rlcore.optim.optimizer import Optimizer

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.algorithms.sac_ae.config import Config
+from rlcore.algorithms.sac.sac_ae.autoencoder import five_bits, initialise_orthogonal
+from rlcore.algorithms.sac.sac_ae.config import Config
 from rlcore.config.build import build
 from rlcore.errors import UserError
-from rlcore.nn.autoencoder import five_bits, initialise_orthogonal
 from rlcore.nn.batch_norm import BatchNorm
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from tests.learning.assembly import assemble

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.ppo import learner as ppo
+from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.envs.vector.single import SingleEnv
 from rlcore.nn.policy_head import PolicyHead
 from rlcore.train.session import Session

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlcore.algorithms.ppo import learner as ppo
+from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.config.build import build
 from rlcore.types import Batch
 from tests.golden.oracle import (

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from flows.config.compose import compose
+from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.config.build import build
 from rlcore.config.groups import DistributionConfig, EnvConfig, RunConfig
 from rlcore.functional.noise import Drawn
-from rlcore.nn.rssm import ModelState
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks
 from rlcore.types import Batch, Context, Trajectory

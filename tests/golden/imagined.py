@@ -10,12 +10,12 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from rlcore.algorithms.dreamer.imagination import Imagined
+from rlcore.algorithms.dreamer.latents import unimix
+from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.world_model import ScalarHead
 from rlcore.functional.distributions import Categoricals
-from rlcore.functional.latents import unimix
 from rlcore.functional.noise import Noise
-from rlcore.nn.imagination import Imagined
-from rlcore.nn.rssm import ModelState
-from rlcore.nn.world_model import ScalarHead
 from rlcore.types import SingleProcess
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.sac_ae import learner as sac_ae
+from rlcore.algorithms.sac.sac_ae import autoencoder
+from rlcore.algorithms.sac.sac_ae import learner as sac_ae
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.functional.noise import Drawn
-from rlcore.nn import autoencoder
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
 from rlcore.train.fabric import FabricRanks
 from rlcore.types import Batch, Context, Trajectory

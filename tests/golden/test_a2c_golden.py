@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore.algorithms.a2c import learner as a2c
+from rlcore.algorithms.on_policy.a2c import learner as a2c
 from tests.golden import a2c_oracle
 from tests.golden.oracle import ACTIONS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore.algorithms.dreamer_v1 import learner as dreamer_v1
+from rlcore.algorithms.dreamer.dreamer_v1 import learner as dreamer_v1
 from tests.golden import dreamer_v1_oracle
 from tests.golden.dreamer_v1_mutants import MUTANTS
 from tests.golden.mutants import Mutant, changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore.algorithms.dreamer_v2 import learner as dreamer_v2
+from rlcore.algorithms.dreamer.dreamer_v2 import learner as dreamer_v2
 from tests.golden import dreamer_v2_oracle
 from tests.golden.dreamer_v2_mutants import MUTANTS
 from tests.golden.mutants import Mutant, changed

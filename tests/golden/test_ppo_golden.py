@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.ppo import learner as ppo
+from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.functional.returns import gae
 from tests.golden import oracle
 

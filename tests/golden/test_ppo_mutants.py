@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore.algorithms.ppo import learner as ppo
+from rlcore.algorithms.on_policy.ppo import learner as ppo
 from tests.golden import oracle
 from tests.golden.mutants import MUTANTS, Mutant, changed, given, returned, swap
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore.algorithms.ppo_recurrent import learner as recurrent
+from rlcore.algorithms.on_policy.ppo_recurrent import learner as recurrent
 from tests.golden import recurrent_oracle
 from tests.golden.mutants import Mutant, changed, given, swap
 from tests.golden.oracle import ACTIONS

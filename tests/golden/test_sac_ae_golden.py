@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore.algorithms.sac_ae import learner  # noqa: F401  the functions that are changed
+from rlcore.algorithms.sac.sac_ae import learner  # noqa: F401  the functions that are changed
 from tests.golden import sac_ae_oracle
 from tests.golden.mutants import Mutant, changed, given, returned, swap
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore.algorithms.dreamer_v3 import learner as dreamer_v3
+from rlcore.algorithms.dreamer.dreamer_v3 import learner as dreamer_v3
 from tests.golden import v3_formulas_oracle as oracle
 from tests.golden.dreamer_v3_mutants import MUTANTS
 from tests.golden.mutants import changed

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer_v3.config import ActorConfig
-from rlcore.functional.latents import unimix
+from rlcore.algorithms.dreamer.dreamer_v3.config import ActorConfig
+from rlcore.algorithms.dreamer.latents import unimix
+from rlcore.algorithms.dreamer.return_scale import ReturnScale
+from rlcore.algorithms.dreamer.world_keys import MomentsConfig
+from rlcore.algorithms.dreamer.world_model import WorldModel
 from rlcore.functional.two_hot import TwoHot
 from rlcore.functional.unit_normal import squared_distance
-from rlcore.nn.return_scale import ReturnScale
-from rlcore.nn.world_keys import MomentsConfig
-from rlcore.nn.world_model import WorldModel
 from tests.golden.dreamer_oracle import TOLERANCE, near
 from tests.golden.imagined import Heads, objectives
 from tests.golden.oracle import fixture, part

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlcore import streams
-from rlcore.algorithms.ppo import learner as ppo
+from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.compiler import Compiler
 from rlcore.config.groups import EnvConfig, FabricConfig, RunConfig
 from rlcore.data.replay import Replay

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer_learner import segment_of
+from rlcore.algorithms.dreamer.learner import segment_of
+from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.functional.noise import Noise
-from rlcore.nn.rssm import ModelState
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.types import Batch, Trajectory
 from tests.learning.assembly import context

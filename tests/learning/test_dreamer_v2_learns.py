@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flows.config.compose import compose
-from rlcore.algorithms.dreamer_v2 import learner as dreamer_v2
+from rlcore.algorithms.dreamer.dreamer_v2 import learner as dreamer_v2
 from tests.golden.dreamer_v2_mutants import MUTANTS
 from tests.golden.mutants import changed
 from tests.learning.assembly import assemble

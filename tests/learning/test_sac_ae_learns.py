@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from rlcore.algorithms.sac_ae import learner  # noqa: F401  the functions that are changed
+from rlcore.algorithms.sac.sac_ae import learner  # noqa: F401  the functions that are changed
 from tests.golden.mutants import Change, changed, returned, swap
 from tests.learning.assembly import assemble
 from tests.probes import envs  # noqa: F401  registers known/Dot-v0

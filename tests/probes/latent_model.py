@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from rlcore import protocols, streams
+from rlcore.algorithms.dreamer.return_scale import ReturnScale
+from rlcore.algorithms.dreamer.world_keys import MomentsConfig
 from rlcore.compiled.scan import scan
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
@@ -21,8 +23,6 @@ from rlcore.functional.noise import Noise
 from rlcore.functional.stats import reduce_loss
 from rlcore.nn.mlp import linear
 from rlcore.nn.recurrent import GRU
-from rlcore.nn.return_scale import ReturnScale
-from rlcore.nn.world_keys import MomentsConfig
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step

@@ -95,7 +95,7 @@ def test_a_module_is_brought_by_the_plugin_it_lies_in() -> None:
     plugins.name(["my_envs", "mine.algos", "mine_too"])
     assert plugins.bringing("mine.algos") == plugins.bringing("mine.algos.reinforce") == ["mine.algos"]
     assert plugins.bringing("library.algo") == ["my_envs", "mine.algos", "mine_too"]
-    assert plugins.bringing("rlcore.algorithms.ppo") == []
+    assert plugins.bringing("rlcore.algorithms.on_policy.ppo") == []
 
 
 def test_a_dotted_name_of_a_config_leads_into_plugins_only(folder: Path) -> None:

@@ -27,6 +27,10 @@ from torch import Tensor
 from rlcore import protocols, streams
 from rlcore.algorithms.replay import make_replay
 from rlcore.algorithms.sac.config import Config as Config
+from rlcore.algorithms.sac.critics import Critics
+from rlcore.algorithms.sac.squashed_actor import SquashedActor as Agent
+from rlcore.algorithms.sac.squashed_actor import make_encoder
+from rlcore.algorithms.sac.temperature import Temperature
 from rlcore.data.history import add_history, rows_before
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
@@ -34,10 +38,6 @@ from rlcore.data.steps import Transition, n_step
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import mean_metrics, reduce_loss
 from rlcore.functional.two_hot import TwoHot
-from rlcore.nn.critics import Critics
-from rlcore.nn.squashed_actor import SquashedActor as Agent
-from rlcore.nn.squashed_actor import make_encoder
-from rlcore.nn.temperature import Temperature
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target

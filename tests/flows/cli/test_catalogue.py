@@ -43,7 +43,7 @@ def test_agents_are_listed_with_their_presets_and_where_it_stands_what_these_rea
 def test_an_agent_that_refuses_a_space_or_fails_there_is_not_said_to_take_it(
     error: Exception, printed: Printed
 ) -> None:
-    from rlcore.algorithms.ppo import learner as ppo
+    from rlcore.algorithms.on_policy.ppo import learner as ppo
 
     def continuous_only(config: Any, spec: Any, distribution: str, rng: Any) -> Any:
         if not spec.action.continuous:
@@ -57,7 +57,7 @@ def test_an_agent_that_refuses_a_space_or_fails_there_is_not_said_to_take_it(
 
 
 def test_an_agent_whose_code_reads_numbers_is_tried_with_some(printed: Printed) -> None:
-    from rlcore.algorithms.ppo import learner as ppo
+    from rlcore.algorithms.on_policy.ppo import learner as ppo
 
     class Reading(ppo.Agent):
         def act(self, *given: Any) -> Any:

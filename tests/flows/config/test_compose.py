@@ -21,7 +21,7 @@ from flows.config.yaml_files import available, groups, presets
 from flows.registry.models import model_name
 from flows.sweeps.plan import plan
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.on_policy import OnPolicyConfig
+from rlcore.algorithms.on_policy.config import OnPolicyConfig
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError
 from rlcore.run_config import build_config

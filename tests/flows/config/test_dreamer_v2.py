@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flows.config.compose import compose
-from rlcore.algorithms.dreamer_v2.learner import Agent
+from rlcore.algorithms.dreamer.dreamer_v2.learner import Agent
 from rlcore.errors import UserError
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.spec import ArraySpec, EnvSpec

@@ -88,7 +88,9 @@ def elsewhere(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
             {killed if name in METHODS else ""}
             assert register_model(RunDirectory({str(run.path)!r}))["version"] == 1
         """)
-    imports = "import flows.stages.register_model, matplotlib.pyplot, mlflow.pyfunc, rlcore.algorithms.ppo.learner"
+    imports = (
+        "import flows.stages.register_model, matplotlib.pyplot, mlflow.pyfunc, rlcore.algorithms.on_policy.ppo.learner"
+    )
     codes = at_once(imports, programs[0], *programs)
     assert codes == [0, 0, -signal.SIGKILL, -signal.SIGKILL]
     return runs

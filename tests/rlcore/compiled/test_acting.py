@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.on_policy.actor_critic import ActorCritic as Agent
 from rlcore.compiled import machine_code
 from rlcore.config.build import build
 from rlcore.config.groups import DistributionConfig, EnvConfig, RunConfig
 from rlcore.errors import UserError
 from rlcore.functional.noise import Drawn, Noise, Recorder
 from rlcore.functional.tree import name_leaves
-from rlcore.nn.actor_critic import ActorCritic as Agent
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
 from tests.graphs import run_graphs

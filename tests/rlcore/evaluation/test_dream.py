@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.world_keys import WORLD
 from rlcore.errors import UserError
 from rlcore.evaluation.dream import LENGTH, SEEN, SEQUENCES, cut, dream, look
 from rlcore.evaluation.loaded_world import ModelPrediction
-from rlcore.nn.rssm import ModelState
-from rlcore.nn.world_keys import WORLD
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store import checkpoint
 from tests.flows.synthetic_runs import checkpointed_run

@@ -13,13 +13,13 @@ import torch
 
 from flows import load_world_model
 from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.dreamer.dense import Dense
+from rlcore.algorithms.dreamer.rssm import ModelState
 from rlcore.config.build import build
 from rlcore.config.schema import defaults
 from rlcore.errors import UserError
 from rlcore.evaluation.loaded_world import LoadedWorldModel
 from rlcore.functional.noise import Noise
-from rlcore.nn.dense import Dense
-from rlcore.nn.rssm import ModelState
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from tests.flows.synthetic_runs import checkpointed_run
 from tests.runs import SMALL_DREAMER

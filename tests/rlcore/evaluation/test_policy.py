@@ -89,7 +89,7 @@ def test_observations_that_do_not_fit_are_refused_by_name(run: RunDirectory, obs
 
 
 def test_a_discrete_observation_is_one_whole_number_within_its_range() -> None:
-    from rlcore.algorithms.ppo import learner as ppo
+    from rlcore.algorithms.on_policy.ppo import learner as ppo
     from rlcore.config.values import plain
     from rlcore.evaluation.loaded_policy import LoadedPolicy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
@@ -126,7 +126,7 @@ class Pixels(torch.nn.Module):
 
 def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlcore.algorithms import ALGORITHMS
-    from rlcore.algorithms.ppo import learner as ppo
+    from rlcore.algorithms.on_policy.ppo import learner as ppo
     from rlcore.config.values import plain
     from rlcore.evaluation.loaded_policy import LoadedPolicy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from rlcore.functional import latents
+from rlcore.algorithms.dreamer import latents
 from rlcore.types import SingleProcess
 
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.dreamer_v2 import learner as v2
-from rlcore.algorithms.dreamer_v3 import learner as v3
-from rlcore.functional import latents
+from rlcore.algorithms.dreamer import latents
+from rlcore.algorithms.dreamer.dreamer_v2 import learner as v2
+from rlcore.algorithms.dreamer.dreamer_v3 import learner as v3
+from rlcore.algorithms.dreamer.imagination import imagine
+from rlcore.algorithms.dreamer.return_scale import ReturnScale
+from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.world_keys import MomentsConfig, PercentileConfig
 from rlcore.functional.noise import Drawn
 from rlcore.functional.two_hot import TwoHot
-from rlcore.nn.imagination import imagine
-from rlcore.nn.return_scale import ReturnScale
-from rlcore.nn.rssm import ModelState
-from rlcore.nn.world_keys import MomentsConfig, PercentileConfig
 from rlcore.types import SingleProcess
 from tests.golden.dreamer_oracle import given_step
 from tests.golden.dreamer_v3_oracle import case_of

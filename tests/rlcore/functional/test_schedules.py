@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore.algorithms.ppo.config import Config
+from rlcore.algorithms.on_policy.ppo.config import Config
 from rlcore.config.build import build
 from rlcore.errors import UserError
 from rlcore.functional.schedules import anneal, check_points, piecewise

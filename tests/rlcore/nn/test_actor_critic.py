@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from rlcore.algorithms.ppo.config import Config
-from rlcore.nn.actor_critic import ActorCritic
+from rlcore.algorithms.on_policy.actor_critic import ActorCritic
+from rlcore.algorithms.on_policy.ppo.config import Config
 from rlcore.nn.network_keys import EncoderConfig, KeysConfig
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
 from rlcore.types import SingleProcess

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rlcore.algorithms.dreamer_v3.layer_keys import DenseConfig, NormConfig
-from rlcore.nn.dense import CUT_AT_TWO, Dense, LayerNormGRU, PlainGRU, glorot_linear
-from rlcore.nn.world_keys import DenseKeys, InitConfig
+from rlcore.algorithms.dreamer.dense import CUT_AT_TWO, Dense, LayerNormGRU, PlainGRU, glorot_linear
+from rlcore.algorithms.dreamer.dreamer_v3.layer_keys import DenseConfig, NormConfig
+from rlcore.algorithms.dreamer.world_keys import DenseKeys, InitConfig
 
 NONE = NormConfig("identity")
 

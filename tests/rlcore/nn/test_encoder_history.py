@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from rlcore.algorithms.ppo.config import Config
-from rlcore.nn.actor_critic import ActorCritic
+from rlcore.algorithms.on_policy.actor_critic import ActorCritic
+from rlcore.algorithms.on_policy.ppo.config import Config
 from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.network_keys import EncoderConfig, KeysConfig
 from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlcore.algorithms.dreamer.explorer import Explorer
+from rlcore.algorithms.dreamer.world_keys import ActorKeys
 from rlcore.functional.noise import Noise
-from rlcore.nn.explorer import Explorer
-from rlcore.nn.world_keys import ActorKeys
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer_v3.config import ActorConfig
+from rlcore.algorithms.dreamer.dreamer_v3.config import ActorConfig
+from rlcore.algorithms.dreamer.latent_actor import CONTINUOUS, LatentActor
+from rlcore.algorithms.dreamer.world_keys import PolicySpec
 from rlcore.functional.noise import Noise
-from rlcore.nn.latent_actor import CONTINUOUS, LatentActor
-from rlcore.nn.world_keys import PolicySpec
 from rlcore.spec import ActionSpec
 
 BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))

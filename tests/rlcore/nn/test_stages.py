@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rlcore.nn.stages import ImageDecoder, ImageEncoder, sides
-from rlcore.nn.world_keys import CNNSpec, InitConfig
+from rlcore.algorithms.dreamer.stages import ImageDecoder, ImageEncoder, sides
+from rlcore.algorithms.dreamer.world_keys import CNNSpec, InitConfig
 from rlcore.spec import ArraySpec
 
 IMAGE = ArraySpec((3, 64, 64), "uint8", kind="image")

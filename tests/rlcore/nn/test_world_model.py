@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from rlcore.algorithms.dreamer_v3.config import WorldModelConfig
-from rlcore.algorithms.dreamer_v3.layer_keys import HiddenConfig, RecurrentConfig
+from rlcore.algorithms.dreamer.dreamer_v3.config import WorldModelConfig
+from rlcore.algorithms.dreamer.dreamer_v3.layer_keys import HiddenConfig, RecurrentConfig
+from rlcore.algorithms.dreamer.rssm import CategoricalLatent
+from rlcore.algorithms.dreamer.world_model import ScalarHead, WorldModel
 from rlcore.functional.two_hot import TwoHot
 from rlcore.functional.unit_normal import UnitNormal
-from rlcore.nn.rssm import CategoricalLatent
-from rlcore.nn.world_model import ScalarHead, WorldModel
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 OBS = {

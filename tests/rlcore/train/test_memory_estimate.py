@@ -15,7 +15,7 @@ import torch
 
 from flows.config.compose import compose
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.ppo.learner import Learner
+from rlcore.algorithms.on_policy.ppo.learner import Learner
 from rlcore.config.groups import BufferConfig, RunConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions

@@ -14,7 +14,7 @@ import yaml
 
 from flows.stages.collect import collect
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.a2c import learner as a2c
+from rlcore.algorithms.on_policy.a2c import learner as a2c
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RestartConfig, RunConfig
 from rlcore.config.values import plain

@@ -1,0 +1,127 @@
+"""Config keys of all Dreamers: sequences, imagination, and the defaults of the networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rlcore.algorithms.dreamer.world_keys import MASKED, WORLD_PARTS
+from rlcore.algorithms.off_policy import ReplayConfig
+from rlcore.config.algorithm import VECTORS
+from rlcore.config.schema import arg, other_default
+from rlcore.config.values import spell
+from rlcore.errors import UserError
+from rlcore.nn.network_keys import ACTIVATIONS, DecodedKeysConfig, check_keys
+from rlcore.spec import ActionSpec
+
+if TYPE_CHECKING:
+    from rlcore.config.groups import RunConfig
+    from rlcore.spec import EnvSpec
+
+SMALLEST = 8  # smallest image side in pixels; one stage of convolutions reduces it to 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamerConfig(ReplayConfig):
+    """Config keys of every Dreamer."""
+
+    kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
+    obeys_masks_with: ClassVar[str] = f"algo.actor.cls={MASKED}"
+    exported_components: ClassVar[Mapping[str, str]] = WORLD_PARTS
+    side: ClassVar[int | None] = 64  # image side in pixels that the convolutions accept; None: any power of two
+    continuous: ClassVar[tuple[str, ...]] = ("trunc_normal", "tanh_normal", "normal")  # allowed; the first is `auto`
+
+    lmbda: float = arg(0.95, "λ of the λ-return", low=0, high=1)
+    horizon: int = arg(15, "imagination horizon, in steps", low=1)
+    normalize_actions: bool = arg(
+        True, "map continuous actions from [-1, 1] to the bounds of a Box; false = clip them to the bounds"
+    )
+    per_rank_batch_size: int = arg(16, "sequences in the batch of a gradient step", low=1)
+    per_rank_sequence_length: int = arg(50, "time steps in a sequence", low=2)
+    learning_starts: int = other_default(ReplayConfig, "learning_starts", 1000)
+    mlp_keys: DecodedKeysConfig = arg(DecodedKeysConfig(("state",)), "vector observation keys")
+    cnn_keys: DecodedKeysConfig = arg(DecodedKeysConfig(), "image observation keys")
+    dense_units: int = arg(400, "default units of hidden layers", low=1)
+    mlp_layers: int = arg(4, "default number of hidden layers", low=0)
+    dense_act: str = arg("elu", "default activation", choices=tuple(ACTIVATIONS))
+    cnn_act: str = arg("elu", "default activation of convolutions", choices=tuple(ACTIVATIONS))
+
+    def check(self, prefix: str) -> None:
+        """Refuse a world model without observations to reconstruct; `prefix` is the dotted path of this group."""
+        super().check(prefix)
+        seen = self.mlp_keys.encoder + self.cnn_keys.encoder
+        if seen and not self.mlp_keys.decoded + self.cnn_keys.decoded:
+            raise UserError(
+                f"{prefix}mlp_keys.decoder=[]: the world model must reconstruct at least one observation; "
+                f"name at least one of {', '.join(seen)}"
+            )
+
+    def check_with(self, run: RunConfig) -> None:
+        """Refuse a replay buffer that cannot store a whole sequence of each environment."""
+        rows, length = self.rows(run.buffer.size, run.width), self.per_rank_sequence_length
+        if rows <= length:
+            raise UserError(
+                f"algo.per_rank_sequence_length={length}: buffer.size={spell(run.buffer.size)} stores only {rows} rows "
+                f"of each of {run.width} environments; must be below {rows}, or set buffer.size to at least "
+                f"{run.width * (length + 1)}"
+            )
+
+    def check_spec(self, spec: EnvSpec) -> None:
+        """Refuse unknown observation keys, a masked actor without masks, and images of unsupported sizes."""
+        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds, SMALLEST)
+        actor: Any = getattr(self, "actor", None)  # a field of the derived configs
+        if actor is not None and actor.cls == MASKED and not spec.mask_keys:
+            choices = f"for its {sum(spec.action.nvec)} choices" if spec.action.nvec else "for its continuous action"
+            raise UserError(
+                f"algo.actor.cls={MASKED}: {spec.id} has no action masks {choices} (observation keys action_mask… or "
+                "mask…, with one entry per choice); set it to actor"
+            )
+        for key in self.cnn_keys.encoder:
+            height, width = spec.obs[key].pixels
+            fits = height == self.side if self.side else math.log2(height).is_integer()
+            if height != width or not fits:
+                takes = (
+                    f"{self.side} × {self.side} pixels" if self.side else "square images with a power of two as side"
+                )
+                raise UserError(
+                    f"algo.cnn_keys.encoder: {key} has {height} × {width} pixels, but the convolutions take {takes}; "
+                    "set env.screen_size to 64"
+                )
+
+    def policy_kind(self, action: ActionSpec, distribution: str) -> str:
+        """Return the policy distribution of an action space; raise UserError if `distribution.type` does not fit it."""
+        fitting = self.continuous if action.continuous else ("discrete",)
+        kind = fitting[0] if distribution == "auto" else distribution
+        if kind not in fitting:
+            allowed = ", ".join(("auto", *fitting))
+            raise UserError(
+                f"distribution.type={kind}: not available for a {action.space} action; must be one of {allowed}"
+            )
+        return kind
+
+    @property
+    def obeys_masks(self) -> bool:
+        """True if the actor chooses only actions that the environment's masks allow."""
+        actor: Any = getattr(self, "actor", None)
+        return actor is not None and actor.cls == MASKED
+
+    def notices(self, run: RunConfig) -> Iterator[str]:
+        """Yield notices about keys without effect, and if learning starts later than `learning_starts`."""
+        if run.env.frame_stack > 1:
+            yield (
+                f"env.frame_stack={run.env.frame_stack}: {self.name} uses only the newest frame; its recurrent state "
+                "represents the past"
+            )
+        rows, width, buffer = self.per_rank_sequence_length, run.width, run.buffer
+        if buffer.online and self.replay_ratio * self.per_rank_batch_size * rows < 1:
+            yield (
+                f"buffer.online=true: every {rows} rows complete a new sequence, but algo.replay_ratio="
+                f"{self.replay_ratio:g} draws fewer than one in that time; the oldest waiting sequences are dropped"
+            )
+        if rows * width > max(self.random_steps(width), width):
+            yield (
+                f"algo.learning_starts={self.learning_starts}: learning starts after {rows * width} policy steps, when "
+                f"each of {width} environments has a sequence (algo.per_rank_sequence_length={rows})"
+            )

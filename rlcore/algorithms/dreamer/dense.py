@@ -1,0 +1,193 @@
+"""Layers of world models: MLPs, recurrent cells and convolutions, with the initialization of the papers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.algorithms.dreamer.world_keys import InitConfig, MLPSpec
+from rlcore.functional.precision import to_float32
+from rlcore.nn.network_keys import ACTIVATIONS
+
+CUT_AT_TWO = 0.87962566103423978  # std of a standard normal truncated at ±2
+
+
+def initialise_glorot(layer: Any, rng: torch.Generator, scale: float | None = None, inputs: int | None = None) -> Any:
+    """Initialize a linear or convolutional layer in place (Glorot and Bengio 2010); biases are zero.
+
+    The variance depends on mean = (fan_in + fan_out) / 2. Both variants are those of the code of arXiv:2301.04104v1.
+
+    Args:
+        layer: layer to initialize.
+        rng: CPU generator.
+        scale: for output layers: uniform distribution with variance scale / mean; 0 = zeros. None, for hidden layers:
+            normal distribution with variance 1 / mean, truncated at two standard deviations.
+        inputs: fan_in without the kernel size, if it includes the inputs of another layer; None = that of the layer.
+
+    Returns:
+        The layer.
+    """
+    space = math.prod(getattr(layer, "kernel_size", (1,)))
+    fan_in = getattr(layer, "in_channels", 0) or layer.in_features
+    fan_out = getattr(layer, "out_channels", 0) or layer.out_features
+    mean = space * ((inputs or fan_in) + fan_out) / 2
+    with torch.no_grad():
+        if scale is None:
+            std = math.sqrt(1 / mean) / CUT_AT_TWO
+            nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std, generator=rng)
+        else:
+            limit = math.sqrt(3 * scale / mean)
+            nn.init.uniform_(layer.weight, -limit, limit, generator=rng)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return layer
+
+
+def glorot_linear(
+    inputs: int,
+    outputs: int,
+    rng: torch.Generator,
+    scale: float | None = None,
+    bias: bool = True,
+    of: int | None = None,
+) -> nn.Linear:
+    """Create a linear layer on the CPU, initialized by `initialise_glorot` with `of` as its `inputs`."""
+    made: Any = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias, device="cpu")
+    return initialise_glorot(made, rng, scale, of)
+
+
+class Norm(nn.Module):
+    """LayerNorm over the last dimension, followed by an activation.
+
+    Args:
+        size: size of the last dimension.
+        eps: ε added to the variance; None = no LayerNorm.
+        act: activation, a key of `rlcore.nn.network_keys.ACTIVATIONS`.
+    """
+
+    def __init__(self, size: int, eps: float | None, act: str) -> None:
+        super().__init__()
+        self.norm = None if eps is None else nn.LayerNorm(size, eps)
+        self.act = getattr(nn, ACTIVATIONS[act])()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply norm and activation to x [..., size]; the dtype is unchanged."""
+        return self.act(x if self.norm is None else self.norm(x).to(x.dtype))
+
+
+class Dense(nn.Module):
+    """MLP of (linear, LayerNorm, activation) layers, with an optional linear output layer.
+
+    Args:
+        inputs: input features.
+        hidden: hidden layers.
+        rng: CPU generator for the initialization.
+        outputs: features of the output layer; None = no such layer.
+        scale: initialization scale of the output layer; see `initialise_glorot`.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: MLPSpec,
+        rng: torch.Generator,
+        outputs: int | None = None,
+        scale: float | None = 1.0,
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for _ in range(hidden.count):
+            layers.append(glorot_linear(inputs, hidden.units, rng, hidden.form.scale, hidden.form.bias))
+            layers.append(Norm(hidden.units, hidden.form.eps, hidden.act))
+            inputs = hidden.units
+        self.hidden = nn.Sequential(*layers)
+        self.output = None if outputs is None else glorot_linear(inputs, outputs, rng, scale)
+        self.output_size = inputs if outputs is None else outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x [..., inputs] to [..., output_size], at least float32 for weights of any precision."""
+        weight = next(self.parameters(), None)
+        made = self.hidden(x if weight is None else x.to(weight.dtype))
+        return to_float32(made if self.output is None else self.output(made))
+
+
+class LayerNormGRU(nn.Module):
+    """Gated recurrent unit with a joint LayerNorm over its three gates (code of arXiv:2010.02193).
+
+        (r, c, u) = LayerNorm(W [h, x])        h' = σ(u - 1) tanh(σ(r) c) + (1 - σ(u - 1)) h
+
+    The reset gate is applied after the norm. The offset -1 makes the update gate small at first, so the state changes
+    slowly.
+
+    Args:
+        inputs: F; features of x.
+        size: H; size of the state.
+        form: norm, bias and initialization of the linear layer.
+        rng: CPU generator for the initialization.
+    """
+
+    def __init__(self, inputs: int, size: int, form: InitConfig, rng: torch.Generator) -> None:
+        super().__init__()
+        self.linear = glorot_linear(size + inputs, 3 * size, rng, form.scale, form.bias)
+        self.norm = nn.Identity() if form.eps is None else nn.LayerNorm(3 * size, form.eps)
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        """x [..., F], h [..., H] -> h' [..., H] of the precision of h."""
+        joined = torch.cat([h, x.to(h.dtype)], -1).to(self.linear.weight.dtype)
+        reset, candidate, update = self.norm(self.linear(joined)).to(h.dtype).chunk(3, -1)
+        candidate = torch.tanh(reset.sigmoid() * candidate)
+        return torch.lerp(h, candidate, (update - 1).sigmoid())
+
+
+class PlainGRU(nn.Module):
+    """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), with the reset gate after the product, as in PlaNet.
+
+        r = σ(W_r x + U_r h)    u = σ(W_u x + U_u h)    c = tanh(W_c x + r U_c h)    h' = (1 - u) c + u h
+
+    Each product has a bias. The weights of h are initialized as orthogonal matrices, as in Keras.
+
+    Args:
+        inputs: F; features of x.
+        size: H; size of the state.
+        rng: CPU generator for the initialization.
+    """
+
+    def __init__(self, inputs: int, size: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.of_input = glorot_linear(inputs, 3 * size, rng, 1.0)
+        self.of_state = glorot_linear(size, 3 * size, rng, 0.0)
+        nn.init.orthogonal_(self.of_state.weight, generator=rng)
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        """x [..., F], h [..., H] -> h' [..., H] of the precision of h."""
+        kind = self.of_input.weight.dtype
+        given = self.of_input(x.to(kind)).to(h.dtype).chunk(3, -1)
+        kept = self.of_state(h.to(kind)).to(h.dtype).chunk(3, -1)
+        reset, update = ((a + b).sigmoid() for a, b in zip(given[:2], kept[:2], strict=True))
+        return torch.lerp(torch.tanh(given[2] + reset * kept[2]), h, update)
+
+
+def cell(inputs: int, size: int, form: InitConfig | None, rng: torch.Generator) -> LayerNormGRU | PlainGRU:
+    """Create the recurrent cell of `RecurrentKeys.cell`: a LayerNormGRU, or a PlainGRU if `form` is None."""
+    return PlainGRU(inputs, size, rng) if form is None else LayerNormGRU(inputs, size, form, rng)
+
+
+def convolution(
+    kind: Any,
+    inputs: int,
+    outputs: int,
+    rng: torch.Generator,
+    scale: float | None,
+    bias: bool,
+    size: int = 4,
+    padding: int = 1,
+) -> Any:
+    """Create a convolution of stride 2: nn.Conv2d halves the image side, nn.ConvTranspose2d doubles it.
+
+    Kernel `size` and `padding` are in pixels. With 4 and 1 the side is halved or doubled exactly.
+    """
+    made = nn.utils.skip_init(kind, inputs, outputs, size, 2, padding, bias=bias, device="cpu")
+    return initialise_glorot(made, rng, scale)

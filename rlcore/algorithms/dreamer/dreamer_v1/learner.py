@@ -1,0 +1,118 @@
+"""Dreamer V1: Dream to Control: Learning Behaviors by Latent Imagination. Hafner et al. 2020, arXiv:1912.01603.
+
+Read with:
+    eq. 1, latent dynamics                   rssm.RSSM, rssm.GaussianLatent
+    eq. 2-3, actor and critic                latent_actor.squashed_normal, dense.Dense
+    eq. 4-6, value estimates                 Learner.actor_objective, rlcore.functional.returns.lambda_return
+    eq. 7, actor                             actor_loss
+    eq. 8, critic                            Learner.critic_objective with a normal of variance 1
+    eq. 10, loss of the world model          Learner.model_loss, rlcore.functional.unit_normal
+
+Batches are `learner.Segment`s. A trajectory is imagined from every row; with H = 4:
+
+    imagined      s0 -> ŝ1   ŝ2   ŝ3   ŝ4
+    reward              r̂1   r̂2   r̂3                   predicted at each state, and part of the value of that state
+    discount            γ̂1   γ̂2   γ̂3                   γ, or the prediction of the continue head, which is ≤ γ
+    value                    v2   v3   v4
+    λ-return            V1   V2   V3                   Vt = r̂t + γ̂t ((1 - λ) vt+1 + λ Vt+1), with V4 = v4
+    weight              1    γ̂1   γ̂1 γ̂2                of the actor loss and the critic loss
+
+Departs from the paper, like the authors' code and SheepRL's `dreamer_v1`:
+    free nats apply to the mean KL of a batch; the losses of imagined states are weighted; the recurrent state is reset
+    at the start of each sequence; a greedy continuous action is the tanh of the mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore.algorithms.dreamer.dreamer_v1.config import Config
+from rlcore.algorithms.dreamer.imagination import imagine
+from rlcore.algorithms.dreamer.latents import mean_free_nats, normal_kl, normal_measures
+from rlcore.algorithms.dreamer.learner import DreamerAgent, DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.rssm import GaussianLatent, ModelState
+from rlcore.data.replay import Replay
+from rlcore.functional.noise import Noise
+from rlcore.functional.returns import lambda_return
+from rlcore.functional.stats import reduce_loss
+from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
+from rlcore.spec import EnvSpec
+from rlcore.types import Context, TrainingSchedule
+
+
+class Agent(DreamerAgent):
+    """Agent with a Gaussian stochastic state."""
+
+    def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+        latent = GaussianLatent(config.world_model.stochastic_size, config.world_model.min_std)
+        super().__init__(config, spec, distribution, rng, latent, UnitNormal())
+
+
+def actor_loss(returns: Tensor, weight: Tensor) -> Tensor:
+    """Compute the actor loss (arXiv:1912.01603, eq. 7), per imagined state.
+
+        L = -wₜ Vₜ        wₜ = Πᵢ γ̂ᵢ over i < t
+
+    The paper has no weights w. The gradient passes through the λ-returns.
+
+    Args:
+        returns: [H - 1, N]; λ-returns Vₜ.
+        weight: [H - 1, N]; cumulative discounts wₜ.
+
+    Returns:
+        Loss, [H - 1, N].
+    """
+    assert returns.shape == weight.shape, (returns.shape, weight.shape)
+    return -weight * returns
+
+
+class Learner(DreamerLearner):
+    """Dreamer V1 learner: one gradient step of each optimizer per batch of sequences."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, Agent, 1.0)
+
+    def model_loss(self, batch: Segment, rng: Noise) -> Any:
+        """Compute the loss of the world model (arXiv:1912.01603, eq. 10), and return its states for the actor.
+
+        J_REC = Σₜ ln q(oₜ|sₜ) + ln q(rₜ|sₜ) - β KL[p(sₜ|sₜ₋₁, aₜ₋₁, oₜ) ‖ q(sₜ|sₜ₋₁, aₜ₋₁)]
+
+        The loss is -J_REC, plus the weighted loss of the continue head.
+        """
+        config = self.config.world_model
+        state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
+        target = self.config.gamma * (~batch.terminated).to(reward)  # [L, N]
+        ends = config.continue_scale_factor * self.agent.world.continue_loss(state.feat, target)
+        kl = mean_free_nats(normal_kl(posterior, prior), config.kl_free_nats, self.ranks)
+        loss = observation + reward + ends + config.kl_regularizer * kl
+        terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}
+        return self.reduce_model_loss(loss, terms, normal_measures(posterior, prior), state)
+
+    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
+        """Compute the actor loss (eq. 7) on trajectories imagined from states [L, N].
+
+        The auxiliary output contains the imagined states, their λ-returns and weights for the critic.
+        """
+        world, config = self.agent.world, self.config
+        if world.continue_head is not None:  # the last row can be the end of an episode, which has no next step
+            states = ModelState(*(part[:-1] for part in states))
+        start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
+        feat = imagine(world.rssm, self.agent.actor, start, config.horizon, rng).feat[1:]  # [H, L·N, F]
+        value = self.number.mean(self.critic(feat))  # [H, L·N]
+        reward = world.predict_reward(feat[:-1])  # [H-1, L·N]
+        discount = torch.full_like(reward, config.gamma)
+        if world.continue_head is not None:
+            discount = world.predict_continue(feat[:-1]).sigmoid()
+        returns = lambda_return(reward, discount, value[1:], config.lmbda)  # [H-1, L·N]
+        weight = torch.cat([torch.ones_like(discount[:1]), discount[:-1]]).detach().cumprod(0)  # [H-1, L·N]
+        loss = actor_loss(returns, weight).flatten()
+        found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
+        return *found, {"feat": feat[:-1].detach(), "returns": returns.detach(), "weight": weight}
+
+
+def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
+    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    return Learner(context), *memory_and_plan(context)

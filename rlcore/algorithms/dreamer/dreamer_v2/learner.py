@@ -1,0 +1,162 @@
+"""Dreamer V2: Mastering Atari with Discrete World Models. Hafner, Lillicrap, Norouzi, Ba 2021, arXiv:2010.02193.
+
+Read with:
+    eq. 1, recurrent state-space model       rssm.RSSM, world_model.WorldModel
+    eq. 2, loss of the world model           Learner.model_loss, rlcore.functional.unit_normal
+    algorithm 1, straight-through gradients  latents.sample_one_hot
+    algorithm 2, KL balancing                kl_loss
+    eq. 3, imagined trajectories             imagination.imagine
+    eq. 4, λ-target                          Learner.actor_objective, rlcore.functional.returns.lambda_return
+    eq. 5, critic                            Learner.critic_objective with a normal of variance 1
+    eq. 6, actor                             actor_loss
+
+Batches are `learner.Segment`s. A trajectory is imagined from every row; with H = 3:
+
+    imagined      s0 -a0-> ŝ1 -a1-> ŝ2 -a2-> ŝ3
+    reward        r̂0       r̂1       r̂2                 predicted at each state
+    discount      γ0       γ̂1       γ̂2                 γ0 is not predicted: γ, or 0 if the row terminated its episode
+    value         v0       v1       v2       v3        from the target critic
+    λ-target      R0       R1       R2                 Rt = r̂t + γ̂t ((1 - λ) vt+1 + λ Rt+1), with R3 = v3
+    critic        R0       R1       R2                 weights 1, γ0, γ0 γ̂1
+    actor         R1 - v0  R2 - v1                     advantages of a0 and a1; the last action has none
+
+Departs from the paper, like the authors' code and SheepRL's `dreamer_v2`:
+    free nats apply to the mean KL of a batch; rewards and values are normals of variance 1; the recurrent state is
+    reset at the start of each sequence; a greedy continuous action is the mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore.algorithms.dreamer.dreamer_v2.config import Config
+from rlcore.algorithms.dreamer.imagination import imagine
+from rlcore.algorithms.dreamer.latents import categorical_kl, categorical_measures, free_nats, mean_free_nats
+from rlcore.algorithms.dreamer.learner import DreamerAgent, DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.rssm import CategoricalLatent, ModelState
+from rlcore.data.replay import Replay
+from rlcore.functional.noise import Noise
+from rlcore.functional.returns import lambda_return
+from rlcore.functional.stats import reduce_loss
+from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
+from rlcore.optim.optimizer_keys import OptimizerConfig
+from rlcore.spec import EnvSpec
+from rlcore.types import Context, Ranks, TrainingSchedule
+
+
+class Agent(DreamerAgent):
+    """Agent with a categorical stochastic state."""
+
+    def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+        latent = CategoricalLatent(config.world_model.stochastic_size, config.world_model.discrete_size, 0.0)
+        super().__init__(config, spec, distribution, rng, latent, UnitNormal())
+
+
+def kl_loss(posterior: Tensor, prior: Tensor, alpha: float, nats: float, ranks: Ranks | None) -> Tensor:
+    """Compute the KL loss with KL balancing (arXiv:2010.02193, algorithm 2), per row.
+
+        L = α KL[sg(q) ‖ p] + (1 - α) KL[q ‖ sg(p)]
+
+    Args:
+        posterior: [L, N, S, K]; log-probabilities of q(z | h, x).
+        prior: [L, N, S, K]; log-probabilities of p(z | h).
+        alpha: α; weight of the KL that trains the prior.
+        nats: free nats.
+        ranks: if given, free nats apply to the mean KL over all ranks; None = to the KL of each row.
+
+    Returns:
+        Loss in nats, [L, N].
+    """
+    to_prior, to_posterior = categorical_kl(posterior.detach(), prior), categorical_kl(posterior, prior.detach())
+    if ranks is None:
+        return alpha * free_nats(to_prior, nats) + (1 - alpha) * free_nats(to_posterior, nats)
+    return alpha * mean_free_nats(to_prior, nats, ranks) + (1 - alpha) * mean_free_nats(to_posterior, nats, ranks)
+
+
+def actor_loss(
+    logprob: Tensor, target: Tensor, baseline: Tensor, entropy: Tensor, weight: Tensor, mix: float, coef: float
+) -> Tensor:
+    """Compute the actor loss (arXiv:2010.02193, eq. 6), per imagined step.
+
+        L = -w (ρ log π(a | z) sg(V - v) + (1 - ρ) V + η H[π])
+
+    The paper has no weights w, the cumulative discounts.
+
+    Args:
+        logprob: [H - 1, N]; log π of the imagined actions.
+        target: [H - 1, N]; λ-targets V of the states that the actions lead to.
+        baseline: [H - 1, N]; values v of the states in which the actions are taken.
+        entropy: [H - 1, N]; in nats.
+        weight: [H - 1, N]; w.
+        mix: ρ; weight of REINFORCE.
+        coef: η; weight of the entropy bonus.
+
+    Returns:
+        Loss, [H - 1, N].
+    """
+    shapes = [part.shape for part in (logprob, target, baseline, entropy, weight)]
+    assert len({*shapes}) == 1, shapes
+    reinforce = logprob * (target - baseline).detach()
+    return -weight * (mix * reinforce + (1 - mix) * target + coef * entropy)
+
+
+class Learner(DreamerLearner):
+    """Dreamer V2 learner: one gradient step of each optimizer per batch of sequences."""
+
+    def __init__(self, context: Context) -> None:
+        mix = context.config.algo.actor.objective_mix
+        self.mix = float(not context.spec.action.continuous) if mix is None else mix
+        super().__init__(context, Agent, 1.0)
+
+    @staticmethod
+    def rule(settings: OptimizerConfig) -> OptimizerConfig:
+        """Return settings whose weight decay does not depend on the learning rate."""
+        return settings.decayed_each_step()
+
+    def model_loss(self, batch: Segment, rng: Noise) -> Any:
+        """Compute the loss of the world model (arXiv:2010.02193, eq. 2), and return its states for the actor.
+
+        L = Σₜ -ln p(xₜ|hₜ, zₜ) - ln p(rₜ|hₜ, zₜ) - ln p(γₜ|hₜ, zₜ) + β KL[q(zₜ|hₜ, xₜ) ‖ p(zₜ|hₜ)]
+        """
+        config = self.config.world_model
+        state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
+        target = self.config.gamma * (~batch.terminated).to(reward)  # [L, N]
+        discount = config.discount_scale_factor * self.agent.world.continue_loss(state.feat, target)
+        ranks = self.ranks if config.kl_free_avg else None
+        kl = kl_loss(posterior, prior, config.kl_balancing_alpha, config.kl_free_nats, ranks)
+        loss = observation + reward + discount + config.kl_regularizer * kl
+        terms = {"observation": observation, "reward": reward, "continue": discount, "state": kl}
+        return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
+
+    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
+        """Compute the actor loss (eq. 6) on trajectories imagined from every state [L, N].
+
+        The auxiliary output contains the imagined states, their λ-targets and weights for the critic.
+        """
+        world, config = self.agent.world, self.config
+        start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
+        with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs no gradient through the trajectory
+            feat, action = imagine(world.rssm, self.agent.actor, start, config.horizon, rng)  # [H+1, L·N, F], [H, ...]
+            value = self.number.mean(self.target_critic(feat))  # [H+1, L·N]
+            reward = world.predict_reward(feat[:-1])  # [H, L·N]
+            discount = torch.full_like(reward, config.gamma)
+            if world.continue_head is not None:
+                first = config.gamma * (~terminated).to(reward).flatten().unsqueeze(0)  # known, not predicted
+                discount = torch.cat([first, world.predict_continue(feat[1:-1]).sigmoid()])  # [H, L·N]
+            target = lambda_return(reward, discount, value[1:], config.lmbda)  # [H, L·N]
+        weight = torch.cat([torch.ones_like(discount[:1]), discount[:-1]]).detach().cumprod(0)  # [H, L·N]
+        policy = self.agent.actor.policy(feat[:-2].detach())
+        logprob, entropy = policy.logprob(action[:-1].detach()), policy.entropy()  # [H-1, L·N]
+        loss = actor_loss(
+            logprob, target[1:], value[:-2], entropy, weight[:-1], self.mix, config.actor.ent_coef
+        ).flatten()
+        found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
+        return *found, {"feat": feat[:-1].detach(), "returns": target.detach(), "weight": weight}
+
+
+def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
+    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    return Learner(context), *memory_and_plan(context)

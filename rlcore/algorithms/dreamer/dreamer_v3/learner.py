@@ -1,0 +1,191 @@
+"""Dreamer V3: Mastering Diverse Domains through World Models. Hafner et al. 2023, arXiv:2301.04104v1.
+
+Read with:
+    eq. 1-2, symlog predictions              rlcore.functional.symlog, world_model.KeyEncoder.preprocess
+    eq. 3, recurrent state-space model       rssm.RSSM, world_model.WorldModel
+    eq. 4-5, loss of the world model         Learner.model_loss, kl_loss
+    eq. 6-7, actor, critic, λ-returns        imagination.imagine, rlcore.functional.returns.lambda_return
+    eq. 8-9, two-hot critic                  critic_loss, rlcore.functional.two_hot.TwoHot
+    eq. 10, regularizer of the critic        critic_loss, with the prediction of the target critic
+    eq. 11-12, actor and scale of returns    actor_loss, return_scale.ReturnScale
+
+Batches are `learner.Segment`s:
+
+    t             0      1      2*     3      4          * the episode ends at obs 2
+    continue      1      1      0      1      1          1 - terminated; 1 if the episode is truncated
+    imagined      s0 -> ŝ1 -> ŝ2 ...                     from every row; the next state predicts reward and continue
+
+Departs from the paper, like the authors' code of 2023 and SheepRL's `dreamer_v3`:
+    the gradient of continuous actions passes through the model (`algo.actor.objective_mix`);
+    the recurrent state is reset at the start of each sequence; a greedy continuous action is the mean;
+    an imagined episode continues if that is more likely (`discount_model.imagined`). The authors' code of 2024 uses
+    the predicted probability.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore import protocols
+from rlcore.algorithms.dreamer.dreamer_v3.config import Config
+from rlcore.algorithms.dreamer.imagination import imagine
+from rlcore.algorithms.dreamer.latents import categorical_kl, categorical_measures, free_nats
+from rlcore.algorithms.dreamer.learner import DreamerAgent, DreamerLearner, Segment, memory_and_plan
+from rlcore.algorithms.dreamer.return_scale import ReturnScale
+from rlcore.algorithms.dreamer.rssm import CategoricalLatent, ModelState
+from rlcore.algorithms.dreamer.world_model import ScalarHead
+from rlcore.data.replay import Replay
+from rlcore.functional.noise import Noise
+from rlcore.functional.precision import to_float32
+from rlcore.functional.returns import lambda_return
+from rlcore.functional.stats import reduce_loss
+from rlcore.functional.two_hot import TwoHot
+from rlcore.functional.unit_normal import squared_distance
+from rlcore.spec import EnvSpec
+from rlcore.types import Context, TrainingSchedule
+
+
+class Agent(DreamerAgent):
+    """Agent with a categorical stochastic state (with unimix), and two-hot predictions of reward and value."""
+
+    def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+        model, zeros = config.world_model, config.hafner_initialization
+        latent = CategoricalLatent(model.stochastic_size, model.discrete_size, config.unimix)
+        scales = (1.0 if zeros else None, 0.0 if zeros else None)
+        reward, value = (TwoHot(head.bins, head.spacing) for head in (model.reward_model, config.critic))
+        super().__init__(config, spec, distribution, rng, latent, reward, value, scales)
+
+
+def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: float, nats: float) -> Tensor:
+    """Compute the KL loss (arXiv:2301.04104v1, eq. 4-5), per row.
+
+        L = β_dyn max(1, KL[sg(q) ‖ p]) + β_rep max(1, KL[q ‖ sg(p)])
+
+    Args:
+        posterior: [..., S, K]; log-probabilities of q(z | h, x).
+        prior: [..., S, K]; log-probabilities of p(z | h).
+        dynamic: β_dyn.
+        representation: β_rep.
+        nats: free nats, 1 in the paper.
+
+    Returns:
+        Loss in nats, [...].
+    """
+    to_prior = free_nats(categorical_kl(posterior.detach(), prior), nats)
+    to_posterior = free_nats(categorical_kl(posterior, prior.detach()), nats)
+    return dynamic * to_prior + representation * to_posterior
+
+
+def imagine_continue(logits: Tensor, ends: str) -> Tensor:
+    """Return the continue factors c of eq. 7, [...].
+
+    With `ends="mean"`, c is the predicted probability; with "mode", the more likely one of 0 and 1, without gradient.
+    """
+    return to_float32(logits).sigmoid() if ends == "mean" else (logits > 0).float()
+
+
+def critic_loss(logits: Tensor, returns: Tensor, target: Tensor, number: ScalarHead) -> Tensor:
+    """Compute the critic loss (arXiv:2301.04104v1, eq. 10), per imagined state.
+
+        L = -log p(R | s) - log p(v' | s)
+
+    Args:
+        logits: [..., K]; outputs of the critic.
+        returns: [...]; λ-returns R.
+        target: [...]; predictions v' of the target critic.
+        number: distribution of values.
+
+    Returns:
+        Loss in nats, [...].
+    """
+    return number.loss(logits, returns) + number.loss(logits, target)
+
+
+def actor_loss(objective: Tensor, entropy: Tensor, weight: Tensor, coef: float) -> Tensor:
+    """Compute the actor loss (arXiv:2301.04104v1, eq. 11), per imagined step.
+
+        L = -w (objective + η H[π])
+
+    Args:
+        objective: [H, N]; scaled advantages, or log π(a | s) times these for REINFORCE.
+        entropy: [H, N]; H[π] in nats.
+        weight: [H, N]; cumulative discounts w, which the paper does not have.
+        coef: η.
+
+    Returns:
+        Loss, [H, N].
+    """
+    assert objective.shape == entropy.shape == weight.shape, (objective.shape, entropy.shape, weight.shape)
+    return -weight * (objective + coef * entropy)
+
+
+class Learner(DreamerLearner):
+    """Dreamer V3 learner: one gradient step of each optimizer per batch of sequences."""
+
+    def __init__(self, context: Context) -> None:
+        config: Config = context.config.algo
+        self.moments: Any = context.fabric.to_device(ReturnScale(config.actor.moments))
+        mix = config.actor.objective_mix
+        self.mix = float(not context.spec.action.continuous) if mix is None else mix
+        scale = 0.0 if config.hafner_initialization else None
+        super().__init__(context, Agent, scale, [self.moments])
+
+    def model_loss(self, batch: Segment, rng: Noise) -> Any:
+        """Compute the loss of the world model (arXiv:2301.04104v1, eq. 4), and return its states for the actor.
+
+        L = β_pred L_pred + β_dyn L_dyn + β_rep L_rep
+
+        L_pred is the sum of the losses of predicted observations, reward and continue.
+        """
+        config = self.config.world_model
+        state, prior, posterior, observation, reward = self.observe(batch, rng, squared_distance)
+        continues = (~batch.terminated).to(reward)  # [L, N]
+        ends = config.continue_scale_factor * self.agent.world.continue_loss(state.feat, continues)
+        kl = kl_loss(posterior, prior, config.kl_dynamic, config.kl_representation, config.kl_free_nats)
+        loss = observation + reward + ends + config.kl_regularizer * kl
+        terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}
+        return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
+
+    def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
+        """Compute the actor loss (eq. 11) on trajectories imagined from every state [L, N].
+
+        The auxiliary output contains the imagined states, their λ-returns and weights for the critic.
+        """
+        world, config, critic = self.agent.world, self.config, self.critic
+        ends = config.world_model.discount_model.imagined
+        start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
+        with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs no gradient through the trajectory
+            feat, action = imagine(world.rssm, self.agent.actor, start, config.horizon, rng)  # [H+1, L·N, F], [H, ...]
+            value = self.number.mean(critic(feat))  # [H+1, L·N]
+            reward = world.predict_reward(feat[1:])  # [H, L·N]
+            continues = imagine_continue(world.predict_continue(feat[1:]), ends)  # [H, L·N]
+            returns = lambda_return(reward, config.gamma * continues, value[1:], config.lmbda)  # [H, L·N]
+        first = (~terminated).float().flatten().unsqueeze(0)  # the last row of an episode has no next step
+        weight = torch.cat([first, config.gamma * continues[:-1].detach()]).cumprod(0)  # [H, L·N]
+        advantage = (returns - value[:-1]) / self.moments(returns, self.ranks)
+        policy = self.agent.actor.policy(feat[:-1].detach())
+        objective = (1 - self.mix) * advantage if self.mix < 1 else torch.zeros_like(advantage)
+        if self.mix > 0:
+            objective = objective + self.mix * policy.logprob(action.detach()) * advantage.detach()
+        loss = actor_loss(objective, policy.entropy(), weight, config.actor.ent_coef).flatten()
+        found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
+        return *found, {"feat": feat[:-1].detach(), "returns": returns.detach(), "weight": weight}
+
+    def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
+        """Compute the critic loss (eq. 10) on imagined states, weighted by the cumulative discounts."""
+        feat = imagined["feat"]  # [H, L·N, F]
+        target = self.number.mean(self.target_critic(feat))
+        loss = critic_loss(self.critic(feat), imagined["returns"], target, self.number) * imagined["weight"]
+        return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
+
+    def components(self) -> dict[str, protocols.Stateful]:
+        """Return the stateful components of every Dreamer, and the scale of returns."""
+        return {**super().components(), "moments": self.moments}
+
+
+def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
+    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    return Learner(context), *memory_and_plan(context)

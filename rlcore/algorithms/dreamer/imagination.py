@@ -1,0 +1,53 @@
+"""Imagination: trajectories that a world model predicts for the actions of an actor."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from rlcore.algorithms.dreamer.latent_actor import LatentActor
+from rlcore.algorithms.dreamer.rssm import RSSM, ModelState
+from rlcore.compiled.scan import scan
+from rlcore.functional.noise import Noise
+
+
+class Imagined(NamedTuple):
+    """N imagined trajectories: features [H+1, N, F] of the states, and the actions [H, N, A] between them."""
+
+    feat: Tensor
+    action: Tensor
+
+
+def imagine(rssm: RSSM, actor: LatentActor, start: ModelState, horizon: int, rng: Noise) -> Imagined:
+    """Imagine trajectories of H steps from N states.
+
+    Gradients pass through states and actions to the actor's parameters, not to the model's parameters. The actor's
+    input is detached, so gradients reach earlier actions only through the model.
+
+    Args:
+        rssm: state-space model.
+        actor: actor that selects the actions.
+        start: initial states, [N, ...].
+        horizon: H; number of steps.
+        rng: noise for actions and states.
+
+    Returns:
+        Imagined trajectories.
+    """
+    count = len(start.deter)
+    xs = {"act": actor.noise(rng, horizon, count), "state": rssm.noise(rng, horizon, count)}
+    params = {
+        "actor": dict(actor.named_parameters()),
+        "rssm": {name: p.detach() for name, p in rssm.named_parameters()},
+    }
+
+    def step(state: ModelState, x: dict[str, Tensor], params: Any) -> tuple[ModelState, Any]:
+        action, taken = functional_call(actor, params["actor"], (state.feat.detach(), x["act"]))
+        after = functional_call(rssm, params["rssm"], (state, taken, x["state"]))
+        return after, (state.feat, action)
+
+    last, (feat, action) = scan(step, start, xs, params)
+    return Imagined(torch.cat([feat, last.feat.unsqueeze(0)]), action)

@@ -1,0 +1,295 @@
+"""Recurrent state-space model (RSSM): the state of an episode, with a deterministic and a stochastic part."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from rlcore.algorithms.dreamer import latents
+from rlcore.algorithms.dreamer.dense import Dense, Norm, cell, glorot_linear
+from rlcore.algorithms.dreamer.world_keys import WorldKeys
+from rlcore.compiled.scan import scan
+from rlcore.functional.noise import Noise
+from rlcore.functional.precision import to_float32
+
+
+class ModelState(NamedTuple):
+    """State of the model: deterministic part h [..., H], and flattened stochastic part z [..., Z]."""
+
+    deter: Tensor
+    stoch: Tensor
+
+    @property
+    def feat(self) -> Tensor:
+        """Features [z, h], [..., Z + H]; the input of heads and actor."""
+        return torch.cat([self.stoch, self.deter], -1)
+
+    def at(self, index: Any) -> ModelState:
+        """Return the states at an index of the leading dimensions, for example one row of [T, B, ...]."""
+        return ModelState(self.deter[index], self.stoch[index])
+
+    def detach(self) -> ModelState:
+        """Return the state without gradient."""
+        return ModelState(self.deter.detach(), self.stoch.detach())
+
+
+class Latent(Protocol):
+    """Protocol of the distribution of the stochastic state."""
+
+    size: int  # Z; size of z
+    parameters: int  # P; network outputs for one distribution
+
+    def of(self, parameters: Tensor, /) -> Any:
+        """Convert network outputs [..., P] to a distribution, a tree of tensors [..., ...]."""
+        ...
+
+    def noise(self, rng: Noise, /, *lead: int) -> Tensor:
+        """Draw the noise that one `sample` uses, [*lead, S]."""
+        ...
+
+    def sample(self, distribution: Any, noise: Tensor, /) -> Tensor:
+        """Sample z [..., Z], differentiable in the distribution."""
+        ...
+
+    def mode(self, distribution: Any, /) -> Tensor:
+        """Return the most likely z [..., Z]."""
+        ...
+
+
+class Gaussian(NamedTuple):
+    """Independent normal distributions: means and stds, [..., S] each."""
+
+    mean: Tensor
+    std: Tensor
+
+
+class GaussianLatent:
+    """Stochastic state of S independent normals, with std softplus(s) + σ_min (code of arXiv:1912.01603).
+
+    Args:
+        variables: S; number of variables.
+        min_std: σ_min.
+    """
+
+    def __init__(self, variables: int, min_std: float) -> None:
+        self.size, self.parameters, self.min_std = variables, 2 * variables, min_std
+
+    def of(self, parameters: Tensor) -> Gaussian:
+        """Convert network outputs [..., 2 S], means followed by s, to a distribution."""
+        mean, spread = parameters.chunk(2, -1)
+        return Gaussian(mean, F.softplus(spread) + self.min_std)
+
+    def noise(self, rng: Noise, *lead: int) -> Tensor:
+        """Draw standard normal noise for one `sample`, [*lead, S]."""
+        return rng.normal(*lead, self.size)
+
+    def sample(self, distribution: Gaussian, noise: Tensor) -> Tensor:
+        """Sample z [..., S], differentiable in mean and std."""
+        return torch.addcmul(distribution.mean, distribution.std, noise)
+
+    def mode(self, distribution: Gaussian) -> Tensor:
+        """Return the mean as z, [..., S]."""
+        return distribution.mean
+
+
+class CategoricalLatent:
+    """Stochastic state of S categorical variables with K classes; distributions are log-probabilities [..., S, K].
+
+    Args:
+        variables: S; number of variables.
+        classes: K; number of classes.
+        unimix: weight of the uniform distribution mixed into each variable.
+    """
+
+    def __init__(self, variables: int, classes: int, unimix: float) -> None:
+        self.variables, self.classes, self.unimix = variables, classes, unimix
+        self.size = self.parameters = variables * classes
+
+    def of(self, parameters: Tensor) -> Tensor:
+        """Convert network outputs [..., S·K] to log-probabilities [..., S, K]."""
+        return latents.unimix(parameters.unflatten(-1, (self.variables, self.classes)), self.unimix)
+
+    def noise(self, rng: Noise, *lead: int) -> Tensor:
+        """Draw uniform noise for one `sample`, [*lead, S]."""
+        return rng.uniform(*lead, self.variables)
+
+    def sample(self, distribution: Tensor, noise: Tensor) -> Tensor:
+        """Sample one-hot z [..., S·K], with the straight-through gradient of the probabilities."""
+        return latents.sample_one_hot(distribution, noise).flatten(-2)
+
+    def mode(self, distribution: Tensor) -> Tensor:
+        """Return the most likely one-hot z [..., S·K], without gradient."""
+        return latents.one_hot(distribution.argmax(-1), self.classes).flatten(-2)
+
+
+class RSSMCell(nn.Module):
+    """Layers of the RSSM that are applied in every step of the loop over time.
+
+    Args:
+        latent: distribution of the stochastic state.
+        config: sizes of the layers.
+        actions: size of a flattened action.
+        observed: features of an observation; 0 if the posterior does not depend on the deterministic state (decoupled).
+        scale: initialization scale of output layers; see `dense.initialise_glorot`.
+        rng: CPU generator for the initialization.
+    """
+
+    def __init__(
+        self,
+        latent: Latent,
+        config: WorldKeys,
+        actions: int,
+        observed: int,
+        scale: float | None,
+        rng: torch.Generator,
+    ) -> None:
+        super().__init__()
+        recurrent, post = config.recurrent_model, config.representation_model.layers
+        width = recurrent.recurrent_state_size
+        self.inputs = Dense(latent.size + actions, recurrent.layers, rng)
+        self.cell = cell(self.inputs.output_size, width, recurrent.cell, rng)
+        self.deter_proj: nn.Linear | None = None
+        if observed:
+            self.deter_proj = glorot_linear(width, post.units, rng, post.form.scale, bias=False, of=width + observed)
+        self.norm = Norm(post.units, post.form.eps, post.act)
+        self.output = glorot_linear(post.units, latent.parameters, rng, scale)
+
+    def transition(self, state: ModelState, action: Tensor) -> Tensor:
+        """Return h [N, H] after actions [N, A] in states [N, ...]."""
+        return self.cell(self.inputs(torch.cat([state.stoch, action], -1)), state.deter)
+
+    def posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
+        """Return posterior parameters [N, P], from h [N, H] and the observation's part `seen` of the hidden layer."""
+        if self.deter_proj is not None:
+            seen = seen + to_float32(self.deter_proj(deter.to(self.deter_proj.weight.dtype)))
+        made = self.norm(seen.to(self.output.weight.dtype))
+        return to_float32(self.output(made))
+
+    def forward(self, part: str, *inputs: Any) -> Any:
+        """Call `transition` or `posterior` by name, because `functional_call` calls only `forward`."""
+        return getattr(self, part)(*inputs)
+
+
+class RSSM(nn.Module):
+    """Recurrent state-space model (arXiv:2010.02193, eq. 1; arXiv:2301.04104v1, eq. 3).
+
+        h = f(h, z, a)        z ~ q(z | h, x)        ẑ ~ p(ẑ | h)
+
+    At the first row of an episode, the previous action is ignored and the state is reset to the initial state: zeros,
+    or h = tanh of a parameter with z the mode of its prior. Work without a dependency on the previous state is batched
+    outside the loop over time: the observation's part of the posterior's hidden layer, the priors, and the posteriors
+    of a decoupled model.
+
+    Args:
+        latent: distribution of the stochastic state.
+        config: config of the world model.
+        features: E; features of an observation.
+        actions: A; size of a flattened action.
+        scale: initialization scale of output layers; see `dense.initialise_glorot`.
+        rng: CPU generator for the initialization.
+    """
+
+    def __init__(
+        self,
+        latent: Latent,
+        config: WorldKeys,
+        features: int,
+        actions: int,
+        scale: float | None,
+        rng: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.begin: Tensor | None
+        self.latent = latent
+        width, post = config.recurrent_model.recurrent_state_size, config.representation_model.layers
+        self.decoupled, self.sizes, self.actions = config.decoupled, (width, latent.size), actions
+        self.core = RSSMCell(latent, config, actions, 0 if self.decoupled else features, scale, rng)
+        of = features + (0 if self.decoupled else width)
+        self.feature_proj = glorot_linear(features, post.units, rng, post.form.scale, post.form.bias, of)
+        self.prior = Dense(width, config.transition_model.layers, rng, latent.parameters, scale)
+        if config.begin == "learned":
+            self.begin = nn.Parameter(torch.zeros(width))
+        else:
+            self.register_buffer("begin", None if config.begin == "zeros" else torch.zeros(width))
+
+    def initial(self) -> ModelState:
+        """Return the state before the first row of an episode: h [H], z [Z]."""
+        if self.begin is None:
+            like = to_float32(self.core.output.bias)
+            return ModelState(*(like.new_zeros(size) for size in self.sizes))
+        deter = to_float32(self.begin).tanh()
+        return ModelState(deter, self.latent.mode(self.latent.of(self.prior(deter))).detach())
+
+    def noise(self, rng: Noise, *lead: int) -> Tensor:
+        """Draw the noise for sampling z [*lead, Z]."""
+        return self.latent.noise(rng, *lead)
+
+    def observe(
+        self, features: Tensor, prev_action: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
+    ) -> tuple[ModelState, Any, Any]:
+        """Infer the states of N sequences of L rows.
+
+        Args:
+            features: [L, N, E]; features of the observations.
+            prev_action: [L, N, A]; previous actions.
+            is_first: [L, N] bool; at these rows, state and previous action are reset.
+            noise: [L, N, ...]; from `noise`.
+            state: [N, ...]; state before the first row; None = the initial state of an episode.
+
+        Returns:
+            States after each row, and their priors and posteriors, [L, N, ...].
+        """
+        xs = {"action": prev_action, "first": is_first.unsqueeze(-1), "seen": self._see(features), "noise": noise}
+        posterior: Any = None
+        if self.decoupled:
+            posterior = self.latent.of(self.core.posterior(features, xs["seen"]))
+            xs = {"action": prev_action, "first": xs["first"], "stoch": self.latent.sample(posterior, noise)}
+        begin = self.initial()
+        params = {"core": dict(self.core.named_parameters()), "begin": begin}
+        state = state or ModelState(*(part.detach().expand(prev_action.shape[1], -1) for part in begin))
+        _, (states, found) = scan(self._step, state, xs, params)
+        return states, self.latent.of(self.prior(states.deter)), found if posterior is None else posterior
+
+    def obs_step(
+        self, features: Tensor, prev_action: Tensor, is_first: Tensor, noise: Tensor | None, state: ModelState
+    ) -> ModelState:
+        """Return the state [N, ...] after one row, like `observe`; z is the most likely one if `noise` is None."""
+        first, seen = is_first.unsqueeze(-1), self._see(features)
+        deter = self._move(state, prev_action, first, self.initial(), self.core)
+        posterior = self.latent.of(self.core.posterior(deter, seen))
+        return ModelState(deter, self.latent.mode(posterior) if noise is None else self.latent.sample(posterior, noise))
+
+    def _see(self, features: Tensor) -> Tensor:
+        """Compute the observation's part of the posterior's hidden layer: [..., E] -> [..., hidden]."""
+        return to_float32(self.feature_proj(features.to(self.feature_proj.weight.dtype)))
+
+    @staticmethod
+    def _move(state: ModelState, prev_action: Tensor, first: Tensor, begin: ModelState, core: Any) -> Tensor:
+        """Return h of the next row, after a reset of state and previous action if `first`."""
+        deter, stoch = (torch.where(first, new, old) for new, old in zip(begin, state, strict=True))
+        return core("transition", ModelState(deter, stoch), prev_action.masked_fill(first, 0))
+
+    def _step(self, state: ModelState, xs: dict[str, Tensor], params: dict[str, Any]) -> tuple[ModelState, Any]:
+        def core(*inputs: Any) -> Tensor:
+            return functional_call(self.core, params["core"], inputs)
+
+        deter = self._move(state, xs["action"], xs["first"], params["begin"], core)
+        if self.decoupled:
+            after = ModelState(deter, xs["stoch"])
+            return after, (after, ())
+        posterior = self.latent.of(core("posterior", deter, xs["seen"]))
+        after = ModelState(deter, self.latent.sample(posterior, xs["noise"]))
+        return after, (after, posterior)
+
+    def img_step(self, state: ModelState, action: Tensor, noise: Tensor) -> ModelState:
+        """Predict the state [N, ...] after actions [N, A], without an observation."""
+        deter = self.core.transition(state, action)
+        return ModelState(deter, self.latent.sample(self.latent.of(self.prior(deter)), noise))
+
+    def forward(self, state: ModelState, action: Tensor, noise: Tensor) -> ModelState:
+        """Call `imagine`; `functional_call` calls only `forward`."""
+        return self.img_step(state, action, noise)

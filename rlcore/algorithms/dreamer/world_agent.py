@@ -1,0 +1,71 @@
+"""Agent with a world model, which acts on the model's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.algorithms.dreamer.latent_actor import LatentActor
+from rlcore.algorithms.dreamer.rssm import ModelState
+from rlcore.algorithms.dreamer.world_model import ScalarHead, WorldModel
+from rlcore.functional.distributions import Categoricals
+from rlcore.functional.noise import Noise
+from rlcore.nn.action_masks import choose
+
+
+class WorldAgent(nn.Module):
+    """World model and actor; the carry contains the model's state and the flattened previous action.
+
+    Greedy actions use the mode of the stochastic state and the mode of the policy. A masked actor obeys the
+    environment's action masks; imagined actions are not masked.
+
+    Args:
+        world: world model.
+        actor: actor on the states of the world model.
+        number: distribution of values that a critic predicts; None = that of the reward head.
+    """
+
+    def __init__(self, world: WorldModel, actor: LatentActor, number: ScalarHead | None = None) -> None:
+        super().__init__()
+        self.world, self.actor, self.number = world, actor, number or world.number
+        self.spec = world.encoder.spec
+        self.masks = self.spec.mask_keys if actor.says.masked else ()
+        self.keys = (*world.encoder.images, *world.encoder.vectors, *self.masks)
+
+    def initial(self, batch_size: int) -> dict[str, Tensor]:
+        """Return a carry of zeros, name -> [B, ...]; it is ignored at the first row of an episode."""
+        deter, stoch = self.world.rssm.sizes
+        sizes = {"deter": deter, "stoch": stoch, "action": self.world.rssm.actions}
+        return {name: torch.zeros(batch_size, size) for name, size in sizes.items()}
+
+    def act(
+        self,
+        carry: dict[str, Tensor],
+        obs: dict[str, Tensor],
+        is_first: Tensor,
+        rng: Noise | None,
+        greedy: bool = False,
+    ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+        """Return the next carry, actions [B, A], and no extras, for obs key -> [B, ...]."""
+        rssm, actor, count = self.world.rssm, self.actor, len(is_first)
+        noise: Any = None if greedy or rng is None else rssm.noise(rng, count)
+        state = ModelState(carry["deter"], carry["stoch"])
+        state = rssm.obs_step(
+            self.world.encoder(self.world.encoder.preprocess(obs, 1)), carry["action"], is_first, noise, state
+        )
+        policy, acts = actor.policy(state.feat), None if greedy or rng is None else actor.noise(rng, count)
+        if self.masks and isinstance(policy, Categoricals):
+            action = choose(self.spec, policy, obs, acts)
+        else:
+            action = policy.mode() if acts is None else actor.clip(policy.sample(acts))
+        return {"deter": state.deter, "stoch": state.stoch, "action": actor.flat(action)}, action, {}
+
+    def to_env(self, action: Tensor) -> Tensor:
+        """Convert actions [B, A] to the environment's [B, *shape], within its bounds."""
+        return self.actor.form.to_env(action)
+
+    def from_env(self, action: Tensor) -> Tensor:
+        """Convert environment actions [B, *shape] to the agent's [B, A]."""
+        return self.actor.form.from_env(action)

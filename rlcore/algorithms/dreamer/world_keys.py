@@ -1,0 +1,242 @@
+"""Config keys of world models, shared by the Dreamers. This module does not import torch, to report errors early."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from rlcore.config.schema import Needs, arg
+from rlcore.nn.network_keys import ACTIVATIONS
+
+MASKED = "masked_actor"
+ACTORS = ("actor", MASKED)
+WORLD = "world_model"  # SheepRL's name of the world model in the model registry
+# Registered models of every learner with a world model -> their paths in its state (`exported_components`).
+WORLD_PARTS = {WORLD: "agent.world", "actor": "agent.actor", "critic": "critic"}
+
+
+class InitConfig(NamedTuple):
+    """Norm, bias and initialization of the layers of a network; the defaults are those of Dreamer V1."""
+
+    eps: float | None = None  # ε of a LayerNorm before each activation; None = no LayerNorm
+    bias: bool = True  # layers have a bias, also before a norm
+    scale: float | None = 1.0  # initialization scale of hidden layers; see `dense.initialise_glorot`
+
+
+class MLPSpec(NamedTuple):
+    """Hidden layers of (linear, LayerNorm, activation)."""
+
+    units: int
+    count: int
+    act: str
+    form: InitConfig
+
+
+class CNNSpec(NamedTuple):
+    """Stages of convolutions; stage i has 2ⁱ `multiplier` channels."""
+
+    multiplier: int
+    act: str
+    form: InitConfig
+    padded: bool  # true: each stage halves the image, down to 4 × 4; false: four stages without padding, for 64 × 64
+
+
+class PolicySpec(NamedTuple):
+    """Distribution of an actor's actions, and its parameters."""
+
+    kind: str  # "discrete", or a key of `latent_actor.CONTINUOUS`
+    unimix: float = 0.0  # discrete actions: weight of the uniform distribution
+    min_std: float = 0.1  # continuous actions
+    max_std: float = 1.0  # only "scaled"
+    init_std: float = 0.0  # continuous actions
+    largest: float = 0.0  # maximum absolute value of continuous actions; 0 = no clipping
+    masked: bool = False  # discrete actions obey the environment's masks
+
+
+class LayerKeys:
+    """Base of config groups of layers."""
+
+    @property
+    def form(self) -> InitConfig:
+        """Norm, bias and initialization of the layers."""
+        return InitConfig()
+
+
+@dataclass(frozen=True)
+class DenseKeys(LayerKeys):
+    """Hidden layers of an MLP."""
+
+    dense_units: int = arg(400, "units of each hidden layer", low=1)
+    mlp_layers: int = arg(4, "number of hidden layers", low=0)
+    dense_act: str = arg("elu", "activation (or its class, such as torch.nn.ELU)", choices=tuple(ACTIVATIONS))
+
+    @property
+    def layers(self) -> MLPSpec:
+        """Hidden layers."""
+        return MLPSpec(self.dense_units, self.mlp_layers, self.dense_act, self.form)
+
+
+@dataclass(frozen=True)
+class HiddenKeys(LayerKeys):
+    """One hidden layer."""
+
+    hidden_size: int = arg(200, "units of the hidden layer", low=1)
+    dense_act: str = arg("elu", "activation of the hidden layer", choices=tuple(ACTIVATIONS))
+
+    @property
+    def layers(self) -> MLPSpec:
+        """The hidden layer."""
+        return MLPSpec(self.hidden_size, 1, self.dense_act, self.form)
+
+
+@dataclass(frozen=True)
+class RecurrentKeys(LayerKeys):
+    """Recurrent state, and the layer before the recurrent cell."""
+
+    act: ClassVar[str] = "elu"  # activation of the layer before the cell
+
+    recurrent_state_size: int = arg(200, "size of the deterministic state h", low=1)
+    dense_units: int = arg(400, "units of the layer before the cell, which reads stochastic state and action", low=1)
+
+    @property
+    def layers(self) -> MLPSpec:
+        """Layer before the cell."""
+        return MLPSpec(self.dense_units, 1, self.act, self.form)
+
+    @property
+    def cell(self) -> InitConfig | None:
+        """Norm and bias of the gates of a `dense.LayerNormGRU`; None for a `dense.PlainGRU`."""
+        return None
+
+
+@dataclass(frozen=True)
+class ObservationKeys(LayerKeys):
+    """Observation encoder or decoder: a CNN for image keys, an MLP for vector keys."""
+
+    symlog: ClassVar[bool] = False  # vectors are encoded and reconstructed in symlog space
+
+    cnn_channels_multiplier: int = arg(
+        32, "channels of the first encoder convolution; they double with each stage", low=1
+    )
+    cnn_act: str = arg("relu", "activation of convolutions", choices=tuple(ACTIVATIONS))
+    dense_units: int = arg(400, "units of each hidden layer", low=1)
+    mlp_layers: int = arg(4, "number of hidden layers", low=0)
+    dense_act: str = arg("elu", "activation of hidden layers", choices=tuple(ACTIVATIONS))
+
+    @property
+    def layers(self) -> MLPSpec:
+        """MLP of the vector keys."""
+        return MLPSpec(self.dense_units, self.mlp_layers, self.dense_act, self.form)
+
+    @property
+    def stages(self) -> CNNSpec:
+        """Convolutions of the image keys."""
+        return CNNSpec(self.cnn_channels_multiplier, self.cnn_act, self.form, padded=False)
+
+
+@dataclass(frozen=True)
+class DiscountKeys(DenseKeys):
+    """Continue head, which predicts the discount of the next step."""
+
+    learnable: bool = arg(
+        True, "train the continue head (SheepRL key)", unused="algo.world_model.use_continues enables the head"
+    )
+
+
+@dataclass(frozen=True)
+class WorldKeys:
+    """Config keys of every world model; the algorithms add loss weights and the settings of the stochastic state."""
+
+    stochastic_size: int = arg(32, "number of stochastic state variables", low=1)
+    kl_free_nats: float = arg(1.0, "free nats: the KL loss has no gradient if the KL is below this", low=0)
+    kl_regularizer: float = arg(1.0, "weight of the KL loss", low=0)
+    clip_gradients: float = arg(100.0, "maximum gradient norm; 0 = no clipping", low=0)
+    encoder: ObservationKeys = arg(ObservationKeys(), "encoder of observations")
+    recurrent_model: RecurrentKeys = arg(RecurrentKeys(), "recurrent state")
+    transition_model: HiddenKeys = arg(HiddenKeys(), "prior")
+    representation_model: HiddenKeys = arg(HiddenKeys(), "posterior")
+    observation_model: ObservationKeys = arg(ObservationKeys(), "decoder of observations")
+    reward_model: DenseKeys = arg(DenseKeys(), "reward head")
+    discount_model: DenseKeys = arg(DiscountKeys(), "continue head")
+
+    @property
+    def decoupled(self) -> bool:
+        """True if the posterior depends only on the observation, not on the recurrent state."""
+        return False
+
+    @property
+    def begin(self) -> str:
+        """State at the start of an episode.
+
+        "zeros": h = z = 0. "prior": h = 0, and z is the mode of its prior. "learned": h is the tanh of a parameter,
+        and z is the mode of its prior.
+        """
+        return "zeros"
+
+    @property
+    def ends(self) -> bool:
+        """True if the world model has a continue head."""
+        return True
+
+
+@dataclass(frozen=True)
+class ActorKeys(DenseKeys):
+    """Actor of Dreamer V1 and V2, with exploration noise."""
+
+    cls: str = arg("actor", "actor class; masked_actor obeys the environment's action masks", choices=ACTORS)
+    min_std: float = arg(0.1, "added to the std of a continuous action", above=0)
+    init_std: float = arg(0.0, "added to the network's std output")
+    clip_gradients: float = arg(100.0, "maximum gradient norm; 0 = no clipping", low=0)
+    expl_amount: float = arg(
+        0.0, "exploration: std of noise in continuous actions, or probability of a random discrete action", low=0
+    )
+    expl_decay: float = arg(
+        0.0,
+        "half-life of expl_amount in policy steps; 0 = no decay",
+        low=0,
+        needs=Needs("expl_amount", lambda amount: amount > 0, " above 0"),
+    )
+    expl_min: float = arg(0.0, "lower limit of the decayed expl_amount", low=0)
+
+    def policy(self, kind: str) -> PolicySpec:
+        """Return the policy form of a distribution."""
+        return PolicySpec(kind, min_std=self.min_std, init_std=self.init_std, masked=self.cls == MASKED)
+
+    @property
+    def explores(self) -> bool:
+        """True if exploration noise is added during collection."""
+        return max(self.expl_amount, self.expl_min) > 0
+
+    def exploration(self, policy_steps: int) -> float:
+        """Return the amount of exploration noise after `policy_steps`."""
+        halved = 0.5 ** (policy_steps / self.expl_decay) if self.expl_decay else 1.0
+        return max(self.expl_amount * halved, self.expl_min)
+
+
+@dataclass(frozen=True)
+class EndsKeys(WorldKeys):
+    """World model of Dreamer V1 and V2, with an optional continue head."""
+
+    use_continues: bool = arg(False, "train a continue head; false = imagined episodes never end")
+
+    @property
+    def ends(self) -> bool:
+        """True if the world model has a continue head."""
+        return self.use_continues
+
+
+@dataclass(frozen=True)
+class PercentileConfig:
+    """Percentiles of the returns; their difference is the scale."""
+
+    low: float = arg(0.05, "lower percentile of the returns, as a fraction", low=0, high=1)
+    high: float = arg(0.95, "upper percentile of the returns, as a fraction", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class MomentsConfig:
+    """Scale of the returns; advantages are divided by it."""
+
+    decay: float = arg(0.99, "decay of the moving average of the scale, per gradient step", low=0, high=1)
+    max: float = arg(1.0, "the scale is at least 1 / max, so that small returns are not amplified", above=0)
+    percentile: PercentileConfig = arg(PercentileConfig(), "percentiles of the returns")

@@ -1,0 +1,138 @@
+"""A2C: Asynchronous Methods for Deep Reinforcement Learning. Mnih et al. 2016, arXiv:1602.01783. Synchronous version.
+
+Read with:
+    algorithm S3, return R              Learner.samples with gae_lambda=1 (the return of at most T steps)
+    algorithm S3, dθ                    policy_loss
+    section 4, entropy bonus β          entropy_loss, `ent_coef`
+    algorithm S3, dθ_v                  value_loss
+    algorithm S3, asynchronous update   Learner.gradient_step (synchronous: one step on the rollout of all actors)
+
+Departs from the paper:
+    advantages are generalized (Schulman et al. 2016) with `gae_lambda=0.95`, as in SheepRL; the paper uses 1;
+    a truncated episode bootstraps from the value of its last observation;
+    the RMSProp of the authors' code is `algo.optimizer.name=rmsprop_tf`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcore.algorithms.on_policy.a2c.config import Config
+from rlcore.algorithms.on_policy.actor_critic import ActorCritic as Agent
+from rlcore.algorithms.on_policy.learner import OnPolicyLearner
+from rlcore.data.history import add_history
+from rlcore.data.rollout import Rollout, split
+from rlcore.data.steps import transitions
+from rlcore.functional.stats import mean_over, reduce_loss, standardize
+from rlcore.functional.tree import map_leaves
+from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
+
+__all__ = ["Agent", "Learner", "build"]
+
+
+class A2CSamples(NamedTuple):
+    """N samples of a rollout: obs key -> [N, ...], action [N, A], the other tensors [N].
+
+    The weight is 0 for rows that only reset an environment.
+    """
+
+    obs: dict[str, Tensor]
+    action: Tensor
+    advantage: Tensor
+    returns: Tensor
+    weight: Tensor
+
+    def in_parts(self, count: int) -> list[A2CSamples]:
+        """Split into `count` parts of equal length; the last part is filled up with repeated samples of weight 0."""
+        if count == 1:
+            return [self]
+        place = torch.arange(math.ceil(len(self.weight) / count) * count, device=self.weight.device)
+        filled = map_leaves(lambda column: column[place % len(column)], self)
+        filled = filled._replace(weight=filled.weight * (place < len(self.weight)))
+        return [part for (part,) in split(map_leaves(lambda column: column.unflatten(0, (count, -1)), filled), 1)]
+
+
+def policy_loss(logprob: Tensor, advantage: Tensor) -> Tensor:
+    """Compute the policy loss with gradient -dθ (arXiv:1602.01783, algorithm S3), per sample [N].
+
+    L = -log π(aₜ|sₜ) Aₜ        Aₜ = R - V(sₜ)
+    """
+    assert logprob.shape == advantage.shape, (logprob.shape, advantage.shape)
+    return -(logprob * advantage)
+
+
+def entropy_loss(entropy: Tensor) -> Tensor:
+    """Return the negative entropy -H(π(·|sₜ)) in nats (arXiv:1602.01783, section 4), per sample [N]."""
+    return -entropy
+
+
+def value_loss(value: Tensor, returns: Tensor) -> Tensor:
+    """Compute the value loss with gradient dθ_v (arXiv:1602.01783, algorithm S3), per sample [N].
+
+    L = (R - V(sₜ))²        without the factor ½
+    """
+    assert value.shape == returns.shape, (value.shape, returns.shape)
+    return (value - returns).square()
+
+
+class Learner(OnPolicyLearner):
+    """A2C learner: one gradient step per rollout."""
+
+    def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
+        """Update the agent from a rollout [T, B]; return averages over the rollout, and scheduled coefficients."""
+        config, coefs = self.config, self.config.coefficients(batch.policy_steps)
+        self.optimizer.set_lr(coefs["lr"])
+        logged: list[Metrics] = []
+        # A rollout of one row can consist of resets only. A longer one cannot, and the sum over ranks is skipped.
+        if config.rollout_steps > 1 or self.ranks.sum(transitions(batch).weight.sum()):
+            scaled = self.reward_scaler.scale(batch) if config.normalize_reward else batch
+            of_loss = {name: coefs[name] for name in sorted(coefs) if name != "lr"}
+            logged.append(self.step(scaled.steps, scaled.last, of_loss))
+            self.updates += 1
+        self.agent.observe(batch.steps.obs, self.ranks)
+        return self.average(logged, coefs)
+
+    def gradient_step(self, steps: Trajectory, last: Trajectory, coefs: Mapping[str, float]) -> Metrics:
+        """Take one step of algorithm S3 on the samples of all actors, with gradients accumulated over parts."""
+        samples = self.samples(add_history(Batch(steps, last, 0), self.agent.history))
+        if self.config.normalize_advantages:
+            samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))
+        count = len(samples.weight)
+        parts = samples.in_parts(math.ceil(count / (self.config.per_rank_batch_size or count)))
+        found = [self.optimizer.accumulate(part, coefs) for part in parts]
+        metrics = mean_over(found, [part.weight.sum() for part in parts])
+        return metrics | {"Info/grad_norm": self.optimizer.apply()}
+
+    @torch.no_grad()
+    def samples(self, batch: Batch) -> A2CSamples:
+        """Return the N = T·B samples of a rollout [T, B], with advantages and returns R."""
+        steps, step = batch.steps, transitions(batch)
+        advantage = self.advantage(steps, step, batch.last.obs)
+        samples = A2CSamples(steps.obs, steps.action, advantage, advantage + steps.extras["value"], step.weight)
+        return map_leaves(lambda column: column.flatten(0, 1), samples)
+
+    def loss(self, batch: A2CSamples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
+        """Compute the loss over samples [N]: policy loss, value loss and entropy bonus (algorithm S3)."""
+        policy, value = self.agent(batch.obs)
+        of_policy = policy_loss(policy.logprob(batch.action), batch.advantage)
+        of_entropy = entropy_loss(policy.entropy())
+        of_value = value_loss(value, batch.returns)
+        return reduce_loss(
+            of_policy + self.config.vf_coef * of_value + coefs["ent_coef"] * of_entropy,
+            batch.weight,
+            Loss__policy_loss=of_policy,
+            Loss__value_loss=of_value,
+            Loss__entropy_loss=of_entropy,
+        )
+
+
+def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
+    """Build learner, buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    config: Config = context.config.algo
+    return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)

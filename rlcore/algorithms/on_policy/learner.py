@@ -1,0 +1,77 @@
+"""Base class of on-policy learners; the losses are those of the algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rlcore import protocols, streams
+from rlcore.algorithms.on_policy.actor_critic import ActorCritic
+from rlcore.data.reward_scale import RewardScaler
+from rlcore.data.steps import TransitionTargets
+from rlcore.functional.returns import advantages
+from rlcore.functional.stats import mean_metrics
+from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.step import Step
+from rlcore.types import Context, Metrics, Trajectory
+
+
+class OnPolicyLearner(protocols.Learner):
+    """Learner with one agent, one optimizer, a gradient step, and running statistics of rewards.
+
+    Args:
+        context: build context.
+
+    Attributes:
+        agent_class: class of the agent, constructed from config, spec, distribution and a torch.Generator.
+    """
+
+    agent_class: ClassVar[Any] = ActorCritic
+
+    def __init__(self, context: Context) -> None:
+        config = self.config = context.config.algo
+        self.ranks, self.autocast, self.updates = context.ranks, context.fabric.autocast, 0
+        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
+        self.agent = self.agent_class(config, context.spec, context.config.distribution.type, rng)
+        how = {"max_grad_norm": config.max_grad_norm, "reduction": config.loss_reduction}
+        self.optimizer = Optimizer(self.agent, self.loss, config.optimizer, context, **how)
+        self.step = Step(self.gradient_step, [self.optimizer], [], context)
+        self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
+
+    def gradient_step(self, *inputs: Any) -> Metrics:
+        """Take one optimizer step and return the logged means."""
+        raise NotImplementedError
+
+    def loss(self, batch: Any, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
+        """Return the loss summed over samples, the sum of their weights, and the logged means."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def advantage(self, steps: Trajectory, step: TransitionTargets, last: Any) -> Tensor:
+        """Compute the advantages of a rollout from the values predicted during collection.
+
+        Args:
+            steps: rows of the rollout, [T, B].
+            step: rewards and ends of its transitions, [T, B].
+            last: input of the agent after the last row, [B, ...].
+
+        Returns:
+            Advantages, [T, B].
+        """
+        config = self.config
+        with self.autocast():
+            _, last_value = self.agent(last)
+        return advantages(step, steps.extras["value"], last_value, config.gamma, config.gae_lambda, config.gae_method)
+
+    def average(self, logged: Sequence[Metrics], coefs: Mapping[str, float]) -> Metrics:
+        """Average the logged means over the gradient steps of an update, and add the scheduled coefficients."""
+        shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
+        return mean_metrics(logged, self.ranks) | shown | {"Info/learning_rate": coefs["lr"]}
+
+    def components(self) -> dict[str, protocols.Stateful]:
+        """Return the stateful components: agent, optimizer, step, and running statistics of rewards."""
+        names = ("agent", "optimizer", "step", "reward_scaler")
+        return {name: getattr(self, name) for name in names}

@@ -1,0 +1,42 @@
+"""Config keys of PPO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rlcore.algorithms.on_policy.config import OnPolicyConfig, Schedule
+from rlcore.config.schema import arg
+
+if TYPE_CHECKING:
+    from rlcore.config.groups import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(OnPolicyConfig):
+    """Config keys of PPO."""
+
+    name: str = arg("ppo", "name of the algorithm", choices=("ppo",))
+    per_rank_batch_size: int = arg(64, "samples in a minibatch", low=1)
+    update_epochs: int = arg(10, "epochs: passes over a rollout in an update", low=1)
+    accumulate_minibatches: int = arg(1, "minibatches whose gradients are summed in one optimizer step", low=1)
+    clip_coef: float = arg(0.2, "clip range ε of the surrogate objective", above=0)
+    anneal_clip_coef: bool = arg(False, "decrease clip_coef linearly to 0 at total_steps")
+    clip_coef_schedule: Schedule = arg(None, "clip range schedule [[policy steps, clip_coef], ...]; null = constant")
+    clip_vloss: bool = arg(False, "clip the value loss with the same ε")
+    dual_clip: float | None = arg(None, "c of dual clip, which bounds the loss of bad actions; null = off", above=1)
+    target_kl: float | None = arg(None, "stop an update if the KL exceeds 1.5 times this value; null = off", above=0)
+
+    def notices(self, run: RunConfig) -> Iterator[str]:
+        """Yield a notice if a minibatch is larger than the rollout."""
+        rows, size = run.env.num_envs * self.rollout_steps, self.per_rank_batch_size
+        if size > rows:
+            yield (
+                f"algo.per_rank_batch_size={size}: reduced to {rows}, the steps of one rollout "
+                f"(env.num_envs={run.env.num_envs} × algo.rollout_steps={self.rollout_steps})"
+            )
+
+    def merge_minibatches(self) -> Config:
+        """Return the config with one minibatch per epoch; a minibatch is never larger than the rollout."""
+        return replace(self, per_rank_batch_size=1 << 30)

@@ -1,0 +1,201 @@
+"""PPO: Proximal Policy Optimization Algorithms. Schulman, Wolski, Dhariwal, Radford, Klimov 2017, arXiv:1707.06347.
+
+Read with:
+    eq. 7, clipped surrogate L^CLIP     policy_loss        (dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5)
+    eq. 9, value term (V - V_targ)²     value_loss         (value clipping comes from the authors' code)
+    eq. 9, entropy bonus S              entropy_loss
+    eq. 9, whole objective              objective
+    eq. 11-12, advantages               Learner.samples, rlcore.functional.returns.advantages
+    algorithm 1                         Learner.update, take_steps and gradient_step, after Training.collect
+
+Departs from the paper:
+    a truncated episode bootstraps from the value of its last observation (the paper does not distinguish truncation);
+    advantages and returns are computed once per rollout; normalization, annealing and `target_kl` are later practice
+    (Huang et al. 2022, "The 37 implementation details of PPO") and off by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcore.algorithms.on_policy.actor_critic import ActorCritic as Agent
+from rlcore.algorithms.on_policy.learner import OnPolicyLearner
+from rlcore.algorithms.on_policy.ppo.config import Config
+from rlcore.data.history import gather_history
+from rlcore.data.rollout import Rollout, fill_groups, minibatches, split
+from rlcore.data.steps import transitions
+from rlcore.functional.distributions import Policy
+from rlcore.functional.stats import mean_over, reduce_loss, standardize
+from rlcore.types import Batch, Context, Metrics, TrainingSchedule
+
+__all__ = ["Agent", "Learner", "build"]
+
+
+class PPOSamples(NamedTuple):
+    """N samples of a rollout: action [N, A], the other tensors [N]; weight 0 for rows that only reset.
+
+    `obs` is the input of `Agent.forward`, key -> [N, ...]; for a whole rollout, an object that `at` indexes by row.
+    """
+
+    obs: Any
+    action: Tensor
+    old_logprob: Tensor
+    old_value: Tensor
+    advantage: Tensor
+    returns: Tensor
+    weight: Tensor
+
+    def at(self, rows: Tensor, advantage: Tensor, weight: Tensor) -> PPOSamples:
+        """Return the samples of rows [K, M] as [K, M, ...], with the given advantages and weights [K, M]."""
+        held = (self.action, self.old_logprob, self.old_value, self.returns)
+        action, old_logprob, old_value, returns = (column[rows] for column in held)
+        return PPOSamples(self.obs.at(rows), action, old_logprob, old_value, advantage, returns, weight)
+
+
+def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: float | None = None) -> Tensor:
+    """Compute -L^CLIP (eq. 7), per sample [N].
+
+    L = min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)        dual clip, if Â < 0: max(L, c Â) with c > 1
+    """
+    assert ratio.shape == advantage.shape, (ratio.shape, advantage.shape)
+    surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_coef, 1 + clip_coef) * advantage)
+    if dual_clip is not None:
+        surrogate = torch.where(advantage < 0, torch.maximum(surrogate, dual_clip * advantage), surrogate)
+    return -surrogate
+
+
+def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: float | None = None) -> Tensor:
+    """Compute (V - R)² (eq. 9, without ½), per sample [N].
+
+    With a clip range ε, return the larger of it and (V_old + clip(V - V_old, -ε, ε) - R)².
+    """
+    assert value.shape == old_value.shape == returns.shape, (value.shape, old_value.shape, returns.shape)
+    loss = (value - returns).square()
+    if clip_coef is None:
+        return loss
+    clipped = old_value + (value - old_value).clamp(-clip_coef, clip_coef)
+    return torch.maximum(loss, (clipped - returns).square())
+
+
+def entropy_loss(entropy: Tensor) -> Tensor:
+    """Return the negative entropy in nats (eq. 9), per sample [N]; minimizing it encourages exploration."""
+    return -entropy
+
+
+def approximate_kl(log_ratio: Tensor) -> Tensor:
+    """Estimate KL(π_old ‖ π) from samples of π_old by (ρ - 1) - log ρ (k3, joschu.net/blog/kl-approx.html)."""
+    return (log_ratio.exp() - 1) - log_ratio
+
+
+def objective(
+    policy: Policy, value: Tensor, batch: PPOSamples, coefs: Mapping[str, float], config: Config
+) -> tuple[Tensor, Tensor, Metrics]:
+    """Compute the loss of eq. 9 over a minibatch, given the policy and the values [M] of its samples."""
+    clip_coef = coefs["clip_coef"]
+    log_ratio = policy.logprob(batch.action) - batch.old_logprob
+    ratio, clip_value = log_ratio.exp(), clip_coef if config.clip_vloss else None
+    of_policy = policy_loss(ratio, batch.advantage, clip_coef, config.dual_clip)
+    of_value = value_loss(value, batch.old_value, batch.returns, clip_value)
+    of_entropy = entropy_loss(policy.entropy())
+    return reduce_loss(
+        of_policy + config.vf_coef * of_value + coefs["ent_coef"] * of_entropy,
+        batch.weight,
+        Loss__policy_loss=of_policy,
+        Loss__value_loss=of_value,
+        Loss__entropy_loss=of_entropy,
+        Info__approx_kl=approximate_kl(log_ratio.detach()),
+        Info__clip_fraction=((ratio.detach() - 1).abs() > clip_coef).to(batch.weight),
+    )
+
+
+class Learner(OnPolicyLearner):
+    """PPO learner: algorithm 1, "optimize surrogate L with K epochs and minibatch size M"."""
+
+    def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
+        """Update the agent from a rollout [T, B]; return averages over gradient steps, and scheduled coefficients."""
+        coefs = self.config.coefficients(batch.policy_steps)
+        self.optimizer.set_lr(coefs["lr"])
+        if self.config.normalize_reward:
+            batch = self.reward_scaler.scale(batch)
+        samples = self.samples(batch)
+        rows, weight = self.draw(samples.weight.unflatten(0, batch.steps.reward.shape), rng)
+        advantage = samples.advantage[rows]
+        if self.config.normalize_advantages:
+            advantage = standardize(advantage, weight, self.ranks.sum)
+        epochs = (samples.at(*epoch) for epoch in zip(rows, advantage, weight, strict=True))
+        logged = self.take_steps(epochs, coefs)
+        self.agent.observe(batch.steps.obs, self.ranks)
+        return self.average(logged, coefs)
+
+    @torch.no_grad()
+    def samples(self, batch: Batch) -> PPOSamples:
+        """Return the N = T·B samples of a rollout [T, B], with advantages (eq. 11-12) and returns."""
+        steps, step = batch.steps, transitions(batch)
+        obs, last = self.prepare_obs(batch)
+        logprob, value = steps.extras["logprob"], steps.extras["value"]
+        advantage = self.advantage(steps, step, last)
+        columns = (steps.action, logprob, value, advantage, advantage + value, step.weight)
+        return PPOSamples(obs, *(column.flatten(0, 1) for column in columns))
+
+    def prepare_obs(self, batch: Batch) -> tuple[Any, Any]:
+        """Return the agent's inputs for the rows of a rollout [T, B], and its input after the last row."""
+        return gather_history(batch, self.agent.history, self.agent.keys)
+
+    def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Draw the minibatches of all epochs.
+
+        Args:
+            weight: [T, B]; weights of the rows of the rollout.
+            rng: generator that determines the order.
+
+        Returns:
+            Row numbers t·B + b, [epochs, minibatches, M] int64, and their weights, of the same shape.
+        """
+        config = self.config
+        drawn = minibatches(weight.flatten(), config.per_rank_batch_size, config.update_epochs, rng)
+        rows, weight = fill_groups(*drawn, config.accumulate_minibatches, self.ranks.sum)
+        return rows, weight.expand_as(rows)
+
+    def take_steps(self, epochs: Iterable[PPOSamples], coefs: Mapping[str, float]) -> list[Metrics]:
+        """Take a step for each group of minibatches [K, M] until the KL exceeds its target; return the logged means."""
+        config, logged = self.config, list[Metrics]()
+        of_loss = {name: coefs[name] for name in sorted(coefs) if name != "lr"}
+        for group in (group for epoch in epochs for group in split(epoch, config.accumulate_minibatches)):
+            logged.append(self.step(group, of_loss))
+            if config.target_kl is not None and logged[-1].pop("stop"):
+                del logged[-1]["Info/grad_norm"]  # this step was not taken
+                break
+            self.updates += 1
+        return logged
+
+    def gradient_step(self, minibatches: Sequence[PPOSamples], coefs: Mapping[str, float]) -> Metrics:
+        """Take one step on eq. 9 over K minibatches and return the logged means.
+
+        If their KL exceeds the target, no step is taken and `stop` is true.
+        """
+        found = [self.optimizer.accumulate(each, coefs) for each in minibatches]
+        counts = [each.weight.sum() for each in minibatches]
+        metrics = mean_over(found, counts)
+        if self.config.target_kl is None:
+            return metrics | {"Info/grad_norm": self.optimizer.apply()}
+        kl = torch.stack([means["Info/approx_kl"] for means in found])
+        count = torch.stack(counts)
+        summed, total = self.ranks.sum(torch.stack([kl.dot(count), count.sum()])).unbind()  # ranks stop together
+        stop = summed / total > 1.5 * self.config.target_kl
+        return metrics | {"Info/grad_norm": self.optimizer.apply(unless=stop), "stop": stop}
+
+    def loss(self, batch: PPOSamples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
+        """Compute the loss of eq. 9 over a minibatch."""
+        policy, value = self.agent(batch.obs)
+        return objective(policy, value, batch, coefs, self.config)
+
+
+def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
+    """Build learner, buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    config: Config = context.config.algo
+    return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)

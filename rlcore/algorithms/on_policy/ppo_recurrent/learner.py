@@ -1,0 +1,167 @@
+"""PPO with memory: Dota 2 with Large Scale Deep Reinforcement Learning. Berner et al. 2019, arXiv:1912.06680.
+
+Read with:
+    observation to LSTM to heads        Agent.unroll: oₜ, aₜ₋₁, carry -> policy, value, carry
+    samples of 16 consecutive steps     Learner.draw: sequences of L rows, for backpropagation through time
+    eq. 7, 9, 11-12 of PPO              rlcore.algorithms.on_policy.ppo.learner, the base class of this learner
+
+A sequence starts with the carry of the agent during collection. Example with one environment and L = 4:
+
+    t           0   1   2   3 | 4   5   6   7       the carries before rows 0 and 4 are stored in the rollout
+    is_first    1   0   0   0   0   1   0   0       the carry is reset at rows 0 and 5, also within a sequence
+    weight      1   1   1   1   0   1   1   1       row 4 is the last one of its episode: its transition is a reset
+
+Departs from PPO: the agent is recurrent, and minibatches consist of sequences.
+Departs from the paper: each sample is used `update_epochs` times, on the rank that collected it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcore.algorithms.on_policy.actor_critic import ActorCritic
+from rlcore.algorithms.on_policy.ppo import learner as ppo
+from rlcore.algorithms.on_policy.ppo_recurrent.config import Config
+from rlcore.data.history import SamplesWithHistory
+from rlcore.data.rollout import Rollout, cut_sequences, fill_groups, minibatches
+from rlcore.functional.distributions import Policy
+from rlcore.functional.noise import Noise
+from rlcore.nn.encoder import flatten_actions
+from rlcore.nn.mlp import MLP
+from rlcore.nn.recurrent import CELLS, CellState
+from rlcore.spec import ACTION, EnvSpec, Window
+from rlcore.types import Batch, Context, TrainingSchedule
+
+
+class Seen(NamedTuple):
+    """Input of the agent: M sequences of L rows, ordered by time and then by sequence.
+
+    Attributes:
+        obs: key -> [L·M, ...], with a window [L·M, frames, ...]. It includes the previous action, [L·M, 1, A].
+        is_first: [L·M] bool; at these rows the carry is reset and the previous action is ignored.
+        carry: name -> [M, H]; carry before the first rows.
+    """
+
+    obs: dict[str, Tensor]
+    is_first: Tensor
+    carry: CellState
+
+
+class SequenceRows(NamedTuple):
+    """All N = T·B rows of a rollout, numbered t·B + b, from which sequences are selected.
+
+    Attributes:
+        obs: observations of all rows, with the previous actions.
+        is_first: [N] bool.
+        carry: name -> [N, H]; carry before each row, as stored during collection.
+        length: L; rows of a sequence.
+    """
+
+    obs: SamplesWithHistory
+    is_first: Tensor
+    carry: CellState
+    length: int
+
+    def at(self, rows: Tensor) -> Seen:
+        """Return K minibatches of sequences: rows [K, L·M] -> tensors [K, L·M, ...] and a carry [K, M, H]."""
+        first = rows.unflatten(1, (self.length, -1))[:, 0]
+        carry = {name: part[first] for name, part in self.carry.items()}
+        return Seen(self.obs.at(rows), self.is_first[rows], carry)
+
+
+class Agent(ActorCritic):
+    """Recurrent actor-critic: the cell reads features of the observation, and the previous action.
+
+    Args:
+        config: config of the algorithm.
+        spec: spec of the environment.
+        distribution: `distribution.type`.
+        rng: CPU generator for the initialization.
+    """
+
+    def __init__(self, config: Any, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+        super().__init__(config, spec, distribution, rng)
+        self.history, self.action = self.history | {ACTION: Window(1)}, spec.action
+        self.forgets = config.reset_recurrent_state_on_done
+
+    def core(self, config: Config, spec: EnvSpec, rng: torch.Generator) -> int:
+        """Build the recurrent cell and the layers around it; return the number of output features."""
+        features = self.encoder.output_size + spec.action.flat_size
+        self.before = MLP(features, config.rnn.pre_rnn_mlp.layers, rng)
+        self.cell = CELLS[config.rnn.cell](self.before.output_size, config.rnn.lstm.hidden_size, rng)
+        self.after = MLP(self.cell.output_size, config.rnn.post_rnn_mlp.layers, rng)
+        return self.after.output_size
+
+    def unroll(self, seen: Seen) -> tuple[Policy, Tensor, CellState]:
+        """Process M sequences of L rows; return the policy over [L·M, A], values [L·M], and the last carry."""
+        obs, is_first, carry = seen
+        said = flatten_actions(obs[ACTION], self.action, 1).masked_fill(is_first.unsqueeze(-1), 0)
+        features = self.before(torch.cat([self.encoder(obs), said], -1))
+        forget = is_first if self.forgets else torch.zeros_like(is_first)
+        h, carry = self.cell(features, forget, carry)
+        found = self.after(h)
+        return self.head.policy(self.head(self.actor(found))), self.critic(found).squeeze(-1), carry
+
+    def forward(self, obs: Seen) -> tuple[Policy, Tensor]:
+        """Return the policy over [L·M, A] and values [L·M], with carries recomputed by the current weights."""
+        policy, value, _ = self.unroll(obs)
+        return policy, value
+
+    def initial(self, batch_size: int) -> CellState:
+        """Return the initial carry, zeros: name -> [B, H]."""
+        return self.cell.initial(batch_size)
+
+    def act(
+        self, carry: CellState, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
+    ) -> tuple[CellState, Tensor, dict[str, Tensor]]:
+        """Return the next carry, actions [B, A], and extras: `logprob` [B], `value` [B], and the given carry.
+
+        `obs` is key -> [B, ...].
+        """
+        policy, value, after = self.unroll(Seen(obs, is_first, carry))
+        action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng))
+        return after, action, {"logprob": policy.logprob(action), "value": value, **carry}
+
+
+class Learner(ppo.Learner):
+    """Recurrent PPO learner: PPO with minibatches of sequences."""
+
+    agent_class = Agent
+
+    def prepare_obs(self, batch: Batch) -> tuple[SequenceRows, Seen]:
+        """Return the rows of a rollout [T, B] with their stored carries, and the agent's input after the last row."""
+        obs, arrival = super().prepare_obs(batch)
+        steps, last = batch.steps, batch.last
+        carry = {name: steps.extras[name].flatten(0, 1) for name in last.carry}
+        rows = SequenceRows(obs, steps.is_first.flatten(0, 1), carry, self.config.sequence_length)
+        return rows, Seen(arrival, last.is_first, last.carry)
+
+    def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Draw minibatches of M sequences for all epochs; M follows from `per_rank_num_batches`.
+
+        Args:
+            weight: [T, B]; weights of the rows of the rollout.
+            rng: generator that determines the order.
+
+        Returns:
+            Row numbers t·B + b, [epochs, minibatches, L·M] int64, and their weights, of the same shape.
+        """
+        config, (length, width) = self.config, weight.shape
+        cut, own = (part.to(weight.device) for part in cut_sequences(length, width, config.sequence_length))
+        weight = weight.flatten()[cut] * own  # [S, L]
+        size = math.ceil(len(cut) / config.per_rank_num_batches)
+        drawn = minibatches(weight.amax(-1), size, config.update_epochs, rng)
+        chosen, counted = fill_groups(*drawn, config.accumulate_minibatches, self.ranks.sum)
+        weight = weight[chosen] * counted.unsqueeze(-1)  # [epochs, minibatches, M, L]
+        return cut[chosen].transpose(2, 3).flatten(2), weight.transpose(2, 3).flatten(2)
+
+
+def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
+    """Build learner, buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    config: Config = context.config.algo
+    return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)

@@ -1,0 +1,174 @@
+"""SAC-AE: Improving Sample Efficiency in Model-Free RL from Images. Yarats et al. 2021, arXiv:1910.01741.
+
+Read with:
+    losses J(Q), J(π), J(α)                 rlcore.algorithms.sac.learner, the base class of this learner
+    loss J(RAE)                             reconstruction_loss
+    shared convolutions, two projections    sac_ae.autoencoder.Trunk, Encoder
+    no actor gradient in convolutions       Learner._make_optimizers: the actor's optimizer does not train them
+    5-bit targets                           sac_ae.autoencoder.five_bits
+    log std between -10 and 2               Agent.limit
+    soft updates with τ_enc and τ_Q         Learner.step_critics
+
+    loss    trains
+    J(Q)    convolutions, critics' projection, critics
+    J(RAE)  convolutions, critics' projection, decoder (a second optimizer, with separate moments)
+    J(π)    actor's projection, actor
+
+Departs from the paper:
+    vector keys have an MLP that is shared like the convolutions, so images and vectors can be combined, and the penalty
+    λ_z is added once per decoded key (both as in SheepRL); J(Q) has SAC's factor ½; log-probabilities are as in `sac`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlcore import streams
+from rlcore.algorithms.sac import learner as sac
+from rlcore.algorithms.sac.critics import Critics
+from rlcore.algorithms.sac.sac_ae.autoencoder import Decoder, Encoder, Trunk, initialise_orthogonal
+from rlcore.algorithms.sac.sac_ae.config import Config
+from rlcore.algorithms.sac.squashed_actor import SquashedActor
+from rlcore.algorithms.sac.temperature import Temperature
+from rlcore.data.history import add_history
+from rlcore.data.replay import Replay
+from rlcore.data.steps import Transition, n_step
+from rlcore.functional.distributions import LOG_STD_MAX
+from rlcore.functional.noise import Noise
+from rlcore.functional.stats import mean_metrics, reduce_loss
+from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.step import Step
+from rlcore.optim.target import Target
+from rlcore.spec import EnvSpec
+from rlcore.types import Batch, Context, Metrics, TrainingSchedule
+
+
+class Agent(SquashedActor):
+    """Actor on the shared trunk and a separate projection; `config` is a `Config`."""
+
+    def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+        part, keys = config.encoder, (config.mlp_keys.encoder, config.cnn_keys.encoder)
+        trunk = Trunk(spec, *keys, part, part.cnn_channels_multiplier, rng)
+        super().__init__(config, spec, distribution, rng, Encoder(trunk, part.features_dim, rng))
+        for module in (self.actor, self.head):
+            initialise_orthogonal(module, rng)
+
+    def limit(self, log_std: Tensor) -> Tensor:
+        """Map log stds [N, A] to the range from `log_std_min` to 2 by a tanh, which keeps a gradient at the limits."""
+        return self.log_std_min + (LOG_STD_MAX - self.log_std_min) / 2 * (log_std.tanh() + 1)
+
+
+def reconstruction_loss(
+    made: Mapping[str, Tensor], targets: Mapping[str, Tensor], z: Tensor, l2_lambda: float
+) -> Tensor:
+    """Compute the reconstruction loss J(RAE) (arXiv:1910.01741), per sample.
+
+        J(RAE) = Σₖ mean (x̂ₖ - xₖ)² + λ_z ½‖z‖²        over the decoded keys k
+
+    The term λ_θ ‖θ‖² of the paper is the weight decay of the decoder's optimizer.
+
+    Args:
+        made: key -> [N, ...]; reconstructed observations x̂.
+        targets: key -> [N, ...]; targets x.
+        z: [N, F]; latent vectors.
+        l2_lambda: λ_z.
+
+    Returns:
+        Loss, [N].
+    """
+    penalty = l2_lambda * 0.5 * z.square().sum(1)
+    errors = [(made[key] - target).square().flatten(1).mean(1) for key, target in targets.items()]
+    return torch.stack([error + penalty for error in errors]).sum(0)
+
+
+class Learner(sac.Learner):
+    """SAC-AE learner: gradient steps of critics, actor and autoencoder on batches of transitions."""
+
+    transferable_components = ("agent", "critics", "target", "decoder")
+    part_names = (
+        *(*transferable_components, "temperature", "noise", "critic_step", "actor_step", "decoder_step"),
+        *(*sac.OPTIMIZERS, "decoder_optimizer"),
+    )
+
+    def __init__(self, context: Context) -> None:
+        config, spec = context.config.algo, context.spec
+        self.config, self.ranks, self.updates = config, context.ranks, 0
+        self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
+        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # equal on all ranks
+        self.agent = Agent(config, spec, context.config.distribution.type, rng)
+        encoder = Encoder(self.agent.encoder.trunk, config.encoder.features_dim, rng)
+        self.critics = Critics(encoder, spec.action.size, config.critic, config.critic.n, rng)
+        initialise_orthogonal(self.critics.members, rng)
+        keys = (config.mlp_keys.decoded, config.cnn_keys.decoded)
+        self.decoder = Decoder(encoder, *keys, config.decoder, config.decoder.cnn_channels_multiplier, rng)
+        self.temperature = Temperature(config.alpha.alpha)
+        self.target_entropy = config.target_entropy(spec.action.size)
+        self.target = Target(self.critics, context)
+        self._make_optimizers(config, context)
+        optimizers = [each for each in (self.actor_optimizer, self.alpha_optimizer) if each]
+        self.critic_step = Step(self.step_critics, [self.critic_optimizer], [self.target], context)
+        self.actor_step = Step(self.improve_actor, optimizers, [], context)
+        self.decoder_step = Step(self.improve_decoder, [self.decoder_optimizer], [], context)
+
+    def _make_optimizers(self, config: Config, context: Context) -> None:
+        """Create an optimizer for each loss; critics and autoencoder train the trunk, the actor does not."""
+        self.critic_optimizer = self.make_critic_optimizer(context)
+        self.alpha_optimizer = self.make_alpha_optimizer(context)
+        agent, uses = self.agent, [self.agent, self.critics, self.temperature]
+        own = nn.ModuleList([agent.encoder.projection, agent.actor, agent.head])  # without the trunk
+        self.actor_optimizer = Optimizer(own, self.actor_objective, config.actor.optimizer, context, uses=uses)
+        both = nn.ModuleDict({"encoder": self.critics.encoder, "decoder": self.decoder})
+        self.decoder_optimizer = Optimizer(both, self.decoder_objective, config.reconstruction_optimizer(), context)
+
+    def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
+        """Take one gradient step of the critics on transitions [n, N].
+
+        Target critics, actor and decoder are updated in every k-th step, with a separate k for each.
+        """
+        config = self.config
+        self.updates += 1
+        given = n_step(add_history(batch, self.agent.history), config.gamma)
+        moves = float(self.updates % config.critic.per_rank_target_network_update_freq == 0)
+        metrics = self.critic_step(given, moves, rng=self.noise)
+        if self.updates % config.actor.per_rank_update_freq == 0:
+            metrics |= self.actor_step(given, rng=self.noise)
+        if self.updates % config.decoder.per_rank_update_freq == 0:
+            metrics |= self.decoder_step(given, rng=self.noise)
+        return mean_metrics([metrics], self.ranks)
+
+    def step_critics(self, batch: Transition, moves: float, rng: Noise) -> Metrics:
+        """Take an optimizer step on J(Q), and update the target critics and their encoder if `moves` is 1."""
+        metrics, config = self.improve_critics(batch, rng), self.config
+        self.target.update(
+            self.critic_optimizer, {"encoder": config.encoder.tau * moves, "members": config.tau * moves}
+        )
+        return metrics
+
+    def improve_decoder(self, batch: Transition, rng: Noise) -> Metrics:
+        """Take an optimizer step of encoder and decoder on J(RAE)."""
+        noise = [rng.uniform(*shape) for shape in self.decoder.noise_shapes(len(batch.weight))]
+        return self.decoder_optimizer.minimize(batch, noise).metrics
+
+    def alpha_objective(self, logprob: Tensor, weight: Tensor) -> Any:
+        """Compute J(α) over a batch, with α instead of log α, as in the authors' code."""
+        alpha = self.temperature.log_alpha.exp()
+        loss = sac.alpha_loss(alpha, logprob, self.target_entropy)
+        return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=alpha.expand_as(loss))
+
+    def decoder_objective(self, batch: Transition, noise: Sequence[Tensor]) -> Any:
+        """Compute J(RAE) over a batch; z is the output of the critics' encoder."""
+        z = self.critics.encoder(batch.obs)
+        loss = reconstruction_loss(
+            self.decoder(z), self.decoder.targets(batch.obs, noise), z, self.config.decoder.l2_lambda
+        )
+        return reduce_loss(loss, batch.weight, Loss__reconstruction_loss=loss)
+
+
+def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
+    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    return sac.with_memory(context, Learner(context))
