@@ -51,7 +51,7 @@ check-docs = NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
 # Four workers for two cores, because tests wait for processes much of their time. Whole files to each: a file's
 # servers and databases are started once.
 tests = pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(if $(ALL),,-m "not heavy or always") $(ARGS)
-QUICK := $(addprefix tests/rlcore/,functional nn optim data config store system) tests/golden \
+QUICK := $(addprefix tests/rlcore/,algorithms functional nn optim data config store system) tests/golden \
     $(addprefix tests/flows/,cli compare report)
 tests-quick = pytest --quiet --numprocesses 2 --dist loadfile -m "not slow and not heavy" $(QUICK) $(ARGS)
 
