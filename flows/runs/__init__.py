@@ -1,1 +1,1 @@
-"""Run directories: made, changed, driven, compared."""
+"""Run directories: creating, changing, training and comparing runs."""

@@ -1,4 +1,4 @@
-"""Refusals before anything is made: a config that cannot run here."""
+"""Checks of a config before a run directory is created."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 def prepare(
     config: RunConfig, values: Mapping[str, Any], here: bool = True
 ) -> tuple[RunConfig, Mapping[str, Any], dict[str, Any] | None]:
-    """Refuse in seconds what cannot run, and find what the run starts from; nothing is written.
+    """Check within seconds that a config can run, and resolve the weights that it starts from. Write nothing.
 
-    Refused are an unknown environment, keys it lacks, an action no policy fits, no device, more than this machine has
-    room for, a dataset, weights or a checkpoint that do not fit, and what would fail at the very end, a name that no
-    model can have. The `UserError` names key and fix. Given back are config and values with `init_from`, which may be a
-    models:/ URI, as a local folder, and what is kept of where the weights come from, for `create_run`. Where it is not
-    to be trained `here`, no device and no room are looked for.
+    The checks cover the environment and its observation keys, the action space, the device, memory and disk, the
+    dataset, the initial weights or checkpoint, and the names of registered models. Device, memory and disk are checked
+    only if the run is trained `here`. A `UserError` names the key and the fix.
+
+    Returns config and values, in which `init_from` (possibly a models:/ URI) is a local folder, and the origin of the
+    weights for `create_run`.
     """
     mistakes, spec = Mistakes(), None
     with mistakes.catch():
@@ -52,7 +53,7 @@ def prepare(
     with mistakes.catch():
         _check_model(config)
     mistakes.raise_collected()
-    assert spec is not None  # else there was a mistake
+    assert spec is not None  # otherwise raise_collected has raised
     if here:
         check_resources(config, spec, Path(config.run_dir))
         _check_memmap_folder(config.buffer)
@@ -78,7 +79,7 @@ def prepare(
 
 
 def _spec(config: RunConfig) -> EnvSpec:
-    """The spec of the environment, once that fits the algorithm and the policy's distribution."""
+    """Return the environment's spec, checked against the algorithm and the policy's distribution."""
     from rlcore.envs.make import suite_for
     from rlcore.envs.spaces import spec_of
     from rlcore.envs.vector.choose import check_vector_env
@@ -90,7 +91,7 @@ def _spec(config: RunConfig) -> EnvSpec:
         with limited_env(config.env) as limited:
             spec = spec_of(limited.env)
     except EnvironmentFault as fault:
-        raise UserError(f"env.id={config.env.id}: it cannot be built: {fault}") from fault
+        raise UserError(f"env.id={config.env.id}: the environment cannot be created: {fault}") from fault
     check_vector_env(config.env)
     config.algo.check_spec(spec)
     kind_of(spec.action, config.distribution.type)
@@ -98,22 +99,22 @@ def _spec(config: RunConfig) -> EnvSpec:
 
 
 def _check_memmap_folder(buffer: BufferConfig) -> None:
-    """Refuse a folder for a replay memory's rows that cannot be made or written."""
+    """Raise a `UserError` if the folder for the rows of the replay buffer cannot be created or written."""
     if not buffer.memmap or buffer.memmap_dir is None:
         return
     folder = Path(buffer.memmap_dir).absolute()
     try:
-        # The nearest folder that exists: a refusal must leave nothing behind.
+        # Test the nearest existing folder, so that no new folder is left if the check fails.
         with tempfile.TemporaryFile(dir=next(place for place in (folder, *folder.parents) if os.path.lexists(place))):
             pass
     except OSError as error:
         raise UserError(
-            f"buffer.memmap_dir={buffer.memmap_dir}: cannot be written ({error.strerror}); name another folder"
+            f"buffer.memmap_dir={buffer.memmap_dir}: cannot be written ({error.strerror}); choose another folder"
         ) from None
 
 
 def _check_dataset(source: str, spec: EnvSpec) -> None:
-    """Refuse a dataset that is not there, or of another environment than a memory is to begin with."""
+    """Raise a `UserError` if the initial dataset of the replay buffer is missing or from another environment."""
     from rlcore.store import datasets
 
     try:
@@ -123,7 +124,7 @@ def _check_dataset(source: str, spec: EnvSpec) -> None:
 
 
 def _check_model(config: RunConfig) -> None:
-    """Refuse names that registered models cannot have, and a store that MLflow cannot open."""
+    """Raise a `UserError` if a registered model's name is invalid or MLflow cannot open the store."""
     if config.model_manager.disabled:
         return
     check_models(config)
@@ -132,7 +133,7 @@ def _check_model(config: RunConfig) -> None:
 
 
 def _source(uri: str) -> tuple[dict[str, Any], LoadedPolicy]:
-    """Origin of weights, as it is kept, and the policy that lies there: an alias may point elsewhere tomorrow."""
+    """Return the origin of weights, for run.json, and the policy. The path is stored because an alias can move."""
     from rlcore.evaluation.policy import load_policy
     from rlcore.store.checkpoint import choose
 
@@ -140,10 +141,10 @@ def _source(uri: str) -> tuple[dict[str, Any], LoadedPolicy]:
     try:
         path = str(resolve_uri(uri)) if registered else uri
         if RunDirectory(path).config.exists():
-            # One checkpoint of it: tomorrow another one may be its best, and this run may have to start again.
+            # Store one checkpoint: the best one may change later, and this run may have to restart.
             path = str(choose(RunDirectory(path)).absolute())
         policy = load_policy(path)
     except UserError as error:
         raise UserError(f"init_from={uri}: {str(error).removeprefix(f'{uri}: ')}") from None
-    kept = {"given": uri, "uri": uri if registered else None, "path": path, "digest": policy.description["digest"]}
-    return kept, policy
+    origin = {"given": uri, "uri": uri if registered else None, "path": path, "digest": policy.description["digest"]}
+    return origin, policy

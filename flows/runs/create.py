@@ -1,4 +1,4 @@
-"""Creating run directories: the one place where a composed config becomes a folder."""
+"""Creation of run directories from composed configs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from rlcore.store.directory import RunDirectory
 def new_run(
     overrides: Sequence[str], flow_run: str = "", composed: tuple[RunConfig, Mapping[str, Any]] | None = None
 ) -> RunDirectory:
-    """Compose a config, check it against the world, then make the folder of its run; a mistake leaves nothing behind.
+    """Compose a config, check it on this machine, and create the run directory. After an error nothing is left.
 
-    `flow_run` is the id of the Prefect flow run that makes it on a worker, `composed` what `compose` has made of the
-    overrides already.
+    `flow_run` is the id of the Prefect flow run that creates it on a worker. `composed` is the result of `compose` for
+    these overrides, if it is available.
     """
     config, values = composed or compose(overrides)
     RunDirectory.new(config.run_dir)
@@ -42,11 +42,11 @@ def create_run(
     flow_run: str = "",
     reproduces: str = "",
 ) -> RunDirectory:
-    """Make the folder of a new run with its config and identity.
+    """Create the folder of a new run with its config and identity.
 
-    run.json also has the `source` of the weights it starts from (given, uri, path, digest), the checkpoint that it goes
-    on from, the dataset that its memory begins with, the `flow_run`, and as `reproduces` the id of the run that it is
-    to be the same as.
+    run.json also contains the `source` of the initial weights (given, uri, path, digest), the checkpoint from which the
+    run resumes, the initial dataset of the replay buffer, and the `flow_run`. For a reproduction, `reproduces` is the
+    id of the original run.
     """
     origin = ({"init_from": dict(source)} if source else {}) | ({"flow_run": flow_run} if flow_run else {})
     if config.buffer.load_from:
@@ -74,5 +74,7 @@ def create_run(
         typed = [*plugins.take_from(overrides)[1], *plugins.as_typed()]
         run.make("".join(f"{override}\n" for override in typed), identity | origin, dump(values), changes)
     except OSError as error:
-        raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error
+        raise UserError(
+            f"run_dir={config.run_dir}: cannot be written ({error.strerror}); choose another run_dir"
+        ) from error
     return run

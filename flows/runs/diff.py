@@ -1,4 +1,4 @@
-"""`shepherd diff`: whether two runs or checkpoints learned the same bits; if not, where they part and why they may."""
+"""`shepherd diff`: comparison of the learned bits of two runs or checkpoints, with the reasons for a difference."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rlcore.system.printable import print_safely
 from rlcore.train.fingerprint import differences
 from rlcore.train.resume_rules import other_learning
 
-MEANING = {  # of a difference in one half of the fingerprint
-    "learning": "they learn different things",
-    "machine": "the bits are promised for one machine and one version of the code",
+MEANING = {  # meaning of a difference, by half of the fingerprint
+    "learning": "this affects what is learned",
+    "machine": "identical bits are guaranteed only on the same machine with the same code",
 }
-ATTEMPTS = 5  # a run that is being trained may remove the checkpoint just chosen
+ATTEMPTS = 5  # a run in training may remove the checkpoint that was just chosen
 
 
 def diff(first: str, second: str) -> int:
-    """Compare the learning parts of two checkpoints and print what was found; 0 where every bit is the same, else 1.
+    """Compare the learning state of two checkpoints and print the result. Return 0 if all bits are equal, else 1.
 
-    A run directory stands for its newest good checkpoint after as many policy steps as both have.
+    If an argument is a run directory, its newest intact checkpoint at a policy step that both have is compared.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -38,30 +38,33 @@ def diff(first: str, second: str) -> int:
 
 
 def _compare(first: Path, second: Path) -> tuple[int, list[str]]:
-    """Exit code and what to print."""
+    """Return the exit code and the lines to print."""
     places = _places(first, second)
-    found = list(compare.differences(*places))
+    differing = list(compare.differences(*places))
     names = " and ".join(short_path(place) for place in places)
     short = [line for whole, place in zip((first, second), places, strict=True) if (line := _beyond(whole, place))]
-    if not found:
+    if not differing:
         digest = checkpoint.manifest(places[0])["digest"]
         return 0, [f"identical: {names} (digest {digest[:16]})", *short]
-    others = f" ({len(found) - 1:,} more entries differ)" if len(found) > 1 else ""
-    return 1, [f"different: {names}", f"first at {found[0]}{others}", *short, *_reasons(*places)]
+    others = f" ({len(differing) - 1:,} more entries differ)" if len(differing) > 1 else ""
+    return 1, [f"different: {names}", f"first difference: {differing[0]}{others}", *short, *_reasons(*places)]
 
 
 def _beyond(whole: Path, place: Path) -> str | None:
-    """Said where a run has come further than the checkpoint that was compared."""
+    """Return a line if the run has a later checkpoint than the one that was compared."""
     newest = next(checkpoint.newest_first(whole / "checkpoints"), place)
     if newest.name == place.name:
         return None
     wrong = checkpoint.damage(newest, with_chunks=False)
     damaged = f", damaged: {wrong}" if wrong else ""
-    return f"  {short_path(whole)} has come to {newest.name} policy steps{damaged}; compared at {place.name}"
+    return f"  {short_path(whole)} has a checkpoint at {newest.name} policy steps{damaged}; compared at {place.name}"
 
 
 def _places(first: Path, second: Path) -> tuple[Path, Path]:
-    """The checkpoints to compare; where no moment is in common and there is a reason for it, the newest."""
+    """Return the checkpoints to compare: the newest at a common policy step.
+
+    If there is no common policy step and the fingerprints differ, return the newest checkpoint of each.
+    """
     try:
         return compare.common(first, second)
     except compare.NothingInCommonError:
@@ -82,16 +85,16 @@ def _differing(half: str, left: dict[str, Any], right: dict[str, Any]) -> Iterat
 
 
 def _reasons(first: Path, second: Path) -> list[str]:
-    """Reasons why the bits may differ, by the two fingerprints and environment cards."""
-    said = []
+    """Return possible reasons for different bits, from the two fingerprints and environment cards."""
+    reasons = []
     moments = [checkpoint.manifest(place)["policy_steps"] for place in (first, second)]
     if moments[0] != moments[1]:
-        said.append(f"  they are of different moments: {moments[0]} and {moments[1]} policy steps")
+        reasons.append(f"  the policy steps of the checkpoints differ: {moments[0]} and {moments[1]}")
     for half, meaning in MEANING.items():
         differing = _differing(half, *_fingerprints(first, second))
-        said += [f"  {key}: {before} and {after}; {meaning}" for key, before, after in differing]
+        reasons += [f"  {key}: {before} and {after}; {meaning}" for key, before, after in differing]
     runs = [RunDirectory(place.parents[1]) for place in (first, second)]
     cards = [run.read_card() for run in runs if run.card.exists()]
     if vague := next((card["id"] for card in cards if card.get("deterministic") is False), None):
-        said.append(f"  {vague}: the same seed and actions give different episodes, so no two runs can be the same")
-    return said or ["  config, versions and machine are the same: this should not be; please report it"]
+        reasons.append(f"  {vague}: the same seed and actions give different episodes, so its runs always differ")
+    return reasons or ["  config, versions and machine are the same, so this is a bug; please report it"]

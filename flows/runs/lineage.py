@@ -19,7 +19,10 @@ CODE = Path(__file__).resolve().parents[2]
 
 
 def code_version() -> dict[str, Any]:
-    """The code at work: `commit`, `dirty` (tracked files changed), `lock_hash`, `core_hash`; "unknown" if not known."""
+    """Return `commit`, `dirty` (True: tracked files changed), `lock_hash` and `core_hash` of the running code.
+
+    A value that cannot be determined is "unknown".
+    """
     changes = _git("status", "--porcelain", "--untracked-files=no") if _is_own_repository() else UNKNOWN
     lock = CODE / "requirements.lock"  # an installed wheel has none
     return {
@@ -31,12 +34,12 @@ def code_version() -> dict[str, Any]:
 
 
 def code_diff() -> bytes:
-    """Patch from the run's commit to the code at work, for `git apply`: tracked files; empty where there is none."""
+    """Return the uncommitted changes of tracked files as a patch for `git apply`; empty if there are none."""
     return _run_git("diff", "--binary", "HEAD") or b"" if _is_own_repository() else b""
 
 
 def code_diff_hash() -> str | None:
-    """The hash of `code_diff`, None where it is empty."""
+    """Return the hash of `code_diff`, None if it is empty."""
     return hash_of_diff(code_diff())
 
 
@@ -46,27 +49,27 @@ def hash_of_diff(changes: bytes) -> str | None:
 
 
 def host() -> str:
-    """The name of this machine."""
+    """Return the name of this machine."""
     return socket.gethostname()
 
 
 def commit() -> str:
-    """The checkout's commit, or "unknown" outside git."""
+    """Return the commit of the checkout, or "unknown" outside git."""
     return _git("rev-parse", "HEAD") if _is_own_repository() else UNKNOWN
 
 
 def core_hash() -> str:
-    """The hash of `rlcore`, the code that decides what is learned: names and contents of its modules.
+    """Return the hash of `rlcore`, the code that affects learning: names and contents of its modules.
 
-    A module is read again only if its size or time of change is another than before.
+    A module is read again only if its inode, size or modification time has changed.
     """
     return _tree_hash(CODE / "rlcore", sorted((CODE / "rlcore").rglob("*.py")), _code_hash)
 
 
 def lineage(run: RunDirectory) -> dict[str, Any]:
-    """Lineage of a model: run_id, config_hash, commit, dirty, lock_hash, host, plugins, dataset_digest.
+    """Return the lineage of a model: run_id, config_hash, commit, dirty, lock_hash, host, plugins, dataset_digest.
 
-    Code, libraries and plugins are those the run was created with, not those of the process that asks.
+    Code, libraries and plugins are those with which the run was created, not those of the calling process.
     """
     identity = run.read_identity()
     return {
@@ -79,12 +82,12 @@ def lineage(run: RunDirectory) -> dict[str, Any]:
 
 
 def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a result was made from, and what it came to: with config.yaml, what it takes to have it again.
+    """Return the complete lineage of a run. With config.yaml it is sufficient to reproduce the run.
 
-    What run.json says (code, host, seed, where it started from), the `machine` it trained on (device, threads,
-    versions, plugins), the keys that it `learned` with and their hash, how it `compile`s, `dataset_digest`, and by
-    policy steps the `checkpoints` {digest, tensors, env_steps} and the mean returns of `evaluations`. `fingerprint` is
-    that of its newest checkpoint.
+    It contains the facts of run.json (code, host, seed, initial weights), the `machine` (device, threads, versions,
+    plugins), the keys that affect learning (`learned`) with their hash, the `compile` mode, and `dataset_digest`. By
+    policy steps, it has the `checkpoints` {digest, tensors, env_steps} and the mean returns of `evaluations`.
+    `fingerprint` is the fingerprint of the newest checkpoint.
     """
     log = history(run.events)
     learned = fingerprint.get("learning", {}).get("config")  # config.yaml may have been edited since
@@ -112,30 +115,29 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
     }
 
 
-def by_policy_steps(told: dict[str, Any]) -> dict[str, Any]:
-    """A lineage that was written down; where an earlier version told it by env steps, by policy steps."""
-    steps = {key: str(of["policy_steps"]) for key, of in told["checkpoints"].items() if of.get("policy_steps")}
+def by_policy_steps(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored lineage with policy steps as keys; earlier versions used environment steps."""
+    steps = {key: str(of["policy_steps"]) for key, of in stored["checkpoints"].items() if of.get("policy_steps")}
     renamed = {
-        part: {steps.get(key, key): of for key, of in told[part].items()} for part in ("checkpoints", "evaluations")
+        part: {steps.get(key, key): of for key, of in stored[part].items()} for part in ("checkpoints", "evaluations")
     }
-    return {**told, **renamed}
+    return {**stored, **renamed}
 
 
 def dataset_digest(run: RunDirectory) -> str:
-    """The hash of a run's dataset, "none" without one."""
+    """Return the hash of a run's dataset, "none" if it has none."""
     files = sorted(path for path in run.dataset.rglob("*") if path.is_file())
     return _tree_hash(run.dataset, files) if files else "none"
 
 
 def _file_hash(path: Path) -> str:
-    """The hash of a file's bytes."""
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _code_hash(path: Path) -> str:
-    found = path.stat()
-    state = found.st_ino, found.st_size, found.st_mtime_ns
+    status = path.stat()
+    state = status.st_ino, status.st_size, status.st_mtime_ns
     if _code_hashes.get(path, (None, ""))[0] != state:
         _code_hashes[path] = state, _file_hash(path)
     return _code_hashes[path][1]
@@ -151,11 +153,11 @@ def _tree_hash(root: Path, files: Iterable[Path], hash_file: Callable[[Path], st
     return digest.hexdigest()
 
 
-_repositories: set[Path] = set()  # checkouts that git has confirmed; a failure, such as a timeout, is not remembered
+_repositories: set[Path] = set()  # checkouts that git has confirmed; failures, such as a timeout, are not cached
 
 
 def _is_own_repository() -> bool:
-    # An installed wheel may lie inside somebody else's repository (a .venv): that commit says nothing about us.
+    # An installed wheel may be inside another repository (in a .venv); the commit of that repository is not ours.
     if CODE not in _repositories:
         top = _git("rev-parse", "--show-toplevel")
         if top == UNKNOWN or Path(top).resolve() != CODE:

@@ -1,6 +1,6 @@
-"""Listeners to how a run is going: the terminal, a flow run's log, the mirrors, a notebook, a test.
+"""Listeners to the progress of runs, for the terminal, a flow run's log, mirrors, notebooks and tests.
 
-A Prefect task cannot be handed a callback (its parameters are JSON), so whoever wants to hear of a run listens here.
+A Prefect task cannot take a callback because its parameters are JSON, so code that follows a run subscribes here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _listeners: list[Listener] = []
 
 @contextmanager
 def subscribe(listener: Listener) -> Iterator[None]:
-    """Have `listener(kind, facts)` called inside the `with`.
+    """Call `listener(kind, facts)` for every event inside the `with`.
 
-    Kinds: `progress` {policy_steps, return, elapsed} after an iteration; `work` {doing, done, total, unit} of long
-    work; `stage` {doing}, a sentence; `baseline`, `checkpoint`, `evaluation` and `registered` with what was made.
-    Of many runs: `job` {label, number}, with the progress of one of them or {doing}; `ended` {label, number, state,
-    sentence}; `trial` {number, label, state, value, sentence}; `phase` {doing, total}, when other jobs begin.
+    Kinds for one run: `progress` {policy_steps, return, elapsed} after an iteration; `work` {doing, done, total, unit}
+    during long work; `stage` {doing}, a message; `baseline`, `checkpoint`, `evaluation` and `registered` with the
+    stage's result. Kinds for several runs: `job` {label, number} with a run's progress or {doing}; `ended` {label,
+    number, state, sentence}; `trial` {number, label, state, value, sentence}; `phase` {doing, total} before new jobs.
     """
     _listeners.append(listener)
     try:
@@ -31,11 +31,11 @@ def subscribe(listener: Listener) -> Iterator[None]:
 
 
 def episode_reporter(doing: str) -> Callable[[int, int], None]:
-    """Reporter of episodes as they are played: to be called with how many are done, and of how many."""
+    """Return a function (episodes done, total episodes) that emits the progress of an evaluation."""
     return lambda done, total: emit("work", {"doing": doing, "done": done, "total": total, "unit": "episodes"})
 
 
 def emit(kind: str, facts: dict[str, Any]) -> None:
-    """Tell all listeners."""
-    for listener in tuple(_listeners):  # one may leave while it is told
+    """Call all listeners with an event."""
+    for listener in tuple(_listeners):  # a listener may unsubscribe during its call
         listener(kind, facts)

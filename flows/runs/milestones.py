@@ -1,4 +1,4 @@
-"""The milestones in a run's event log that its trainer does not see: start, random baseline, end; each once."""
+"""Milestones in a run's event log that its trainer does not write: start, random baseline and end, each once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ STATUS = {
     "plateau": "stopped_early",
     "dry_run": "dry_run",
     "pruned": "pruned",
-}  # reason -> how it ended
+}  # reason -> status of the run
 
 
 def note_start(run: RunDirectory) -> None:
-    """Begin a run's event log, unless it has begun, and tell once what of its config has no effect."""
+    """Write the start event of a run, unless it exists, and report config keys without effect."""
     if history(run.events).last("start") is None:
         from flows.config.notices import notices  # Hydra
 
@@ -33,33 +33,33 @@ def note_start(run: RunDirectory) -> None:
 
 
 def note_baseline(run: RunDirectory) -> None:
-    """Put the result of a dataset that is there already into the event log, unless it has one."""
+    """Write the result of an existing dataset to the event log, unless the log has a baseline."""
     result = run.read_baseline()
     if result is not None and not has_baseline(run):
         note_result(run, result)
 
 
 def has_baseline(run: RunDirectory) -> bool:
-    """Tell whether the log has the random policy's result."""
+    """Return True if the log has the result of the random policy."""
     return history(run.events).last("baseline") is not None
 
 
 def has_dataset(run: RunDirectory) -> bool:
-    """Tell whether the random policy was played: the log has its result, and no damaged dataset is to be made again."""
+    """Return True if the log has the random policy's result and the dataset is not damaged."""
     damaged = (run.dataset / "manifest.json").exists() and run.read_baseline() is None
     return has_baseline(run) and not damaged
 
 
 def is_trained(run: RunDirectory) -> bool:
-    """Tell whether training is done, and was not pruned."""
+    """Return True if training has finished and was not pruned."""
     end = history(run.events).last("end")
     return end is not None and end["status"] != "pruned"
 
 
 def is_evaluated(run: RunDirectory) -> bool:
-    """Tell whether a last evaluation is not wanted, or is there, of the checkpoint and the episodes that count now.
+    """Return True if the final evaluation is disabled, or exists for the chosen checkpoint and number of episodes.
 
-    A resumed run may have trained on, and may want other episodes than before.
+    Both may have changed in a resumed run.
     """
     from rlcore.store.checkpoint import choose  # numpy
 
@@ -73,7 +73,7 @@ def is_evaluated(run: RunDirectory) -> bool:
 
 
 def is_registered(run: RunDirectory) -> bool:
-    """Tell whether a policy was registered after training had ended, or none is to be."""
+    """Return True if a policy was registered after the end of training, or if registration is disabled."""
     config = run.read_config()
     if config.get("dry_run") or config.get("model_manager", {}).get("disabled"):
         return True
@@ -83,27 +83,27 @@ def is_registered(run: RunDirectory) -> bool:
 
 
 def is_over(run: RunDirectory) -> bool:
-    """Tell whether nothing of the flow is left to do: trained and judged, and registered where it is to be."""
+    """Return True if the flow is complete: the run is trained, evaluated and, unless disabled, registered."""
     return run.read_summary().get("status") in COMPLETE and is_registered(run)
 
 
 def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
-    """Put the random policy's result into the event log; returns the event."""
+    """Write the random policy's result to the event log and return the event."""
     return EventLog(run.events).append("baseline", **{key: result[key] for key in ("mean", "std", "ci95", "episodes")})
 
 
 def note_end(run: RunDirectory, boundary: Boundary) -> None:
-    """Write that training is done, or has been pruned."""
+    """Write the end event of a training that has finished or was pruned."""
     here = {"policy_steps": boundary.policy_steps, "status": STATUS.get(boundary.reason or "", "finished")}
     noted = history(run.events).last("end")
-    if noted is None or not here.items() <= noted.items():  # it may have been interrupted after it had finished
+    if noted is None or not here.items() <= noted.items():  # a finished run may have been interrupted afterwards
         EventLog(run.events).append("end", **here, reason=boundary.reason)
 
 
 def note_died(run: RunDirectory, status: str, reason: str) -> None:
-    """Write that training was `interrupted`, has `failed` or `died`, unless it had ended before."""
+    """Write the end event of a training that was `interrupted`, `failed` or `died`, unless it had ended before."""
     log = history(run.events)
     if log.ended is not None:
         return
-    with suppress(RunError):  # on a full disk, say: what ended training is told, not that it could not be noted
+    with suppress(RunError):  # for example on a full disk: the error that ended training is reported instead
         EventLog(run.events).append("end", status=status, policy_steps=log.policy_steps, reason=reason)

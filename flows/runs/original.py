@@ -1,4 +1,4 @@
-"""A run that is to be made again: what is known of it, a folder for the other one, and what differs here."""
+"""The original of a reproduction: its lineage, the new run directory, and differences on this machine."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from rlcore.train import fingerprint
 from rlcore.train.arithmetic import count
 
 NOTE, VERDICT = "original.json", "reproduction.json"  # in the folder of a reproduction
-UNTOLD = ("code.dirty", "code.core_hash")  # the commit and the diff say it in words
+UNREPORTED = ("code.dirty", "code.core_hash")  # `_of_code` reports them in words
 
 
 class ReproductionMismatch(RunError):
-    """A reproduction learned something else than its original."""
+    """A reproduction that learned different bits than its original."""
 
 
 @dataclass(frozen=True)
 class Original:
-    """Original that a reproduction is held against, as its folder notes it.
+    """Original run with which a reproduction is compared, as stored in the reproduction's folder.
 
     Attributes:
-        source: what the user called it.
-        run_dir: its run, "" where that is not on this machine.
+        source: the argument of the user.
+        run_dir: its run directory; "" if that is not on this machine.
         until: policy steps of the last checkpoint that is compared.
-        lineage: as `flows.runs.lineage.whole_lineage` gives it.
+        lineage: the result of `flows.runs.lineage.whole_lineage`.
     """
 
     source: str
@@ -56,46 +56,48 @@ class Original:
 
     @staticmethod
     def of(again: RunDirectory) -> Original:
-        """Name of what a reproduction is of."""
+        """Load the original of a reproduction."""
         noted = read_mapping(again.path / NOTE, "remove the folder and reproduce again", ("lineage", "source"))
         return Original(**{**noted, "lineage": by_policy_steps(noted["lineage"])})
 
 
 def restore(source: str, run_dir: str = "") -> RunDirectory:
-    """The run that is to be the same as another: made from its lineage, or begun and not at its end yet.
+    """Create the reproduction of a run from its lineage, or return the unfinished one.
 
     Args:
         source: run directory, or models:/NAME@alias or /VERSION.
-        run_dir: where; by default beside the original as `<name>_again`, or where its config would put that.
+        run_dir: the new run directory; by default `<name>_again` in the folder of the original, or in the folder of
+            its config.
 
     Returns:
-        A run directory, with `original.json`.
+        A run directory with `original.json`.
 
     Raises:
-        UserError: there is nothing to compare with, or what it started from is gone or another thing now.
+        UserError: If there is nothing to compare with, or the initial weights, checkpoint or dataset are missing or
+            have changed.
     """
     begun = RunDirectory(Path(run_dir).absolute())
     if run_dir and (begun.path / NOTE).exists() and Original.of(begun).source == source and not _is_ended(begun):
-        return begun  # without asking a registry, whose alias may have moved
-    with tempfile.TemporaryDirectory() as kept:
-        original, folder = _find(source, Path(kept))
+        return begun  # without a request to the registry, because the alias may have moved
+    with tempfile.TemporaryDirectory() as downloads:
+        original, folder = _find(source, Path(downloads))
         for place in _places(original, folder, run_dir):
             again = RunDirectory(place)
             if not again.config.exists():
                 _make(original, folder, again)
             elif not _is_begun(original, again):
                 if run_dir:
-                    RunDirectory.new(run_dir)  # refuses
+                    RunDirectory.new(run_dir)  # raises: the folder has another run
                 continue
             write_json(again.path / NOTE, dataclasses.asdict(original))
             return again
     raise AssertionError("there is always another name")
 
 
-def _find(source: str, kept: Path) -> tuple[Original, Path]:
-    """The original, and the folder with its config.yaml."""
+def _find(source: str, downloads: Path) -> tuple[Original, Path]:
+    """Return the original, and the folder with its config.yaml."""
     if source.startswith("models:/"):
-        folder, digest = origin(source, kept)
+        folder, digest = origin(source, downloads)
     else:
         folder, digest = RunDirectory.existing(source).path.absolute(), None
     run = RunDirectory(folder)
@@ -103,7 +105,9 @@ def _find(source: str, kept: Path) -> tuple[Original, Path]:
     lineage = _lineage_of(run) if local else by_policy_steps(_read_lineage(run))
     steps = [int(name) for name, of in lineage["checkpoints"].items() if digest in (None, of["digest"])]
     if not steps:
-        raise UserError(f"{source}: its log tells of no checkpoint, so there is nothing to compare a second run with")
+        raise UserError(
+            f"{source}: its event log has no checkpoint, so there is nothing to compare; choose another run"
+        )
     return Original(source, str(folder) if local else "", max(steps), lineage), folder
 
 
@@ -130,7 +134,7 @@ def _places(original: Original, folder: Path, run_dir: str) -> Iterator[Path]:
 
 
 def _is_begun(original: Original, again: RunDirectory) -> bool:
-    """Tell whether a run was made to be the same as the original, and has not come to a verdict."""
+    """Return True if a run is an unfinished reproduction of the original."""
     return again.read_identity().get("reproduces") == original.lineage["run_id"] and not _is_ended(again)
 
 
@@ -139,7 +143,7 @@ def _is_ended(again: RunDirectory) -> bool:
 
 
 def _make(original: Original, folder: Path, again: RunDirectory) -> None:
-    # It is not one more run of its group, and its model is the original's.
+    # The reproduction does not count as another run of the group.
     typed = [f"run_dir={json.dumps(str(again.path))}", f"run_name={json.dumps(again.path.name)}", "group=null"]
     config, values = compose_existing(folder / "config.yaml", typed)
     config, values, source = prepare(*_with_weights(config, values, original))
@@ -148,15 +152,15 @@ def _make(original: Original, folder: Path, again: RunDirectory) -> None:
         then = original.lineage.get(key.rpartition(".")[2])
         if then and now and then["digest"] != now["digest"]:
             raise UserError(
-                f"{original.source}: it began with {key}={then['path']} of digest {then['digest'][:16]}; what lies "
-                f"there now has {now['digest'][:16]}"
+                f"{original.source}: it started from {key}={then['path']} with digest {then['digest'][:16]}, but the "
+                f"digest is now {now['digest'][:16]}; restore those files"
             )
     overrides = RunDirectory(folder).read_overrides()
     create_run(config, values, [*overrides, *typed], source, reproduces=original.lineage["run_id"])
 
 
 def _with_weights(config: RunConfig, values: dict[str, Any], original: Original) -> tuple[RunConfig, dict[str, Any]]:
-    """With `init_from` as the registry has it, where the folder of the time is gone."""
+    """Replace `init_from` by the registry's URI if the folder of the initial weights no longer exists."""
     then = original.lineage.get("init_from") or {}
     if not config.init_from or Path(config.init_from).exists() or not then.get("uri"):
         return config, values
@@ -174,55 +178,55 @@ def _find_dataset(config: RunConfig) -> tuple[str, dict[str, Any] | None]:
 
 
 def differences_here(again: RunDirectory) -> Iterator[str]:
-    """Tell what is not as for the original, a sentence each: code, versions, device, threads, plugins, machine."""
+    """Yield differences from the original, one line each: config, code, versions, device, threads, plugins, host."""
     original = Original.of(again)
     then, config = original.lineage, config_of(again)
     yield from _of_config(then, config)
     if not then["machine"]:
-        yield "no checkpoint of the original is left that would tell on what it was trained"
+        yield "no checkpoint of the original is left, so its machine and library versions are unknown"
         return
     compiled = decide(config, None, lambda: count(config, EnvSpec.from_json(again.read_card()["spec"])))
     code = code_version()
     now = fingerprint.machine(config, _device(config), compiled) | {"code": code}
     yield from _of_code(original, code)
     for key, before, here in fingerprint.differences(then["machine"], now):
-        if key not in UNTOLD and key != "code.commit":
+        if key not in UNREPORTED and key != "code.commit":
             yield f"{key} is {here} here, was {before}"
     if then["compile"] != compiled:
         yield f"minibatch steps are computed {compiled} here, were {then['compile']} (algo.compile)"
     if then.get("host", host()) != host():
-        yield f"this is {host()}, that was {then['host']}"
+        yield f"host is {host()} here, was {then['host']}"
 
 
 def _of_config(then: dict[str, Any], config: RunConfig) -> Iterator[str]:
     now, learned = learning_half(config), then.get("learned")
     if learned is None:
         if then.get("config_hash") not in (None, half_hash(now)):
-            yield f"config.yaml is not the one of hash {then['config_hash'][:10]} that it was made with"
+            yield f"config.yaml has changed since the run was created; its hash was {then['config_hash'][:10]}"
         return
     for key, before, here in fingerprint.differences(learned, now):
-        if key != "init_from":  # a folder that is gone is a version of the registry here; digests are compared
-            yield f"config.yaml has {key}={spell(here)}, it was trained with {spell(before)}"
+        if key != "init_from":  # the folder may be replaced by a registered version; the digests are compared instead
+            yield f"config.yaml has {key}={spell(here)}, but the run was trained with {spell(before)}"
 
 
 def _of_code(original: Original, code: dict[str, Any]) -> Iterator[str]:
-    then, said = original.lineage, []
+    then, changes = original.lineage, []
     if then["commit"] != code["commit"]:
-        said.append(f"the commit is {code['commit'][:10]} here, was {then['commit'][:10]}")
+        changes.append(f"the commit is {code['commit'][:10]} here, was {then['commit'][:10]}")
     if then.get("code_diff") != code_diff_hash():
-        said.append("files differ from their commit in another way")
-    if not said:
+        changes.append("the uncommitted changes are different")
+    if not changes:
         return
     same = then.get("core_hash") == code["core_hash"]
-    yield f"{' and '.join(said)}; rlcore is {'the same all the same' if same else 'another'}"
+    yield f"{' and '.join(changes)}; the code of rlcore is {'identical' if same else 'different'}"
     if not same and then["commit"] != "unknown":
         patch = Path(original.run_dir, "code.diff")
         then_apply = f" && git apply {patch}" if then.get("code_diff") and patch.exists() else ""
-        yield f"to have that code: git checkout {then['commit'][:10]}{then_apply}"
+        yield f"to restore that code: git checkout {then['commit'][:10]}{then_apply}"
 
 
 def _device(config: RunConfig) -> torch.device:
-    """Device on which the networks will live."""
+    """Return the device of the networks."""
     wanted = config.fabric.accelerator
     cuda = wanted in ("cuda", "gpu") or (wanted == "auto" and torch.cuda.is_available())
     return torch.device("cuda" if cuda else "cpu")

@@ -1,8 +1,8 @@
-"""A run directory that follows a parameter file (params.yaml): the same folder at every call, as a DVC stage needs it.
+"""Run directory of a parameter file (params.yaml), the same folder in every call, as a DVC stage requires.
 
-DVC runs a stage again when its parameters changed, and leaves the run's checkpoints where they are, so that a killed
-`dvc repro` goes on from them. Checkpoints of other parameters or other code must not be resumed then: the run that they
-belong to is set aside, whole, in `set_aside/<run id>` inside the folder.
+DVC repeats a stage if its parameters have changed, and keeps the run's checkpoints, so that a killed `dvc repro`
+resumes from them. Checkpoints of other parameters or other code must not be resumed: their run is moved, complete, to
+`set_aside/<run id>` in the folder.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from rlcore.store.run_files import read_mapping
 from rlcore.system.durable import make_directory
 from rlcore.train.resume_rules import refuse_other_config
 
-MAY_SET_ASIDE = ("make-env", "collect", "train")  # a later stage would judge weights that are gone
-# Of make-env and collect; a new run on the same environment may use them.
+MAY_SET_ASIDE = ("make-env", "collect", "train")  # a later stage would evaluate weights that were moved
+# Files of make-env and collect; a new run in the same environment may use them.
 MEASURED = ("env_card.json", "env_card.md", "dataset")
-# Keys that change no update, but where training ends, in which bits, or which checkpoint is the best one.
+# Keys that do not change an update but affect the end of training, the exact bits, or the best checkpoint.
 DECIDING = ("early_stop", "evaluation.every", "evaluation.episodes", "evaluation.max_episode_steps", "checkpoint.every")
 DECIDING += ("checkpoint.resume_from", "num_threads")
 log = logging.getLogger(__name__)
 
 
 def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: str) -> RunDirectory:
-    """The run in a folder, with the config of a parameter file: made, changed, or set aside for a new one.
+    """Return the run of a folder with the config of a parameter file: a new, updated or replaced run.
 
-    A `UserError` where a parameter is wrong, or the run learned with others and the stage that is about to run is none
-    of MAY_SET_ASIDE; nothing has been touched then.
+    Raises a `UserError`, without changing any file, if a parameter is wrong. The same applies if the existing run
+    learned with other parameters and `stage` is not in MAY_SET_ASIDE.
     """
     typed = [*overrides, f"run_dir={run_dir}"]
     config, values = compose_params(Path(params), typed)
@@ -67,11 +67,11 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
                 rewrite_config(run, values)
             return run
         if stage not in MAY_SET_ASIDE:
-            raise UserError(f"{run_dir}: {stale}; {_train_again(run_dir, params, overrides)} comes first")
-    config, values, source = prepare(config, values)  # a mistake is told while everything is in its place
+            raise UserError(f"{run_dir}: {stale}; first run {_train_again(run_dir, params, overrides)}")
+    config, values, source = prepare(config, values)  # raises before any file is moved
     if stale is not None:
         place = set_aside(run)
-        log.warning("%s: %s; the run is set aside in %s", run_dir, stale, os.path.relpath(place))
+        log.warning("%s: %s; the run was moved to %s", run_dir, stale, os.path.relpath(place))
     for name in _find_stale_measurements(run, config):
         path = run.path / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -79,9 +79,9 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
 
 
 def set_aside(run: RunDirectory) -> Path:
-    """Move a run into `set_aside/<run id>` of its folder, a run directory of its own; what may be used again is copied.
+    """Move a run to `set_aside/<run id>` in its folder and return that run directory. Copy the reusable files.
 
-    config.yaml, which makes a folder a run, is moved last: after a kill half-way the next call does all of it again.
+    config.yaml, which marks a folder as a run, is moved last: if the process is killed, the next call repeats the move.
     """
     with run.driving():
         place = run.set_aside / run.read_identity()["run_id"]
@@ -101,7 +101,7 @@ def set_aside(run: RunDirectory) -> Path:
 
 
 def _train_again(run_dir: str, params: str, overrides: Sequence[str]) -> str:
-    """The command, for whoever called the stage, that puts a stale run right."""
+    """Return the command that replaces a stale run, for an error message."""
     _, _, env = os.environ.get("DVC_STAGE", "").partition("@")
     dvc = f"dvc repro --force train@{env}" if env else "dvc repro --force train"
     return f"`{stage_command('train', run_dir, params, overrides)}` (in a pipeline: `{dvc}`)"
@@ -110,7 +110,7 @@ def _train_again(run_dir: str, params: str, overrides: Sequence[str]) -> str:
 def _with_known_source(
     run: RunDirectory, config: RunConfig, values: dict[str, Any]
 ) -> tuple[RunConfig, dict[str, Any]]:
-    """The config with the folder that `init_from` meant when the run was made: an alias may point elsewhere today."""
+    """Return the config with the folder of `init_from` at the creation of the run, because an alias can move."""
     source = run.read_identity().get("init_from") or {}
     if not config.init_from or source.get("given") != config.init_from:
         return config, values
@@ -118,15 +118,15 @@ def _with_known_source(
 
 
 def _stale(run: RunDirectory, config: RunConfig) -> str | None:
-    """Reason why the run that is there is not what this config and this code would learn; None when it is."""
+    """Return the reason why this config and code would learn something else than the existing run; None if equal."""
     if run.read_identity().get("core_hash") != core_hash():
-        return "rlcore has changed since the run was made"
+        return "the code of rlcore has changed since the run was created"
     now = plugins.hashes()
     for module, digest in run.read_identity().get("plugins", {}).items():
         if now.get(module) != digest:
-            return f"plugin {module} has changed since the run was made"
+            return f"plugin {module} has changed since the run was created"
     before = config_of(run)
-    # Without numbers of their own, evaluations and checkpoints fall on other steps with another budget, or last longer.
+    # The defaults of these keys depend on total_steps: another budget gives other steps and lengths of evaluations.
     by_budget = None in (config.evaluation.every, config.evaluation.max_episode_steps, config.checkpoint.every)
     shorter = config.algo.total_steps < before.algo.total_steps
     for key in ("algo.total_steps", *DECIDING) if by_budget or shorter else DECIDING:
@@ -141,12 +141,12 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
 
 
 def _find_stale_measurements(run: RunDirectory, config: RunConfig) -> Sequence[str]:
-    """Names of what lies measured in the folder and is not of this environment, or was played from another seed."""
+    """Return the names of measured files in the folder that belong to another environment or seed."""
     settings = json.loads(json.dumps(dataclasses.asdict(EnvSettings.of(config.env))))
     if not run.card.exists() or run.read_card().get("settings") != settings:
         return MEASURED
     manifest = run.dataset / "manifest.json"
-    with suppress(UserError):  # a damaged one is collected again
+    with suppress(UserError):  # a damaged dataset is collected again
         if manifest.exists() and read_mapping(manifest, "").get("seed") == config.seed:
             return ()
     return (run.dataset.name,)

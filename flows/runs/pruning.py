@@ -1,6 +1,7 @@
-"""Ending a training at a boundary because something better is known to do with the time.
+"""Pruning: ending a training early at a boundary.
 
-Who runs it judges it there (`judge_by`), or anybody leaves a note in its folder (`prune`), on the same machine or not.
+The process that trains the run decides with `judge_by`. Any process on any machine can request it with `prune`, which
+writes a note into the run directory.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _judges: list[Judge] = []
 
 @contextmanager
 def judge_by(judge: Judge) -> Iterator[None]:
-    """Have `judge(run, boundary)` say, of every boundary inside the `with` but the last, whether training ends there.
+    """Inside the `with`, end a training at a boundary if `judge(run, boundary)` returns True.
 
-    It is called when what was due there is done.
+    It is called at every boundary except the last, after the stages that are due there.
     """
     _judges.append(judge)
     try:
@@ -35,38 +36,38 @@ def judge_by(judge: Judge) -> Iterator[None]:
 
 
 def is_trial() -> bool:
-    """Return True inside `judge_by`: this process trains a trial, which nobody looks at by itself."""
+    """Return True inside `judge_by`: this process trains a trial of a sweep."""
     return bool(_judges)
 
 
 def prune(run: RunDirectory, why: str) -> None:
-    """Have a training end at its next boundary."""
+    """Request the end of a training at its next boundary."""
     write_text(run.path / NOTE, f"{why}\n")
 
 
 def end_early(run: RunDirectory, at: Boundary) -> bool:
-    """End a training at this boundary, though it is not done, where a judge or a note says so; whether it has ended."""
+    """End an unfinished training at this boundary if a judge or a note requests it. Return True if it was ended."""
     note = run.path / NOTE
     if not note.exists() and not any([judge(run, at) for judge in _judges]):
         return False
     note_end(run, replace(at, reason="pruned"))
-    note.unlink(missing_ok=True)  # who resumes the run wants it to go on
+    note.unlink(missing_ok=True)  # a resumed run continues
     return True
 
 
 def over(run: RunDirectory) -> bool:
-    """Tell whether training is done, or pruned where its trainer stands; if so, its log says how.
+    """Return True if training has finished or is pruned at the current boundary; then write its end event.
 
-    To be asked once at a boundary, when all that was due is done.
+    Call once at a boundary, after the stages that are due there.
     """
     trainer = live(run)
     at = trainer.at if trainer is not None else None
     if at is None or not (at.done or end_early(run, at)):
         return False
-    said = f"pruned at {at.policy_steps:,} policy steps"
+    message = f"pruned at {at.policy_steps:,} policy steps"
     if at.done:
         note_end(run, at)
-        said = f"stopped early at {at.policy_steps:,} policy steps: early_stop, {at.reason}"
+        message = f"stopped early at {at.policy_steps:,} policy steps: early_stop, {at.reason}"
     if not at.done or at.reason in ("target_return", "plateau"):
-        emit("stage", {"doing": said})
+        emit("stage", {"doing": message})
     return True

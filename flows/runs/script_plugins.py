@@ -1,9 +1,9 @@
-"""Plugins that a run needs because its script registers an environment or an algorithm.
+"""Plugins of a run that are needed because its script registers an environment or an algorithm.
 
     python -m flows.runs.script_plugins ENV_ID ALGORITHM MODULE ...
 
-The trainer is a process of its own. A child process imports one module after the other until it knows both, and prints
-those that it needed in one line of JSON.
+The trainer is a separate process. To find the plugins that it needs, a child process imports the modules in order until
+environment and algorithm are registered, and prints the needed modules as one line of JSON.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ Composed = tuple[RunConfig, dict[str, Any]]
 
 
 def compose_in_script(compose: Callable[[], Composed]) -> Composed:
-    """Return what `compose` returns, with the plugins among it that the run of a script needs."""
+    """Return the result of `compose`, including the plugins that the run of a script needs."""
     composed = compose()
     return compose() if name_plugins(composed[0]) else composed
 
 
 def name_plugins(config: RunConfig) -> list[str]:
-    """Name as plugins the modules without which another process lacks a config's environment or algorithm.
+    """Declare as plugins the modules that register a config's environment and algorithm, if other processes need them.
 
     Args:
-        config: of a run that this process is about to start.
+        config: config of a run that this process is about to start.
 
     Returns:
-        The modules; none if every process knows both.
+        The modules; empty if environment and algorithm are available in every process.
 
     Raises:
-        UserError: there is no module that another process could import.
+        UserError: If there is no module that another process can import.
     """
     sources = _sources(config)
     unknown = {key: module for key, module in sources.items() if not _is_of_plugin(module)}
@@ -63,12 +63,12 @@ def name_plugins(config: RunConfig) -> list[str]:
         raise UserError(f"{keys}: registered by this script, which the trainer's process must import; {answer['why']}")
     if "needed" not in answer:
         raise UserError(
-            f"{keys}: registered in this process only, and a run is trained in a process of its own; move what "
-            "registers it to the top level of a module, such as my_envs.py, and name that: plugins=[my_envs]"
+            f"{keys}: registered in this process only, but a run is trained in another process; move the registration "
+            "to the top level of a module, such as my_envs.py, and add plugins=[my_envs]"
         )
     needed: list[str] = answer["needed"]
     if script in needed:
-        sys.modules[script] = sys.modules["__main__"]  # it has run here; a second time would register all again
+        sys.modules[script] = sys.modules["__main__"]  # the script has run; an import would register everything again
     plugins.name(needed)
     for typed in plugins.as_typed(needed):
         print_safely(f"{keys}: trained with {typed}; commands on this run need {typed} too", file=sys.stderr)
@@ -76,11 +76,11 @@ def name_plugins(config: RunConfig) -> list[str]:
 
 
 def _sources(config: RunConfig) -> dict[str, str]:
-    """Return the modules of a config's environment and algorithm, by key; of those that a new process may not know."""
+    """Return the modules that register a config's environment and algorithm, by key, if a new process may lack them."""
     sources: dict[str, str] = {}
     suite = None if own_class(config.env.wrapper) else suite_with(config.env.id)
     if isinstance(suite, GymnasiumSuite) and not isinstance(suite, ImportedSuite):
-        if f'"{config.env.id}"' not in inspect.getsource(gymnasium.envs):  # one of Gymnasium's own
+        if f'"{config.env.id}"' not in inspect.getsource(gymnasium.envs):  # not one of Gymnasium's own
             sources["env.id"] = entry(gymnasium.registry[config.env.id]).partition(":")[0]
     elif suite is not None and not type(suite).__module__.startswith("rlcore."):
         sources["env.id"] = type(suite).__module__
@@ -94,7 +94,7 @@ def _is_of_plugin(module: str) -> bool:
 
 
 def _script() -> str:
-    """Return the name under which the running script can be imported; "" if it cannot, as a notebook."""
+    """Return the module name of the running script; "" if it cannot be imported, for example a notebook."""
     main = sys.modules["__main__"]
     file = Path(getattr(main, "__file__", None) or "")
     name = main.__spec__.name if main.__spec__ else file.stem
@@ -106,17 +106,17 @@ def _script() -> str:
 
 
 def _ask_child(env_id: str, algorithm: str, candidates: list[str]) -> dict[str, Any]:
-    """Return what a new process says: the modules that are `needed`, or `why` one cannot be imported, or neither."""
+    """Return the answer of a new process: the `needed` modules, or `why` an import failed, or neither."""
     child = spawn(__name__, env_id, algorithm, *candidates, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    said, _ = child.communicate()
+    output, _ = child.communicate()
     try:
-        return json.loads(said.decode(errors="replace").strip().splitlines()[-1])
+        return json.loads(output.decode(errors="replace").strip().splitlines()[-1])
     except (IndexError, ValueError):
         return {"why": f"a process that imported {', '.join(candidates)} ended with exit code {child.returncode}"}
 
 
 def _answer(env_id: str, algorithm: str, candidates: list[str]) -> dict[str, Any]:
-    """Import one module after the other until environment and algorithm are known; return those that were needed."""
+    """Import modules in order until environment and algorithm are registered; return the modules that were needed."""
 
     def known() -> int:
         return (not env_id or suite_with(env_id) is not None) + (algorithm in ALGORITHMS)

@@ -1,12 +1,12 @@
-"""`results/` of a run: what the stages evaluate (at the end) and register-model leave, whoever calls them.
+"""Files in `results/` of a run, the outputs of the stages evaluate (final evaluation) and register-model.
 
-    policy/            the chosen checkpoint's policy, as `flows.load_policy` reads it
-    metrics.json       final returns beside the random baseline; no times, so equal runs have equal metrics
-    training.csv       policy_steps, episode_return, episode_length: one row a window of metric.log_every
-    evaluations.csv    policy_steps, greedy_mean, ci95_low, ci95_high: one row an evaluation while training
-    model.json         name, version, aliases and the decision on the champion
+    policy/            the policy of the chosen checkpoint, for `flows.load_policy`
+    metrics.json       final returns and the random baseline; no times, so equal runs have equal metrics
+    training.csv       policy_steps, episode_return, episode_length: one row per window of metric.log_every
+    evaluations.csv    policy_steps, greedy_mean, ci95_low, ci95_high: one row per evaluation during training
+    model.json         name, version, aliases and the decision about the champion
 
-DVC keeps, compares and plots these files. Written again, they are the same.
+DVC stores, compares and plots these files. Writing them again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlcore.store.series import LENGTH, RETURN
 
 
 def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
-    """Write all but model.json from the run's log and its summary (`flows.stages.summary.summary`): the folder."""
+    """Write all files except model.json from the event log and the run's summary, and return the folder."""
     folder = run.path / "results"
     log = history(run.events)
     lengths = dict(log.lines.get(LENGTH, ()))
@@ -47,7 +47,7 @@ def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
 
 
 def write_model(run: RunDirectory, result: Mapping[str, Any]) -> Path:
-    """Write model.json from what `flows.stages.register_model.register_model` gives: its path."""
+    """Write the result of `flows.stages.register_model.register_model` to model.json and return its path."""
     path = run.path / "results" / "model.json"
     write_json(path, dict(result))
     return path

@@ -1,4 +1,4 @@
-"""Runs whose process is gone: found by their locks, which the operating system frees, and their event logs."""
+"""Stale runs: their process has died. The operating system released its lock, and the event log has no end."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE
 from rlcore.store.history import history
 
-REASON = "its process is gone"
+REASON = "its process has died"
 
 
 @dataclass(frozen=True)
 class StaleRun:
-    """A run that nobody leads, and that has not come to its end.
+    """Unfinished run without a process that drives it.
 
     Attributes:
-        run: where it lies.
-        state: "died" while it trained, or "not judged": trained to the end, but not evaluated or registered.
-        marked: the event log tells of it already.
+        run: its run directory.
+        state: "died" if training was not finished; "not judged" if it was, but not the evaluation or registration.
+        marked: True if the event log has an end event already.
     """
 
     run: RunDirectory
@@ -30,7 +30,7 @@ class StaleRun:
 
 
 def find_stale(run: RunDirectory) -> StaleRun | None:
-    """End of a run whose process is gone; None where one leads it, or it ended with a word."""
+    """Return the state of a run with a dead process; None if a process drives the run or its log has a regular end."""
     ended = history(run.events).ended
     status = ended["status"] if ended else "died"
     complete = status in COMPLETE
@@ -40,17 +40,17 @@ def find_stale(run: RunDirectory) -> StaleRun | None:
 
 
 def find_other_machine(run: RunDirectory) -> str | None:
-    """The machine whose process led a run last, where that is another than this: its locks may not be seen here."""
+    """Return the machine that drove a run last, if it is not this one: its locks may be invisible here."""
     notes = [path.read_text(errors="replace") for path in (run.driver, run.lock) if path.exists()]
     hosts = [note.partition(" on ")[2].strip() for note in notes]
     return next((host for host in hosts if host and host != socket.gethostname()), None)
 
 
-def mark_died(found: StaleRun) -> bool:
-    """Note in the event log that a run died, durably; False where another process was quicker and leads it now."""
+def mark_died(stale: StaleRun) -> bool:
+    """Write durably to the event log that a run died. Return False if another process drives the run by now."""
     try:
-        with found.run.driving():
-            note_died(found.run, "died", REASON)
+        with stale.run.driving():
+            note_died(stale.run, "died", REASON)
     except UserError:
         return False
     return True

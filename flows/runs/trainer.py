@@ -1,4 +1,4 @@
-"""The trainer process of a run, driven from boundary to boundary."""
+"""Trainer process of a run, driven from boundary to boundary."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from rlcore.train.calls import unpack
 
 GRACE = 20.0  # seconds a trainer gets to finish its iteration and write a checkpoint
 LOOK_EVERY = 1.0  # seconds
-SILENCE = 30.0  # seconds without a sign of life that are no cause for alarm; it gives one every 2 s
-START_SILENCE = 180.0  # seconds, the same before it is ready
+SILENCE = 30.0  # seconds without a sign of life that are allowed; the trainer sends one every 2 s
+START_SILENCE = 180.0  # seconds that are allowed before the trainer is ready
 FAILURES = {kind.__name__: kind for kind in (UserError, DiskFault, OutOfMemory, EnvironmentFault, EnvironmentLost)}
 OnProgress = Callable[[dict[str, Any]], None]
 
 
 class DeterministicFailure(RunError):
-    """Failure that a trainer has told of itself, such as weights that are not finite: another would come to it too."""
+    """Deterministic failure that the trainer has reported, such as non-finite weights; retrying cannot help."""
 
 
 class TrainerProcess:
-    """The live trainer of one run directory; it continues from the newest good checkpoint.
+    """Trainer process of one run directory; it continues from the newest intact checkpoint.
 
-    Without `begin` the run need not be prepared before `begin()` is called.
+    With `begin=False`, the run directory may be incomplete until `begin()` is called.
     """
 
     def __init__(self, run: RunDirectory, begin: bool = True) -> None:
         self.run = run
         self._log = open(run.log, "ab")  # noqa: SIM115 - lives as long as the process
-        self._heard, self.ready = b"", False
-        self.at: Boundary | None = None  # the last boundary that it trained to
+        self._received, self.ready = b"", False
+        self.at: Boundary | None = None  # the last boundary that the trainer reached
         env = run.read_config()["env"]
         self._env_id, self._step_timeout = env["id"], float(env.get("step_timeout", 0.0))
         self.process = start_trainer(run, self._log)
@@ -51,53 +51,53 @@ class TrainerProcess:
             self.begin()
 
     def begin(self) -> None:
-        """Let it build its session from the run as it is now, unless it has done so."""
+        """Start the training session from the run's current state, unless it has started."""
         if self.ready:
             return
-        self._tell("begin")
+        self._send("begin")
         try:
             self.policy_steps: int = self._until("ready")["policy_steps"]
         except KeyboardInterrupt:
-            self.interrupt()  # nobody holds it yet, so nobody else could end it
+            self.interrupt()  # no caller has a reference yet that could end the process
             raise
         self.ready = True
 
     def advance(self, on_progress: OnProgress | None = None) -> Boundary:
         """Train to the next boundary that the config sets."""
-        self._tell("advance")
-        said = self._until("boundary", on_progress)
-        self.policy_steps = said["policy_steps"]
-        self.at = Boundary(said["policy_steps"], tuple(said["due"]), said["done"], said["reason"])
+        self._send("advance")
+        facts = self._until("boundary", on_progress)
+        self.policy_steps = facts["policy_steps"]
+        self.at = Boundary(facts["policy_steps"], tuple(facts["due"]), facts["done"], facts["reason"])
         return self.at
 
     def checkpoint(self) -> dict[str, Any]:
-        """Make the state durable; {path, policy_steps, digest}."""
-        self._tell("checkpoint")
+        """Save a checkpoint and return {path, policy_steps, digest}."""
+        self._send("checkpoint")
         return self._until("checkpoint")
 
     def evaluate(self) -> dict[str, Any]:
-        """Judge the present policy."""
-        self._tell("evaluate")
+        """Evaluate the current policy."""
+        self._send("evaluate")
         return self._until("evaluation")
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Have it call a function, before `begin` too; raises what the function raises.
+        """Call a function in the trainer's process and raise its exceptions here. This works before `begin` too.
 
         Args:
-            function: `module.name`; gets a function that says an event before its arguments.
-            *arguments: JSON, as the result is.
+            function: `module.name`; its first argument is a function that sends an event.
+            *arguments: further arguments, JSON.
 
         Returns:
-            The function's result.
+            The function's result, JSON.
         """
-        self._tell("call", function=function, arguments=arguments)
+        self._send("call", function=function, arguments=arguments)
         return self._until("called")["result"]
 
     def stop(self) -> None:
-        """End the trainer; what was not checkpointed is lost, and found again bit for bit on resume."""
+        """End the trainer. Training since the last checkpoint is lost; a resumed run repeats it with the same bits."""
         if self.process.poll() is None:
             try:
-                self._tell("stop")
+                self._send("stop")
                 self._until("stopped")
                 self.process.wait(GRACE)
             except (RunError, UserError, TrainingInterrupted, subprocess.TimeoutExpired):
@@ -105,13 +105,13 @@ class TrainerProcess:
         self._close()
 
     def interrupt(self) -> None:
-        """Let the trainer write a checkpoint and end (SIGTERM); kill it after the grace period."""
+        """Send SIGTERM, so that the trainer writes a checkpoint and ends; kill it after the grace period."""
         if self.process.poll() is None:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(time_left(GRACE))
-            self.process.kill()  # unless it has ended
-            self._hear_the_end()
+            self.process.kill()  # no effect if it has ended
+            self._read_last_events()
         self._close()
 
     def _close(self) -> None:
@@ -121,35 +121,35 @@ class TrainerProcess:
                 with suppress(BrokenPipeError):
                     pipe.close()
 
-    def _tell(self, command: str, **more: Any) -> None:
+    def _send(self, command: str, **more: Any) -> None:
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps({"command": command, **more}).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            self._until("")  # what the trainer said before it ended tells why
+            self._until("")  # raises the error that the trainer reported before it ended
 
     def _until(self, wanted: str, on_progress: OnProgress | None = None) -> dict[str, Any]:
         while (line := self._line()) is not None:
-            said = json.loads(line)
-            event = said.pop("event")
+            facts = json.loads(line)
+            event = facts.pop("event")
             if event == wanted:
-                return said
+                return facts
             if event == "progress" and on_progress is not None:
-                on_progress(said)
+                on_progress(facts)
             if event == "work":
-                emit("work", said)
+                emit("work", facts)
             if event == "told":
-                emit(said["kind"], said["facts"])
+                emit(facts["kind"], facts["facts"])
             if event == "failed":
-                raise unpack(said["error"], said["sentence"])
+                raise unpack(facts["error"], facts["sentence"])
             if event == "doing":
-                emit("stage", {"doing": said["sentence"]})
+                emit("stage", {"doing": facts["sentence"]})
             if event == "error":
                 self._close()
-                raise FAILURES.get(said["kind"], DeterministicFailure)(said["sentence"])
+                raise FAILURES.get(facts["kind"], DeterministicFailure)(facts["sentence"])
             if event == "interrupted":
-                self._tell_what_is_left(said)
+                self._report_saved(facts)
                 self._close()
                 raise TrainingInterrupted
         code = self.process.wait()
@@ -157,44 +157,44 @@ class TrainerProcess:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         raise exit_error(code, f"the trainer {how}; its output is in {self.run.log}")
 
-    def _hear_the_end(self) -> None:
-        """Pass on what a trainer that has ended said last, as far as it is there: nobody waits for more."""
+    def _read_last_events(self) -> None:
+        """Read the remaining output of an ended trainer, without waiting, and report the saved checkpoint."""
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
         with suppress(BlockingIOError):
-            while heard := os.read(self.process.stdout.fileno(), 65536):
-                self._heard += heard
-        for line in self._heard.splitlines():
+            while received := os.read(self.process.stdout.fileno(), 65536):
+                self._received += received
+        for line in self._received.splitlines():
             if b'"interrupted"' in line:
-                self._tell_what_is_left(json.loads(line))
+                self._report_saved(json.loads(line))
 
-    def _tell_what_is_left(self, said: dict[str, Any]) -> None:
-        saved = f"saved at policy step {said['policy_steps']:,}" if said.get("path") else None
-        if left := said.get("lost") or saved:
-            emit("stage", {"doing": left})
+    def _report_saved(self, facts: dict[str, Any]) -> None:
+        saved = f"saved at policy step {facts['policy_steps']:,}" if facts.get("path") else None
+        if message := facts.get("lost") or saved:
+            emit("stage", {"doing": message})
 
     def _line(self) -> bytes | None:
-        """The next line that the trainer says, None when it has ended; `EnvironmentLost` where it hung."""
+        """Return the next line from the trainer; None if it has ended. Raise `EnvironmentLost` if it hangs."""
         assert self.process.stdout is not None
-        # Until it is ready it may load an engine, and torch from a slow disk.
+        # Before it is ready it may have to load an engine, and torch from a slow disk.
         limit = max(SILENCE, self._step_timeout if self.ready else START_SILENCE)
         silent = 0.0
-        while b"\n" not in self._heard:
+        while b"\n" not in self._received:
             if select.select([self.process.stdout], [], [], LOOK_EVERY)[0]:
-                heard, silent = os.read(self.process.stdout.fileno(), 65536), 0.0
-                if not heard:
+                received, silent = os.read(self.process.stdout.fileno(), 65536), 0.0
+                if not received:
                     return None
-                self._heard += heard
-            elif not is_stopped(self.process.pid):  # nor do the seconds count in which this process was paused
+                self._received += received
+            elif not is_stopped(self.process.pid):  # seconds in which either process was paused do not count
                 silent += LOOK_EVERY
             if silent > limit:
                 self.process.kill()
                 self._close()
                 raise EnvironmentLost(
-                    f"environment {self._env_id}, last heard of in {self.run.log}: hung; the trainer has given no sign "
-                    f"of life for {limit:g} s (env.step_timeout, but {SILENCE:g} s at least) and was killed"
+                    f"environment {self._env_id} hung; the trainer gave no sign of life for {limit:g} s "
+                    f"(env.step_timeout, at least {SILENCE:g} s) and was killed; its output is in {self.run.log}"
                 )
-        line, _, self._heard = self._heard.partition(b"\n")
+        line, _, self._received = self._received.partition(b"\n")
         return line
 
 
@@ -202,18 +202,18 @@ _live: dict[Path, TrainerProcess] = {}
 
 
 def current_step(run: RunDirectory) -> int:
-    """Policy steps at which the run's trainer stands or, where there is none, would go on from its checkpoints."""
+    """Return the policy steps of the run's trainer; without a trainer, those of its newest checkpoint."""
     trainer = _live.get(run.path.absolute())
     if trainer is not None and trainer.ready:
         return trainer.policy_steps
-    from rlcore.store import checkpoint  # numpy, which who only drives a trainer need not wait for
+    from rlcore.store import checkpoint  # imports numpy, which a process that only drives a trainer does not need
 
     return next(map(checkpoint.policy_steps, checkpoint.newest_first(run.checkpoints)), 0)
 
 
 def resumes(run: RunDirectory) -> str:
-    """From where a run would go on, for a sentence."""
-    from rlcore.store import checkpoint  # numpy
+    """Return the point from which a run would resume, as a part of a message."""
+    from rlcore.store import checkpoint  # imports numpy
 
     newest = checkpoint.newest_good(run.checkpoints)
     return (
@@ -222,14 +222,14 @@ def resumes(run: RunDirectory) -> str:
 
 
 def trainer_for(run: RunDirectory) -> TrainerProcess:
-    """The live trainer of a run in this process, or a new one from its last checkpoint (so a retried task goes on)."""
+    """Return this process's live trainer of a run, or start one from the last checkpoint (a retried task resumes)."""
     trainer = running_trainer(run)
     trainer.begin()
     return trainer
 
 
 def running_trainer(run: RunDirectory) -> TrainerProcess:
-    """The live trainer of a run in this process, or a new one, which has not begun."""
+    """Return this process's live trainer of a run, or start one without `begin`."""
     trainer = _live.get(run.path.absolute())
     if trainer is not None and trainer.process.poll() is not None:
         release(run)
@@ -237,25 +237,25 @@ def running_trainer(run: RunDirectory) -> TrainerProcess:
 
 
 def expect_trainer(run: RunDirectory) -> TrainerProcess:
-    """Start the trainer of a run that will be wanted soon: importing what it needs takes seconds."""
+    """Start the trainer of a run in advance, because its imports take seconds, and return it."""
     if run.path.absolute() not in _live:
         _live[run.path.absolute()] = TrainerProcess(run, begin=False)
     return _live[run.path.absolute()]
 
 
 def live(run: RunDirectory) -> TrainerProcess | None:
-    """The trainer of a run in this process, if one is alive and at work."""
+    """Return this process's trainer of a run if it is alive and has begun, else None."""
     trainer = _live.get(run.path.absolute())
     return trainer if trainer is not None and trainer.ready and trainer.process.poll() is None else None
 
 
 def has_trainer(run: RunDirectory) -> bool:
-    """Tell whether this process drives a trainer of the run, or did until that died."""
+    """Return True if this process has a trainer of the run, alive or dead."""
     return run.path.absolute() in _live
 
 
 def release(run: RunDirectory, *, interrupt: bool = False) -> None:
-    """End the live trainer of a run, if there is one; `interrupt` lets it write a checkpoint first."""
+    """End the live trainer of a run, if there is one; with `interrupt`, it writes a checkpoint first."""
     trainer = _live.pop(run.path.absolute(), None)
     if trainer is not None:
         trainer.interrupt() if interrupt else trainer.stop()
@@ -263,7 +263,7 @@ def release(run: RunDirectory, *, interrupt: bool = False) -> None:
 
 @contextmanager
 def release_after(run: RunDirectory) -> Iterator[None]:
-    """End the run's trainer after the `with`; when a signal or Prefect broke it off, with a checkpoint."""
+    """End the run's trainer after the `with`; if a signal or Prefect interrupted it, save a checkpoint first."""
     try:
         yield
     except BaseException as error:

@@ -1,6 +1,6 @@
-"""The trainers' processes; and, for many runs in a row, a process that forks them warm, and one mirror for all.
+"""Trainer processes. For many runs in a row, a fork server with pre-imported modules and one shared mirror.
 
-To import what a trainer needs takes longer than a short training, and a mirror 0.3 GB.
+The imports of a trainer take longer than a short training, and a mirror takes 0.3 GB of memory.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TRAINERS = "trainers"  # the server's socket
 
 @contextmanager
 def warm_trainers(*others: str) -> Iterator[None]:
-    """Have the trainers that this process and its children start inside the `with` forked, and one mirror serve all.
+    """Inside this context, fork trainers from a pre-imported process, and share one mirror.
 
-    A trainer that cannot be forked (other libraries' settings, other code than at the start) is started anew, as ever.
-    `others` are modules that `start_warm` forks besides.
+    This applies to this process and its children. A trainer that cannot be forked, because its library settings or its
+    code differ from the server's, is started as a new process. `others` are further modules that `start_warm` can fork.
     """
-    if warm_folder() is not None:  # who started this process has done so
+    if warm_folder() is not None:  # the parent process has started the servers
         yield
         return
     with ExitStack() as stack:
@@ -49,14 +49,17 @@ def warm_trainers(*others: str) -> Iterator[None]:
 
 
 def start_trainer(run: RunDirectory, log: IO[bytes]) -> subprocess.Popen[bytes] | Forked:
-    """The process that trains a run: `start_warm`."""
+    """Start the trainer of a run with `start_warm`."""
     return start_warm(TRAINER, str(run.path), log=log)
 
 
 def start_warm(
     module: str, *arguments: str, log: IO[bytes], env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes] | Forked:
-    """`python -m MODULE ARGUMENT ...` with pipes to it and its other output in a file: forked warm, or new."""
+    """Start `python -m MODULE ARGUMENT ...`, forked from the warm server if there is one.
+
+    stdin and stdout are pipes; stderr is written to `log`.
+    """
     environment, folder = _environment() | dict(env or {}), warm_folder()
     if folder is not None:
         forked = fork(folder / TRAINERS, module, *arguments, env=environment, stderr=log.fileno())
@@ -69,8 +72,8 @@ def start_warm(
         stdout=subprocess.PIPE,
         stderr=log,
         env=environment,
-        # Ctrl-C reaches a terminal's whole process group: the trainer would hear it twice, once from us, and a second
-        # signal ends it without a checkpoint.
+        # Ctrl-C sends SIGINT to the terminal's process group. The trainer would get two signals, one of them from this
+        # process, and the second signal ends it without a checkpoint.
         start_new_session=True,
     )
 
@@ -81,7 +84,7 @@ def _environment() -> dict[str, str]:
 
 
 def _short() -> str | None:
-    """The folder for temporary files, unless its name is too long for a socket's, which has 107 characters."""
+    """Return the parent of temporary folders: /tmp if the default is too long for a socket path (107 characters)."""
     return None if len(tempfile.gettempdir()) < 70 else "/tmp"
 
 

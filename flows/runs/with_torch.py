@@ -1,4 +1,4 @@
-"""Work of a run's stages that needs torch, done by its trainer, which has it: to import torch again takes a second."""
+"""Calls of functions that need torch. They run in the run's trainer, because importing torch takes a second."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rlcore.train.calls import ProgressTimer, find
 
 
 def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "", **more: Any) -> Any:
-    """Call a function in the run's trainer, or here where this process drives none; raises what it raises.
+    """Call a function in the run's trainer, or in this process if it drives no trainer. Raise its exceptions here.
 
-    What it tells is heard here. A trainer that has died meanwhile is followed by another.
+    Events that the function emits reach the listeners of this process. If the trainer has died, a new one is started.
 
     Args:
-        run: whose trainer; the function's first argument.
+        run: the run; it is also the function's first argument.
         function: `module.name`.
-        *arguments: for it; JSON, as the result is.
-        doing: what long work is called as it is told; the function then takes `on_progress`.
-        **more: for it, by name.
+        *arguments: further arguments, JSON.
+        doing: label of the progress of long work; if it is set, the function takes `on_progress`.
+        **more: keyword arguments, JSON.
 
     Returns:
-        The function's result.
+        The function's result, JSON.
     """
     if not trainer.has_trainer(run):
         return _call(function, run, arguments, doing, more)
@@ -32,7 +32,7 @@ def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "
 
 
 def answer(say: Any, function: str, run: str, arguments: list[Any], doing: str, more: dict[str, Any]) -> Any:
-    """In the trainer: do what `with_torch` asks for, say what is told meanwhile, a line a second, and how it ended."""
+    """Execute a call of `with_torch` in the trainer and send the events that it emits, progress once per second."""
     pace = ProgressTimer()
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
@@ -44,5 +44,5 @@ def answer(say: Any, function: str, run: str, arguments: list[Any], doing: str, 
 
 
 def _call(function: str, run: RunDirectory, arguments: Any, doing: str, more: dict[str, Any]) -> Any:
-    told = {"on_progress": episode_reporter(doing)} if doing else {}
-    return find(function)(run, *arguments, **more, **told)
+    progress = {"on_progress": episode_reporter(doing)} if doing else {}
+    return find(function)(run, *arguments, **more, **progress)

@@ -64,9 +64,9 @@ def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew_by_itsel
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("run_dir=elsewhere", "run_dir=elsewhere: the run lies in .*/run; move the folder"),
-        ("log_root=elsewhere", "log_root=elsewhere: the run lies in .*/run"),
-        ("checkpoint.resume_from=other", "resume_from=other: this run goes on from its own checkpoints"),
+        ("run_dir=elsewhere", "run_dir=elsewhere: the folder of this run is .*/run; move that folder"),
+        ("log_root=elsewhere", "log_root=elsewhere: the folder of this run is .*/run"),
+        ("checkpoint.resume_from=other", "resume_from=other: this run resumes from its own checkpoints"),
         ("algo.total_steps=9999", r"learns with algo.total_steps=512.*\(algo.anneal_lr: what it does depends on where"),
     ],
 )
@@ -103,7 +103,7 @@ def test_what_may_change_is_kept_with_what_was_typed_and_other_bits_are_said(
     change_run(run, ["num_threads=2", "algo.total_steps=9999"])
     assert run.overrides.read_text() == "exp=ppo\nevaluation.episodes=7\nnum_threads=2\nalgo.total_steps=9999\n"
     assert [r.getMessage() for r in caplog.records] == [
-        "num_threads is 2, was 1: the run goes on, but not to the same bits"
+        "num_threads is 2, was 1: the run continues, but not with the same bits"
     ]
 
 

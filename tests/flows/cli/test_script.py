@@ -241,10 +241,10 @@ def test_run_trains_on_an_environment_that_the_script_registers(tmp_path):
     ("parts", "sentence"),
     [
         ({"guard": ""}, "this script starts a run when it is imported; put the call into a block"),
-        ({"before": GUARD}, "registered in this process only, and a run is trained in a process of its own"),
+        ({"before": GUARD}, "registered in this process only, but a run is trained in another process"),
         (
             {"before": GUARD, "entry": "'gymnasium.envs.classic_control:CartPoleEnv'"},
-            "registered in this process only, and a run is trained in a process of its own",
+            "registered in this process only, but a run is trained in another process",
         ),
     ],
 )

@@ -63,7 +63,7 @@ def test_one_changed_bit_is_named_with_its_place_and_size(
     changed = checkpoint.save(tmp_path, int(path.name), learning, bookkeeping)
     code, said = diff(path, changed, capsys)
     assert code == 1
-    assert "first at learner/agent/critic.layers.0.weight[3, 2]" in said
+    assert "first difference: learner/agent/critic.layers.0.weight[3, 2]" in said
     size = float(re.search(r"largest \|Δ\| (\S+)", said)[1])
     assert size == pytest.approx(abs(before - weight[3, 2].item()), rel=1e-5)
     assert size < 1e-6
@@ -75,7 +75,7 @@ def test_another_setting_is_named_as_the_reason(
 ) -> None:
     code, said = diff(first, trained(tmp_path / "run", algo__gamma=0.97), capsys)
     assert code == 1
-    assert "first at " in said
+    assert "first difference: " in said
     assert "algo.gamma: 0.99 and 0.97" in said
 
 
