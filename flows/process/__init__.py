@@ -1,1 +1,1 @@
-"""Processes, this one and those around it: signals, parents, locks, servers."""
+"""Process management: signals, parent processes, lock files, network checks and exit codes."""

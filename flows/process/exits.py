@@ -1,4 +1,4 @@
-"""End of a command: the sentence and the exit code of a mistake or a failure."""
+"""Error messages and exit codes of commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlcore.system.secrets import redact
 
 
 def run_command(command: Callable[[], int]) -> int:
-    """The exit code that a command gives: 2 after the user's mistakes, a sentence each, 1 after a failure, another."""
+    """Run a command and return its exit code: 2 for user errors, 1 for failures; prints one line for each error."""
     try:
         return command()
     except UserError as error:
@@ -29,15 +29,16 @@ def run_command(command: Callable[[], int]) -> int:
         return 0
     except PermissionError as error:
         print_safely(
-            f"shepherd: {error.filename or 'a file'}: {error.strerror}; choose a folder of yours", file=sys.stderr
+            f"shepherd: {error.filename or 'a file'}: {error.strerror}; choose a folder that you can write to",
+            file=sys.stderr,
         )
         return 2
     except Exception as error:
         if is_locked(error):
-            reason = "another process has locked a database; end it, and type the command again"
+            reason = "another process has locked a database; end it and run the command again"
             print_safely(f"shepherd: failed: {reason}", file=sys.stderr)
             return 1
-        if type(error).__module__.startswith("mlflow."):  # a store or a server that refuses; importing it takes seconds
+        if type(error).__module__.startswith("mlflow."):  # compares the name, because importing mlflow takes seconds
             reason = redact((str(error).splitlines() or ["no reason given"])[0])
             print_safely(f"shepherd: failed: MLflow: {reason}", file=sys.stderr)
             return 1
@@ -49,11 +50,11 @@ def run_command(command: Callable[[], int]) -> int:
 
 @contextmanager
 def name_continuation(command: str) -> Iterator[None]:
-    """Name the command that goes on when a signal, or a fault of the machine, ends what is inside the `with`."""
+    """Context manager that adds the command that resumes the run to the messages of signals and machine faults."""
     exit_sentence(f"shepherd: interrupted; continue with: {command}")
     try:
         yield
     except DiskFault as fault:
-        raise DiskFault(f"{fault}; once the disk takes it, continue with: {command}") from None
+        raise DiskFault(f"{fault}; when the disk is writable again, continue with: {command}") from None
     except MachineFault as fault:
         raise type(fault)(f"{fault}; continue with: {command}") from None

@@ -1,9 +1,10 @@
-"""Leases on what one process alone may do among all machines: a place with Prefect's server, beside the lock file.
+"""Locks across machines: leases on a global concurrency limit of the Prefect server, in addition to lock files.
 
-A lock file keeps a second process of this machine out, and those of others where the storage honours `flock`. Where
-PREFECT_API_URL names a server, who has the file also holds a global concurrency limit there, of one place, by a lease
-that it renews: a machine that vanished has lost it a minute later. Whoever gets the file after a kill on the same
-machine knows that the holder is gone, and gives the lease, which is noted beside the file, back at once.
+A lock file excludes other processes of this machine. It excludes processes of other machines only if the storage
+supports `flock`. If PREFECT_API_URL is set, the owner of the file also occupies the only slot of a global concurrency
+limit on that server. It renews the lease of the slot; if its machine vanishes, the lease expires after a minute. The
+lease is recorded in a note file next to the lock file. A process that gets the lock file after a kill on the same
+machine knows that the previous owner has died, and releases the recorded lease at once.
 """
 
 from __future__ import annotations
@@ -31,25 +32,30 @@ from rlcore.store.directory import write_json
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-LEASE = 60.0  # seconds; the server takes none that is shorter
+LEASE = 60.0  # seconds; the shortest lease that the server accepts
 RENEW_EVERY = 15.0  # seconds
-PATIENCE = 90.0  # seconds in which the server notices that a lease has run out; it looks every 15
-ASK_EVERY = 1.0  # seconds
-PARTING = 10.0  # seconds for giving it back
+PATIENCE = 90.0  # seconds within which the server frees an expired lease; it checks every 15
+ASK_EVERY = 1.0  # seconds between two attempts to get the slot
+PARTING = 10.0  # seconds for the release
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def hold_lease(name: str, note: Path, refusal: str = "") -> Iterator[None]:
-    """Hold the one place of this name among all machines inside the `with`; nothing where no server is configured.
+    """Context manager that occupies the slot of a name, which only one process on all machines can have.
 
-    While the server is away the lock file alone must do: a training neither stops nor waits for it.
+    Does nothing if no server is configured. If the server is unreachable, only the lock file excludes others:
+    training neither stops nor waits for the server.
 
     Args:
         name: letters, digits and dashes.
-        note: has the lease; in the folder of the lock file, which the caller holds.
-        refusal: a UserError says it where another machine keeps the place; without it one waits for a place that
-            stays, as that of the registry, while one with a refusal is of a run, say, and is gone with it.
+        note: file that records the lease, next to the lock file. The caller must have locked the lock file.
+        refusal: end of the error message if another machine keeps the slot. The concurrency limit is then deleted
+            on exit, because its name belongs to one run or sweep. If empty, the call waits for the slot without
+            limit, and the concurrency limit stays, as for the registry.
+
+    Raises:
+        UserError: another machine keeps the slot, and a refusal was given.
     """
     if not os.environ.get("PREFECT_API_URL"):
         yield
@@ -60,22 +66,23 @@ def hold_lease(name: str, note: Path, refusal: str = "") -> Iterator[None]:
     except httpx.HTTPError as error:
         if not is_outage(error):
             raise
-        log.warning("%s: Prefect's server is away (%s); the lock file alone keeps others out", name, error)
+        log.warning("%s: Prefect's server is unreachable (%s); only the lock file excludes others", name, error)
         yield
         return
     over = threading.Event()
-    # Prefect keeps in the context which server it talks to.
+    # Prefect stores the current server in the context.
     keeper = threading.Thread(target=copy_context().run, args=(lease.keep, over, bool(refusal)), daemon=True)
     keeper.start()
     try:
         yield
     finally:
         over.set()
-        keeper.join(time_left(PARTING))  # a server that is away takes a minute to be given up; the lease then runs out
+        # A request to an unreachable server times out only after a minute; the lease then expires by itself.
+        keeper.join(time_left(PARTING))
 
 
 def is_held_elsewhere(note: Path) -> bool:
-    """Tell whether a lease was noted last on another machine, whose lock is not seen here, and was not given back."""
+    """Return True if the recorded lease is that of another machine, whose file lock may be invisible on this one."""
     return _read_note(note).get("host", socket.gethostname()) != socket.gethostname()
 
 
@@ -85,21 +92,24 @@ class _Lease:
         self._id: UUID | None = None
 
     def take(self, refusal: str) -> None:
-        """Have the place, after its last holder at the latest; `UserError` where that lives on, and with a refusal."""
+        """Occupy the slot; wait for its owner if there is one.
+
+        With a `refusal`, a UserError is raised if the owner still has the slot after `PATIENCE` seconds.
+        """
         deadline = time.monotonic() + PATIENCE
         with _client() as client:
             self._free_dead(client)
-            told = bool(refusal)
+            logged = bool(refusal)
             while not self._take(client):
                 if refusal and time.monotonic() > deadline:
                     raise UserError(f"{self._holder()} {refusal}")
-                if not told:
-                    log.warning("%s: %s has it; waiting for it", self._name, self._holder())
-                    told = True
+                if not logged:
+                    log.warning("%s: waiting for %s, which has this lock", self._name, self._holder())
+                    logged = True
                 time.sleep(ASK_EVERY)
 
     def keep(self, over: threading.Event, passing: bool) -> None:
-        """Renew it until it is over, then give it back. One that ran out, with the server away, is asked for again."""
+        """Renew the lease until `over` is set, then release it. Requests it again if it expired during an outage."""
         while not over.wait(RENEW_EVERY):
             try:
                 with _client() as client:
@@ -109,13 +119,17 @@ class _Lease:
                         self._take(client)
             except httpx.HTTPStatusError:
                 self._id = None
-                log.warning("%s: its lease has run out while Prefect's server was away", self._name)
-            except Exception as error:  # whatever it is, the training goes on, and in a moment the server may answer
-                log.debug("%s: not renewed: %s", self._name, error)
+                log.warning("%s: the lease expired while Prefect's server was unreachable", self._name)
+            except Exception as error:  # no failure here may stop the training; the next attempt may succeed
+                log.debug("%s: lease not renewed: %s", self._name, error)
         self._give_back(passing)
 
     def _give_back(self, passing: bool) -> None:
-        """Let others have it; of a `passing` name the limit goes while its place is still held, so by nobody twice."""
+        """Release the lease.
+
+        The limit of a `passing` name is deleted before the release, so that no other process can get the slot of a
+        limit that is about to be deleted.
+        """
         if self._id is None:
             return
         from prefect.exceptions import ObjectNotFound
@@ -128,10 +142,10 @@ class _Lease:
                 client.release_concurrency_slots_with_lease(self._id)
             self._note.unlink(missing_ok=True)
         except (httpx.HTTPError, OSError) as error:
-            log.warning("%s: not given back (%s); it runs out in a minute", self._name, error)
+            log.warning("%s: lease not released (%s); it expires in a minute", self._name, error)
 
     def _take(self, client: SyncPrefectClient) -> bool:
-        """Ask for the place and note that it is ours; False where others have all."""
+        """Request the slot and record the lease. Returns False if another process has the slot."""
         try:
             answer = client.increment_concurrency_slots_with_lease([self._name], 1, "concurrency", LEASE).json()
         except httpx.HTTPStatusError as error:
@@ -143,7 +157,7 @@ class _Lease:
             self._id = lease
             write_json(self._note, {"host": socket.gethostname(), "lease": str(lease)})
             return True
-        client.release_concurrency_slots_with_lease(lease)  # of nothing: there is no such limit yet
+        client.release_concurrency_slots_with_lease(lease)  # an empty lease, because the limit does not exist yet
         self._make_limit(client)
         return self._take(client)
 
@@ -153,11 +167,11 @@ class _Lease:
 
         try:
             client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=self._name, limit=1))
-        except (ObjectAlreadyExists, httpx.HTTPStatusError):  # the server answers 500 where another was quicker
+        except (ObjectAlreadyExists, httpx.HTTPStatusError):  # the server answers 500 if another process was faster
             client.read_global_concurrency_limit_by_name(self._name)
 
     def _free_dead(self, client: SyncPrefectClient) -> None:
-        """Give back what a process of this machine left that was killed: the caller has its lock file now."""
+        """Release the lease of a killed process of this machine. It cannot be alive: the caller has its lock file."""
         noted = _read_note(self._note)
         if noted.get("host") == socket.gethostname():
             client.release_concurrency_slots_with_lease(UUID(noted["lease"]))
@@ -175,7 +189,7 @@ def _read_note(note: Path) -> dict[str, Any]:
 
 @contextmanager
 def _client() -> Iterator[SyncPrefectClient]:
-    from prefect.client.orchestration import get_client  # reads its settings when it is imported
+    from prefect.client.orchestration import get_client  # Prefect reads its settings when it is imported
 
     with get_client(sync_client=True) as client:
         yield client

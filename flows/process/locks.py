@@ -1,4 +1,4 @@
-"""Lock files between processes; the operating system frees a lock when its process ends."""
+"""Lock files between processes. The operating system releases a lock when its process ends."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from typing import IO
 
 from rlcore.errors import UserError
 
-SILENT = 2.0  # seconds of waiting after which it is said for whom
-LOOK_EVERY = 0.05  # seconds
+SILENT = 2.0  # seconds of waiting before a message is logged
+LOOK_EVERY = 0.05  # seconds between two attempts
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def hold(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = "") -> Iterator[None]:
-    """Hold a lock file inside the `with`; with `shared`, others may hold it shared as well.
+    """Context manager that locks a file.
 
-    With a `refusal` nobody waits: a UserError says it behind the names of the processes that hold the lock. Who has
-    waited for two seconds says so, behind their names, where `waiting` says what they do.
+    Args:
+        path: the lock file; created if it does not exist.
+        shared: take a shared lock, which other processes may share.
+        refusal: if not empty, do not wait. The error message is the owners of the lock followed by this text.
+        waiting: if not empty, log a warning after two seconds of waiting: the owners of the lock, then this text.
+
+    Raises:
+        UserError: another process has the lock, and `refusal` is not empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as handle:
@@ -43,17 +49,17 @@ def hold(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = 
 
 
 def is_taken(path: Path) -> bool:
-    """Tell whether some process holds a lock file just now; changes nothing, and does not wait."""
+    """Return True if a process has locked a file. Changes nothing and does not wait."""
     with suppress(FileNotFoundError, PermissionError), open(path, "rb") as handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look do not see each other
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two checks do not see each other
         except BlockingIOError:
             return True
     return False
 
 
 def is_locked(error: BaseException | None) -> bool:
-    """Tell whether an error, of whatever library, came of an SQLite database that another process has locked."""
+    """Return True if the cause of an error, from any library, is an SQLite database that another process has locked."""
     while error is not None:
         if isinstance(error, sqlite3.OperationalError) and "is locked" in str(error):
             return True
@@ -62,14 +68,19 @@ def is_locked(error: BaseException | None) -> bool:
 
 
 def wait_for_database(path: Path, patience: float) -> sqlite3.Error | None:
-    """Wait until an SQLite file can be written; the error if another process has it locked for longer.
+    """Wait until an SQLite file can be written. Logs a warning after two seconds.
 
-    Who has waited for two seconds says so.
+    Args:
+        path: the file.
+        patience: longest wait, in seconds.
+
+    Returns:
+        The error if another process still has the file locked after `patience` seconds, otherwise None.
     """
-    began, told = time.monotonic(), False
+    began, logged = time.monotonic(), False
     while (error := _try_to_write(path)) and (waited := time.monotonic() - began) < patience:
-        if waited > SILENT and not told:
-            told = True
+        if waited > SILENT and not logged:
+            logged = True
             log.warning("%s: %s has locked this database; waiting for it", path, _name(path))
         time.sleep(LOOK_EVERY)
     return error
@@ -80,7 +91,7 @@ def _try_to_write(path: Path) -> sqlite3.Error | None:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", timeout=0, uri=True)) as database:
             database.execute("BEGIN IMMEDIATE")
     except sqlite3.Error as error:
-        return error if is_locked(error) else None  # what else is wrong with it, its library says
+        return error if is_locked(error) else None  # the library that opens the file reports other errors
     return None
 
 
@@ -97,12 +108,12 @@ def _name(path: Path) -> str:
 
 
 def _holders(path: Path) -> list[str]:
-    """Other processes of this user that have a file open: pid and what was typed."""
-    import psutil  # for a refusal only
+    """Return pid and command line of the other processes of this user that have a file open."""
+    import psutil  # imported here, because only messages need it
 
-    found = []
+    holders = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.pid != os.getpid() and any(file.path == str(path.resolve()) for file in process.open_files()):
-                found.append(f"pid {process.pid} ({shlex.join(process.cmdline()[1:])})")
-    return found
+                holders.append(f"pid {process.pid} ({shlex.join(process.cmdline()[1:])})")
+    return holders

@@ -1,4 +1,4 @@
-"""Ask whether a server answers; open sockets that children of this process listen on."""
+"""Checks of servers, and sockets for child processes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,27 @@ from pathlib import Path
 
 
 def is_server(uri: str) -> bool:
-    """Tell whether MLflow's store is behind a server, and not a file of this machine."""
+    """Return True if the URI of an MLflow store is that of a server, not of a file on this machine."""
     return uri.startswith(("http://", "https://"))
 
 
 def unreachable(url: str, login: str = "", any_answer: bool = False) -> str | None:
-    """Reason why a server does not answer, or None where it does; with `any_answer` a refusal is an answer as well.
+    """Return the reason why a server does not answer, or None if it answers.
 
-    `url` is that of its health, and `login` "user:password".
+    Args:
+        url: address of its health check.
+        login: `user:password` for basic authentication.
+        any_answer: an HTTP error counts as an answer too.
+
+    Returns:
+        The reason, or None.
     """
     header = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"} if login else {}
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=header), timeout=5):
             return None
     except http.client.HTTPException:
-        return "what answers speaks no HTTP"
+        return "the answer is not HTTP"
     except (OSError, ValueError) as error:
         if any_answer and isinstance(error, urllib.error.HTTPError):
             return None
@@ -36,9 +42,9 @@ def unreachable(url: str, login: str = "", any_answer: bool = False) -> str | No
 
 @contextmanager
 def listen(address: Path) -> Iterator[socket.socket]:
-    """A UNIX socket for a child to inherit, to which this user alone can write."""
+    """Context manager that opens a UNIX socket for a child process to inherit. Only this user can write to it."""
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(address))  # in a folder that nobody else can enter
+        server.bind(str(address))  # the folder must be private: until the next line others could connect
         address.chmod(0o600)
         server.listen(128)
         yield server
@@ -46,8 +52,8 @@ def listen(address: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def survive_outages() -> Iterator[None]:
-    """Leave the `with` where Prefect's server is away or fails: Prefect's loops try again, but not for long."""
-    import httpx  # 50 ms; who asks this has imported Prefect
+    """Context manager that suppresses outages of Prefect's server, because Prefect's loops retry only a few times."""
+    import httpx  # takes 50 ms, but callers have imported Prefect already
 
     try:
         yield
@@ -57,8 +63,8 @@ def survive_outages() -> Iterator[None]:
 
 
 def is_outage(error: Exception) -> bool:
-    """Tell whether an error says that a server is away or fails, and not that it refuses."""
-    import httpx  # as above
+    """Return True if an error means that a server is unreachable or failed, not that it refused the request."""
+    import httpx  # takes 50 ms, but callers have imported Prefect already
 
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code >= 500

@@ -1,7 +1,7 @@
-"""Ending with the program that runs this process: a worker or DVC that was killed must not leave a training behind.
+"""Termination together with a parent program: a worker or DVC that is killed must not leave a training running.
 
-The trainer ends with whoever started it (`rlcore.system.lifeline`). Between a flow or a stage and the program
-above it there is no such pipe, so its life is looked at.
+The trainer ends with the process that started it (`rlcore.system.lifeline`). There is no such pipe between a flow or a
+stage and the program that runs it, so this module polls the parent processes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ import psutil
 from flows.process.signals import close_dead_outputs
 from rlcore.system.lifeline import alive
 
-LOOK_EVERY = 1.0  # seconds
-WORKER = "SHEPHERD_WORKER"  # set in the environment of all that flows.workers.worker starts
+LOOK_EVERY = 1.0  # seconds between two checks
+WORKER = "SHEPHERD_WORKER"  # variable in the environment of every process that flows.workers.worker starts
 
 
 @contextmanager
 def exit_with_parent(*programs: str, certain: bool = False) -> Iterator[None]:
-    """Inside the `with`, send this process SIGTERM when the program that runs it has ended: it ends well by that.
+    """Context manager that sends this process SIGTERM when the program that runs it has ended.
 
-    Programs are commands, or packages and modules run by `python -m`. Where none such is above this process, nothing is
-    watched; when it is `certain` that one was, it has ended already.
+    Args:
+        *programs: commands, or packages and modules that are run by `python -m`.
+        certain: one of the programs started this process. If no parent process is one of them, it has ended already
+            and SIGTERM is sent. If False, nothing is watched in this case.
     """
     over = threading.Event()
     threading.Thread(target=_leave_with, args=(_above(programs), certain, over), daemon=True).start()
@@ -38,13 +40,13 @@ def exit_with_parent(*programs: str, certain: bool = False) -> Iterator[None]:
 
 
 def _above(programs: tuple[str, ...]) -> list[psutil.Process]:
-    """Parent of this process, its parent, and so on up to the last one that is one of the programs."""
+    """Return the parents of this process, nearest first, up to the farthest one that is one of the programs."""
     parents = psutil.Process().parents()
     return parents[: max((above for above, parent in enumerate(parents, 1) if _is(programs, parent)), default=0)]
 
 
 def _is(programs: tuple[str, ...], process: psutil.Process) -> bool:
-    """Tell whether a process is one of some programs, by its name or as a module: `dvc`, `python -m prefect.engine`."""
+    """Return True if a process runs one of the programs: a command (`dvc`) or module (`python -m prefect.engine`)."""
     try:
         words = process.cmdline()
     except psutil.Error:

@@ -1,7 +1,8 @@
-"""End of a command that is told to end: Ctrl-C, SIGTERM, a closed terminal (SIGHUP).
+"""Signal handling of commands: Ctrl-C (SIGINT), SIGTERM, and a closed terminal (SIGHUP).
 
-The first signal raises an exception, so that what is open is closed and the trainer writes a checkpoint. A second one,
-or LIMIT seconds, end the process at once: its children end with it (rlcore.system.lifeline); the run can be resumed.
+The first signal raises an exception, so that resources are closed and the trainer writes a checkpoint. A second signal
+ends the process at once, and so do LIMIT seconds after the first one. The children end with the process
+(rlcore.system.lifeline). The run can be resumed.
 """
 
 from __future__ import annotations
@@ -20,27 +21,28 @@ from typing import Any
 
 from rlcore.system.printable import printable
 
-LIMIT = 24.0  # seconds from the first signal to the end of the process, whatever happens
-REPEAT = 0.1  # seconds; `timeout` and others send the same signal to the process and to its group: that is one
+LIMIT = 24.0  # seconds from the first signal until the process ends in any case
+# Seconds within which a second signal is ignored: `timeout` and others signal both the process and its process group.
+REPEAT = 0.1
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CODE = 130
 FAREWELL = "shepherd: interrupted"
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """A signal told training to end; its state is durable. Exit code 130.
+    """Interruption of a training by a signal; its state is durable. Exit code 130.
 
-    A class of its own: where a plain KeyboardInterrupt passes through `exec` (dataclasses, named tuples), Python ends
-    by SIGINT in the end, whatever code it was given, though the exception was caught long before.
+    A plain KeyboardInterrupt cannot replace this class. If one passes through `exec` (dataclasses, named tuples),
+    Python later ends by SIGINT with any exit code, even if the exception was caught long before.
     """
 
 
 @dataclass
 class _Interruption:
-    """State of this process's end."""
+    """State of the signal handling of this process."""
 
-    depth: int = 0  # of `terminable` in `terminable`
-    first: float | None = None  # when the first signal came
+    depth: int = 0  # nesting level of `terminable`
+    first: float | None = None  # time of the first signal (`time.monotonic`)
     farewell: str = FAREWELL
     endings: list[Callable[[], None]] = field(default_factory=list)
 
@@ -49,31 +51,31 @@ _state = _Interruption()
 
 
 def interrupt() -> None:
-    """End the command around this, from any thread, as SIGTERM would; nothing where no `terminable` is."""
+    """End the running command, from any thread, as SIGTERM does. Does nothing outside of `terminable`."""
     if _state.depth:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def exit_sentence(sentence: str | None = None) -> str:
-    """The sentence that an interrupted command ends with; from now on another one, where one is given."""
+    """Return the last message of an interrupted command, after setting it to `sentence` if one is given."""
     _state.farewell = printable(sentence) if sentence else _state.farewell
     return _state.farewell
 
 
 def is_interrupted() -> bool:
-    """Tell whether a signal has told this process to end."""
+    """Return True if this process has received a signal to end."""
     return _state.first is not None
 
 
 def time_left(most: float) -> float:
-    """Seconds that one part of a command's end may take: at most so many, and less when a signal came some time ago."""
+    """Return the seconds that one clean-up step may take: at most `most`, less if a signal came some time ago."""
     if _state.first is None:
         return most
     return max(0.0, min(most, _state.first + LIMIT - 2.0 - time.monotonic()))
 
 
 def run_before_exit(callback: Callable[[], None]) -> Callable[[], None]:
-    """Have a function called at the end of the outermost `terminable`, where signals still count; else at exit."""
+    """Register a function for the end of the outermost `terminable`, when signals are still handled, and for exit."""
     _state.endings.append(callback)
     atexit.register(callback)
     return callback
@@ -81,16 +83,19 @@ def run_before_exit(callback: Callable[[], None]) -> Callable[[], None]:
 
 @contextmanager
 def terminable(*, for_good: bool = False) -> Iterator[None]:
-    """Let the first of SIGINT, SIGTERM and SIGHUP raise `TrainingInterrupted`, and the second one end the process.
+    """Context manager: the first SIGINT, SIGTERM or SIGHUP raises `TrainingInterrupted`, the second ends the process.
 
-    A signal that this process was started to ignore (nohup) stays ignored; outside of the main thread all stay as they
-    are. With `for_good` the process ends once a signal came: later ones are not to find Python's own handlers again.
+    Signals that this process was started to ignore (nohup) stay ignored. Outside of the main thread nothing changes.
+
+    Args:
+        for_good: the process ends after a signal. The handlers then stay, so that later signals do not reach Python's
+            default handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    # Prefect sets a handler of its own while a flow runs: inside it ours is set again, and then taken back.
+    # Prefect sets its own handler while a flow runs. A nested `terminable` sets ours again, then restores Prefect's.
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, _on_signal)
@@ -114,7 +119,7 @@ def terminable(*, for_good: bool = False) -> Iterator[None]:
 
 
 def stay_terminable() -> AbstractContextManager[None]:
-    """Set the handlers of the `terminable` around this again, because a library has set its own; without one, none."""
+    """Set the handlers of the enclosing `terminable`, if any, again after a library has replaced them."""
     return terminable() if _state.depth else nullcontext()
 
 
@@ -124,15 +129,16 @@ def _on_signal(number: int, frame: Any) -> None:
         _state.first = now
         if number == signal.SIGHUP:
             close_dead_outputs()
-        _thread.start_new_thread(_end_at_limit, (now,))  # threading's own takes locks that we may have interrupted
+        # `threading` acquires locks, and this handler may have interrupted their owner.
+        _thread.start_new_thread(_end_at_limit, (now,))
         raise TrainingInterrupted
-    # A closing terminal sends SIGHUP more than once: from the shell and from the kernel.
+    # A closed terminal sends SIGHUP more than once: from the shell and from the kernel.
     if number != signal.SIGHUP and now - _state.first > REPEAT:
         _leave()
 
 
 def close_dead_outputs() -> None:
-    """Point a closed terminal, or a pipe that nobody reads, at nothing: no later line fails, a library's neither."""
+    """Redirect a closed terminal or a pipe without a reader to /dev/null, so that no later output fails."""
     look = select.poll()
     for descriptor in (0, 1, 2):
         look.register(descriptor, 0)
@@ -144,12 +150,12 @@ def close_dead_outputs() -> None:
 
 def _end_at_limit(first: float) -> None:
     time.sleep(LIMIT)
-    if _state.first == first:  # and not a notebook that has caught the exception and goes on
+    if _state.first == first:  # False in a notebook that has caught the exception and continues
         _leave()
 
 
 def _leave() -> None:
-    start = "\n" if os.isatty(2) else ""  # a progress line may stand there
+    start = "\n" if os.isatty(2) else ""  # ends a progress line
     with suppress(OSError):
         os.write(2, f"{start}{_state.farewell}\n".encode())
     os._exit(CODE)

@@ -133,7 +133,10 @@ def test_a_file_that_may_not_be_written_is_told(
 
     monkeypatch.setattr("flows.cli.evaluation_commands.locate", refuse)
     assert cli.main(["evaluate", "runs/a"]) == 2
-    assert capsys.readouterr().err == "shepherd: runs/a/evaluations: Permission denied; choose a folder of yours\n"
+    assert (
+        capsys.readouterr().err
+        == "shepherd: runs/a/evaluations: Permission denied; choose a folder that you can write to\n"
+    )
 
 
 def test_a_checkpoint_outside_of_its_run_is_told(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ def test_a_full_disk_ends_a_run_in_one_sentence_with_the_command_that_goes_on(
     done = here(*typed)
     sentence = "shepherd: failed: checkpoint 512 could not be written (No space left on device)"
     told = [line for line in done.stderr.splitlines() if "No space left" in line]
-    assert told == [f"{sentence}; once the disk takes it, continue with: {again}"]
+    assert told == [f"{sentence}; when the disk is writable again, continue with: {again}"]
     assert done.returncode == 1
 
 

@@ -26,10 +26,10 @@ pytestmark = [pytest.mark.slow, heavy]
 HOLDER = """
 import sys, time
 from pathlib import Path
-from flows.process.leases import alone
+from flows.process.leases import hold_lease
 from flows.process.locks import hold
 folder = Path(sys.argv[1])
-with hold(folder / "lock"), alone("thing", folder / "lease"):
+with hold(folder / "lock"), hold_lease("thing", folder / "lease"):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -49,7 +49,7 @@ def server(home: Path) -> Iterator[str]:
 
 @pytest.fixture
 def whole_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One as `make up` starts it: the server of a single command does not look for leases that have run out."""
+    """One as `make up` starts it: the server of a single command does not check for expired leases."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     port = free_port()
@@ -181,4 +181,4 @@ def test_without_a_server_nothing_is_asked_and_one_that_is_away_stops_nobody(
     nobody = "http://127.0.0.1:9/api"
     monkeypatch.setenv("PREFECT_API_URL", nobody)
     with temporary_settings({PREFECT_API_URL: nobody}), hold_lease("run", tmp_path / "lease", "leads it"):
-        assert "the lock file alone keeps others out" in caplog.text
+        assert "only the lock file excludes others" in caplog.text

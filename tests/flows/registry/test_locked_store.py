@@ -57,4 +57,4 @@ def test_a_command_says_that_a_database_is_locked(capsys: pytest.CaptureFixture[
 
     assert run_command(command) == 1
     said = capsys.readouterr().err
-    assert said == "shepherd: failed: another process has locked a database; end it, and type the command again\n"
+    assert said == "shepherd: failed: another process has locked a database; end it and run the command again\n"

@@ -157,7 +157,7 @@ def test_commands_without_a_server_do_not_open_the_databases_of_servers(
 
 
 def test_what_speaks_no_http_is_a_reason_and_no_exception(foreign: int) -> None:
-    assert unreachable(f"http://127.0.0.1:{foreign}/health") == "what answers speaks no HTTP"
+    assert unreachable(f"http://127.0.0.1:{foreign}/health") == "the answer is not HTTP"
 
 
 def test_a_server_with_another_password_is_told_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
