@@ -1,1 +1,1 @@
-"""Servers and workers of this machine, and what a flow run on one does besides."""
+"""Servers and workers of this machine, and the environment of the flow runs that workers execute."""

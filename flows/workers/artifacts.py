@@ -1,4 +1,4 @@
-"""View of a run in Prefect: progress, results, learning curve. Showing never fails a run."""
+"""Prefect artifacts of a run: progress, results, learning curve. A failure to create one never fails the run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from flows.runs.listeners import subscribe
 from flows.settings import configure_environment
 from rlcore.store.directory import RunDirectory
 
-configure_environment()  # Prefect reads its settings when it is imported
+configure_environment()  # before the import below, because Prefect reads its settings when it is imported
 
 import prefect.artifacts  # noqa: E402
 
-PROGRESS_EVERY = 5.0  # seconds; one update of the artifact takes some 30 ms
+PROGRESS_EVERY = 5.0  # seconds between two updates of the artifact; each takes about 30 ms
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def show_progress(run: RunDirectory) -> Iterator[None]:
-    """Show training as a progress artifact, from a thread: while a server is away a call takes a minute to give up.
+    """Context manager that shows the progress of training as an artifact.
 
-    An update that comes while the last is still on its way is left out.
+    Updates run in a thread, because a call to an unreachable server fails only after a minute. An update is skipped if
+    the previous one has not finished.
     """
     artifact = _try(prefect.artifacts.create_progress_artifact, 0.0, _key("progress", run), f"training of {_name(run)}")
     shown, update = time.monotonic(), threading.Thread()
@@ -44,7 +45,7 @@ def show_progress(run: RunDirectory) -> Iterator[None]:
         if share >= 1 or time.monotonic() - shown >= PROGRESS_EVERY:
             percent = min(100.0, 100.0 * share)
             show = (_try, prefect.artifacts.update_progress_artifact, artifact, percent)
-            # Prefect keeps in the context which server it talks to.
+            # Prefect stores the current server in the context.
             update = threading.Thread(target=copy_context().run, args=show, daemon=True)
             update.start()
             shown = time.monotonic()
@@ -55,7 +56,7 @@ def show_progress(run: RunDirectory) -> Iterator[None]:
 
 @contextmanager
 def show_run(run: RunDirectory) -> Iterator[None]:
-    """Show a run's progress while it trains, and its results when it has some."""
+    """Context manager that shows the progress of a run, and on exit its results, if there are any."""
     with show_progress(run):
         yield
     if run.summary.exists() and run.curve.exists():
@@ -64,7 +65,7 @@ def show_run(run: RunDirectory) -> Iterator[None]:
 
 @contextmanager
 def show_share(key: str, description: str, total: int) -> Iterator[None]:
-    """Show how many of so many jobs have ended as a progress artifact."""
+    """Context manager that shows the share of `total` jobs that have ended as a progress artifact."""
     artifact = _try(prefect.artifacts.create_progress_artifact, 0.0, _slug(key), description)
     done = 0
 
@@ -79,13 +80,13 @@ def show_share(key: str, description: str, total: int) -> Iterator[None]:
 
 
 def show_sweep(key: str, rows: list[dict[str, Any]], page: str) -> None:
-    """Show a sweep's trials as a table, and what came of it as a page (Markdown)."""
+    """Show the trials of a sweep as a table, and its results as a page (Markdown)."""
     _try(prefect.artifacts.create_table_artifact, rows, _slug(f"trials-{key}"), f"trials of sweep {key}")
     _try(prefect.artifacts.create_markdown_artifact, page, _slug(f"sweep-report-{key}"), f"sweep {key}")
 
 
 def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> None:
-    """Show a run's summary as a table and as a page, and its learning curve (PNG)."""
+    """Show the summary of a run as a table and as a page, and its learning curve (PNG)."""
     name = _name(run)
     judged = {f"{mode} policy": result for mode, result in summary["eval"].items()}
     rows = [
@@ -103,7 +104,7 @@ def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> Non
     _try(prefect.artifacts.create_markdown_artifact, page, _key("report", run), f"results of {name}")
     _show_picture(_key("learning-curve", run), f"learning curve: {curve}", curve.read_bytes())
     if run.inputs.exists():
-        _show_picture(_key("inputs", run), f"what the network sees: {run.inputs}", run.inputs.read_bytes())
+        _show_picture(_key("inputs", run), f"network inputs: {run.inputs}", run.inputs.read_bytes())
     for dream in summary.get("dreams", ()):
         if dream.endswith(".png"):
             path = run.path / dream
@@ -119,13 +120,13 @@ def show_comparison(name: str, markdown: str, pictures: Mapping[str, bytes]) -> 
 
 
 def _show_picture(key: str, title: str, png: bytes) -> None:
-    """Show a PNG, which goes with its link: Prefect's pages are served from elsewhere and open no file of ours."""
+    """Show a PNG. It is embedded in its link, because Prefect's pages cannot open local files."""
     picture = "data:image/png;base64," + base64.b64encode(png).decode()
     _try(prefect.artifacts.create_image_artifact, picture, key, title)
 
 
 def _name(run: RunDirectory) -> str:
-    """Algorithm and environment."""
+    """Return algorithm and environment of a run."""
     return "{algo} {env_id}".format(**run.read_identity())
 
 
@@ -134,13 +135,13 @@ def _key(kind: str, run: RunDirectory) -> str:
 
 
 def _slug(text: str) -> str:
-    """An artifact's key: Prefect allows lowercase letters, digits and dashes."""
+    """Return a text as an artifact key: Prefect allows lowercase letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def _try(show: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return show(*arguments)
-    except Exception as error:  # a page that is not there is no reason to lose a training
+    except Exception as error:  # a missing artifact must not end a training
         log.warning("not shown in Prefect: %s: %s", type(error).__name__, error)
         return None

@@ -1,6 +1,6 @@
-"""`python -m flows.workers.databases`: make Prefect's and MLflow's own databases, which takes ten seconds.
+"""Creation of the SQLite databases of Prefect and MLflow: `python -m flows.workers.databases`.
 
-The first command would; set-up does it before.
+This takes ten seconds. It is part of the set-up, so that the first command does not have to do it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from flows.workers.local_api import prefect_api
 
 
 def main() -> None:
-    """Make those that this project keeps in files of its own and that are not there yet."""
+    """Create the databases in this project's state folder that do not exist yet."""
     with prefect_api():
         prepare_store(tracking_uri())
 

@@ -1,4 +1,4 @@
-"""Lines that `make up` writes into `.env`: where its servers are, and their password."""
+"""Lines of `.env` that `make up` writes: addresses and password of its servers."""
 
 from __future__ import annotations
 
@@ -20,24 +20,30 @@ NAMES = (
     "MLFLOW_TRACKING_USERNAME",
     "MLFLOW_TRACKING_PASSWORD",
 )
-# Up to the last line, or where somebody took that away, up to the last variable.
+# Up to the end line, or up to the last variable if the user has deleted the end line.
 OURS = re.compile(rf"{BEGIN}\n(?:[^\0]*?{END}\n|(?:(?:{'|'.join((*NAMES, DATABASE))})=.*\n)*)")
 
 
 def client_variables(prefect: str, mlflow: str, password: str) -> dict[str, str]:
-    """The environment variables that clients of the two servers read, from the servers' URLs and password."""
+    """Return the environment variables of clients of the two servers, from the servers' URLs and password."""
     return dict(zip(NAMES, (f"{prefect}/api", f"{USER}:{password}", mlflow, USER, password), strict=True))
 
 
 def keep_password(path: Path) -> str:
-    """The password in a file, made at the first call: a terminal that loaded `.env` can use later servers."""
+    """Return the password in a file; the first call creates it.
+
+    It stays the same, so that a terminal that has loaded `.env` can use servers that are started later.
+    """
     if not path.exists():
         _write_private(path, secrets.token_urlsafe(24))
     return path.read_text()
 
 
 def write_dotenv(variables: Mapping[str, str]) -> None:
-    """Put the variables between our two lines of `.env`, or take the lines away; the user's own lines stay."""
+    """Write the variables between two marker lines of `.env`. Without variables, remove the marked block.
+
+    The user's own lines stay.
+    """
     path = home() / ".env"
     text = path.read_text() if path.exists() else ""
     before, after = [*OURS.split(text, maxsplit=1), ""][:2]
@@ -51,7 +57,7 @@ def write_dotenv(variables: Mapping[str, str]) -> None:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write a file that only this user may read."""
+    """Write a file that only this user can read."""
     others = os.umask(0o077)
     try:
         write_text(path, text)

@@ -1,7 +1,7 @@
-"""Surroundings of a training flow's stages: the run it means, its lock and trainer, signals, mirrors, what is told.
+"""Environment of a training flow's stages: run directory, lock, trainer, signals, mirrors and log.
 
-On a worker nobody sits at the terminal: the flow run's log tells what one would show, a mistake is the state's message,
-and a flow whose worker is gone ends well by itself.
+On a worker there is no terminal. The flow run's log shows the progress lines, a user error becomes the message of the
+state, and a flow run ends by itself, with a checkpoint, if its worker dies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.system.imports import import_soon
 from rlcore.system.secrets import redact
 
-configure_environment()  # Prefect reads its settings when it is imported
+configure_environment()  # before the imports below, because Prefect reads its settings when it is imported
 
 from prefect import get_run_logger  # noqa: E402
 from prefect.client.orchestration import get_client  # noqa: E402
@@ -47,15 +47,15 @@ from prefect.exceptions import TerminationSignal  # noqa: E402
 from prefect.logging.loggers import LoggingAdapter  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
-PLACE = ("run_name=", "run_dir=")  # overrides that say where a run lies
+PLACE = ("run_name=", "run_dir=")  # overrides that determine the folder of a run
 PREFECTS_WORDS = re.compile(r"(?:Task|Flow) run encountered an exception:? \w+: ")
-# What Prefect logs of a run that was told to end, which is no crash: a line of ours says how to resume it.
+# Prefect's log lines about an interrupted run. It did not crash, and our own line names the command that resumes it.
 NO_CRASH = re.compile(
     r"(?:Crash detected! |Finished in state Crashed\(.)Execution was aborted by a termination signal\."
     r"|Finished in state Running\(\)"
 )
-BRIEF = 30.0  # seconds in which a run without a server is not mirrored yet: a mirror costs as much as a short run
-WORK_EVERY = 20.0  # seconds in which a long piece of work says once in the log how far it is
+BRIEF = 30.0  # a run without a server is mirrored after this many seconds: the mirror costs as much as a short run
+WORK_EVERY = 20.0  # seconds between two log lines about the progress of long work
 Body = TypeVar("Body", bound=Callable[..., Any])
 Log = logging.Logger | LoggingAdapter
 
@@ -64,11 +64,20 @@ Log = logging.Logger | LoggingAdapter
 def managed_run(
     algo: str, overrides: list[str], run_dir: str, accelerator: str = "", *, registers: bool = True
 ) -> Iterator[RunDirectory]:
-    """Lead the run that a flow's parameters mean: nobody else may, and whatever ends it, its log says how.
+    """Context manager that creates or resumes the run of a flow's parameters, and drives it exclusively.
 
-    Overrides are those of `shepherd train`, or of `shepherd resume` for a `run_dir` that is there. Where no flow
-    runs (a sweep's trial, in a worker process) Prefect is told nothing. `registers` says that register-model follows:
-    what it imports comes while the trainer works.
+    The event log records how the run ends. Outside of a flow (a sweep's trial, in a worker process) nothing is reported
+    to Prefect.
+
+    Args:
+        algo: name of the algorithm.
+        overrides: overrides of `shepherd train`, or of `shepherd resume` if `run_dir` exists.
+        run_dir: the run to resume; "" = a new run.
+        accelerator: value of `fabric.accelerator` if the overrides do not set it; "" = do not set it.
+        registers: the stage register-model follows. Its imports are loaded while the trainer works.
+
+    Yields:
+        The run.
     """
     key = "fabric.accelerator="
     if accelerator and not any(override.startswith(key) for override in overrides):
@@ -80,7 +89,7 @@ def managed_run(
             run = _run_of(algo, overrides, run_dir, flow_run if log else None)
         with stay_terminable(), run.driving(), _alone(run) if flow_run else nullcontext():
             if log and run.events.exists():
-                log.info(f"goes on {resumes(run)}")
+                log.info(f"resuming {resumes(run)}")
             shown = nullcontext()
             if flow_run:
                 _name(flow_run, run)
@@ -88,16 +97,16 @@ def managed_run(
             with _mirror(run, flow_run, log), shown, release_after(run):
                 expect_trainer(run)
                 config = run.read_config()
-                # Not in one of many processes, whose memory it would take for the whole of their trainings.
+                # Not if many processes train at once: each would need memory for these imports during its training.
                 if registers and not (config["model_manager"]["disabled"] or config["dry_run"] or os.environ.get(WARM)):
                     import_soon("mlflow.pyfunc")
                 yield run
 
 
 def shorten_failures(body: Body) -> Body:
-    """On a worker, let the result of a flow, or the sentence on why there is none, be the message of its last state.
+    """Decorate a flow so that on a worker its result or error message becomes the message of its final state.
 
-    A user's mistake leaves no traceback in the log; of what went wrong in a stage, its task has left one.
+    The log has no traceback of a user error. For other errors in a stage, the task has logged the traceback already.
     """
 
     @functools.wraps(body)
@@ -106,58 +115,56 @@ def shorten_failures(body: Body) -> Body:
             return body(*args, **kwargs)
         try:
             _refuse_passing_folder()
-            made = body(*args, **kwargs)
+            result = body(*args, **kwargs)
         except UserError as error:
             get_run_logger().error(str(error))
-            # Prefect makes an exception of its own of the state as the process ends, and logs that.
+            # When the process ends, Prefect converts the state to an exception of its own and logs it.
             logging.getLogger("prefect.flow_runs").addFilter(lambda record: record.exc_info is None)
             return Failed(message=str(error))
         except RunError as error:
-            # By the name a sweep tells what a trial did wrong from a fault of the machine.
+            # A sweep recognizes faults of the machine by the name of the state.
             name = type(error).__name__ if isinstance(error, MachineFault) else None
             return Failed(name=name, message=str(error))
-        return Completed(message=made["result"], data=made)
+        return Completed(message=result["result"], data=result)
 
     return flow  # pyright: ignore[reportReturnType]
 
 
 @contextmanager
 def terminable_flow() -> Iterator[None]:
-    """Let a signal end a flow that this process runs as `TrainingInterrupted`.
+    """Context manager in which a signal ends a flow of this process with `TrainingInterrupted`.
 
-    Prefect turns SIGTERM into an exception of its own while a flow runs; once the flow is down it sends the signal
-    again to the handler it found before, and the system's would end the process on the spot.
+    While a flow runs, Prefect converts SIGTERM to its own exception. After the flow has ended, it sends the signal to
+    the previous handler again, and the system's default handler would end the process at once.
     """
     with terminable():
         try:
             yield
         except (TerminationSignal, Exception) as error:
-            # Also where the signal came while Prefect had nothing ready to report it with, and failed over that.
+            # Other exceptions are possible too, if the signal arrived before Prefect could report it.
             if is_interrupted() or isinstance(error, TerminationSignal):
                 raise TrainingInterrupted from None
             raise
 
 
 def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | None) -> RunDirectory:
-    """The run that follows from a flow run and its parameters: there already, at a retry say, or made now."""
+    """Return the run that follows from a flow run and its parameters. Creates it unless it exists (at a retry)."""
     own = str(flow_run.id) if flow_run else ""
     if run_dir and RunDirectory(run_dir).config.exists():
         run = RunDirectory(Path(run_dir).absolute())
-        run.refuse_second_writer()  # before anything is noted in a run that another process trains
+        run.refuse_second_writer()  # before anything is written to a run that another process trains
         _check_algorithm(algo, run.read_config()["algo"]["name"])
         if overrides and not _is_made_by(own, run):
             change_run(run, overrides)
         return run
     preset = any(override.startswith("exp=") for override in overrides)
-    if run_dir and not preset:  # else a run that is gone, or a slip in its name, would become one of another config
-        raise UserError(
-            f"run_dir={run_dir}: no run here to be continued; with exp={algo} among the overrides one is made"
-        )
+    if run_dir and not preset:  # otherwise a missing run, or a typing error, would create a run with another config
+        raise UserError(f"run_dir={run_dir}: no run here to resume; add exp={algo} to the overrides to create one")
     typed = [*([] if preset else [f"exp={algo}"]), *overrides]
     if run_dir:
         typed.append(f"run_dir={run_dir}")
     elif flow_run and not any(override.startswith(PLACE) for override in overrides):
-        # The same at every attempt, and another for each of two flow runs that start in the same second.
+        # Identical in every attempt, but different for two flow runs that start in the same second.
         typed.append(f"run_name=${{exp_name}}_${{seed}}_{stamp_of(flow_run)}")
     composed = compose(typed)
     _check_algorithm(algo, composed[0].algo.name)
@@ -166,22 +173,22 @@ def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | N
 
 
 def _alone(run: RunDirectory) -> AbstractContextManager[None]:
-    """The place of the one process on any machine that leads a run."""
-    refusal = f"leads {run.path}; wait for it or choose another run_dir"
+    """Return the lock of a run across machines."""
+    refusal = f"is running {run.path}; wait until it ends, or choose another run_dir"
     return hold_lease(f"run-{run.read_identity()['run_id']}", run.path / ".lease", refusal)
 
 
 def _refuse_passing_folder() -> None:
-    """Refuse to keep runs in code that was pulled for this flow run alone: both go when it ends."""
+    """Raise UserError if the run would be stored in the code pulled for this flow run, which is deleted afterwards."""
     if not os.environ.get("SHEPHERD_RUN_ROOT") and Path.cwd() != home().resolve():
         raise UserError(
-            "SHEPHERD_RUN_ROOT is not set where this worker was started, and its runs would go with the pulled code; "
-            "set it to the folder that all machines share, and start the worker again"
+            "SHEPHERD_RUN_ROOT is not set in the environment of this worker, so its runs would be deleted with the "
+            "pulled code; set it to the folder that all machines share, and restart the worker"
         )
 
 
 def _is_made_by(flow_run: str, run: RunDirectory) -> bool:
-    """Tell whether an earlier attempt of this flow run has made the run."""
+    """Return True if an earlier attempt of this flow run has created the run."""
     return bool(flow_run) and run.config.exists() and run.read_identity().get("flow_run") == flow_run
 
 
@@ -192,13 +199,13 @@ def _check_algorithm(algo: str, name: str) -> None:
 
 @contextmanager
 def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Iterator[None]:
-    """Note the run's start and what breaks it off, and keep MLflow up to date."""
+    """Context manager that records the start of a run and its failure or interruption, and keeps MLflow up to date."""
     note_start(run)
     begun = time.monotonic()
-    # The process that mirrors takes as long to start as a brief training does, which is brought at its end.
+    # The mirror process takes as long to start as a brief training, so a brief training is mirrored only at its end.
     at_once = bool(log or os.environ.get(WARM) or is_server(store_uri(run.read_config())))
     if at_once:
-        mirror_in_background(run)  # MLflow shows the run from its beginning
+        mirror_in_background(run)  # MLflow shows the run from its start
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
         if kind in ("progress", "checkpoint", "evaluation") and (at_once or time.monotonic() - begun > BRIEF):
@@ -211,16 +218,16 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
         failed = isinstance(error, Exception) and not is_interrupted()
         note_died(run, *(("failed", redact(str(error))) if failed else ("interrupted", type(error).__name__)))
         mirror_in_background(run, every=0.0)
-        if log and flow_run and not failed:  # what Prefect writes itself reads like a crash
-            log.info(f"interrupted; `prefect flow-run retry {flow_run.id}` goes on {resumes(run)}")
+        if log and flow_run and not failed:  # Prefect's own message looks like a crash
+            log.info(f"interrupted; `prefect flow-run retry {flow_run.id}` resumes the run {resumes(run)}")
         raise
     finish_mirror(run)
 
 
 def _name(flow_run: FlowRun, run: RunDirectory) -> None:
-    """Call the flow run as its run and tag it by environment and seed, which its parameters need not name.
+    """Give a flow run the name of its run, and tags for algorithm, environment and seed.
 
-    What a sweep has started is called by its trial.
+    A flow run of a sweep keeps its name, which is that of its trial.
     """
     config = run.read_config()
     labels = config["algo"]["name"], config["env"]["id"], f"seed={config['seed']}"
@@ -228,7 +235,7 @@ def _name(flow_run: FlowRun, run: RunDirectory) -> None:
 
 
 def call(name: str, *labels: str) -> None:
-    """Name the flow run of this process, and tag it, each tag once; nothing where none runs."""
+    """Set the name of this process's flow run, and add tags that it does not have yet. No-op outside of a flow run."""
     context = FlowRunContext.get()
     if context and (flow_run := context.flow_run):
         tags = list(dict.fromkeys([*flow_run.tags, *labels]))
@@ -238,9 +245,9 @@ def call(name: str, *labels: str) -> None:
 
 @contextmanager
 def name_failed_run(name: str) -> Iterator[None]:
-    """Name the flow run of this process if it fails before its run or sweep is known.
+    """Context manager that names the flow run of this process if it fails before its run or sweep is known.
 
-    The name gets the time and the end of the flow run's id. Without it, Prefect shows two random words.
+    The name is extended by the time and the end of the flow run's id. Without it, Prefect shows two random words.
     """
     try:
         yield
@@ -253,18 +260,18 @@ def name_failed_run(name: str) -> Iterator[None]:
 
 def stamp_of(flow_run: FlowRun) -> str:
     """Return the time at which a flow run was created, in UTC, and the last characters of its id."""
-    assert flow_run.created is not None  # its server says it
+    assert flow_run.created is not None  # set by the server
     return f"{flow_run.created.astimezone(UTC):%Y-%m-%d_%H-%M-%S}_{str(flow_run.id)[-8:]}"
 
 
 def on_worker() -> bool:
-    """Tell whether a worker executes the flow run in this process, and not a terminal, a notebook or a test."""
-    context = FlowRunContext.get()  # prefect.runtime would ask the API
+    """Return True if a worker executes the flow run in this process, not a terminal, a notebook or a test."""
+    context = FlowRunContext.get()  # prefect.runtime would send a request to the API
     return bool(context and context.flow_run and context.flow_run.deployment_id)
 
 
 def _plainly(record: logging.LogRecord) -> bool:
-    """Leave out Prefect's words before a sentence of ours, and its lines on a run that was told to end."""
+    """Logging filter that removes Prefect's prefix of our error messages, and its lines about interrupted runs."""
     if isinstance(record.msg, str):
         if NO_CRASH.match(record.msg):
             return False
@@ -274,8 +281,12 @@ def _plainly(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def supervise(log: Log) -> Iterator[None]:
-    """On a worker: tell the flow run's log what a terminal would show, and end by SIGTERM when the worker is gone."""
-    # Prefect's own chatter is off (flows.settings); what a training tells belongs into the flow run's log.
+    """Context manager for flow runs on a worker: logs what a terminal would show, and sends SIGTERM if the worker dies.
+
+    Args:
+        log: log of the flow run.
+    """
+    # flows.settings disables Prefect's own messages. Those of a training belong in the log of the flow run.
     logging.getLogger("prefect.flow_runs").setLevel(logging.INFO)
     for logger in ("prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(logger).addFilter(_plainly)
@@ -289,6 +300,6 @@ def supervise(log: Log) -> Iterator[None]:
             log.info(sentence)
             last[0] = now
 
-    # A worker that was killed while this process started is above it no more.
+    # A worker that was killed during the start of this process is no longer one of its parents.
     with exit_with_parent("prefect", "flows.workers.worker", certain=WORKER in os.environ), subscribe(listener):
         yield

@@ -1,8 +1,8 @@
-"""Check of every request to a server of ours: the name it was sent to, the page it comes from, and the password.
+"""Access check of every request to a server of this project: host name, origin and password.
 
-Every server that this project starts on a port stands behind `guard`. Without it, each local user could use a server on
-loopback, and so could any web page that the owner opens: a browser sends requests to 127.0.0.1 for every page, and a
-page whose name was made to resolve to 127.0.0.1 may even read the answers (docs/decisions.md).
+`guard` protects every server that this project starts on a port. Without it, every local user could use a server on
+loopback, and so could every web page that the owner opens. A browser sends requests to 127.0.0.1 for any page. A page
+with a host name that resolves to 127.0.0.1 can even read the answers (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ OWN_NAMES = (LOOPBACK, "localhost", "::1")
 
 
 def guard(app: Any, login: str, is_open: Callable[[Any], bool], hint: str = "") -> Any:
-    """Protect an ASGI application: only permitted requests are passed on to it.
+    """Protect an ASGI application: forward only permitted requests to it.
 
-    A request is refused with 403 if it was sent to a host name that is not this server's, or if it comes from a page of
-    another origin. It is refused with 401 if it does not carry the password. A websocket is closed before it opens.
+    A request is refused with 403 if its host name is not one of this server, or if it comes from a page of another
+    origin. It is refused with 401 if it does not carry the password. A refused websocket is closed before it opens.
 
     Args:
         app: The application to protect.
         login: `user:password` of HTTP's basic authentication.
-        is_open: Return True for the scope of a request that needs no password, or whose password `app` checks itself.
-        hint: Where the password is found, for the answer 401.
+        is_open: Returns True for the scope of a request that needs no password, or if `app` checks its password itself.
+        hint: Sentence in the answer 401 that names the place of the password.
 
     Returns:
         The protected application.
@@ -52,12 +52,12 @@ def guard(app: Any, login: str, is_open: Callable[[Any], bool], hint: str = "") 
 
 
 def is_health(*paths: str) -> Callable[[Any], bool]:
-    """Return an `is_open` that is True for reading these paths, which say only that the server answers."""
+    """Return an `is_open` that is True for GET and HEAD of these paths, which show only that the server answers."""
     return lambda scope: scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"] in paths
 
 
 def _refusal(headers: dict[bytes, bytes], names: Collection[str], further: Collection[str]) -> str:
-    """Return why a request is refused whatever its password; "" if it is not."""
+    """Return the reason why a request is refused regardless of its password; "" if it is not."""
     host, origin = (headers.get(name, b"").decode("latin-1").lower() for name in (b"host", b"origin"))
     if _name_of(f"//{host}") not in names:
         return "Host is not a name of this server; SHEPHERD_ALLOWED_HOSTS can list further names."

@@ -1,4 +1,4 @@
-"""Flow runs that a worker left behind when it was killed, and how they go on by themselves."""
+"""Recovery of flow runs whose worker was killed."""
 
 from __future__ import annotations
 
@@ -24,38 +24,39 @@ from prefect.states import Scheduled
 from flows.workers.pools import DRIVERS
 from flows.workers.silence import in_states
 
-CRASHES, WITHIN = 3, timedelta(hours=1)  # so many of a sweep, in this time: after one more somebody is to look at it
+CRASHES, WITHIN = 3, timedelta(hours=1)  # a sweep that crashes more often within this time is not resumed
 
 
 def find_local_runs() -> set[UUID]:
-    """The flow runs that processes of this machine lead, or belong to."""
-    found = set()
+    """Return the ids of the flow runs that other processes of this machine execute or belong to."""
+    local = set()
     for process in psutil.process_iter():
-        with suppress(psutil.Error, ValueError):  # it has ended; it is somebody else's
-            found.add(UUID(process.environ().get("PREFECT__FLOW_RUN_ID", "")))
-    return found - {UUID(own) for own in [os.environ.get("PREFECT__FLOW_RUN_ID")] if own}
+        with suppress(psutil.Error, ValueError):  # the process has ended, or belongs to another user
+            local.add(UUID(process.environ().get("PREFECT__FLOW_RUN_ID", "")))
+    return local - {UUID(own) for own in [os.environ.get("PREFECT__FLOW_RUN_ID")] if own}
 
 
 async def reschedule(client: PrefectClient, note: str, has: Callable[[UUID], bool]) -> None:
-    """Give back the flow runs that a worker had taken when it was killed, and that no process has begun.
+    """Reschedule the flow runs that a killed worker of the same name had claimed, and that no process has started.
 
     Args:
-        client: of the server.
-        note: message of the states in which this worker has taken what it takes.
-        has: whether it has one itself just now.
+        client: client of the server.
+        note: message of the state that a worker of this name gives to the flow runs that it claims.
+        has: returns True if this worker has the flow run itself.
     """
     taken = [run for run in await in_states(client, StateType.PENDING) if run.state and run.state.message == note]
     there = find_local_runs() if taken else set()
     for run in taken:
         if not has(run.id) and run.id not in there:
-            again = Scheduled(message="its worker was killed before it began")
+            again = Scheduled(message="the worker was killed before the flow run started")
             await client.set_flow_run_state(run.id, again, force=True)
 
 
 async def resume_sweeps(client: PrefectClient, since: datetime) -> None:
-    """Schedule the sweeps again that have crashed since then, with their worker say: they lose and repeat nothing.
+    """Reschedule the sweeps that have crashed since a time, for example together with their worker.
 
-    One that crashes more than CRASHES times WITHIN an hour stays crashed.
+    A resumed sweep loses and repeats nothing. A sweep that has crashed more than `CRASHES` times `WITHIN` an hour stays
+    crashed.
     """
     crashed = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED])))
     sweeps = WorkQueueFilter(name=WorkQueueFilterName(any_=[DRIVERS]))
@@ -66,5 +67,5 @@ async def resume_sweeps(client: PrefectClient, since: datetime) -> None:
         states = await client.read_flow_run_states(run.id)
         count = sum(state.is_crashed() and run.state.timestamp - state.timestamp < WITHIN for state in states)
         if count <= CRASHES:
-            again = Scheduled(message=f"goes on by itself after crash {count} of {CRASHES} in an hour")
+            again = Scheduled(message=f"resumed automatically after crash {count} of {CRASHES} in an hour")
             await client.set_flow_run_state(run.id, again, force=True)

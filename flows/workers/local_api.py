@@ -1,12 +1,12 @@
-"""A Prefect API for one process, when there is no server: started with the flow, gone with it.
+"""Prefect API of a single command, if there is no server. It starts and ends with the flow.
 
-Prefect can start one by itself, but in the terminal's own process group: Ctrl-C would end the API before it hears that
-the flow was interrupted, and the flow would wait a minute for it; and after a kill it would be left behind. This one
-heeds no signal but SIGKILL. It ends well when its stdin does, and at once when its parent is gone
-(rlcore.system.lifeline).
+Prefect can start an API by itself, but in the terminal's process group. Ctrl-C would then end the API before the flow
+can report its interruption, and the flow would wait a minute for it. After a kill of the flow, that API would keep
+running. This API ignores all signals except SIGKILL. It shuts down cleanly at the end of its stdin, and ends at once if
+its parent process dies (rlcore.system.lifeline).
 
-Where it dies, killed for memory say, it is started again. The socket that it answers at is its parent's: who asks in
-between waits a few seconds, and is not refused.
+If the API dies, for example killed for lack of memory, it is restarted. The parent process owns the listening socket,
+so that requests in the meantime wait a few seconds and are not refused.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ from rlcore.system.imports import large_imports
 from rlcore.system.lifeline import spawn
 
 STOP_TIMEOUT = 20.0  # seconds
-# What Prefect's client, its API and MLflow import alike; the API wants all of it, the others their part.
+# Imports that the API process needs, and that Prefect's client and MLflow partly need too.
 SHARED = ("prefect", "prefect.main", "sqlalchemy.orm", "sqlalchemy.ext.asyncio", "alembic", "fastapi", "uvicorn")
-_begun: _Api | None = None  # the API that `prefect_api_soon` has started and nobody has taken yet
+_begun: _Api | None = None  # the API that `prefect_api_soon` has started and `prefect_api` has not used yet
 
 
 @contextmanager
 def prefect_api() -> Iterator[str]:
-    """Have a Prefect API inside the `with`, and its URL: the server that PREFECT_API_URL names, else one of our own.
+    """Context manager that provides a Prefect API and returns its URL.
 
-    A UserError says that the servers of `make up` have the databases, a RunError that it did not start.
+    The API is the server of PREFECT_API_URL. If that is not set, this context starts an API of its own. Raises
+    UserError if the servers of `make up` are using the databases, and RunError if the API did not start.
     """
     configure_environment()
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
@@ -61,19 +62,19 @@ def prefect_api() -> Iterator[str]:
             yield standing
         return
     with databases_without_server(), _own_server() as api:
-        _hand_over()  # to a server that this process asked before
+        _hand_over()  # to the server that this process used before
         with temporary_settings({PREFECT_API_URL: api.url, PREFECT_API_AUTH_STRING: api.login}):
             try:
                 with _faults_in_a_sentence():
                     yield api.url
             finally:
-                _hand_over()  # after that, the API may go
+                _hand_over()  # before the API ends
 
 
 @contextmanager
 def _faults_in_a_sentence() -> Iterator[None]:
-    """Turn what Prefect raises inside the `with` if its API fails, or has forgotten the flow run, into a sentence."""
-    import httpx  # Prefect is imported, which brings it
+    """Context manager that converts Prefect's errors about a failed API or a deleted flow run to `MachineFault`."""
+    import httpx  # costs nothing here, because Prefect has imported it
     from prefect.exceptions import ObjectNotFound
 
     try:
@@ -87,10 +88,10 @@ def _faults_in_a_sentence() -> Iterator[None]:
 
 
 def _hand_over() -> None:
-    """Send what Prefect still holds for the server in this process; what comes later is for the next server.
+    """Send the buffered events and log lines of this process to the current server; later ones go to the next server.
 
-    `drain_all` is called in another thread: in one that runs an event loop, as a notebook's, it would return a
-    coroutine at once.
+    `drain_all` runs in another thread. In a thread with an event loop, such as a notebook's, it would only return a
+    coroutine.
     """
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
@@ -102,10 +103,10 @@ def _hand_over() -> None:
 
 @contextmanager
 def prefect_api_soon() -> Iterator[None]:
-    """Begin, for a `prefect_api` inside the `with`, with the API's start now: it takes seconds.
+    """Context manager that starts the API in advance, for a later `prefect_api` in its block. The start takes seconds.
 
-    It is forked from this process, which has imported then what both want of Prefect, and what MLflow wants too. Not
-    in a fresh home: its end may be a kill, which a database that is being made would not survive.
+    The API is forked from this process after the imports that both need. In a new home nothing is started in advance:
+    an unused API is killed on exit, and a kill during the creation of the database would damage it.
     """
     global _begun
     if os.environ.get("PREFECT_API_URL") or not _locate_mark().exists():
@@ -120,35 +121,35 @@ def prefect_api_soon() -> Iterator[None]:
         try:
             yield
         finally:
-            if _begun is not None:  # nobody has wanted it
+            if _begun is not None:  # it was not used
                 _begun.end(0.0)
                 _begun = None
 
 
 class _Api:
-    """The API's process, and the next one where it dies."""
+    """Process of the API, and its replacement if it dies."""
 
     def __init__(self, forked: bool = False) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.login = f"shepherd:{secrets.token_urlsafe(32)}"  # nobody but this process and the API learns it
+        self.login = f"shepherd:{secrets.token_urlsafe(32)}"  # known only to this process and the API
         self._ending = False
         self._watcher: threading.Thread | None = None
-        self._changing = threading.Lock()  # which process it is, and whether there is to be another one
+        self._changing = threading.Lock()  # protects `_process` and `_ending`
         self._process = (self._fork() if forked else None) or self._start()
 
     @property
     def url(self) -> str:
-        """The address that it answers at."""
+        """Address of the API."""
         return f"http://127.0.0.1:{self._listening.getsockname()[1]}/api"
 
     def ready(self) -> bool:
-        """Wait until it answers; False where it does not come to that."""
+        """Wait until the API answers. Returns False if it has ended or takes too long."""
         assert self._process.stdout is not None
-        heard, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT)
-        return bool(heard and self._process.stdout.readline())
+        readable, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT)
+        return bool(readable and self._process.stdout.readline())
 
     def watch(self) -> None:
-        """Have it started again whenever it has died; where it no longer starts, this process's command ends."""
+        """Watch the API in a thread and restart it if it dies. If it does not start again, interrupt the command."""
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
 
@@ -160,19 +161,19 @@ class _Api:
                     return
                 self._close()
                 died = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-                emit("stage", {"doing": f"Prefect's API {died}; it is started again"})
+                emit("stage", {"doing": f"Prefect's API {died}; restarting it"})
                 self._process = self._start()
             if not self.ready() and not self._ending:
-                emit("stage", {"doing": f"Prefect's API did not start again; its output is in {_log()}"})
+                emit("stage", {"doing": f"Prefect's API did not restart; see {_log()}"})
                 interrupt()
                 return
 
     def end(self, seconds: float) -> None:
-        """End it: well, where it does that in time, else at once."""
+        """Shut the API down, and kill it if that takes longer than `seconds`."""
         with self._changing:
             self._ending = True
         assert self._process.stdin is not None
-        self._process.stdin.close()  # it takes that for its end
+        self._process.stdin.close()  # the API shuts down at the end of its stdin
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -213,7 +214,7 @@ def _log() -> Path:
 
 
 def _locate_mark() -> Path:
-    """The file that is there once Prefect's database is whole."""
+    """Return the path of the file that exists if Prefect's database is complete."""
     return state_folder() / "prefect" / "made"
 
 
@@ -221,15 +222,15 @@ def _locate_mark() -> Path:
 def _own_server() -> Iterator[_Api]:
     global _begun
     with ExitStack() as first:
-        if not _locate_mark().exists():  # two that make one database take each other's half for whole
-            first.enter_context(hold(_locate_mark().with_suffix(".lock"), waiting="makes Prefect's database"))
+        if not _locate_mark().exists():  # without a lock, a second process would use the incomplete database
+            first.enter_context(hold(_locate_mark().with_suffix(".lock"), waiting="creates Prefect's database"))
         api, _begun = _begun or _Api(), None
         ready = api.ready()
         if ready:
             _locate_mark().touch()
     try:
         if not ready:
-            raise RunError(f"Prefect's API did not start; its output is in {_log()}")
+            raise RunError(f"Prefect's API did not start; see {_log()}")
         api.watch()
         yield api
     finally:
@@ -237,27 +238,27 @@ def _own_server() -> Iterator[_Api]:
 
 
 def serve(login: str, descriptor: int | None = None) -> None:
-    """Be the API's process: print the port when it answers, serve until the parent's pipe ends.
+    """Run the API: print the port when it answers, and serve until the end of stdin.
 
     Args:
         login: `user:password` that every request must carry.
-        descriptor: Of a socket that listens already; without one it makes its own.
+        descriptor: File descriptor of a listening socket; None = create a socket.
     """
-    # A service manager sends SIGTERM to every process, and the flow that it ends still has things to tell us.
+    # A service manager sends SIGTERM to every process, and an interrupted flow still needs this API.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with large_imports("prefect.server.api.server"):
-        import prefect.server.api.server  # noqa: F401 - `protected_api` takes its name from it
+        import prefect.server.api.server  # noqa: F401 - imported early for `protected_api`
         import uvicorn
         from prefect import settings
 
     listening = socket.create_server(("127.0.0.1", 0)) if descriptor is None else socket.socket(fileno=descriptor)
     port = listening.getsockname()[1]
     output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Prefect prints is for the log; the pipe carries the port alone
+    os.dup2(2, 1)  # the pipe carries only the port; Prefect's output goes to the log
     own = f"http://127.0.0.1:{port}"
-    # Prefect keeps each change of state twice, as a state and as an event, and holds every event against automations.
-    # Nobody looks at the events of a command's own API, and no automation is waiting for it.
+    # Prefect stores each change of state twice, as a state and as an event, and checks automations for every event.
+    # The API of a single command has no reader of events and no automations.
     unused = (
         settings.PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED,
         settings.PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED,
@@ -268,7 +269,7 @@ def serve(login: str, descriptor: int | None = None) -> None:
         set_defaults=dict.fromkeys(unused, False),
     ):
         server = uvicorn.Server(uvicorn.Config(protected_api(login), log_level="error", lifespan="on"))
-        # In the main thread uvicorn would take the signals. Prefect reads the settings again in its requests.
+        # In the main thread uvicorn would install signal handlers. Prefect's requests need the settings of the context.
         running = threading.Thread(target=copy_context().run, args=(server.run, [listening]), daemon=True)
         running.start()
     while running.is_alive() and not server.started:

@@ -1,7 +1,7 @@
-"""MLflow's server, opening on runs, and behind our guard: `mlflow server --app-name shepherd`, `shepherd ui`.
+"""MLflow's server behind the access check; its pages open on runs: `mlflow server --app-name shepherd`, `shepherd ui`.
 
-The name is an entry point of this package. MLflow's own `--app-name basic-auth` keeps a database of users and needs
-further packages. Here is one user.
+`shepherd` is an entry point of this package. MLflow's own `--app-name basic-auth` has a database of users and needs
+further packages. This application has one user.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from flows.workers.servers import own_login
 
 HINT = (
     "After `make up`, user and password are MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in .env; "
-    "`shepherd ui` says where its own are."
+    "`shepherd ui` prints the place of its own password."
 )
 
 
-# MLflow 3.17 opens on GenAI, whatever an experiment is tagged as, and with its assistant beside it: the browser's own
-# settings decide, so they are set where nobody has chosen yet.
+# MLflow 3.17 opens its GenAI pages and its assistant, regardless of the tags of an experiment. Only settings in the
+# browser change this, so this page sets them if they are not set yet.
 FIRST_PAGE = """<!doctype html><title>MLflow</title><script>
 const wanted = {"mlflow.workflowType_v1": '"machine_learning"', "mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": "true"}
 for (const key in wanted) if (localStorage.getItem(key) === null) localStorage.setItem(key, wanted[key])
@@ -33,13 +33,13 @@ location.replace("./?runs" + location.hash)
 
 
 def create_app(login: str = "") -> Any:
-    """Return MLflow's application for requests that carry `user:password`.
+    """Return MLflow's application for requests with `user:password`.
 
-    Without a login, the environment has it, where MLflow's clients look for theirs, else it is that of this home.
+    The default login is that of MLflow's environment variables, or that of this home if they are not set.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about MLflow's own code
-        from mlflow.server.fastapi_app import app  # seconds that only the server waits for
+        from mlflow.server.fastapi_app import app  # takes seconds, so only the server imports it
 
     user, password = os.environ.get("MLFLOW_TRACKING_USERNAME", USER), os.environ.get("MLFLOW_TRACKING_PASSWORD")
     login = login or (f"{user}:{password}" if password else own_login())
@@ -47,7 +47,7 @@ def create_app(login: str = "") -> Any:
 
 
 def cross_site_settings(port: int) -> dict[str, str]:
-    """Return variables by which MLflow's own check lets through what `guard` does, on a port."""
+    """Return environment variables with which MLflow's own check permits the same requests as `guard`, for a port."""
     names = {LOOPBACK, "localhost", server_host()}
     origins = [f"http://{name}:{port}" for name in sorted(names)]
     origins += [f"{scheme}://{name}" for name in allowed_hosts() for scheme in ("http", "https")]
@@ -59,7 +59,7 @@ def cross_site_settings(port: int) -> dict[str, str]:
 
 
 def redirect_to_runs(app: Any) -> Any:
-    """An ASGI application whose page, `/` without a query, first tells a new browser to show runs and models."""
+    """Return an ASGI application whose page `/` without a query first sets a new browser to show runs and models."""
 
     async def first(scope: Any, receive: Any, send: Any) -> None:
         opening = scope["type"] == "http" and scope["path"] == "/" and not scope["query_string"]

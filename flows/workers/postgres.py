@@ -1,10 +1,10 @@
-"""PostgreSQL behind Prefect, MLflow and Optuna: a private one of `make up DB=postgres`, or one that is there.
+"""PostgreSQL database of Prefect, MLflow and Optuna: a private server of `make up DB=postgres`, or an existing one.
 
     python -m flows.workers.postgres PORT
 
-is the private one's process: it makes the data folder if there is none, then becomes the server. PostgreSQL refuses to
-run as root, so root hands it to the user that Debian's package has made. That user may not enter root's folders: the
-data folder is therefore given to it as an open descriptor.
+starts the private server: it creates the data folder if there is none, then replaces itself with PostgreSQL.
+PostgreSQL refuses to run as root, so root switches to the user that Debian's package has created. That user cannot
+enter root's folders. The data folder is therefore passed to it as an open descriptor.
 """
 
 from __future__ import annotations
@@ -27,50 +27,54 @@ from rlcore.system.lifeline import alive
 from rlcore.system.secrets import redact
 
 SYSTEM_USER = "postgres"
-DEBIAN = Path("/usr/lib/postgresql")  # VERSION/bin, which is on nobody's PATH
+DEBIAN = Path("/usr/lib/postgresql")  # contains VERSION/bin, which is not in PATH
 INSTALL = "apt-get install -y postgresql"
-USERS = ("prefect", "mlflow", "optuna")  # each has tables called as another's, so each has a database
+USERS = ("prefect", "mlflow", "optuna")  # one database each, because some of their tables have the same names
 
 
 def private_url(port: int, password: str) -> str:
-    """The address of the private server."""
+    """Return the address of the private server."""
     return f"postgresql://{USER}:{password}@{LOOPBACK}:{port}/shepherd"
 
 
 def private_server(port: int, password: str) -> Server:
-    """The private server; `UserError` where PostgreSQL is not installed."""
+    """Return the private server. Raises UserError if PostgreSQL is not installed."""
     _programs()
     command = (sys.executable, "-P", "-m", "flows.workers.postgres", str(port))
     return Server("postgres", command, {"PGPASSWORD": password})
 
 
 def check_driver() -> None:
-    """Refuse to go on without the driver by which MLflow and Optuna reach PostgreSQL."""
+    """Raise UserError if the driver that MLflow and Optuna need for PostgreSQL is not installed."""
     try:
         import psycopg2  # noqa: F401 - of an extra
     except ImportError:
         raise UserError(
-            "PostgreSQL needs psycopg2, which is not installed; pip install -e '.[postgres]' brings it"
+            "PostgreSQL needs psycopg2, which is not installed; run: pip install -e '.[postgres]'"
         ) from None
 
 
 def make_databases(private: bool) -> None:
-    """Make the three databases where they are not there; waits until the private server answers.
+    """Create the three databases that do not exist yet.
 
-    A `UserError` says why the server that SHEPHERD_DATABASE_URL names cannot be used, a `RunError` that the private one
-    did not start.
+    Args:
+        private: the server is the private one, which may still be starting; wait until it answers.
+
+    Raises:
+        UserError: the server of SHEPHERD_DATABASE_URL cannot be used; the message has the reason.
+        RunError: the private server did not start.
     """
     began = time.monotonic()
     while reason := _make_missing():
         if not private:
             raise UserError(f"{DATABASE}={redact(os.environ[DATABASE])}: {reason}")
         if "postgres" not in servers.running() or time.monotonic() - began > servers.START_TIMEOUT:
-            raise RunError(f"PostgreSQL did not start ({reason}); what it said is in {servers.folder()}/postgres.log")
+            raise RunError(f"PostgreSQL did not start ({reason}); see {servers.folder()}/postgres.log")
         time.sleep(0.2)
 
 
 def _make_missing() -> str | None:
-    """Make what is missing; the reason why that cannot be done."""
+    """Create the missing databases. Returns the reason if this is impossible, otherwise None."""
     import psycopg2  # of an extra
 
     for user in USERS:
@@ -85,7 +89,7 @@ def _make_missing() -> str | None:
             try:
                 _create(url, name)
             except psycopg2.Error as refused:
-                return f'database "{name}" is not there and cannot be made ({_first_line(refused)})'
+                return f'database "{name}" does not exist and cannot be created ({_first_line(refused)})'
     return None
 
 
@@ -94,11 +98,11 @@ def _create(url: str, name: str) -> None:
     from psycopg2 import errors, sql  # of an extra
 
     connection = psycopg2.connect(urlsplit(url)._replace(path="/postgres").geturl(), connect_timeout=5)
-    connection.autocommit = True  # CREATE DATABASE is in no transaction
+    connection.autocommit = True  # CREATE DATABASE is not allowed in a transaction
     try:
         with connection.cursor() as cursor:
             cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    except errors.DuplicateDatabase:  # another machine's `make up` was quicker
+    except errors.DuplicateDatabase:  # `make up` of another machine has just created it
         return
     finally:
         connection.close()
@@ -109,22 +113,23 @@ def _first_line(error: Exception) -> str:
 
 
 def _programs() -> Path:
-    """The folder of PostgreSQL's programs, the newest of the system's packages."""
+    """Return the folder of PostgreSQL's programs: that of PATH, otherwise of the newest installed package."""
     on_path = shutil.which("initdb")
     packaged = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda path: float(path.parent.parent.name))
     if not on_path and not packaged:
         raise UserError(
-            f"DB=postgres: PostgreSQL is not installed here; `{INSTALL}`, or set {DATABASE} to another server"
+            f"DB=postgres: PostgreSQL is not installed on this machine; run `{INSTALL}`, "
+            f"or set {DATABASE} to the address of another server"
         )
     if os.geteuid() == 0 and SYSTEM_USER not in {user.pw_name for user in pwd.getpwall()}:
         raise UserError(
-            f"DB=postgres: PostgreSQL does not run as root, and there is no user {SYSTEM_USER}; `{INSTALL}`"
+            f"DB=postgres: PostgreSQL does not run as root, and there is no user {SYSTEM_USER}; run `{INSTALL}`"
         )
     return Path(on_path).parent if on_path else packaged[-1].parent
 
 
 def main(port: int) -> None:
-    """Become the private server, with its data in `<state folder>/postgres/data`."""
+    """Replace this process with the private server. Its data are in `<state folder>/postgres/data`."""
     programs, folder = _programs(), state_folder() / "postgres"
     folder.mkdir(mode=0o700, exist_ok=True)
     parent = os.open(folder, os.O_RDONLY)
@@ -147,7 +152,7 @@ def main(port: int) -> None:
 
 
 def _make_data(programs: Path, place: str, descriptor: int) -> None:
-    """Make the data folder beside its name and rename it: a kill half-way leaves none that cannot be used."""
+    """Create the data folder under another name and rename it, so that a kill does not leave an incomplete one."""
     shutil.rmtree(f"{place}/building", ignore_errors=True)
     login = Path(place, "login")
     login.touch(mode=0o600)
@@ -162,9 +167,10 @@ def _make_data(programs: Path, place: str, descriptor: int) -> None:
 
 
 def _forget_killed(note: Path) -> None:
-    """Put this process in the place of one that was killed and that nobody waits for: PostgreSQL takes it for alive.
+    """Replace the pid of a killed server in `postmaster.pid` by that of this process.
 
-    The rest of the note, by which it finds processes of its own that are left, stays.
+    PostgreSQL would count a zombie as alive and refuse to start. The other lines stay, because PostgreSQL uses them to
+    find leftover processes of the killed server.
     """
     if note.exists():
         pid, *rest = note.read_text().splitlines(keepends=True)

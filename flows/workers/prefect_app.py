@@ -1,9 +1,9 @@
-"""Prefect's application behind our guard: the API of one command, and the server of `make up`.
+"""Prefect's application behind the access check: the API of one command, and the server of `make up`.
 
     python -m flows.workers.prefect_app --host HOST --port PORT
 
-is the server of `make up`, with Prefect's pages and services. Prefect's own `prefect server start` answers requests for
-any host name and lets pages of any site read its answers.
+runs the server of `make up`, with Prefect's pages and services. It replaces `prefect server start`, which answers
+requests for any host name and lets pages of any site read its answers.
 """
 
 from __future__ import annotations
@@ -15,15 +15,22 @@ from typing import Any
 from flows.workers.guard import guard, is_health
 
 LOGIN = "PREFECT_SERVER_API_AUTH_STRING"
-HINT = "`make up` keeps it in .env, as PREFECT_API_AUTH_STRING."
+HINT = "`make up` writes it to .env as PREFECT_API_AUTH_STRING."
 
 
 def protected_api(login: str, pages: bool = False) -> Any:
-    """Return Prefect's application for requests that carry `user:password`; with pages, also with all services.
+    """Return Prefect's application for requests with `user:password`.
 
-    The pages are files that are the same in every installation. They ask for the password themselves and can therefore
-    be read without it. Prefect checks the password of a websocket in its first message: its clients do not all send
-    the header, and browsers cannot.
+    The pages are files that are identical in every installation. They ask for the password themselves and can therefore
+    be read without it. Prefect itself checks the password of a websocket, in its first message, because not all of its
+    clients send the header, and browsers cannot.
+
+    Args:
+        login: `user:password`.
+        pages: include the pages and all background services.
+
+    Returns:
+        The ASGI application.
     """
     from prefect.server.api.server import create_app  # seconds
 
@@ -39,12 +46,12 @@ def protected_api(login: str, pages: bool = False) -> Any:
 
 
 def main() -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     parser = argparse.ArgumentParser(prog="python -m flows.workers.prefect_app", description="Serve Prefect.")
     parser.add_argument("--host", required=True, help="address to listen at")
     parser.add_argument("--port", type=int, required=True, help="port to listen at")
     options = parser.parse_args()
-    import uvicorn  # of the server alone
+    import uvicorn  # imported here, because only the server needs it
     from prefect.settings import PREFECT_SERVER_API_KEEPALIVE_TIMEOUT, PREFECT_SERVER_LOGGING_LEVEL
 
     uvicorn.run(

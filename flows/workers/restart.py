@@ -1,8 +1,8 @@
-"""Start a program again whenever it ends: a worker that dies comes back by itself.
+"""Restart of a program whenever it ends, so that a worker that dies comes back.
 
-    python -m flows.workers.restart MODULE [ARGUMENT ...]      as python -m MODULE, again and again
+    python -m flows.workers.restart MODULE [ARGUMENT ...]      runs python -m MODULE in a loop
 
-However this process ends, the program ends with it (rlcore.system.lifeline).
+When this process ends, even by SIGKILL, the program ends with it (rlcore.system.lifeline).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 from rlcore.system.lifeline import spawn
 from rlcore.system.printable import print_safely
 
-SHORTEST, LONGEST = 1.0, 60.0  # seconds between an end and the next start
+SHORTEST, LONGEST = 1.0, 60.0  # seconds between the end of the program and its next start
 
 
 def pause(lived: float, before: float) -> float:
-    """Seconds to wait before the next start: twice as many as before after each short life, few after a long one."""
+    """Return the seconds to wait before the next start: doubled after each short life, `SHORTEST` after a long one."""
     return SHORTEST if lived >= LONGEST else min(max(SHORTEST, 2 * before), LONGEST)
 
 
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
         code = spawn(*arguments).wait()
         seconds = pause(time.monotonic() - began, seconds)
         now = time.strftime("%Y-%m-%d %H:%M:%S")
-        print_safely(f"{now} {arguments[0]} has ended ({code}) and starts again in {seconds:g} s", flush=True)
+        print_safely(f"{now} {arguments[0]} has ended ({code}) and restarts in {seconds:g} s", flush=True)
         time.sleep(seconds)
 
 

@@ -1,7 +1,7 @@
-"""Processes that stay after the command that started them: started, found again, ended.
+"""Background server processes: start, find and stop them.
 
-Each, and all that it starts, carries SHEPHERD_SERVED in its environment: that is how they are found, also those that a
-command left which was killed, and nothing else.
+A server outlives the command that starts it. It and all its children have SHEPHERD_SERVED in their environment. Later
+commands find exactly these processes by that variable, including leftovers of killed commands.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import alive
 
 MARK = "SHEPHERD_SERVED"
-KIND = "SHEPHERD_SERVER"  # which of them a process is, or was started by
+KIND = "SHEPHERD_SERVER"  # variable with the name of the server that a process is, or was started by
 START_TIMEOUT = 180.0  # seconds; the first start creates the databases
-STOP_TIMEOUT = 35.0  # seconds; a trainer may use 25 for its checkpoint
+STOP_TIMEOUT = 35.0  # seconds; a trainer may need 25 for its checkpoint
 
 
 @dataclass(frozen=True)
 class Server:
-    """A process that stays until it is ended."""
+    """Process that runs in the background until it is stopped."""
 
     name: str  # "prefect", "mlflow", "worker-local", "worker-gpu-0", ...
     command: tuple[str, ...]
-    variables: dict[str, str] = field(repr=False)  # also passwords, which a command line would show to everyone
-    health: str = ""  # what answers 200 once it is ready; "" = it need only live
+    variables: dict[str, str] = field(repr=False)  # includes passwords, because all users can read command lines
+    health: str = ""  # URL that answers 200 when the server is ready; "" = ready if the process is alive
 
 
 def folder() -> Path:
-    """Folder in which the servers' logs and pids lie."""
+    """Return the folder of the servers' logs and pid files. Creates it if it does not exist."""
     path = state_folder() / "servers"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def log_of(server: Server) -> Path:
-    """Log of a server."""
+    """Return the log file of a server."""
     return folder() / f"{server.name}.log"
 
 
 def password_file() -> Path:
-    """The file with the password of this home's servers, which only its owner can read."""
+    """Return the file with the password of this home's servers. Only its owner can read it."""
     return folder() / "password"
 
 
@@ -70,14 +70,14 @@ def _private(path: str, flags: int) -> int:
 
 
 def start(server: Server) -> bool:
-    """Start a server that does not run already; returns whether it was started."""
+    """Start a server. Returns False if it is running already."""
     if server.name in running():
         return False
     with open(log_of(server), "ab", opener=_private) as output:
         process = subprocess.Popen(
             server.command,
             cwd=home(),
-            umask=0o077,  # other users of the machine read none of its databases, logs and runs
+            umask=0o077,  # other users of the machine cannot read its databases, logs and runs
             env=os.environ | server.variables | {MARK: str(state_folder()), KIND: server.name, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -89,9 +89,13 @@ def start(server: Server) -> bool:
 
 
 def check_servers() -> None:
-    """Before a command makes anything: the Prefect server that PREFECT_API_URL names is there and lets us in.
+    """Check the Prefect server before a command writes anything.
 
-    Where none is named, the servers of `make up` do not have the databases open that this command would open itself.
+    If PREFECT_API_URL is not set, check that the servers of `make up` are not using the databases that this command
+    opens itself.
+
+    Raises:
+        UserError: the server of PREFECT_API_URL does not answer or refuses the password, or the databases are in use.
     """
     url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
     if not url:
@@ -105,51 +109,56 @@ def check_servers() -> None:
     login = os.environ.get("PREFECT_API_AUTH_STRING", "")
     if not os.environ.get("PREFECT_API_KEY") and unreachable(f"{url}/admin/version", login) == "Unauthorized":
         raise UserError(
-            f"PREFECT_API_URL={url}: the server there refuses PREFECT_API_AUTH_STRING; of `make up`'s it is in .env"
+            f"PREFECT_API_URL={url}: the server refuses PREFECT_API_AUTH_STRING; "
+            "for the server of `make up`, the correct value is in .env"
         )
 
 
 @contextmanager
 def databases_without_server() -> Iterator[None]:
-    """Have this home's databases, as other commands without a server may; `make up` is refused, or waited for."""
+    """Context manager that reserves this home's databases for commands without a server.
+
+    Several commands can use them together. `make up` is refused in the meantime; if it is just starting, this waits
+    for it. Raises UserError if the servers of `make up` are running.
+    """
     with hold(database_lock(), shared=True):
         if running().keys() & {"prefect", "mlflow"}:
             raise UserError(
                 "PREFECT_API_URL is not set, and the servers of `make up` have this home's databases open; "
-                f"load {home() / '.env'}, or `make down`"
+                f"load {home() / '.env'} to use these servers, or stop them with `make down`"
             )
         yield
 
 
 def wait_until_ready(server: Server) -> None:
-    """Wait until a server answers; a RunError that it has ended, or takes too long, names its log."""
+    """Wait until a server answers. Raises RunError, which names its log, if it has ended or takes too long."""
     began = time.monotonic()
     while unreachable(server.health):
         if server.name not in running() or time.monotonic() - began > START_TIMEOUT:
-            raise RunError(f"{server.name} did not start; what it said is in {log_of(server)}")
+            raise RunError(f"{server.name} did not start; see {log_of(server)}")
         time.sleep(0.2)
 
 
 def running() -> dict[str, int]:
-    """Name -> pid of the servers themselves: those that were noted when they were started, and live."""
-    found = {}
+    """Return name -> pid of the servers that have a pid file and are alive, without their children."""
+    pids = {}
     for path in folder().glob("*.pid"):
-        with suppress(psutil.Error, ValueError):  # it has ended
-            pid = int(path.read_text().split()[0])  # earlier versions wrote more behind it
-            if _mark_of(psutil.Process(pid)) == path.stem:  # and the pid was not given to another one
-                found[path.stem] = pid
-    return found
+        with suppress(psutil.Error, ValueError):  # the process has ended
+            pid = int(path.read_text().split()[0])  # earlier versions wrote more than the pid
+            if _mark_of(psutil.Process(pid)) == path.stem:  # False if the pid now belongs to another process
+                pids[path.stem] = pid
+    return pids
 
 
 def remove_stopped() -> None:
-    """Take away the notes of servers that have ended."""
+    """Remove the pid files of servers that have ended."""
     for path in folder().glob("*.pid"):
         if path.stem not in running():
             path.unlink(missing_ok=True)
 
 
 def find_marked() -> Iterator[tuple[int, str]]:
-    """Pid and name of every process that is a server of this home, or was started by one."""
+    """Yield pid and server name of every process that is a server of this home, or was started by one."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             name = _mark_of(process)
@@ -158,25 +167,25 @@ def find_marked() -> Iterator[tuple[int, str]]:
 
 
 def _mark_of(process: psutil.Process) -> str | None:
-    """Name of the server of this home that a process is, or was started by; None also of a zombie."""
+    """Return the name of this home's server that a process is, or was started by; None for others and zombies."""
     variables = process.environ()
     return variables.get(KIND, "") if variables.get(MARK) == str(state_folder()) else None
 
 
 def list_trained() -> list[RunDirectory]:
-    """The runs that flow runs of these workers train just now."""
+    """Return the runs that flow runs of these workers are training."""
     return [RunDirectory(path) for pid, _ in find_marked() if (path := _word_after("rlcore.train.trainer", pid))]
 
 
 def port_of(name: str) -> int | None:
-    """The port that a server was started with; None when it does not run."""
+    """Return the port that a server was started with; None if it is not running."""
     pid = running().get(name)
     port = (_word_after("--port", pid) or _word_after("-p", pid)) if pid else None
     return int(port) if port else None
 
 
 def variable_of(name: str, key: str) -> str | None:
-    """A variable of the environment that a server was started with; None when it does not run."""
+    """Return an environment variable that a server was started with; None if it is not running."""
     pid = running().get(name)
     with suppress(psutil.Error):
         return psutil.Process(pid).environ().get(key, "") if pid else None
@@ -184,7 +193,7 @@ def variable_of(name: str, key: str) -> str | None:
 
 
 def _word_after(word: str, pid: int) -> str | None:
-    """Word that follows a word in the command line of a process; None also when it has ended."""
+    """Return the word after `word` in the command line of a process; None if it has ended or has no such word."""
     with suppress(psutil.Error, ValueError):
         words = psutil.Process(pid).cmdline()
         return words[words.index(word) + 1]
@@ -192,26 +201,26 @@ def _word_after(word: str, pid: int) -> str | None:
 
 
 def why_occupied(port: int) -> str | None:
-    """Reason why no server can have a port of this machine; None = it can."""
+    """Return the reason why a server cannot use a port of this machine; None if it can."""
     try:
         socket.create_server((server_host(), port)).close()
     except OSError as error:
-        return "another program has this port" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
+        return "another program uses this port" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
     return None
 
 
 def end(names: tuple[str, ...], number: int) -> None:
-    """Signal the servers whose names begin so, and wait until they have ended."""
+    """Send a signal to the servers whose name starts with one of `names`, and wait until they have ended."""
     _signal([pid for name, pid in running().items() if name.startswith(names)], number, STOP_TIMEOUT)
 
 
 def stop_leftovers(name: str = "") -> None:
-    """Kill what carries the mark of one server, or of any, and wait until it is gone."""
+    """Kill all processes with the mark of a server (of any server if `name` is ""), and wait until they have ended."""
     _signal([pid for pid, kind in find_marked() if name in ("", kind)], signal.SIGKILL, 5.0)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    """Look at a condition ten times a second until it holds or the time is over."""
+    """Check a condition ten times per second until it returns True or the time is over."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,7 +1,7 @@
-"""Find the flow runs that crashed without anybody to say so: those of a machine that vanished as a whole.
+"""Detection of flow runs that crashed without a report, because their whole machine vanished.
 
-Prefect's automations can wait for a flow run's next heartbeat, but count the time in which the server was away itself:
-every run alive would be called crashed after an outage. Here the wait begins anew then.
+Prefect's automations can wait for the next heartbeat of a flow run, but they include the time of server outages. After
+an outage, they would mark every running flow run as crashed. This module restarts the wait after an outage.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from prefect.states import Cancelled, Crashed
 
 from flows.workers.pools import POOLS
 
-LIMIT = 115  # seconds without a heartbeat until a flow run counts as crashed; it gives one every 30 (flows.workers.up)
-LIMIT_TAKEN = 300  # seconds for one that a worker has taken to begin: it may have to clone the code, and gives no sign
-GAP = 75.0  # seconds between two looks: after more, the server (or who looks) was away in between
+LIMIT = 115  # seconds without a heartbeat until a flow run counts as crashed; it sends one every 30 (flows.workers.up)
+LIMIT_TAKEN = 300  # seconds for a claimed flow run to start: it may have to clone the code, and sends no heartbeats yet
+GAP = 75.0  # seconds between two checks; after a longer gap, the server or the checking worker was down in between
 
 
 class Heartbeat(NamedTuple):
-    """The last sign of life of a flow run.
+    """Last heartbeat of a flow run, or its last change of state.
 
     Attributes:
-        when: it was given.
-        limit: seconds after which no further one means that nobody is left to give it.
+        when: time of the heartbeat.
+        limit: seconds without another one after which the flow run counts as crashed.
     """
 
     when: datetime
@@ -37,14 +37,22 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatMonitor:
-    """Time for which each flow run has given no sign of life, of that in which somebody listened."""
+    """Measures the time since the last heartbeat of each flow run, without the time of outages."""
 
     def __init__(self) -> None:
         self._looked = float("-inf")
         self._heard: dict[UUID, tuple[datetime, float]] = {}
 
     def too_long(self, signs: Mapping[UUID, Heartbeat], now: float) -> list[UUID]:
-        """The flow runs that are silent for longer than their limit, by their last signs of life as seen just now."""
+        """Return the flow runs without a heartbeat for longer than their limit.
+
+        Args:
+            signs: the last heartbeat of each flow run, just read from the server.
+            now: current time, in seconds (`time.monotonic`).
+
+        Returns:
+            Ids of the flow runs.
+        """
         known = self._heard if now - self._looked <= GAP else {}
         self._looked = now
         self._heard = {
@@ -55,15 +63,16 @@ class HeartbeatMonitor:
 
 
 async def last_heartbeats(client: PrefectClient) -> dict[UUID, Heartbeat]:
-    """The last sign of each flow run that runs, is about to, or is being cancelled.
+    """Return the last heartbeat of each flow run that is running, pending or being cancelled.
 
-    One that runs and never gave a heartbeat is left out; the others have given a sign when they came to their state.
+    Running flow runs that never sent a heartbeat are omitted. For pending and cancelling ones, the change to that state
+    counts as a heartbeat.
     """
     signs = {}
     for run in await in_states(client, StateType.RUNNING, StateType.PENDING, StateType.CANCELLING):
         assert run.state is not None
         if run.state.type == StateType.PENDING:
-            if run.work_pool_name in POOLS:  # in a pool of somebody's own an image may have to be pulled
+            if run.work_pool_name in POOLS:  # a worker of a user's own pool may have to pull an image first
                 signs[run.id] = Heartbeat(run.state.timestamp, LIMIT_TAKEN)
             continue
         given = await _heartbeat(client, run)
@@ -75,23 +84,23 @@ async def last_heartbeats(client: PrefectClient) -> dict[UUID, Heartbeat]:
 
 
 async def ending(client: PrefectClient, silent: UUID) -> State:
-    """The state that a flow run is to have which nobody leads any more."""
+    """Return the final state of a flow run whose process no longer exists."""
     state = (await client.read_flow_run(silent)).state
     if state is not None and state.type == StateType.CANCELLING:
-        return Cancelled(message="cancelled; its process was gone already")
+        return Cancelled(message="cancelled; its process had ended already")
     if state is not None and state.type == StateType.PENDING:
-        return Crashed(message=f"not begun within {LIMIT_TAKEN} s; `prefect flow-run retry` tries again")
-    return Crashed(message=f"no sign of life for {LIMIT} s; `prefect flow-run retry` continues the run")
+        return Crashed(message=f"not started within {LIMIT_TAKEN} s; `prefect flow-run retry` tries again")
+    return Crashed(message=f"no heartbeat for {LIMIT} s; `prefect flow-run retry` continues the run")
 
 
 async def in_states(client: PrefectClient, *types: StateType) -> list[FlowRun]:
-    """The flow runs whose state is of one of these types."""
+    """Return the flow runs whose state has one of these types."""
     state = FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types)))
     return await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=state))
 
 
 async def _heartbeat(client: PrefectClient, run: FlowRun) -> datetime | None:
-    """Moment of a flow run's last heartbeat; None where it never gave one."""
+    """Return the time of a flow run's last heartbeat; None if it never sent one."""
     of_run = EventFilter(
         event=EventNameFilter(name=["prefect.flow-run.heartbeat"]),
         resource=EventResourceFilter(id=[f"prefect.flow-run.{run.id}"]),

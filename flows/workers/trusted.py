@@ -1,7 +1,8 @@
-"""Check of a flow run before a worker starts it: is it one that this project's code defines?
+"""Check of a flow run before a worker starts it: this project's code must define it.
 
-A deployment says which command, file and variables a worker runs, and it comes from Prefect's database. Who could write
-there once, through a server without a password or to a file, could have the worker's user run any command later.
+A deployment determines the command, file and variables that a worker runs, and it comes from Prefect's database. With
+write access to the database, through a server without a password or to its file, an attacker could run any command as
+the worker's user.
 """
 
 from __future__ import annotations
@@ -19,36 +20,38 @@ if TYPE_CHECKING:
 
 
 def refusal(deployment: DeploymentResponse | None, job: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
-    """Check that this project's code defines what a flow run would run.
+    """Check that this project's code defines what a flow run executes.
 
     Args:
-        deployment: Its deployment.
-        job: Its command, environment and working directory, from its work pool, deployment and own job variables.
-        usual: The same without any job variables.
+        deployment: Deployment of the flow run.
+        job: Command, environment and working directory, from the job variables of work pool, deployment and flow run.
+        usual: Command, environment and working directory without any job variables.
 
     Returns:
-        Why it must not be started, as a sentence; "" if it may.
+        A sentence with the reason why the flow run must not be started; "" if it may be.
     """
     if deployment is None:
         return "Refused: the flow run has no deployment; start it by `prefect deployment run`."
     name = f"{deployment.name} ({deployment.entrypoint})"
     if (deployment.entrypoint, deployment.name) not in {(one.entrypoint, one.name) for one in deployments()}:
-        return f"Refused: the code of this worker defines no deployment {name}; `make up` makes those it defines."
+        return (
+            f"Refused: the code of this worker defines no deployment {name}; `make up` creates those that it defines."
+        )
     if not _gets_our_code(deployment.pull_steps):
         return (
-            f"Refused: deployment {name} takes its code neither from {home()} nor from the repository that "
-            f"{REPOSITORY} names where this worker was started; set it there, or deploy again by `make up`."
+            f"Refused: the code of deployment {name} comes neither from {home()} nor from the repository in this "
+            f"worker's {REPOSITORY}; start the worker with that variable, or deploy again with `make up`."
         )
     if changed := sorted(key for key in job if job[key] != usual[key]):
         return (
             f"Refused: job variables of the flow run, of deployment {name} or of the work pool change "
-            f"{', '.join(changed)}; remove them, and set what a run needs where the worker is started."
+            f"{', '.join(changed)}; remove them, and set the variables that a run needs in the worker's environment."
         )
     return ""
 
 
 def _gets_our_code(steps: list[dict[str, Any]] | None) -> bool:
-    """Return whether pull steps only enter the checkout of this worker, or clone the repository that it knows."""
+    """Return True if pull steps only enter the worker's checkout, or only clone the repository of its environment."""
     if steps == [{SET_DIRECTORY: {"directory": str(home())}}]:
         return True
     match steps:

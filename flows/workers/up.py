@@ -2,8 +2,8 @@
 
     python -m flows.workers.up up [postgres] | down | status | deploy
 
-What is running already is kept; `down` ends what `up` started, also one that was killed, and nothing else. `deploy`
-brings the pools and deployments to a server elsewhere, which PREFECT_API_URL names.
+`up` keeps processes that are running already. `down` ends all processes that an `up` has started, even a killed one,
+and no others. `deploy` creates the pools and deployments on the server of PREFECT_API_URL.
 """
 
 from __future__ import annotations
@@ -48,24 +48,31 @@ from rlcore.system.secrets import redact
 PORTS = {
     "prefect": ("SHEPHERD_PREFECT_PORT", 4200),
     "mlflow": ("SHEPHERD_MLFLOW_PORT", 5000),
-    "postgres": ("SHEPHERD_POSTGRES_PORT", 5442),  # beside that of a system's own server
+    "postgres": ("SHEPHERD_POSTGRES_PORT", 5442),  # not 5432, the port of a system-wide server
 }
-PUBLIC = ("prefect", "mlflow")  # those that clients ask
-IN_USE = "uses the databases here without a server; wait for its end, or end it: `shepherd resume` continues a training"
+PUBLIC = ("prefect", "mlflow")  # servers that clients connect to
+IN_USE = (
+    "uses the databases of this home without a server; wait until it ends, or end it and continue its training later "
+    "with `shepherd resume`"
+)
 
 
 def up(kind: str = "") -> None:
-    """Bring everything up that is not; print where it is and how to use it.
+    """Start all servers and workers that are not running, and print their addresses and how to use them.
 
-    `kind` is "postgres" where SQLite is not to do; a server that SHEPHERD_DATABASE_URL names is used in any case.
+    Args:
+        kind: "postgres" for a private PostgreSQL server, "" for SQLite files. The server of SHEPHERD_DATABASE_URL is
+            used in both cases if that is set.
     """
     if kind not in ("", "postgres"):
-        raise UserError(f"DB={kind}: only DB=postgres is known; without it SQLite files do")
+        raise UserError(f"DB={kind}: must be postgres; omit DB to use SQLite files")
     if not (home() / "flows/train.py").exists():
-        raise UserError(f"SHEPHERD_HOME={home()}: no flows/train.py there; `make up` works in a checkout")
+        raise UserError(
+            f"SHEPHERD_HOME={home()}: this folder has no flows/train.py; set it to a checkout of the repository"
+        )
     with hold(servers.folder() / "lock"), hold(database_lock(), refusal=IN_USE):
         configure_environment()
-        limit = _limit()  # a mistake is told before anything is started
+        limit = _limit()  # raises errors before anything is started
         password = keep_password(servers.password_file())
         database = _database(kind, password)
         _check_ports((*PUBLIC, "postgres") if database else PUBLIC)
@@ -74,7 +81,7 @@ def up(kind: str = "") -> None:
             _start(database)
         if os.environ.get(DATABASE):
             postgres.make_databases(private=database is not None)
-        prepare_store(_store())  # a server that is killed while it makes its tables leaves none that can be mended
+        prepare_store(_store())  # a server that is killed while it creates its tables leaves an unusable database
         urls = {name: _url(name) for name in PUBLIC}
         variables = client_variables(urls["prefect"], urls["mlflow"], password)
         variables |= {DATABASE: os.environ[DATABASE]} if database else {}
@@ -84,7 +91,7 @@ def up(kind: str = "") -> None:
             _start(server)
         for server in both:
             servers.wait_until_ready(server)
-            _say(server.name, "answers")
+            _print_state(server.name, "ready")
         write_dotenv(variables)
         names = deploy()
         gpus = visible_gpus()
@@ -94,55 +101,57 @@ def up(kind: str = "") -> None:
 
 
 def down() -> None:
-    """End what `up` started, workers first, so that trainers can write their checkpoints; nothing else."""
+    """End all processes that `up` has started, workers first, so that trainers can write their checkpoints."""
     with hold(servers.folder() / "lock"):
         trained = servers.list_trained()
-        # A worker told to end kills its flows at once; flows whose worker is gone end by themselves, and well.
+        # On SIGTERM a worker kills its flows at once. After SIGKILL its flows end by themselves, with a checkpoint.
         servers.end(("worker",), signal.SIGKILL)
         servers.wait_until(lambda: not any("worker" in kind for _, kind in servers.find_marked()), servers.STOP_TIMEOUT)
         servers.end(("prefect", "mlflow"), signal.SIGTERM)
         names = [*NAMES, DATABASE] if "postgres" in servers.running() else NAMES
-        servers.end(("postgres",), signal.SIGINT)  # at SIGTERM it would wait for sweeps that still have it open
+        servers.end(("postgres",), signal.SIGINT)  # on SIGTERM it would wait for the connections of running sweeps
         servers.stop_leftovers()
         servers.remove_stopped()
         write_dotenv({})
         for run in trained:
             if not run.is_taken() and not is_over(run):
                 command = continue_command(run.path, run.read_config().get("plugins"))
-                print_safely(f"interrupted: `{command}` goes on {resumes(run)}")
-        print_safely("everything that `make up` started has ended; in a terminal that loaded .env:")
+                print_safely(f"interrupted: `{command}` resumes it {resumes(run)}")
+        print_safely("everything that `make up` started has ended; run this in every terminal that has loaded .env:")
         print_safely(f"  unset {' '.join(names)}")
 
 
 def status() -> None:
-    """Print what is running of it."""
+    """Print the running servers and workers."""
     lines = [f"{name:<16} pid {pid}" for name, pid in servers.running().items()]
-    print_safely("\n".join(lines) or "nothing is running; `make up` starts it")
+    print_safely("\n".join(lines) or "nothing is running; run `make up` to start servers and workers")
 
 
 def deploy_elsewhere() -> None:
-    """Bring pools and deployments to the server that PREFECT_API_URL names."""
+    """Create or update the pools and deployments on the server of PREFECT_API_URL."""
     configure_environment()
     if not os.environ.get("PREFECT_API_URL"):
-        raise UserError("PREFECT_API_URL is not set; `make up` starts a server here and deploys to it")
+        raise UserError(
+            "PREFECT_API_URL is not set; set it, or run `make up`, which starts a server here and deploys to it"
+        )
     servers.check_servers()
     print_safely("\n".join(deploy()))
 
 
 def _database(kind: str, password: str) -> Server | None:
-    """The private PostgreSQL, where it is to be used; SHEPHERD_DATABASE_URL then names it."""
+    """Return the private PostgreSQL server, or None if it is not used. Sets SHEPHERD_DATABASE_URL to the database."""
     own = postgres.private_url(servers.port_of("postgres") or _port("postgres"), password)
     chosen = os.environ.get(DATABASE) or (own if kind else "")
     if server_host() != LOOPBACK and not chosen:
         raise UserError(
-            f"SHEPHERD_HOST={server_host()}: for other machines MLflow must keep all files itself, which it does on "
-            f"PostgreSQL only; `make up DB=postgres`, or set {DATABASE}"
+            f"SHEPHERD_HOST={server_host()}: other machines can only be served with PostgreSQL, because MLflow must "
+            f"then store all files itself; run `make up DB=postgres`, or set {DATABASE}"
         )
     if not chosen:
         return None
     postgres.check_driver()
     os.environ[DATABASE] = chosen
-    _store()  # refuses an address that is none
+    _store()  # raises UserError if the address is invalid
     return postgres.private_server(_port("postgres"), password) if chosen == own else None
 
 
@@ -151,13 +160,13 @@ def _prefect() -> Server:
     api = f"{_url('prefect')}/api"
     variables = {
         "PREFECT_API_URL": "",
-        "PREFECT_UI_API_URL": "/api",  # of the address that the page was loaded from, which may be a proxy's
+        "PREFECT_UI_API_URL": "/api",  # relative to the address of the page, which may be that of a proxy
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": _url("prefect"),
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
         "PREFECT_SERVER_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"],
-        # In memory, leases would be forgotten by a server that starts again, and their places taken for ever.
+        # A restart of the server would lose leases in memory, and their slots would stay occupied forever.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-        # Without these `prefect deployment run --watch` shows no line of the flow's log.
+        # Without these two, `prefect deployment run --watch` does not show the log of the flow.
         "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",
         "PREFECT_SERVER_LOGS_STREAM_PUBLISHING_ENABLED": "true",
     }
@@ -171,25 +180,25 @@ def _mlflow() -> Server:
     port = _port("mlflow")
     command = (sys.executable, "-P", "-m", "mlflow", "server", "--app-name", "shepherd", "--workers", "2")
     address = ("--host", server_host(), "--port", str(port))
-    if os.environ.get(DATABASE):  # its clients may be on other machines: they hand files to the server
+    if os.environ.get(DATABASE):  # clients may be on other machines, so they upload files to the server
         files = ("--default-artifact-root", "mlflow-artifacts:/", "--artifacts-destination", artifact_root())
-    else:  # they lie where they lie without a server, so that its runs can be continued when it is down
+    else:  # the same folder as without a server, so that runs can be resumed when the server is down
         files = ("--default-artifact-root", artifact_root())
     variables = {
-        "MLFLOW_BACKEND_STORE_URI": _store(),  # not in the command line: it may hold a password
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes fewer; nothing here uses them
+        "MLFLOW_BACKEND_STORE_URI": _store(),  # not in the command line, because it may contain a password
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # saves eight processes that this project does not use
         **cross_site_settings(port),
     }
     return Server("mlflow", (*command, *address, *files), variables, f"{_url('mlflow')}/health")
 
 
 def _store() -> str:
-    """Of the MLflow server; without one, commands open the same file."""
+    """Return the database URL of the MLflow server. Without a server, commands open the same SQLite file."""
     return database_url("mlflow", "psycopg2") or f"sqlite:///{state_folder() / 'mlflow.db'}"
 
 
 def _check_kept() -> None:
-    """Refuse to keep servers that have another database open than is wanted now."""
+    """Raise UserError if a running server uses another database than the chosen one."""
     wanted = {
         "prefect": ("PREFECT_API_DATABASE_CONNECTION_URL", database_url("prefect", "asyncpg")),
         "mlflow": ("MLFLOW_BACKEND_STORE_URI", database_url("mlflow", "psycopg2")),
@@ -197,7 +206,7 @@ def _check_kept() -> None:
     for name, (key, database) in wanted.items():
         has = servers.variable_of(name, key)
         if has is not None and (has if has.startswith("postgresql") else None) != database:
-            raise UserError(f"{name} is running on another database ({redact(has) or 'SQLite'}); `make down` first")
+            raise UserError(f"{name} is running on another database ({redact(has) or 'SQLite'}); run `make down` first")
 
 
 def _url(name: str) -> str:
@@ -205,7 +214,7 @@ def _url(name: str) -> str:
 
 
 def _worker(limit: int, gpu: str = "") -> Server:
-    """The worker of a GPU, or that of pool local, with as many places."""
+    """Return the worker of a GPU, or of pool local if `gpu` is "". `limit` is its number of concurrent flow runs."""
     name, pool = (f"worker-gpu-{gpu}", "gpu") if gpu else ("worker-local", "local")
     command = (sys.executable, "-m", "flows.workers.restart", "flows.workers.worker", "--pool", pool)
     options = (
@@ -215,50 +224,50 @@ def _worker(limit: int, gpu: str = "") -> Server:
         str(limit),
         *(() if gpu else ("--watch", f"{time.time():.0f}")),
     )
-    # The heartbeat is the sign of life that a flow run gives (flows.workers.worker).
+    # Flow runs send heartbeats, which flows.workers.worker checks.
     variables = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
-    # It works in `home()`; a user's plugins and configs may lie here.
+    # The worker runs in `home()`. The user's plugins and configs may be in the current folder.
     own = [str(folder) for folder in config_folders() if folder != BUILT_IN]
     variables |= {"PYTHONPATH": import_path(), "SHEPHERD_SEARCH_PATH": ";".join(own), "SHEEPRL_SEARCH_PATH": ""}
     return Server(name, (*command, *options), variables | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}))
 
 
 def visible_gpus() -> list[str]:
-    """GPUs that torch can use here; asked in another process, which takes seconds only where there may be one."""
+    """Return the GPUs that torch can use. A child process imports torch, and only if `nvidia-smi` is installed."""
     if shutil.which("nvidia-smi") is None:
         return []
     code = "import torch; print(torch.cuda.device_count())"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    count, chosen = int(said.stdout.strip() or 0), os.environ.get("CUDA_VISIBLE_DEVICES")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    count, chosen = int(done.stdout.strip() or 0), os.environ.get("CUDA_VISIBLE_DEVICES")
     return chosen.split(",")[:count] if chosen else [str(gpu) for gpu in range(count)]
 
 
 def _check_ports(names: tuple[str, ...] = PUBLIC) -> None:
-    """Refuse ports that the servers cannot have; what a server that was killed has left on its port is ended."""
+    """Raise UserError if a server cannot use its port. Ends leftover processes of a killed server first."""
     if _port("prefect") == _port("mlflow"):
-        raise UserError(f"SHEPHERD_MLFLOW_PORT={_port('mlflow')}: Prefect's server has this port; choose another one")
+        raise UserError(f"SHEPHERD_MLFLOW_PORT={_port('mlflow')}: Prefect's server uses this port; choose another one")
     for name in names:
         key = PORTS[name][0]
         port, had = _port(name), servers.port_of(name)
         if had is None:
             servers.stop_leftovers(name)
             if why := servers.why_occupied(port):
-                raise UserError(f"{key}={port}: {why}; set {key} to a free port, here or in .env")
+                raise UserError(f"{key}={port}: {why}; set {key} to a free port, in the environment or in .env")
         elif had != port:
-            raise UserError(f"{key}={port}: {name} is running on port {had}; `make down` first, or keep to that one")
+            raise UserError(f"{key}={port}: {name} is running on port {had}; run `make down` first, or set {key}={had}")
 
 
 def _start(server: Server) -> None:
-    _say(server.name, f"started; log {servers.log_of(server)}" if servers.start(server) else "runs already")
+    _print_state(server.name, f"started; log {servers.log_of(server)}" if servers.start(server) else "already running")
 
 
 def _port(name: str) -> int:
-    return _number(*PORTS[name], "a port, 1 to 65535", 65535)
+    return _number(*PORTS[name], "a port from 1 to 65535", 65535)
 
 
 def _limit() -> int:
-    """Number of flow runs that the worker of pool local runs at once. GPU workers have a place each."""
-    return _number("SHEPHERD_LOCAL_LIMIT", max(2, os.cpu_count() or 1), "a number of runs, 1 to 1000", 1000)
+    """Return the number of concurrent flow runs of the worker of pool local. Each GPU worker runs one at a time."""
+    return _number("SHEPHERD_LOCAL_LIMIT", max(2, os.cpu_count() or 1), "a number of runs from 1 to 1000", 1000)
 
 
 def _number(key: str, default: int, what: str, highest: int) -> int:
@@ -269,9 +278,9 @@ def _number(key: str, default: int, what: str, highest: int) -> int:
 
 
 def _page(urls: dict[str, str], names: list[str], has_gpu: bool) -> str:
-    waits = "" if has_gpu else "  (no GPU here: runs wait for a worker on a machine with one, docs/scaling.md)"
+    waits = "" if has_gpu else "  (no GPU here: flow runs wait for a worker on a machine with a GPU, docs/scaling.md)"
     local, gpu = (_gather(names, ending) for ending in ("/default", "/gpu"))
-    # In a log nobody is to read it.
+    # The password must not appear in a log file.
     password = os.environ["MLFLOW_TRACKING_PASSWORD"] if sys.stdout.isatty() else "$MLFLOW_TRACKING_PASSWORD"
     where = shlex.quote(str(home() / ".env"))
     activate = Path(sys.executable).with_name("activate")
@@ -279,17 +288,17 @@ def _page(urls: dict[str, str], names: list[str], has_gpu: bool) -> str:
     return f"""
   Prefect         {urls["prefect"]}
   MLflow          {urls["mlflow"]}
-  a browser asks  MLflow: user {USER}, password {password}; Prefect: {USER}:{password}
+  browser login   MLflow: user {USER}, password {password}; Prefect: {USER}:{password}
   pool local      {local}
   pool gpu        {gpu}{waits}
 
   for this terminal:   {first}set -a; . {where}; set +a
   then:                prefect deployment run {names[0]} --watch
-  and at the end:      make down"""
+  to stop everything:  make down"""
 
 
 def _gather(names: list[str], ending: str) -> str:
-    """Deployments of an ending as a shell writes them in short: those of the same kinds by the algorithms of all."""
+    """Return the deployments with an ending in the short form of shell braces: `{train,sweep}-{a2c,ppo}/default`."""
     kinds: dict[str, list[str]] = {}
     for name in names:
         if name.endswith(ending):
@@ -305,18 +314,20 @@ def _gather(names: list[str], ending: str) -> str:
     return ", ".join(braces(",".join(sorted(of))) + braces(algorithms) + ending for algorithms, of in alike.items())
 
 
-def _say(name: str, words: str) -> None:
-    print_safely(f"  {name:<22} {words}", flush=True)
+def _print_state(name: str, state: str) -> None:
+    print_safely(f"  {name:<22} {state}", flush=True)
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point; exit codes as `shepherd`'s."""
+    """Entry point. Returns the exit codes of `shepherd`."""
     commands = {"up": up, "down": down, "status": status, "deploy": deploy_elsewhere}
 
     def run() -> int:
         word, *more = arguments or [""]
         if word not in commands or len(more) > (word == "up"):
-            raise UserError(f"flows.workers.up: one of {', '.join(commands)}; behind up, postgres may stand")
+            raise UserError(
+                f"flows.workers.up: the command must be one of {', '.join(commands)}; only up has an argument, postgres"
+            )
         commands[word](*more)
         return 0
 

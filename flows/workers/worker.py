@@ -1,17 +1,18 @@
-"""The worker of `make up`: Prefect's process worker, mended where it loses flow runs.
+"""Worker of `make up`: Prefect's process worker, with fixes for cases in which it loses flow runs.
 
     python -m flows.workers.worker --pool POOL --name NAME [--limit N] [--queue QUEUE] [--watch SINCE]
 
-Prefect 3.8 reports a flow run whose process was killed twice: at once, and some seconds later, when it has looked for
-hooks of the flow. The second report undid a `prefect flow-run retry` that came in between. Its own limit ends the
-worker over such a retry, and so does a server that is away for more than a minute and a half. SIGTERM ends this
-process as SIGKILL does: its flow runs notice, and end well by themselves (flows.process.parents).
+Prefect 3.8 reports the kill of a flow run's process twice: at once, and some seconds later, after a search for hooks of
+the flow. The second report would undo a `prefect flow-run retry` in between. Such a retry ends a worker that uses
+Prefect's own concurrency limit. A server outage of more than 90 seconds also ends Prefect's worker. This worker avoids
+all three faults. SIGTERM ends this process like SIGKILL; its flow runs notice this and end by themselves, with a
+checkpoint (flows.process.parents).
 
-It runs only what this project's code defines (flows.workers.trusted): the command and the variables of a flow run come
-from Prefect's database.
+The worker runs only what this project's code defines (flows.workers.trusted), because the command and the variables of
+a flow run come from Prefect's database.
 
-What a worker of the same name had taken and not begun when it was killed, it gives back, and one worker of a server
-tells which flow runs nobody leads any more, and goes on with sweeps that crashed (`--watch`).
+The worker reschedules flow runs that a killed worker of the same name had claimed and not started. One worker per
+server also marks flow runs without a process as crashed, and resumes sweeps that crashed (`--watch`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from flows.process.parents import WORKER
 from flows.settings import configure_environment, home
 from flows.workers.pools import DRIVERS
 
-configure_environment()  # Prefect reads its settings when it is imported
+configure_environment()  # before the imports below, because Prefect reads its settings when it is imported
 
 from prefect._internal.observers import FlowRunCancellingObserver  # noqa: E402
 from prefect.client.schemas.objects import FlowRun  # noqa: E402
@@ -50,7 +51,7 @@ _look = FlowRunCancellingObserver._check_for_cancelled_flow_runs
 
 
 async def _look_on(self: FlowRunCancellingObserver) -> None:
-    """Look for flow runs to be cancelled; Prefect gives that up for good where a server is away three times."""
+    """Check for cancelled flow runs, also after outages: Prefect's own check stops for good after three failures."""
     with survive_outages():
         await _look(self)
 
@@ -59,15 +60,16 @@ FlowRunCancellingObserver._check_for_cancelled_flow_runs = _look_on
 
 
 class ShepherdWorker(ProcessWorker):
-    """Serves a pool of type `process`.
+    """Worker that serves a pool of type `process`.
 
     Args:
-        pool: its name.
-        name: of the worker.
-        limit: flow runs at once, without those that only wait for others (queue `drivers`); None = all that are due.
-        queue: the only one that it serves; None = all queues of the pool.
-        watch: also look, for all workers of a server, at flow runs that nobody leads any more, and go on with sweeps
-            that crashed after this time, in seconds since 1970.
+        pool: name of the pool.
+        name: name of the worker.
+        limit: maximum number of concurrent flow runs, not counting those in queue `drivers`, which only wait for
+            others; None = no limit.
+        queue: the only queue that it serves; None = all queues of the pool.
+        watch: also mark flow runs without a process as crashed, for all workers of the server, and resume sweeps that
+            crashed after this time (seconds since 1970); None = do neither.
     """
 
     def __init__(
@@ -78,19 +80,20 @@ class ShepherdWorker(ProcessWorker):
         self._since = None if watch is None else datetime.fromtimestamp(watch, UTC)
         self._note = f"taken by worker {name} of pool {pool} on {socket.gethostname()}"
         self._begun: set[UUID] = set()
-        self._running: set[UUID] = set()  # those of them that take a place
+        self._running: set[UUID] = set()  # those of them that count towards the limit
         self._silence = HeartbeatMonitor()
 
     @classmethod
     def __dispatch_key__(cls) -> str:
-        return "shepherd"  # under "process" Prefect goes on to find its own
+        return "shepherd"  # with "process", Prefect would find its own worker class
 
     async def run(
         self, flow_run: FlowRun, configuration: ProcessJobConfiguration, task_status: Any = None
     ) -> ProcessWorkerResult:
-        """Run a flow run to its end; 0 where that has been reported already, so that it is not reported again.
+        """Execute a flow run until its process ends.
 
-        One that this project's code does not define fails at once.
+        The status code is 0 if the server knows already how the flow run ended: Prefect would report it once more. A
+        flow run that this project's code does not define fails at once.
         """
         if reason := self._refusal(flow_run, configuration):
             self.get_flow_run_logger(flow_run).error(reason)
@@ -115,7 +118,7 @@ class ShepherdWorker(ProcessWorker):
 
     def _refusal(self, flow_run: FlowRun, configuration: ProcessJobConfiguration) -> str:
         """Return why a flow run must not be started; "" if it may."""
-        about = configuration._related_objects  # Prefect has read them to make the configuration
+        about = configuration._related_objects  # Prefect has loaded them for the configuration
         deployment, flow = about.get("deployment"), about.get("flow")
         usual = ProcessJobConfiguration()
         usual.prepare_for_flow_run(flow_run, deployment, flow, self.work_pool, self.name, self.backend_id)
@@ -125,13 +128,13 @@ class ShepherdWorker(ProcessWorker):
         return refusal(deployment, job, without)
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
-        """Start what is due. While the server is away nothing is, and what runs here goes on."""
+        """Start the flow runs that are due. During an outage of the server none are, and running ones continue."""
         with survive_outages():
             return await super().get_and_submit_flow_runs()
         return []
 
     async def _submit_scheduled_flow_runs(self, flow_run_response: list[WorkerFlowRunResponse]) -> list[FlowRun]:
-        """Start no more than there are places for; a retry waits until its earlier attempt has ended here."""
+        """Start flow runs up to the limit. A retry waits until the earlier attempt on this machine has ended."""
         has = self._begun | self._submitting_flow_run_ids
         has |= find_local_runs() if any(response.flow_run.run_count for response in flow_run_response) else set()
         flow_run_response = [one for one in flow_run_response if one.flow_run.id not in has]
@@ -143,46 +146,46 @@ class ShepherdWorker(ProcessWorker):
         return await super()._submit_scheduled_flow_runs(flow_run_response)
 
     async def _propose_pending_state(self, flow_run: FlowRun) -> bool:
-        """Take a flow run, with a note that a worker of this name finds after this one was killed."""
+        """Claim a flow run. The message of its state names this worker, so that its successor finds it after a kill."""
         try:
             state = await propose_state(self.client, Pending(message=self._note), flow_run_id=flow_run.id)
-        except Abort:  # another worker has it, or somebody has cancelled it
+        except Abort:  # another worker has claimed it, or it was cancelled
             return False
         except Exception:
-            self.get_flow_run_logger(flow_run).exception("not taken")
+            self.get_flow_run_logger(flow_run).exception("could not claim this flow run")
             return False
         return state.is_pending()
 
     async def _propose_submitting_state(self, flow_run: FlowRun) -> None:
-        """Keep the state with the note, where Prefect has another name for the same."""
+        """Do nothing: Prefect would replace the state of `_propose_pending_state`, and with it the message."""
 
     def _has(self, flow_run: UUID) -> bool:
         return flow_run in self._begun or flow_run in self._submitting_flow_run_ids
 
     async def sync_with_backend(self) -> None:
-        """Tell the server that this worker lives, and look after flow runs that nobody leads any more."""
+        """Send a heartbeat to the server, and recover flow runs that have lost their worker or their process."""
         with survive_outages():
             await super().sync_with_backend()
             await reschedule(self.client, self._note, self._has)
             if self._since is None:
                 return
             for silent in self._silence.too_long(await last_heartbeats(self.client), time.monotonic()):
-                with suppress(ObjectNotFound):  # somebody has deleted it
+                with suppress(ObjectNotFound):  # the flow run was deleted
                     await self.client.set_flow_run_state(silent, await ending(self.client, silent))
             await resume_sweeps(self.client, self._since)
 
 
 def main(arguments: list[str]) -> None:
-    """Entry point: serve a pool until a signal comes."""
+    """Entry point: serve a pool until a signal arrives."""
     parser = argparse.ArgumentParser(prog="python -m flows.workers.worker", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pool", required=True, help="a work pool of type process")
-    parser.add_argument("--name", required=True, help="what Prefect's pages call this worker")
-    parser.add_argument("--limit", type=int, help="flow runs at once, but for sweeps; without it all that are due")
-    parser.add_argument("--queue", help="the only queue that is served; without it all of the pool")
-    watch = "also tell which flow runs give no sign of life, and go on with sweeps that crashed after that time"
+    parser.add_argument("--name", required=True, help="name of this worker in Prefect's pages")
+    parser.add_argument("--limit", type=int, help="maximum number of concurrent flow runs, not counting sweeps")
+    parser.add_argument("--queue", help="the only queue to serve; default: all queues of the pool")
+    watch = "also mark flow runs without heartbeats as crashed, and resume sweeps that crashed after this time"
     parser.add_argument("--watch", type=float, metavar="SINCE", help=f"{watch} (seconds since 1970)")
     os.environ[WORKER] = "1"
-    os.environ["SHEPHERD_HOME"] = str(home())  # flow runs keep their state here, wherever their code comes from
+    os.environ["SHEPHERD_HOME"] = str(home())  # flow runs store their state here, even if their code is a clone
     asyncio.run(ShepherdWorker(**vars(parser.parse_args(arguments))).start())
 
 

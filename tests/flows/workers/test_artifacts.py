@@ -53,7 +53,7 @@ def test_results_are_a_table_a_page_and_the_picture_under_keys_of_algorithm_and_
     run.media.mkdir()
     run.inputs.write_bytes(b"\x89PNG")
     artifacts.show_results(run, SUMMARY, curve)
-    sees = f"what the network sees: {run.inputs}"
+    sees = f"network inputs: {run.inputs}"
     assert made["inputs-ppo-ale-pong-v5"] == ("data:image/png;base64,iVBORw==", sees)
     row = {"policy": "greedy policy", "mean return": 500.0, "95 % interval": "[500.0, 500.0]", "episodes": 100}
     assert made["results-ppo-ale-pong-v5"] == ([row], "returns of ppo ALE/Pong-v5")

@@ -147,7 +147,7 @@ def pair(site: Site) -> Pair:
 def test_up_tells_where_everything_is_and_keeps_what_runs(site: Site) -> None:
     before = {word: site.processes(word) for word in ("prefect", "mlflow")}
     again = site.servers("up")
-    assert again.count("runs already") == 3
+    assert again.count("already running") == 3
     assert f"http://127.0.0.1:{site.variables['SHEPHERD_MLFLOW_PORT']}" in again
     assert "no GPU here: runs wait" in again or site.processes("gpu")
     assert {word: site.processes(word) for word in before} == before
@@ -186,7 +186,7 @@ def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(
     assert history.count("CRASHED") == 1  # Prefect's own worker would report it again, and undo the retry
     assert site.run(killed.flow_run).path == killed.run.path
     assert count(killed.run, "resume") == 1
-    assert "goes on from its checkpoint at" in site.told(killed.flow_run)
+    assert "resuming from its checkpoint at" in site.told(killed.flow_run)
     typed = ["exp=ppo", *SMALL, f"run_dir={tmp_path / 'undisturbed'}"]
     undisturbed = create_run(*compose(typed), typed)
     make_env(undisturbed)
@@ -259,7 +259,7 @@ def test_a_cancelled_flow_run_keeps_a_checkpoint_and_another_beside_it_goes_on(s
     # No checkpoint was due: the one that is there was made because of the cancellation.
     saved = checkpoint.newest_good(pair.runs[0].checkpoints)
     assert saved is not None
-    goes_on = f"retry {pair.cancelled}` goes on from its checkpoint at {int(saved.name):,} policy steps"
+    goes_on = f"retry {pair.cancelled}` resumes the run from its checkpoint at {int(saved.name):,} policy steps"
     assert goes_on in site.told(pair.cancelled)
     assert "Crash detected" not in site.told(pair.cancelled)
     assert site.state(pair.orphaned)[0] == "RUNNING"
@@ -359,7 +359,7 @@ def test_down_lets_a_training_write_its_checkpoint(site: Site, pair: Pair) -> No
     last = [e for e in read_events(run.events) if "policy_steps" in e][-1]
     assert (last["kind"], last["status"], last["policy_steps"]) == ("end", "interrupted", int(saved.name))
     assert re.findall(
-        r"`\S*shepherd resume (\S+) 'plugins=\[tests.faults.faulty_envs\]'` goes on from its checkpoint at ([\d,]+)",
+        r"`\S*shepherd resume (\S+) 'plugins=\[tests.faults.faulty_envs\]'` resumes it from its checkpoint at ([\d,]+)",
         said,
     ) == [(str(run.path.relative_to(site.home.resolve())), f"{int(saved.name):,}")]
     states = query(site.home, "select state_type from flow_run where id = ?", pair.orphaned)

@@ -105,7 +105,7 @@ def test_the_run_of_another_flow_run_is_not_taken_over() -> None:
 
 @pytest.mark.parametrize("overrides", [[], ["evaluation.final_episodes=200"], ["fabric.accelerator=cuda"]])
 def test_a_run_to_be_continued_that_is_gone_is_not_replaced_by_another(overrides: list[str]) -> None:
-    with pytest.raises(UserError, match=r"^run_dir=runs/acro: no run here to be continued; "):
+    with pytest.raises(UserError, match=r"^run_dir=runs/acro: no run here to resume; "):
         _run_of("ppo", overrides, "runs/acro", flow_run(1))
     assert not Path("runs").exists()
 
@@ -150,7 +150,9 @@ def test_a_worker_that_would_keep_runs_in_pulled_code_refuses(
     (tmp_path / "clone").mkdir()
     monkeypatch.chdir(tmp_path / "clone")
     refused = flow()
-    assert refused.is_failed() and refused.message.startswith("SHEPHERD_RUN_ROOT is not set where this worker")
+    assert refused.is_failed() and refused.message.startswith(
+        "SHEPHERD_RUN_ROOT is not set in the environment of this worker"
+    )
     assert [(record.levelname, record.getMessage()) for record in log] == [("ERROR", refused.message)]
     monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(tmp_path / "shared"))
     assert flow().is_completed()

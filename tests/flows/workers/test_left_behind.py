@@ -97,7 +97,7 @@ def test_a_sweep_that_crashed_goes_on_by_itself_but_not_for_ever() -> None:
     asyncio.run(resume_sweeps(api, THEN))  # pyright: ignore[reportArgumentType]
     assert api.now == ["SCHEDULED", "CRASHED", "SCHEDULED", "CRASHED", "RUNNING"]
     said = next(iter(api.states.values()))[-1].message
-    assert said == f"goes on by itself after crash {CRASHES} of {CRASHES} in an hour"
+    assert said == f"resumed automatically after crash {CRASHES} of {CRASHES} in an hour"
 
 
 def test_what_nobody_leads_is_known_in_every_state_and_ends_as_it_was_to() -> None:

@@ -65,7 +65,7 @@ def test_an_address_of_something_else_is_refused_without_its_password(
 def test_what_is_missing_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(postgres, "DEBIAN", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="not installed here; `apt-get install -y postgresql`"):
+    with pytest.raises(UserError, match="not installed on this machine; run `apt-get install -y postgresql`"):
         postgres.private_server(5442, "secret")
     monkeypatch.setitem(sys.modules, "psycopg2", None)
     with pytest.raises(UserError, match=r"psycopg2.*pip install -e '\.\[postgres\]'"):
@@ -75,7 +75,7 @@ def test_what_is_missing_is_named_with_what_brings_it(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("variables", "kind", "said"),
     [
-        ({}, "mysql", "DB=mysql: only DB=postgres"),
+        ({}, "mysql", "DB=mysql: must be postgres"),
         ({"SHEPHERD_HOST": HERE}, "", f"SHEPHERD_HOST={HERE}: .*`make up DB=postgres`"),
         ({DATABASE: "mysql://db"}, "", f"{DATABASE}=mysql://db: not the address"),
     ],
@@ -227,5 +227,5 @@ def test_a_killed_one_is_started_again_with_what_it_had_and_the_others_are_kept(
     os.kill(servers.running()["postgres"], signal.SIGKILL)
     wait_for(lambda: "postgres" not in servers.running(), "its end")
     said = here.servers("up")  # .env names it
-    assert "postgres               started" in said and said.count("runs already") == 3
+    assert "postgres               started" in said and said.count("already running") == 3
     assert here.rows("prefect", "select id from flow order by id") == before

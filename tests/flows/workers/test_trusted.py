@@ -59,26 +59,26 @@ def test_refusal_allows_what_the_code_defines(checkout: Path, changed: dict[str,
         ({"entrypoint": "/tmp/evil.py:train_ppo"}, "defines no deployment default (/tmp/evil.py:train_ppo)"),
         ({"entrypoint": None}, "defines no deployment"),
         ({"name": "gpu", "entrypoint": "flows/comparison.py:compare"}, "defines no deployment gpu"),
-        ({"pull_steps": None}, "takes its code neither from"),
-        ({"pull_steps": []}, "takes its code neither from"),
-        ({"pull_steps": [{SET_DIRECTORY: {"directory": "/tmp"}}]}, "takes its code neither from"),
-        ({"pull_steps": [{SHELL: {"script": "touch /tmp/x"}}]}, "takes its code neither from"),
+        ({"pull_steps": None}, "comes neither from"),
+        ({"pull_steps": []}, "comes neither from"),
+        ({"pull_steps": [{SET_DIRECTORY: {"directory": "/tmp"}}]}, "comes neither from"),
+        ({"pull_steps": [{SHELL: {"script": "touch /tmp/x"}}]}, "comes neither from"),
         (
             {"pull_steps": [{CLONE: {"repository": "https://evil.example", "commit_sha": COMMIT}}]},
             "SHEPHERD_REPOSITORY",
         ),
-        ({"pull_steps": [{CLONE: {"repository": OURS, "commit_sha": "main"}}]}, "takes its code neither from"),
+        ({"pull_steps": [{CLONE: {"repository": OURS, "commit_sha": "main"}}]}, "comes neither from"),
         (
             {"pull_steps": [{CLONE: {"repository": OURS, "commit_sha": COMMIT, "include_submodules": True}}]},
-            "takes its code neither from",
+            "comes neither from",
         ),
         (
             {"pull_steps": [{CLONE: {"repository": OURS, "commit_sha": COMMIT}, SHELL: {"script": "touch /tmp/x"}}]},
-            "takes its code neither from",
+            "comes neither from",
         ),
         (
             {"pull_steps": [{CLONE: {"repository": OURS, "commit_sha": COMMIT}}, {SHELL: {"script": "touch /tmp/x"}}]},
-            "takes its code neither from",
+            "comes neither from",
         ),
     ],
 )
@@ -91,7 +91,7 @@ def test_refusal_clones_nothing_without_a_repository(checkout: Path, monkeypatch
     steps = [{CLONE: {"repository": None, "commit_sha": COMMIT}}]
     for repository in (OURS, None):
         steps[0][CLONE]["repository"] = repository
-        assert "takes its code neither from" in refusal(deployment(checkout, pull_steps=steps), JOB, dict(JOB))
+        assert "comes neither from" in refusal(deployment(checkout, pull_steps=steps), JOB, dict(JOB))
 
 
 def test_refusal_names_changed_job_variables(checkout: Path) -> None:

@@ -91,14 +91,14 @@ def test_a_port_that_another_program_has_is_refused_before_anything_is_started(
     checkout: Path, foreign: int, key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(key, str(foreign))
-    assert f"{key}={foreign}: another program has this port; set {key} to a free port" in refused(capsys)
+    assert f"{key}={foreign}: another program uses this port; set {key} to a free port" in refused(capsys)
 
 
 def test_one_port_for_both_servers_is_refused(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SHEPHERD_MLFLOW_PORT", os.environ["SHEPHERD_PREFECT_PORT"])
-    assert "Prefect's server has this port" in refused(capsys)
+    assert "Prefect's server uses this port" in refused(capsys)
 
 
 def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
@@ -110,7 +110,10 @@ def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
     start("mlflow", command)
     try:
         assert up.main(["up"]) == 2
-        assert "mlflow is running on port 4321; `make down` first" in capsys.readouterr().err
+        assert (
+            "mlflow is running on port 4321; run `make down` first, or set SHEPHERD_MLFLOW_PORT=4321"
+            in capsys.readouterr().err
+        )
         main = servers.running()["mlflow"]
         pids = wait_for(lambda: len(p := [pid for pid, _ in servers.find_marked()]) == 2 and p, "its child")
         os.kill(main, signal.SIGKILL)
@@ -364,8 +367,8 @@ def test_with_a_repository_flow_runs_get_the_commit_that_is_checked_out_here(
     ("repository", "change", "said"),
     [
         ("https://me:hunter2@example.org/a.git", "", r"https://me:\*\*\*@example.org/a.git: .*no password"),
-        ("file://{}/origin", "code.py", "which has changes; commit them"),
-        ("file://{}/nowhere", "", "of this checkout cannot be had from there .*; push it"),
+        ("file://{}/origin", "code.py", "which has uncommitted changes or no commit; commit the changes"),
+        ("file://{}/nowhere", "", "of this checkout cannot be fetched .*; push it"),
     ],
 )
 def test_a_repository_that_would_give_workers_other_code_is_refused(
@@ -384,7 +387,7 @@ def test_a_commit_that_was_not_pushed_is_refused(
     monkeypatch.setenv("SHEPHERD_REPOSITORY", f"file://{tmp_path}/origin")
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     subprocess.run(["git", *who, "commit", "--allow-empty", "-m", "two"], cwd=deployed, check=True, capture_output=True)
-    with pytest.raises(UserError, match=f"commit {lineage.commit()[:10]} of this checkout cannot be had"):
+    with pytest.raises(UserError, match=f"commit {lineage.commit()[:10]} of this checkout cannot be fetched"):
         pools.pull_steps()
 
 

@@ -176,7 +176,7 @@ def test_what_was_killed_starts_again_and_ends_with_what_starts_it(tmp_path: Pat
         assert restart.stdout.readline() == "here\n"
         (first,) = psutil.Process(restart.pid).children()
         first.kill()
-        assert f"patient has ended ({-signal.SIGKILL}) and starts again in 1 s" in restart.stdout.readline()
+        assert f"patient has ended ({-signal.SIGKILL}) and restarts in 1 s" in restart.stdout.readline()
         assert restart.stdout.readline() == "here\n"
         (second,) = psutil.Process(restart.pid).children()
         assert second.pid != first.pid
