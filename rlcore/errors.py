@@ -112,7 +112,7 @@ class CompilationError(ShepherdError):
     """Failed compilation of a function, or compiled code with wrong results.
 
     Attributes:
-        told: True if the failure was logged already.
+        logged: True if the failure was logged already.
         key: cache key of the function; None if it is unknown which of several functions failed.
     """
 

@@ -1,1 +1,1 @@
-"""Services of the operating system: children that end with their parent, durable files, quick imports."""
+"""Operating system services: child processes that end with their parent, durable files, fast imports."""

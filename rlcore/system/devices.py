@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 def cores() -> int:
-    """Cores that this process is bound to, where the system tells; else all."""
+    """Return the number of cores that this process may use, or all cores if the system does not report it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gpus() -> int:
-    """CUDA devices that torch sees."""
+    """Return the number of CUDA devices that torch detects."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def gpu_name(device: torch.device) -> str:
-    """The model of a CUDA device."""
+    """Return the model name of a CUDA device."""
     import torch
 
     return torch.cuda.get_device_name(device)
@@ -33,7 +33,7 @@ def gpu_name(device: torch.device) -> str:
 
 @functools.cache
 def processor() -> dict[str, str]:
-    """The processor's model and instruction sets, which decide what code is generated, under Linux's names."""
+    """Return the CPU's model and instruction sets, which affect code generation, under the names of /proc/cpuinfo."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Files and names that outlast a power cut."""
+"""Durable files and directory entries, which survive a power failure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and make its content durable; its name becomes so with `sync_directory`."""
+    """Write a file and make its content durable; call `sync_directory` to make its name durable too."""
     with open(path, "wb") as handle:
         handle.write(content)
         handle.flush()
@@ -16,7 +16,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the names of all files in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -25,7 +25,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make a folder, with those above it that are missing, and make their names durable."""
+    """Create a folder and its missing parents, and make their names durable."""
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True)
@@ -33,9 +33,10 @@ def make_directory(path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Make a folder that nobody but its owner can enter, and normal ones above it; one that exists keeps its mode.
+    """Create a folder that only its owner can access; missing parents get the default mode.
 
-    If the folder above it has the setgid bit, it is shared on purpose: its group can enter as well, as the umask says.
+    An existing folder keeps its mode. If the parent has the setgid bit, it is shared on purpose: its group can access
+    the new folder too, as far as the umask allows.
     """
     if not path.is_dir():
         make_directory(path.parent)

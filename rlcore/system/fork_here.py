@@ -1,4 +1,4 @@
-"""Children forked from this process, which has imported what they want: neither its processor time nor memory twice."""
+"""Child processes forked from this process, so that imports take CPU time and memory only once."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def fork_here(name: str, run: Callable[[], None], *, keep: Sequence[int], stderr: int) -> Forked | None:
-    """Run a function in a child of this process, in a session of its own; the child ends when this process does.
+    """Run a function in a forked child with its own session; the child ends when this process ends.
 
     Args:
-        name: of the child in lists of processes, 15 characters at most; its command line is that of this process.
-        run: called in the child, which ends with code 0 after it and with 1 after an exception; finds three signals
-            ignored: SIGINT, SIGTERM, SIGHUP.
-        keep: descriptors that the child has beside its standard ones; all others are closed in it, locks among them.
-        stderr: descriptor.
+        name: name of the child in process lists, at most 15 characters; its command line is that of this process.
+        run: function to call in the child, which then exits with code 0, or 1 after an exception. The signals SIGINT,
+            SIGTERM and SIGHUP are ignored in the child.
+        keep: descriptors that stay open in the child, in addition to the standard ones. All others are closed,
+            including those of locks.
+        stderr: descriptor of the child's stderr.
 
     Returns:
-        The child; None where this process has other threads, whose locks a fork would find held for ever.
+        The child. None if this process has other threads, because the child would never get the locks that they hold.
     """
     if threading.active_count() > 1:
         return None
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # else the child holds it too
+        stream.flush()  # otherwise the child would write the buffered text again
     lifeline, stdin, stdout = os.pipe(), os.pipe(), os.pipe()
     theirs, ours = (lifeline[0], stdin[0], stdout[1]), (lifeline[1], stdin[1], stdout[0])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
@@ -50,7 +51,7 @@ def fork_here(name: str, run: Callable[[], None], *, keep: Sequence[int], stderr
 
 
 def _become(name: str, run: Callable[[], None], descriptors: Sequence[int], keep: Sequence[int]) -> NoReturn:
-    """In the child: leave everything behind that is the parent's, then run."""
+    """Detach the child from signals, streams and descriptors of its parent, then run the function and exit."""
     code = 1
     try:
         os.setsid()
@@ -62,12 +63,12 @@ def _become(name: str, run: Callable[[], None], descriptors: Sequence[int], keep
         for number, descriptor in enumerate(standard):
             os.dup2(descriptor, number)
         sys.stdin, sys.stdout, sys.stderr = (
-            open(number, mode, closefd=False)  # noqa: SIM115 - as long as the process
+            open(number, mode, closefd=False)  # noqa: SIM115 - open until the process ends
             for number, mode in enumerate(("r", "w", "w"))
         )
         for descriptor in [*map(int, os.listdir("/proc/self/fd"))]:
             if descriptor > 2 and descriptor not in (lifeline, *keep):
-                with contextlib.suppress(OSError):  # the listing's own
+                with contextlib.suppress(OSError):  # the descriptor of the listing itself
                     os.close(descriptor)
         die_with_parent(lifeline)
         Path("/proc/self/comm").write_text(name)

@@ -1,15 +1,17 @@
-"""Children forked from one process that has imported what takes seconds, instead of started anew: the server.
+"""Fork server: process that imports large libraries once and forks children, which start faster than new processes.
 
     python -m rlcore.system.fork_server LISTENING_DESCRIPTOR MODULE ...       (by `forked.start_server`)
 
-It imports the modules (each has `load`, which imports what its `main` will want, and `main`) and waits. Who asks sends
-a module, its arguments, environment and working directory, and by SCM_RIGHTS a lifeline and what is to be stdin, stdout
-and stderr. The server forks; the child takes all of that on, in a session of its own, and calls `main`. It ends with
-whoever asked for it, not with the server. The server tells its exit code; where the server has ended first, the child
-goes on, and whoever asked sees by its pidfd that it has ended.
+The server imports the modules and waits for requests. Each module has `main`, and `load`, which imports what `main`
+needs. A client sends a module, its arguments, environment and working directory. With SCM_RIGHTS it also sends the
+descriptors of a lifeline, stdin, stdout and stderr. The server forks; the child applies these settings in its own
+session and calls `main`. The child ends when its client ends, not when the server ends. The server reports the child's
+exit code to the client. If the server ends first, the child continues, and the client learns from the pidfd when it
+ends.
 
-A forked child computes what a fresh one does: the server has one thread when it forks, has touched no CUDA and drawn no
-number, and declines where something that libraries read at import is not as it was when it started.
+A forked child computes the same results as a new process: when the server forks, it has one thread, has not used CUDA,
+and has not drawn random numbers. It declines a request if settings that libraries read at import have changed since it
+started.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ import rlcore
 from rlcore.system.forked import HEADER, PATIENCE
 from rlcore.system.lifeline import die_with_parent
 
-# Read when Python or a library is loaded, so that it cannot be changed in a fork; SHEPHERD_CODE tells the code.
+# Variables that are read when Python or a library is loaded, so that a fork cannot change them. SHEPHERD_CODE
+# identifies the source code.
 LIBRARIES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_", "ATEN_")
 AT_IMPORT = ("PYTHON", "LD_", "MALLOC_", *LIBRARIES, "SHEPHERD_CODE")
-# Of these, what every child gets anyway, and what scikit-learn sets when a sweep's page imports it.
+# Exceptions: variables that every child gets, and those that scikit-learn sets when the report of a sweep imports it.
 ANEW = ("PYTHONPATH", "PYTHONUNBUFFERED", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 
 
@@ -43,12 +46,12 @@ class _Server:
         before = dict(os.environ)
         for module in modules:
             importlib.import_module(module).load()
-        # Who asks may have imported the same and have these set already.
+        # Clients that have imported the same libraries may have these variables already.
         self.set_by_imports = {key: value for key, value in os.environ.items() if key not in before}
         self.fixed = _at_import(self.set_by_imports | before)
         self.selector = selectors.DefaultSelector()
         self.selector.register(listening, selectors.EVENT_READ)
-        self.children: dict[int, tuple[int, socket.socket]] = {}  # pidfd -> pid, who asked
+        self.children: dict[int, tuple[int, socket.socket]] = {}  # pidfd -> pid, connection to the client
 
     def serve(self) -> NoReturn:
         while True:
@@ -63,7 +66,7 @@ class _Server:
         self.selector.unregister(pidfd)
         os.close(pidfd)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        with contextlib.suppress(OSError):  # who asked has ended
+        with contextlib.suppress(OSError):  # the client has ended
             connection.sendall(str(code).encode())
         connection.close()
 
@@ -81,7 +84,7 @@ class _Server:
             pidfd = os.pidfd_open(pid)
             self.children[pidfd] = pid, connection
             self.selector.register(pidfd, selectors.EVENT_READ)
-            with contextlib.suppress(OSError):  # who asked has ended, and the child does
+            with contextlib.suppress(OSError):  # the client has ended, so the child ends too
                 socket.send_fds(connection, [str(pid).encode()], [pidfd])
         except (OSError, ValueError):
             connection.close()
@@ -91,23 +94,23 @@ class _Server:
 
     @staticmethod
     def _receive(connection: socket.socket, descriptors: list[int]) -> dict[str, Any]:
-        """The request; the descriptors that come with it are put into the list."""
-        header, found, _, _ = socket.recv_fds(connection, HEADER.size, 4, socket.MSG_CMSG_CLOEXEC)
-        descriptors.extend(found)
+        """Receive a request and return it; append its descriptors to the list."""
+        header, received, _, _ = socket.recv_fds(connection, HEADER.size, 4, socket.MSG_CMSG_CLOEXEC)
+        descriptors.extend(received)
         if len(header) < HEADER.size:
-            raise ValueError("no request")
+            raise ValueError("incomplete request")
         with connection.makefile("rb") as reading:
             return json.loads(reading.read(HEADER.unpack(header)[0]))
 
     def _can(self, request: dict[str, Any]) -> bool:
-        """Tell whether a fork of this process is what a fresh one would be."""
-        found = PathFinder.find_spec("rlcore", request["path"].split(os.pathsep))
-        same = found is not None and found.origin == rlcore.__file__
+        """Return True if a fork of this process is equivalent to a new process for this request."""
+        spec = PathFinder.find_spec("rlcore", request["path"].split(os.pathsep))
+        same = spec is not None and spec.origin == rlcore.__file__
         fixed = _at_import(self.set_by_imports | request["env"])
         return same and request["module"] in self.modules and fixed == self.fixed
 
     def _become(self, request: dict[str, Any], descriptors: Sequence[int], connection: socket.socket) -> NoReturn:
-        """In the child: take on what was asked for, and run the module."""
+        """Apply the request in the child, run the module, and exit."""
         try:
             self.selector.close()
             for _, other in self.children.values():
@@ -135,21 +138,21 @@ class _Server:
 
 
 def _at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables of an environment that are read when Python and its libraries are loaded."""
-    found = {key: value for key, value in environment.items() if key.startswith(AT_IMPORT) and key not in ANEW}
-    # OpenCV puts its own folder there when it is imported.
-    paths = [path for path in found.pop("LD_LIBRARY_PATH", "").split(":") if path and "/cv2/" not in path]
-    return found | ({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})
+    """Return the environment variables that are read when Python and its libraries are loaded."""
+    fixed = {key: value for key, value in environment.items() if key.startswith(AT_IMPORT) and key not in ANEW}
+    # OpenCV adds its own folder when it is imported.
+    paths = [path for path in fixed.pop("LD_LIBRARY_PATH", "").split(":") if path and "/cv2/" not in path]
+    return fixed | ({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})
 
 
 def _seed_as_a_fresh_process() -> None:
-    """Let NumPy's global generator, which nothing here draws from, differ from that of every other fork."""
+    """Seed NumPy's global generator with entropy, so that it differs between forks; Shepherd does not draw from it."""
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
 
 
 def main() -> NoReturn:
-    """Entry point of the server."""
+    """Run the server."""
     listening, *modules = sys.argv[1:]
     _Server(socket.socket(fileno=int(listening)), modules).serve()
 

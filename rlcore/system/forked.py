@@ -1,4 +1,4 @@
-"""Children forked from one process that has imported what takes seconds: this end of it. The other is `fork_server`."""
+"""Client of the fork server (`fork_server`), which forks child processes that need no imports."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from typing import IO
 
 from rlcore.system.lifeline import import_path, spawn
 
-PATIENCE = 60.0  # seconds for an answer; a server that has just started imports first
-HEADER = struct.Struct("!I")  # bytes of the request that follows
-UNKNOWN = 255  # exit code of a child whose server ended before it
+PATIENCE = 60.0  # seconds to wait for a reply; a server that has just started imports first
+HEADER = struct.Struct("!I")  # size in bytes of the request that follows
+UNKNOWN = 255  # exit code of a child if its server ended first
 
 
 class Forked:
-    """A forked child, with what users of subprocess.Popen use of it; it ends when nothing refers to this object.
+    """Forked child process, with the part of the interface of subprocess.Popen that its users need.
 
-    `stdin` and `stdout` are pipes. `returncode` is negative where a signal ended it. Without a `connection` to the
-    server that tells it, the child is one of this process.
+    The child ends when there is no more reference to this object. `stdin` and `stdout` are pipes. `returncode` is
+    negative if a signal ended the child. With a `connection`, the child was forked by a server, which reports the exit
+    code; without one, it was forked by this process.
     """
 
     def __init__(
@@ -41,32 +42,35 @@ class Forked:
         self._lock = threading.Lock()
         self.returncode: int | None = None
         for descriptor in (lifeline, pidfd):
-            # Not at exit: until the very end of this process somebody may still be waiting for the child.
+            # Not at exit: other code may wait for the child until this process ends.
             weakref.finalize(self, os.close, descriptor).atexit = False
-        if connection is not None:  # not before: another thread may wait at it
+        if connection is not None:  # not closed earlier, because another thread may wait for it
             weakref.finalize(self, connection.close).atexit = False
 
     def poll(self) -> int | None:
-        """Exit code, or None while it runs."""
+        """Return the exit code, or None while the child runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.wait(0.0)
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Exit code, once it has ended; `subprocess.TimeoutExpired` where that takes longer (seconds)."""
+        """Wait until the child has ended and return its exit code.
+
+        Raises subprocess.TimeoutExpired if this takes more than `timeout` seconds.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             watched = self._watched
             if not select.select([watched], [], [], left)[0]:
                 raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0.0)
-            with self._lock:  # not while it waits: another thread may have less patience
+            with self._lock:  # not locked while it waits, because another thread may have a shorter timeout
                 if self.returncode is None and watched is self._watched:
                     self.returncode = self._reap() if isinstance(watched, int) else self._read_code(watched)
         return self.returncode
 
     def _read_code(self, server: socket.socket) -> int | None:
-        """The code that the server tells; None where it has ended, and whoever waits sees by the pidfd."""
+        """Return the exit code reported by the server, or None if the server has ended; then watch the pidfd."""
         code = b""
         with contextlib.suppress(ConnectionError):
             code = server.recv(16)
@@ -76,25 +80,25 @@ class Forked:
     def _reap(self) -> int:
         try:
             return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        except ChildProcessError:  # it was the server's
+        except ChildProcessError:  # it is a child of the server
             return UNKNOWN
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal to the child, unless it has ended."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 def start_server(listening: socket.socket, *modules: str, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start the process that forks children with these modules, when asked on this socket; it ends with this one."""
+    """Start a fork server with these modules that listens on a socket and ends with this process."""
     return spawn(
         "rlcore.system.fork_server",
         str(listening.fileno()),
@@ -108,17 +112,17 @@ def start_server(listening: socket.socket, *modules: str, env: Mapping[str, str]
 
 
 def fork(address: Path, module: str, *arguments: str, env: Mapping[str, str], stderr: int) -> Forked | None:
-    """Ask a server for a child: `python -m MODULE ARGUMENT ...` with pipes for stdin and stdout.
+    """Request a child from a server: `python -m MODULE ARGUMENT ...` with pipes for stdin and stdout.
 
     Args:
-        address: of the server's socket.
-        module: one of those that it was started with.
-        *arguments: for it.
-        env: its environment.
-        stderr: descriptor.
+        address: path of the server's socket.
+        module: one of the modules with which the server was started.
+        *arguments: arguments of the module.
+        env: environment variables of the child.
+        stderr: descriptor of the child's stderr.
 
     Returns:
-        The child; None where no server answers or it declines: a fresh process will do.
+        The child. None if no server answers or it declines; the caller can then start a new process.
     """
     request = {"module": module, "arguments": arguments, "env": dict(env), "cwd": os.getcwd(), "path": import_path()}
     body = json.dumps(request).encode()
@@ -132,7 +136,7 @@ def fork(address: Path, module: str, *arguments: str, env: Mapping[str, str], st
         connection.sendall(body)
         pid, (pidfd, *_), _, _ = socket.recv_fds(connection, 16, 1, socket.MSG_CMSG_CLOEXEC)
         connection.setblocking(True)
-    except (OSError, ValueError):  # ValueError: no descriptor came with the answer
+    except (OSError, ValueError):  # ValueError: the reply has no descriptor
         connection.close()
         for descriptor in ours:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The room that this machine still has for a run: memory, disk, threads, cores."""
+"""Free resources of this machine: memory, disk, threads, cores."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rlcore.system.devices import cores
 
 CGROUPS = Path("/sys/fs/cgroup")
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
-UNLIMITED = 1 << 60  # bytes: version 1 of control groups writes a number near 2⁶³ where there is no limit
+UNLIMITED = 1 << 60  # bytes; version 1 of control groups reports a number near 2⁶³ if there is no limit
 
 
 @dataclass(frozen=True)
 class FreeResources:
-    """Bytes of memory and disk, threads that may be started, and cores.
+    """Free memory and disk in bytes, the maximum number of threads, and the number of cores.
 
-    `device` is the free memory of one GPU in bytes, None where nobody has looked.
+    `device` is the free memory of one GPU in bytes; None if it was not measured.
     """
 
     memory: int
@@ -31,18 +31,18 @@ class FreeResources:
 
     @staticmethod
     def at(folder: Path) -> FreeResources:
-        """The room that there is now; the disk is that of a folder, which need not exist yet."""
+        """Measure the free resources; `disk` is the free space at a folder, which does not have to exist yet."""
         there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
         return FreeResources(memory(), shutil.disk_usage(there).free, threads(), cores())
 
 
 def memory() -> int:
-    """Bytes that new work can have without swapping: of the machine, or less where a control group allows less."""
+    """Return the bytes of memory available without swapping, limited by the machine and by control groups."""
     return min([_available(), *(room for group in _groups("memory") if (room := _room(group)) is not None)])
 
 
 def threads() -> int:
-    """Number of threads that one process of this user could have, those of its control groups counted together."""
+    """Return the smallest limit for threads: of the user, of the system, of memory mappings, and of control groups."""
     limits = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
     limits += [_number(Path(f"/proc/sys/kernel/{name}")) for name in ("threads-max", "pid_max")]
     mappings = _number(Path("/proc/sys/vm/max_map_count"))
@@ -59,7 +59,7 @@ def _available() -> int:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """The control groups that this process is in, from its own to the root; of either version."""
+    """Yield the control groups of this process (version 1 or 2), from its own group to the root."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -70,12 +70,12 @@ def _groups(controller: str) -> Iterator[Path]:
             continue
         root = CGROUPS / controller if controllers else CGROUPS
         place = root / name.lstrip("/")
-        # In a container the name may be the host's; what is mounted there is the container's own group.
+        # In a container the name may be that of the host, while the container's own group is mounted at the root.
         yield from (group for group in (place, *place.parents) if group.is_relative_to(root) and group.is_dir())
 
 
 def _room(group: Path) -> int | None:
-    """Bytes that a control group may still use; None where it has no limit. Its file cache makes room."""
+    """Return the bytes that a control group can still use, including its file cache; None if it has no limit."""
     for limit, used, cache in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -87,7 +87,7 @@ def _room(group: Path) -> int | None:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None where there is no file, or `max`."""
+    """Return the number in a file; None if there is no file or it contains `max`."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -103,7 +103,7 @@ def _entry(path: Path, name: str) -> int:
 
 
 def size(count: int) -> str:
-    """Bytes as a person says them, in powers of 1,000."""
+    """Format a number of bytes with a decimal unit, for example `1.5 GB`."""
     number, unit = float(count), 0
     while number >= 999.5 and unit < len(UNITS) - 1:
         number, unit = number / 1000, unit + 1

@@ -1,4 +1,4 @@
-"""Free memory of the C heap, given back to the system."""
+"""Return of free memory of the C heap to the system."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 def trim() -> None:
-    """Give back the pages of the heap that hold nothing; where the C library has no `malloc_trim`, do nothing.
+    """Return free pages of the heap to the system, if the C library has `malloc_trim`.
 
-    What compiled functions allocate is aligned, and glibc finds little of what they freed again for the next: a heap of
-    120 MB in use was 380 MB after ten thousand steps of SAC, and went on growing.
+    Compiled functions allocate aligned memory, and glibc reuses little of it after it is freed. A heap with 120 MB in
+    use had grown to 380 MB after ten thousand steps of SAC, and continued to grow.
     """
     _malloc_trim()(0)
 

@@ -1,4 +1,4 @@
-"""Imports of large libraries. Imports nothing heavy itself."""
+"""Faster imports of large libraries. The import of this module loads only the standard library."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ COMPILER = "torch._dynamo"
 
 @contextmanager
 def large_imports(module: str) -> Iterator[None]:
-    """Import `module` inside the `with` without garbage collection, and leave its objects out of every later one.
+    """Context manager for the import of `module`, which excludes its objects from garbage collection.
 
-    Modules make hundreds of thousands of objects, and all of them stay. Python looks through them again and again while
-    there are more, and once more at its end: up to a third of the processor time of a short process.
+    A large module creates hundreds of thousands of objects that are never freed. Python would check them repeatedly
+    during the import and again at exit, which takes up to a third of the CPU time of a short process.
     """
     if module in sys.modules:
         yield
@@ -33,10 +33,10 @@ def large_imports(module: str) -> Iterator[None]:
 
 
 def import_soon(*modules: str) -> None:
-    """Import modules in a thread, while this one waits for another process; who needs one before waits for it.
+    """Import modules in a thread, while the main thread waits for another process.
 
-    What is wrong with one is told where it is needed. The process ends when they are there: Python does not end well in
-    the middle of an extension's start.
+    Code that needs one of the modules earlier waits for it. Errors are ignored here and raised by the later import. The
+    process does not exit before the imports are finished, because Python cannot exit safely while an extension loads.
     """
 
     def load() -> None:
@@ -50,11 +50,11 @@ def import_soon(*modules: str) -> None:
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """Import lightning_fabric without torch's compiler, whose import takes as long as that of torch itself.
+    """Context manager to import lightning_fabric without torch's compiler, which takes as long to import as torch.
 
-    Fabric wants one class of it, to recognise compiled modules. Whoever compiles imports the compiler then.
+    Fabric needs only one class of it, to detect compiled modules. Code that compiles imports the real compiler later.
     """
-    import torch  # noqa: F401 - first: torch itself must not meet the stand-in while it starts
+    import torch  # noqa: F401 - first, because torch must not use the stand-in during its own import
 
     if COMPILER in sys.modules:
         yield
@@ -74,4 +74,4 @@ class _CompiledType(type):
 
 
 class _OptimizedModule(metaclass=_CompiledType):
-    """Has the instances of torch's class of that name: none, while the compiler is not there."""
+    """Stand-in for torch's class of that name; `isinstance` is always False until the real compiler is imported."""

@@ -9,7 +9,7 @@ import traceback
 from typing import Any, TextIO
 
 # C0, DEL and C1, line and paragraph separators, marks that change the direction of text, and halves of surrogate
-# pairs (bytes of a command line that are no UTF-8). Newlines and tabs only move the cursor on.
+# pairs (bytes of a command line that are not UTF-8). Newlines and tabs are harmless.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

@@ -1,21 +1,21 @@
-"""Passwords, in addresses and of keys that are called so: hidden from everything that is printed or stored."""
+"""Redaction of passwords and tokens, in URLs and in settings with such names, from printed and stored text."""
 
 from __future__ import annotations
 
 import re
 
 HIDDEN = "***"
-# The password of `user:password@` behind any scheme, which may hold / and @ itself; a port before a path is none.
+# The password of `user:password@` after any scheme; it may contain / and @. A port before a path is not a password.
 PASSWORD = re.compile(r"""(://[^\s/:@'"]*:)(?!\d*(?:[/?#\s'"]|$))(?:[^\s'"/?#]*(?=@)|[^\s'"]*(?=@))""")
 TOKEN = re.compile(r"""(https?://)[^\s/:@'"]+(?=@)""")
-NAME = r"(?:password|passwd|token|secret|api_?key)"  # what the last part of a secret's key ends in
+NAME = r"(?:password|passwd|token|secret|api_?key)"  # ending of the key of a secret
 QUERY = re.compile(rf"""([?&;]\w*(?:{NAME}|pwd)=)[^&;\s'"]+""", re.IGNORECASE)
-# What follows the text of a setting, which may hold spaces, in a sentence or among other settings.
+# Text after the value of a setting, in a sentence or between other settings; the value may contain spaces.
 BEHIND = r"""(?=: |[;,]\s|\s+[+~]*[\w./@]+=|['"`)\]}]+(?:[\s,;:.]|$)|$)"""
 SETTING = re.compile(
     rf"""(?<![?&;\w.])([+~]*[\w./]*{NAME}=)(?:"[^"\n]*"|'[^'\n]*'|.+?{BEHIND})""", re.IGNORECASE | re.MULTILINE
 )
-# The same in a mapping, `{{password: …}}`, and as a sentence quotes a key that is not known.
+# A secret in a mapping, `{{password: …}}`, and in the error message about an unknown key.
 ENTRY = re.compile(
     rf"""((?:[{{,]\s*|^\s*)['"]?[\w.]*{NAME}['"]?\s*:\s+)(?:"[^"\n]*"|'[^'\n]*'|[^,}}\n]+)""",
     re.IGNORECASE | re.MULTILINE,
@@ -25,14 +25,14 @@ NAMED = re.compile(rf"{NAME}$", re.IGNORECASE)
 
 
 def is_secret(key: str) -> bool:
-    """Tell whether what a key holds is to be hidden, by its name."""
+    """Return True if the name of a key implies that its value is secret."""
     return NAMED.search(key) is not None
 
 
 def redact(text: str) -> str:
-    """A text with `***` for every password and token of addresses and of keys that are called so.
+    """Return a text with `***` in place of passwords and tokens in URLs and in values of secret keys.
 
-    As postgresql://me:***@host/db, or env.wrapper.password=***.
+    Examples: postgresql://me:***@host/db, env.wrapper.password=***.
     """
     for pattern in (PASSWORD, TOKEN, QUERY, SETTING, ENTRY, UNKNOWN):
         text = pattern.sub(rf"\g<1>{HIDDEN}", text)

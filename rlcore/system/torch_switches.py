@@ -1,4 +1,4 @@
-"""Global switches of torch in this process, which an environment that runs in it could change."""
+"""Protection of torch's global settings in this process from changes by environments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
 Switches = tuple["torch.dtype", "torch.device", int, int, bool, str, bool]
-SETTERS = (  # of each switch the function of torch that sets it
+SETTERS = (  # function of torch that sets each switch
     "set_default_dtype",
     "set_default_device",
     "set_num_threads",
@@ -19,17 +19,17 @@ SETTERS = (  # of each switch the function of torch that sets it
     "set_float32_matmul_precision",
     "set_flush_denormal",
 )
-TINY = 3e-308  # half of it is denormal: 0 if the processor flushes such numbers
+TINY = 3e-308  # half of it is denormal, and therefore 0 if the CPU flushes denormal numbers
 
 
 def read_switches() -> Switches:
-    """Return the value of every switch that changes what is computed; takes two microseconds."""
+    """Return the value of every switch that affects results of computations; takes 2 µs."""
     import torch
 
-    made = torch.empty(0)  # asked for its default device, torch takes 4 µs
+    tensor = torch.empty(0)  # faster than torch.get_default_device(), which takes 4 µs
     return (
-        made.dtype,
-        made.device,
+        tensor.dtype,
+        tensor.device,
         torch.get_num_threads(),
         torch.get_deterministic_debug_mode(),
         torch.is_grad_enabled(),
@@ -39,21 +39,21 @@ def read_switches() -> Switches:
 
 
 def set_switches_back(before: Switches) -> list[str]:
-    """Set every switch that has changed to the value it had; return the changes in words."""
+    """Restore every switch that has changed; return a description of each change."""
     import torch
 
     changes = list[str]()
     for setter, old, new in zip(SETTERS, before, read_switches(), strict=True):
         if old != new:
             changes.append(f"torch.{setter}({new})")
-            # Without a default device torch is quicker than with that of the processor.
+            # torch is faster without a default device than with an explicit default of the CPU.
             getattr(torch, setter)(None if old == torch.device("cpu") else old)
     return changes
 
 
 @contextmanager
 def keeping_switches() -> Iterator[None]:
-    """Set the switches back after the `with`, whatever an environment did to them."""
+    """Context manager that restores the switches afterwards, because an environment may change them."""
     before = read_switches()
     try:
         yield

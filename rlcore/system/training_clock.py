@@ -1,4 +1,4 @@
-"""Clock of a training, which stands still while code is built: a first build is no training."""
+"""Clock of the training time, which stops while code is compiled."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rlcore.system.lifeline import children_seconds
 
 
 def clock() -> tuple[float, float]:
-    """Return seconds of a clock, and processor seconds of this process and its children, without `not_training`'s."""
+    """Return wall seconds, and CPU seconds of this process and its children, without those inside `not_training`."""
     return wall(), time.process_time() + children_seconds() - _spent[1]
 
 
 def wall() -> float:
-    """Return seconds of a clock, without those spent within `not_training`."""
+    """Return wall seconds, without those inside `not_training`."""
     return time.perf_counter() - _spent[0]
 
 
@@ -24,10 +24,10 @@ _spent = [0.0, 0.0]
 
 @contextmanager
 def not_training() -> Iterator[None]:
-    """Within it the clock of the training stands still."""
+    """Context manager in which the training clock is stopped."""
     began = clock()
     try:
         yield
-    finally:  # what was spent within is counted already: the clock has stood still
+    finally:  # time of an inner `not_training` is not in this difference, because the clock was stopped
         wall, cpu = clock()
         _spent[:] = _spent[0] + wall - began[0], _spent[1] + cpu - began[1]
