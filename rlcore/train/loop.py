@@ -1,4 +1,4 @@
-"""Learner, buffer and collector of one context, an iteration at a time."""
+"""Training loop: learner, buffer and collector of one algorithm, run one iteration at a time."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from rlcore.system import heap
 from rlcore.train.collect import Collector
 from rlcore.types import Context, Metrics, TrainingSchedule
 
-TRIMMED = 512  # updates between two looks at the heap
+TRIMMED = 512  # number of gradient steps after which free heap memory is returned to the system
 
 
 class Loop:
-    """Collect, store, update: every algorithm's iteration.
+    """Training loop of every algorithm; an iteration collects, stores and updates.
 
     Args:
-        context: what the algorithm is built from.
-        envs: to train in, of the context's spec and number.
+        context: inputs from which the algorithm is built.
+        envs: training environments; their spec and number are those of the context.
     """
 
     def __init__(self, context: Context, envs: VectorEnv) -> None:
         self.context = context
         config, rank, device = context.config, context.ranks.rank, context.fabric.device
-        # Layers that nobody fills are drawn from torch's global generator: by the seed too, on every rank alike.
+        # Layers without an explicit initialization use torch's global generator: seed it equally on every rank.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(streams.integer(config.seed, "init"))
             self.learner, self.buffer, self.plan = _build(context)
@@ -52,81 +52,86 @@ class Loop:
 
     @property
     def env_steps(self) -> int:
-        """Actions taken so far."""
+        """Number of actions taken so far."""
         return self.collector.env_steps
 
     @property
     def policy_steps(self) -> int:
-        """Rows collected so far, by which the budget counts."""
+        """Number of rows collected so far; the budget is in this unit."""
         return self.collector.policy_steps
 
     def collect(self) -> None:
-        """Take T steps in all environments into the buffer; a RunError where the last ones were not learned from."""
+        """Take T steps in all environments and add them to the buffer.
+
+        Raises RunError if `update` was not called for the previous rollout.
+        """
         if self._waiting:
-            raise RunError("what was collected has not been learned from: update() before collecting again")
+            raise RunError("call update() before collect(): the previous rollout has not been used")
         before = self.policy_steps
         random = before < self.plan.random_steps
         self.buffer.extend(*self.collector.collect(self.plan.collect_length, random))
         self._due, self._waiting = before, True
 
     def update(self, on_batch: OnProgress | None = None) -> list[Metrics]:
-        """Improve the agent by the batches that are due.
+        """Take a gradient step on each batch that is due.
 
         Args:
-            on_batch: called before each with how many are done, and how many there are (`Buffer.due`).
+            on_batch: called before each batch with the number of finished batches and the total (`Buffer.due`).
 
         Returns:
-            The metrics of each, as tensors that nothing has read.
+            The metrics of each batch; their tensors have not been read.
 
         Raises:
-            RunError: nothing was collected since the last update, or a metric is not one number.
+            RunError: If nothing was collected since the last update, or a metric is not a single number.
         """
         if not self._waiting:
-            raise RunError("there is nothing new to learn from: collect() before update()")
+            raise RunError("call collect() before update(): nothing was collected since the last update")
         self.iterations, self._waiting = self.iterations + 1, False
-        found, total = [], self.buffer.due(self._due)
+        metrics, total = [], self.buffer.due(self._due)
         for batch in self.buffer.batches(self._due):
             if on_batch is not None:
-                on_batch(len(found), total)
-            found.append(check_metrics(self.learner.update(batch, self.rng)))
+                on_batch(len(metrics), total)
+            metrics.append(check_metrics(self.learner.update(batch, self.rng)))
         self.learner.sync_weights(self.behavior_policy)
-        self._untrimmed += len(found)
+        self._untrimmed += len(metrics)
         if self._untrimmed >= TRIMMED:
             heap.trim()
             self._untrimmed = 0
-        return found
+        return metrics
 
     def metrics(self) -> Metrics:
-        """Numbers that buffer, plan and environments give about an iteration after its updates."""
-        restarts: int = getattr(self.collector.envs, "restarts", 0)  # of a vector from outside: none
+        """Return the metrics of buffer, schedule and environments; call it after the updates of an iteration."""
+        restarts: int = getattr(self.collector.envs, "restarts", 0)  # a user's own vector has no such attribute
         failed = {"Game/env_restarts": float(restarts)} if restarts else {}
         return check_metrics({**self.buffer.metrics(), **self.plan.metrics(self._due), **failed})
 
 
 def check_metrics(metrics: Metrics) -> Metrics:
-    """An update's metrics as they are; a RunError where one is not a single number, naming it.
+    """Return the metrics of an update; raise a RunError with the name of a metric that is not a single number.
 
-    Whether a number lies on a device does not matter: only its shape is looked at, so nothing waits.
+    Only shapes are checked, so that the check does not wait for a device.
     """
     for name, value in metrics.items():
         shape = [*getattr(value, "shape", ())]
         if shape or not hasattr(value, "__float__"):
             what = f"a {type(value).__name__} of shape {shape}" if shape else repr(value)
-            raise RunError(f"metric {name!r} is {what}; an update gives one number a metric, or a tensor []")
+            raise RunError(f"metric {name!r} is {what}; a metric must be a single number or a tensor of shape []")
     return metrics
 
 
 def _build(context: Context) -> tuple[Learner, Buffer, TrainingSchedule]:
-    """The parts of an algorithm; a UserError where one of them is not made as the core wants it."""
+    """Build learner, buffer and schedule; raise a UserError if one of them does not have the required interface."""
     name = context.config.algo.name
     learner, buffer, plan = ALGORITHMS[name].build(context)
     for part, kind in ((learner, Learner), (buffer, Buffer)):
         if not isinstance(part, kind):
             raise UserError(
-                f"algo.name={name}: its {type(part).__name__} is no rlcore.protocols.{kind.__name__}; "
-                "derive the class from that (docs/your_own_algorithm.md)"
+                f"algo.name={name}: {type(part).__name__} is not a subclass of rlcore.protocols.{kind.__name__}; "
+                "derive the class from it (docs/your_own_algorithm.md)"
             )
     parts = learner.components()
     if missing := [part for part in ("agent", *learner.transferable_components) if part not in parts]:
-        raise UserError(f"algo.name={name}: its learner's components() has no {missing[0]!r}, only {', '.join(parts)}")
+        raise UserError(
+            f"algo.name={name}: components() of its learner must have {missing[0]!r}, but has only {', '.join(parts)}"
+        )
     return learner, buffer, plan

@@ -1,15 +1,15 @@
-"""The sum of what a run will need, added up before anything of it is made.
+"""Estimate of the memory, disk space and threads of a run, computed before the run allocates anything.
 
-    memory   every rank's process, threads, environments (or their processes), parameters, optimizer with its gradient,
-             rollout (as it arrives and as it is learned from), replay memory
-    device   of a GPU: what its rank learns with
-    disk     the checkpoints that are kept, a replay memory, and for each of them what was new in it
+    memory   of every rank: process, threads, environments (or their processes), parameters, optimizer state and
+             gradients, rollout (in the staging buffer and in the learner), replay buffer
+    device   memory of a GPU: everything with which its rank trains
+    disk     the kept checkpoints, the replay buffer, and the rows that each checkpoint adds
 
-Not in it is what a gradient step computes on its way, and machine code: from images, and of Dreamers, 0.2 to 1 GB more
-(docs/results/speed.md has peaks).
+The estimate does not include activations of gradient steps and compiled code. With images, and for Dreamers, these take
+another 0.2 to 1 GB (docs/results/speed.md lists peaks).
 
-An algorithm writes no formula: its learner is built without numbers and its state counted (`rlcore.train.counting`),
-its buffer says how many rows it keeps, the environment's spec what a row takes.
+Algorithms do not provide formulas. The learner is built with meta tensors and its state is counted
+(`rlcore.train.counting`), the buffer provides its number of rows, and the environment's spec the size of a row.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from rlcore.spec import EnvSpec, Window
 from rlcore.system.devices import gpus
 from rlcore.system.free_memory import FreeResources, size
 
-# Bytes that nobody else has, measured: a trainer after a short training, an environment's process (CartPole; of MuJoCo
-# twice that), an environment in the trainer (CartPole; of Box2D 96 kB, of MuJoCo 1 MB), a thread of torch.
+# Unshared bytes, measured: a trainer after a short training, an environment process (CartPole; MuJoCo: twice that), an
+# environment in the trainer (CartPole; Box2D: 96 kB, MuJoCo: 1 MB), a thread of torch.
 PROCESS, WORKER, ENVIRONMENT, THREAD = 240 << 20, 20 << 20, 6 << 10, 100 << 10
-# Bytes of the processes around a trainer, measured while it trains: the command with MLflow 215 MB, Prefect's API 175,
-# the process that writes to MLflow 170. They are reported, but not compared with the free memory: most of them
-# exist before a run is checked.
+# Bytes of the other processes of a run, measured during training: the command with MLflow 215 MB, Prefect's API 175 MB,
+# the process that writes to MLflow 170 MB. They are reported, but not compared with the free memory, because most of
+# them exist before a run is checked.
 COMMAND = 560_000_000
 STATE = 256  # bytes of an environment's state in a checkpoint
-BEYOND = 1 << 80  # bytes, where a size has more than 63 bits
-PER_CORE = 4  # ranks: each of them computes all the time
+BEYOND = 1 << 80  # bytes; used if a size has more than 63 bits
+PER_CORE = 4  # maximum number of ranks per core; a rank computes all the time
 
 
 @dataclass(frozen=True)
 class TensorSizes:
-    """The size of what an algorithm keeps.
+    """Sizes of the state of an algorithm.
 
     Attributes:
-        agent: bytes of its parameters and statistics.
-        beside: bytes of what its learner remembers beside it.
-        capacity: rows of every environment in its buffer.
-        batch_rows: those of one batch that is drawn from it.
-        chunk_rows: those of every environment that a checkpoint writes together.
-        row: bytes of one row there; 0 = as many as it arrives with.
-        on_device: these rows lie where the agent does.
-        in_files: they lie on the disk.
-        countable: there is an end to its layers.
-        updates: gradient steps of each rank in the whole run; None = its buffer does not know.
-        learned_rows: rows that each of them learns from.
-        replay_ratio: gradient steps of a rank for every policy step of its own.
+        agent: bytes of the agent's parameters and statistics.
+        beside: bytes of the rest of the learner's state.
+        capacity: number of rows per environment in the buffer.
+        batch_rows: number of rows of one sampled batch.
+        chunk_rows: number of rows per environment in a chunk of a checkpoint.
+        row: bytes of one row in the buffer; 0: the size in which the environment returns it.
+        on_device: True if the rows are on the agent's device.
+        in_files: True if the rows are in files.
+        countable: False if the networks have too many layers to count.
+        updates: number of gradient steps of each rank in the whole run; None: unknown.
+        learned_rows: number of rows per gradient step.
+        replay_ratio: gradient steps of a rank per policy step of this rank.
     """
 
     agent: int = 0
@@ -70,7 +70,7 @@ class TensorSizes:
 
 @dataclass(frozen=True)
 class ResourceEstimate:
-    """Bytes by part, of all ranks together; of the `device`, a GPU, of one rank."""
+    """Resources of a run in bytes by part: memory and disk of all ranks together, device memory of one rank."""
 
     memory: dict[str, int] = field(default_factory=dict[str, int])
     device: dict[str, int] = field(default_factory=dict[str, int])
@@ -82,71 +82,72 @@ class ResourceEstimate:
     ratios: str = ""  # the planned gradient steps in words; of an algorithm with a replay buffer
 
     def find_shortage(self, free: FreeResources) -> str | None:
-        """Name what there is too little of, in words; None where all fits."""
-        for name, parts, there in self._beside(free):
-            if (wanted := sum(parts.values())) > there:
-                return f"{size(wanted)} of {name} ({_list(parts)}), and {size(there)} are free here"
+        """Return a description of the first resource that is too small, or None if everything fits."""
+        for name, parts, available in self._compare(free):
+            if (needed := sum(parts.values())) > available:
+                return f"{size(needed)} of {name} ({_list(parts)}), but only {size(available)} are free"
         if not self.countable:
-            return "networks of more layers than can be counted in a second"
+            return "networks with too many layers to count"
         if self.threads > free.threads:
-            return f"{self.threads:,} threads and processes, and {free.threads:,} are possible here"
+            return f"{self.threads:,} threads and processes, but only {free.threads:,} are available"
         if self.busy > PER_CORE * free.cores:
-            return f"{self.busy} processes that compute all the time, and there are {free.cores} cores here"
+            return f"{self.busy} processes that are always busy, but this machine has only {free.cores} cores"
         return None
 
     def sentence(self, free: FreeResources, command: bool = False) -> str:
         """Return the plan with the needed and the free bytes; `command`: the command's processes are included."""
         *sides, last = (
             f"{size(sum(parts.values()))} of {size(there)} free {name}"
-            for name, parts, there in self._with(command)._beside(free)
+            for name, parts, there in self._with(command)._compare(free)
         )
         return f"{self.plan}; needs about {', '.join(sides)} and {last}"
 
     def details(self, free: FreeResources, command: bool = False) -> list[str]:
         """Return sentences with the parts of the needed bytes, and with the ratios."""
-        sides = self._with(command)._beside(free)
+        sides = self._with(command)._compare(free)
         return [f"{name}: {_list(parts)}" for name, parts, _ in sides] + [self.ratios] * bool(self.ratios)
 
     def _with(self, command: bool) -> ResourceEstimate:
         return replace(self, memory=self.memory | {"command, Prefect and MLflow": COMMAND}) if command else self
 
-    def _beside(self, free: FreeResources) -> list[tuple[str, dict[str, int], int]]:
-        sides = [("memory", self.memory, free.memory), ("disk", self.disk, free.disk)]
-        return sides if free.device is None else [*sides, ("the GPU's memory", self.device, free.device)]
+    def _compare(self, free: FreeResources) -> list[tuple[str, dict[str, int], int]]:
+        """Return (name, needed bytes by part, free bytes) of each resource."""
+        resources = [("memory", self.memory, free.memory), ("disk", self.disk, free.disk)]
+        return resources if free.device is None else [*resources, ("the GPU's memory", self.device, free.device)]
 
 
 def estimate(config: RunConfig, spec: EnvSpec, counted: TensorSizes | None = None) -> ResourceEstimate:
-    """The sum of a config in an environment; without what the algorithm keeps where that is not `counted`."""
+    """Return the estimate of a config in an environment; if `counted` is None, without the algorithm's state."""
     counted, ranks, width, env = counted or TensorSizes(), config.fabric.ranks, config.width, config.env
     workers, row, gpu = 0 if env.sync_env else width, row_bytes(spec), on_gpu(config)
     past, shown = _window_bytes(spec)
-    judging = min(config.evaluation.num_envs, max(config.evaluation.episodes, config.final_episodes))
-    arriving = config.algo.collect_length * env.num_envs * row
-    rows = config.algo.iterations(width) * config.algo.collect_length + 1  # of a whole run, and the arrival after them
-    held = env.num_envs * (counted.row or row)  # bytes of one row of all environments of a rank, as it is remembered
-    rows = counted.capacity if config.buffer.load_from is not None else rows  # a dataset may fill it at once
-    replay, chunk = min(counted.capacity, rows) * held, min(counted.chunk_rows, rows) * held
-    # The learner has a copy of the rollout, in its own form; a step computes the optimizer's next state beside it.
-    learning = {"parameters": counted.agent, "optimizer": counted.beside + counted.agent, "rollout": arriving}
+    evaluating = min(config.evaluation.num_envs, max(config.evaluation.episodes, config.final_episodes))
+    rollout = config.algo.collect_length * env.num_envs * row
+    rows = config.algo.iterations(width) * config.algo.collect_length + 1  # rows of the run, and the last time step
+    stored = env.num_envs * (counted.row or row)  # bytes of one buffer row of all environments of a rank
+    rows = counted.capacity if config.buffer.load_from is not None else rows  # a dataset may fill the buffer at once
+    replay, chunk = min(counted.capacity, rows) * stored, min(counted.chunk_rows, rows) * stored
+    # The learner has its own copy of the rollout. A step computes the next state of the optimizer next to the old one.
+    learning = {"parameters": counted.agent, "optimizer": counted.beside + counted.agent, "rollout": rollout}
     learning |= {"batch": counted.batch_rows * (counted.row or row)}
-    # Stacked frames are copied for each row that is learned from at once.
+    # Stacked frames are copied for each row of a minibatch.
     minibatch: int = getattr(config.algo, "per_rank_batch_size", None) or BEYOND
     at_once = counted.batch_rows or min(minibatch, config.algo.collect_length * env.num_envs)
     learning |= {"frames": env.num_envs * past + (env.num_envs + at_once) * shown}
     memory = {
         "processes": ranks * PROCESS + workers * WORKER,
         "threads": ranks * config.num_threads * THREAD,
-        "environments": (width - workers + judging) * ENVIRONMENT,
+        "environments": (width - workers + evaluating) * ENVIRONMENT,
     }
     remembered = {} if counted.in_files else {"replay memory": replay}
     device = learning | (remembered if counted.on_device else {})
-    host = {"rollout": arriving, "a chunk that is written": 2 * chunk} | ({} if counted.on_device else remembered)
+    host = {"rollout": rollout, "a chunk that is written": 2 * chunk} | ({} if counted.on_device else remembered)
     for parts in (host,) if gpu else (host, device):
         memory |= {name: memory.get(name, 0) + ranks * count for name, count in parts.items()}
     kept, each = _count_kept(config), counted.agent + counted.beside + width * (row + STATE)
-    new = min(replay, config.checkpoint_every // width * held)
-    # A chunk that fills is written in pieces first; the newest rows, less than a piece, are in every checkpoint again.
-    chunks = replay + chunk + kept * (new + min(new, chunk) + min(new, chunk // PIECES + held))
+    new = min(replay, config.checkpoint_every // width * stored)
+    # An unfinished chunk is written in pieces. Rows newer than the last piece are written again in each checkpoint.
+    chunks = replay + chunk + kept * (new + min(new, chunk) + min(new, chunk // PIECES + stored))
     return ResourceEstimate(
         memory=_there(memory),
         device=_there(device if gpu else {}),
@@ -160,7 +161,7 @@ def estimate(config: RunConfig, spec: EnvSpec, counted: TensorSizes | None = Non
 
 
 def _window_bytes(spec: EnvSpec) -> tuple[int, int]:
-    """Bytes of the past that acting keeps for one environment, and of all frames that are shown of one row."""
+    """Return the bytes of past frames that acting stores for one environment, and the bytes of one row's stack."""
     past, shown = 0, 0
     for part in spec.obs.values():
         if part.window is not None:
@@ -170,15 +171,16 @@ def _window_bytes(spec: EnvSpec) -> tuple[int, int]:
 
 
 def resized(spec: EnvSpec, made: EnvConfig, asked: EnvConfig) -> EnvSpec:
-    """Return the spec of another env group, of which only sizes differ, without making its environment.
+    """Return the spec of an env config that differs only in sizes, without creating its environment.
 
     Args:
-        spec: of an environment.
-        made: the env group that it was made from.
-        asked: the other one.
+        spec: spec of an environment.
+        made: env config of this environment.
+        asked: the other env config.
 
     Returns:
-        The spec with `screen_size`, `frame_stack`, `frame_stack_dilation` and `actions_as_observation.num_stack` of it.
+        The spec with `screen_size`, `frame_stack`, `frame_stack_dilation` and `actions_as_observation.num_stack` of
+        `asked`.
     """
     obs = dict(spec.obs)
     before, after = made.actions_as_observation.num_stack, asked.actions_as_observation.num_stack
@@ -214,13 +216,13 @@ def _ratios(config: RunConfig, counted: TensorSizes) -> str:
 
 
 def on_gpu(config: RunConfig) -> bool:
-    """Tell whether a run of this config computes on a GPU here."""
+    """Return True if a run of this config uses a GPU on this machine."""
     accelerator = config.fabric.accelerator
     return accelerator in ("cuda", "gpu") or (accelerator == "auto" and gpus() > 0)
 
 
 def spell_duration(seconds: float) -> str:
-    """Time as a person says it, from seconds to days."""
+    """Return a duration as text, in a unit from seconds to days."""
     for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.{1 if seconds < 10 * length else 0}f} {unit}"
@@ -228,7 +230,7 @@ def spell_duration(seconds: float) -> str:
 
 
 def _list(parts: dict[str, int]) -> str:
-    """The parts that make a difference, largest first."""
+    """Return the parts that are at least 1 % of the sum as text, largest first."""
     worth = [part for part in parts.items() if part[1] * 100 >= sum(parts.values())]
     return ", ".join(f"{name} {size(count)}" for name, count in sorted(worth, key=lambda part: -part[1]))
 
@@ -238,8 +240,8 @@ def _there(parts: dict[str, int]) -> dict[str, int]:
 
 
 def _count_kept(config: RunConfig) -> int:
-    """Return the most checkpoints on the disk at once: kept, the best, one being written, one of an evaluation."""
+    """Return the maximum number of checkpoints on the disk: kept, best, in progress, and one of an evaluation."""
     every, keep = config.checkpoint_every, config.checkpoint.keep_last
-    beside = 2 + (config.evaluation_every % every != 0)
-    made = math.ceil(config.algo.total_steps / min(every, config.evaluation_every)) + 1
-    return made if keep is None else min(made, keep + beside)
+    extra = 2 + (config.evaluation_every % every != 0)
+    written = math.ceil(config.algo.total_steps / min(every, config.evaluation_every)) + 1
+    return written if keep is None else min(written, keep + extra)

@@ -1,4 +1,4 @@
-"""A window of metrics: what happened since the last point of the log, as one point."""
+"""Aggregation of metrics between two log points, and the stopwatch of training time."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from rlcore.types import Episode, Metrics
 
 log = logging.getLogger(__name__)
 
-USUAL = {"Params/replay_ratio": "last"}  # reductions that the config does not name; all others are means
-SURE = 20  # gradient steps after which every loss has been there: a policy may wait for some of the critics'
+USUAL = {"Params/replay_ratio": "last"}  # default reductions; that of all other metrics is the mean
+SURE = 20  # gradient steps after which every loss was logged; some policies are updated less often than the critics
 
 
 class MetricsWindow:
-    """Collects until `metric.log_every` policy steps are full. Its content is bookkeeping: it changes no weight.
+    """Window of `metric.log_every` policy steps whose metrics are reduced to one log point. Does not affect training.
 
     Args:
-        config: when to log, and how values are reduced.
+        config: interval of log points, and reductions.
     """
 
     def __init__(self, config: MetricConfig) -> None:
         self.config = config
-        self.values: dict[str, list[Any]] = {}  # numbers and tensors [], which nothing reads before a point is due
+        self.values: dict[str, list[Any]] = {}  # numbers and tensors []; tensors are read when a point is due
         self.start_steps = 0
         self.seconds = {"collect": 0.0, "train": 0.0}
         self.start_updates = 0
         self._warned = False
-        self._known: set[str] = set()  # every name that was given so far; some are given now and then
+        self._known: set[str] = set()  # names of all metrics so far; some are not logged in every window
 
     def add(self, metrics: list[Metrics], episodes: list[Episode]) -> None:
-        """Take the metrics of an iteration's updates, checked, and the episodes that ended in it."""
+        """Add the metrics of an iteration's updates (see `check_metrics`), and the episodes that ended in it."""
         for update in metrics:
             for name, value in update.items():
                 self.values.setdefault(name, []).append(value)
@@ -49,18 +49,18 @@ class MetricsWindow:
             self.values.setdefault("Game/ep_len_avg", []).append(float(episode.length))
 
     def due(self, policy_steps: int) -> bool:
-        """Tell whether a point is due at `policy_steps`."""
+        """Return True if a log point is due at `policy_steps`."""
         return policy_steps // self.config.log_every > self.start_steps // self.config.log_every
 
     def close(self, policy_steps: int, updates: int) -> Metrics:
-        """The point at `policy_steps`, after `updates` gradient steps in all; the window starts anew."""
+        """Return the log point at `policy_steps`, after a total of `updates` gradient steps, and reset the window."""
         chosen = self.config.aggregator.metrics
         values = self.check_finite(policy_steps, updates)
         point = {
             name: REDUCTIONS[chosen.get(name, USUAL.get(name, "mean"))](numbers) for name, numbers in values.items()
         }
         self._known |= point.keys()
-        if updates > self.start_updates and updates >= SURE:  # a memory that fills first learns nothing
+        if updates > self.start_updates and updates >= SURE:  # no updates while a replay buffer fills
             self._check(chosen, point)
         if not self.config.disable_timer:
             for phase, name, amount in (
@@ -74,7 +74,10 @@ class MetricsWindow:
         return point
 
     def check_finite(self, policy_steps: int, updates: int) -> dict[str, list[float]]:
-        """The values so far; a RunError names those that were the first not to be finite, and their gradient step."""
+        """Return the values of the window; raise a RunError if one is not finite.
+
+        The error names the first non-finite metrics and, if possible, their gradient step.
+        """
         values = self._numbers()
         broken = {
             name: next(i for i, value in enumerate(numbers) if not math.isfinite(value))
@@ -85,13 +88,13 @@ class MetricsWindow:
             first = min(broken.values())
             named = {name: values[name][at] for name, at in broken.items() if at == first}
             steps = updates - self.start_updates
-            one_each = all(len(values[name]) == steps for name in named)  # else several steps, or episodes, make one
+            one_each = all(len(values[name]) == steps for name in named)  # else values do not match gradient steps
             since = f" at gradient step {self.start_updates + first + 1}" if one_each else ""
             raise RunError(f"not finite after {updates} updates and {policy_steps} policy steps: {named}{since}")
         return values
 
     def _numbers(self) -> dict[str, list[float]]:
-        """The values as numbers: one synchronisation with the device for all that lie there."""
+        """Return the values as numbers, with a single synchronization for all tensors on the device."""
         tensors = [value for values in self.values.values() for value in values if isinstance(value, Tensor)]
         read = iter(torch.stack([t.detach().float() for t in tensors]).tolist() if tensors else ())
         return {
@@ -104,13 +107,13 @@ class MetricsWindow:
         if not missing or self._warned:
             return
         self._warned = True
-        sentence = f"metric.aggregator.metrics: this algorithm gives no {missing[0]!r}{nearest(missing[0], point)}"
+        sentence = f"metric.aggregator.metrics: this algorithm does not log {missing[0]!r}{nearest(missing[0], point)}"
         if self.config.aggregator.raise_on_missing:
             raise UserError(sentence)
         log.warning(sentence)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the state of the window, in JSON values."""
         return {
             "values": self._numbers(),
             "start_steps": self.start_steps,
@@ -124,17 +127,17 @@ class MetricsWindow:
         """Continue from a `state_dict`."""
         self.values, self.start_steps = state["values"], state["start_steps"]
         self.start_updates, self.seconds = state["start_updates"], state["seconds"]
-        # Earlier versions judged anew after a resume.
+        # Checkpoints of earlier versions do not have these keys.
         self._known, self._warned = set(state.get("known", ())), state.get("warned", False)
 
 
 class Stopwatch:
-    """Wall and CPU seconds spent training (inside `advance`), over all processes that led a run one after the other.
+    """Stopwatch of wall and CPU seconds spent in training (inside `advance`), summed over resumes of a run.
 
-    CPU seconds include those of environments and ranks that are processes.
+    CPU seconds include those of environment processes and of other ranks.
 
     Args:
-        wall: seconds before this process.
+        wall: wall-clock seconds before this process.
         cpu: CPU seconds before this process.
     """
 
@@ -144,7 +147,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count the time inside."""
+        """Context manager in which the stopwatch runs."""
         self._since = clock()
         try:
             yield
@@ -153,7 +156,7 @@ class Stopwatch:
 
     @property
     def wall(self) -> float:
-        """Seconds so far."""
+        """Wall-clock seconds so far."""
         return self._wall + (wall() - self._since[0] if self._since else 0.0)
 
     @property

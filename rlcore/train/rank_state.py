@@ -1,7 +1,7 @@
-"""State of the learners of several ranks: the first one's whole state, and of the others what is not the same.
+"""Learner state of several ranks: the whole state of rank 0, and the differences of the other ranks.
 
-Parameters and optimizers are the same bits on every rank. What an algorithm keeps of a rank's own environments (open
-returns, statistics, a stream) is not, and must come back to that rank.
+Parameters and optimizer state are bit-identical on every rank. State that depends on a rank's environments (returns of
+unfinished episodes, statistics, a random stream) differs and must be restored on the same rank.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 from rlcore.store.checkpoint import nested_state
 
-Part = list[Any]  # keys from the outermost on, and what lies there
+Part = list[Any]  # [keys, outermost first; value]
 
 
 def digests(state: Any) -> Any:
-    """A nested state with a digest in the place of everything that is no mapping."""
+    """Return a copy of a nested state in which every value that is not a mapping is replaced by its SHA-256 digest."""
     if isinstance(state, Mapping):
         return {key: digests(value) for key, value in state.items()}
     digest = hashlib.sha256()
@@ -26,7 +26,7 @@ def digests(state: Any) -> Any:
 
 
 def parts_that_differ(state: Any, first: Any, place: tuple[Any, ...] = ()) -> Iterator[Part]:
-    """The smallest parts of a state that are not as `first` says, which is `digests` of another one."""
+    """Yield the smallest parts of a state that differ from another state, given as its `digests`."""
     if isinstance(state, Mapping) and isinstance(first, Mapping) and state.keys() == first.keys():
         for key, value in state.items():
             yield from parts_that_differ(value, first[key], (*place, key))
@@ -35,7 +35,7 @@ def parts_that_differ(state: Any, first: Any, place: tuple[Any, ...] = ()) -> It
 
 
 def with_parts(state: Any, parts: Iterable[Part]) -> Any:
-    """A nested state with these parts in it, itself unchanged."""
+    """Return a copy of a nested state with the given parts replaced."""
     for place, value in parts:
         state = _with(state, place, value)
     return state

@@ -1,9 +1,9 @@
-"""The other ranks of a training on several devices: children of the trainer, each with environments of its own.
+"""Worker ranks of training on several devices: child processes of the trainer, each with its own environments.
 
-Rank 0 is the trainer: it alone talks to the driver, writes, logs and evaluates. It tells the others what to do by lines
-on their stdin, `advance N` or `save` or `stop`; what they compute together they exchange through torch.distributed.
-They find each other in a file without a name, which no other user can open (`rlcore.train.rendezvous`).
-A rank that ends, ends all: the others' next exchange fails, and their lifelines are the trainer's.
+Rank 0 is the trainer. Only this rank communicates with the parent process, writes, logs and evaluates. It sends
+commands (`advance N`, `save`, `stop`) to the stdin of the other ranks. Tensors are exchanged through torch.distributed.
+The ranks connect through an unnamed file that no other user can open (`rlcore.train.rendezvous`).
+If one rank ends, all end: the next exchange of the others fails, and worker ranks end with the trainer.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ KNOWN = {error.__name__: error for error in (UserError, RunError, EnvironmentFau
 
 
 class WorkerRanks:
-    """Ranks 1 to N-1 of a run, started here; none where there is one rank, or where this process is one of them."""
+    """Worker ranks 1 to N-1 of a run, started on creation; empty if N = 1 or if this process is a worker rank."""
 
     def __init__(self, run: RunDirectory, config: RunConfig) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
         if config.fabric.ranks == 1 or VARIABLE in os.environ:
             return
-        store = os.memfd_create("ranks")  # never closed: torch opens it by its number until this process ends
+        store = os.memfd_create("ranks")  # never closed, because torch opens it by its descriptor at any time
         common = {VARIABLE: str(store), "WORLD_SIZE": str(config.fabric.ranks), "NODE_RANK": "0"}
         for rank in range(1, config.fabric.ranks):
             variables = os.environ | common | {"LOCAL_RANK": str(rank)}
@@ -40,7 +40,7 @@ class WorkerRanks:
         os.environ.update(common, LOCAL_RANK="0")
 
     def send(self, command: str) -> None:
-        """Have every other rank do something."""
+        """Send a command to every worker rank."""
         with self.translate_failures():
             for child in self.children:
                 assert child.stdin is not None
@@ -49,7 +49,7 @@ class WorkerRanks:
 
     @contextmanager
     def translate_failures(self) -> Iterator[None]:
-        """Turn an exchange that failed because a rank has ended into its own sentence."""
+        """Context manager that replaces the error of a failed exchange by the error of the rank that ended."""
         try:
             yield
         except (RuntimeError, OSError) as error:
@@ -58,12 +58,12 @@ class WorkerRanks:
             raise self._why() or error from error
 
     def _why(self) -> Exception | None:
-        """Reason of the rank that ended first, or how it ended; the others end because it did."""
+        """Return the error of the rank that ended first, or its exit status; the other ranks end as a consequence."""
         deadline = time.monotonic() + 5
         while all(child.poll() is None for child in self.children) and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(0.5)  # one that was killed and one that failed over it are both there now
-        told: list[Exception] = []
+        time.sleep(0.5)  # wait for a killed rank as well as for ranks that failed as a consequence
+        reported: list[Exception] = []
         killed: list[Exception] = []
         other: list[Exception] = []
         for rank, child in enumerate(self.children, 1):
@@ -72,16 +72,16 @@ class WorkerRanks:
                 continue
             assert child.stdout is not None
             if line := child.stdout.readline():
-                said = json.loads(line)
-                told.append(KNOWN.get(said["kind"], RunError)(f"rank {rank}: {said['sentence']}"))
+                report = json.loads(line)
+                reported.append(KNOWN.get(report["kind"], RunError)(f"rank {rank}: {report['sentence']}"))
             elif code < 0:
                 killed.append(RunError(f"rank {rank} of the training was killed by signal {-code}"))
             else:
                 other.append(RunError(f"rank {rank} of the training ended with exit code {code}"))
-        return next(iter((*told, *killed, *other)), None)
+        return next(iter((*reported, *killed, *other)), None)
 
     def close(self) -> None:
-        """End them."""
+        """Kill the worker ranks and wait for their end."""
         for child in self.children:
             child.kill()
             child.wait()

@@ -1,4 +1,4 @@
-"""Check that this machine has room for a run: its sum is held against what is free before anything of it is made."""
+"""Check that this machine has enough memory, disk space and threads for a run, before the run allocates anything."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from rlcore.train.largest import largest_fitting
 from rlcore.train.memory_estimate import PROCESS, ResourceEstimate, estimate, on_gpu, resized
 
 log = logging.getLogger(__name__)
-MEMORIES = 8  # as large as a replay memory that its rows may take, in files and in the checkpoints that are kept
-LARGE = 100_000  # numbers of an observation, or choices of an action
-LAYERS = 16  # that may be as wide as the largest number of the config, before anybody counts
+MEMORIES = 8  # upper bound of the space of a replay buffer's rows, with files and checkpoints, in sizes of the buffer
+LARGE = 100_000  # elements of an observation, or choices of an action, that the error message mentions
+LAYERS = 16  # assumed number of layers as wide as the largest integer of the config; decides if the state is counted
 
 
 def check_resources(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool = False, command: bool = False) -> None:
-    """Refuse a run that this machine has no room for, before anything of it is made.
+    """Raise a UserError if a run needs more resources than this machine has.
 
     Args:
-        config: of the run.
-        spec: of its environment.
-        folder: of the run; need not be there yet.
-        begun: this is the run's first process. Torch, which counts what an algorithm keeps, is there then; else it is
-            loaded only where numbers of the config are so large that the count may decide. The sum is told.
-        command: a command leads this process, so that the sum that is told includes it.
+        config: config of the run.
+        spec: spec of its environment.
+        folder: run directory; need not exist.
+        begun: True if this is the trainer process. Then torch is loaded, the algorithm's state is always counted, and
+            the estimate is logged. Otherwise torch is only loaded, and the state counted, if config values are so
+            large that the count can matter.
+        command: True if a command started this process; the logged estimate then includes the command.
 
     Raises:
-        UserError: names what there is too little of, the key that asks for so much, and the largest value that fits.
+        UserError: If a resource is too small; gives the key, and the largest value that fits.
     """
     free = FreeResources.at(folder)
     if begun:
         free = _of_running(free, config, folder)
-    whole = _refuse_beyond(free, config, spec, counts=False)  # first what is known at once
+    whole = _refuse_beyond(free, config, spec, counts=False)  # the estimate without the algorithm's state is fast
     if begun or _may_be_large(config, spec, free):
         whole = _refuse_beyond(free, config, spec, counts=True)
     if begun:
@@ -58,20 +59,20 @@ def _refuse_beyond(free: FreeResources, config: RunConfig, spec: EnvSpec, counts
     blamed = largest_fitting(config, fits)
     if blamed is None:
         large = _name_large_spaces(spec)
-        raise UserError(f"this run would need {short}{large}; free some, or make several of its numbers smaller")
+        raise UserError(f"this run would need {short}{large}; free some of it, or reduce several config values")
     key, value, largest = blamed
     raise UserError(f"{key}={spell(value)}: this run would need {short}; the largest {key} that fits is {largest}")
 
 
 def _name_large_spaces(spec: EnvSpec) -> str:
-    """Return words on the parts of an environment's spaces that are large, largest first; "" if none is."""
-    sizes = {f"its observation {key!r}": part.size for key, part in spec.obs.items()}
+    """Return a phrase that names the large parts of an environment's spaces, largest first; "" if there are none."""
+    sizes = {f"observation {key!r}": part.size for key, part in spec.obs.items()}
     sizes |= {f"choices of sub-action {i}": count for i, count in enumerate(spec.action.nvec)}
     if len(spec.action.nvec) == 1:
-        sizes = {name.replace("choices of sub-action 0", "choices of its action"): size for name, size in sizes.items()}
+        sizes = {name.replace("choices of sub-action 0", "choices of the action"): size for name, size in sizes.items()}
     large = sorted(((size, name) for name, size in sizes.items() if size > LARGE), reverse=True)
-    told = ", ".join(f"{name}: {size:,}" for size, name in large)
-    return f", most of it for numbers that env.id={spec.id} brings ({told})" if told else ""
+    listed = ", ".join(f"{name}: {size:,}" for size, name in large)
+    return f", mostly because of the large spaces of env.id={spec.id} ({listed})" if listed else ""
 
 
 def _sum(config: RunConfig, spec: EnvSpec, counts: bool) -> ResourceEstimate:
@@ -83,7 +84,7 @@ def _sum(config: RunConfig, spec: EnvSpec, counts: bool) -> ResourceEstimate:
 
 
 def _of_running(free: FreeResources, config: RunConfig, folder: Path) -> FreeResources:
-    """The room of a run that has begun: its first process and its checkpoints are its own."""
+    """Return the free resources, plus those that the run itself already uses: its process and its checkpoints."""
     own = sum(path.stat().st_size for path in (folder / "checkpoints").rglob("*") if path.is_file())
     free = dataclasses.replace(free, memory=free.memory + PROCESS, disk=free.disk + own)
     if not on_gpu(config):
@@ -96,14 +97,14 @@ def _of_running(free: FreeResources, config: RunConfig, folder: Path) -> FreeRes
 
 
 def _may_be_large(config: RunConfig, spec: EnvSpec, free: FreeResources) -> bool:
-    """Tell whether a memory might not fit, or layers as wide as the largest number of the config.
+    """Return True if the replay buffer, or layers as wide as the largest integer of the config, might not fit.
 
-    A memory's rows are in RAM once and on the disk several times, layers there with optimizer and gradient.
+    Rows of a replay buffer are in memory once and on the disk several times. Layers have an optimizer and gradients.
     """
     if MEMORIES * config.algo.count_remembered(config) * row_bytes(spec) > min(free.memory, free.disk):
         return True
     values, groups = plain(config), (arguments(type(config.algo), "algo."), arguments(type(config.buffer), "buffer."))
     numbers = (at(values, argument.key) for group in groups for argument in group)
     largest = max((n for n in numbers if type(n) is int and n != config.algo.total_steps), default=0)
-    wide = max([spec.action.flat_size, *(part.size for part in spec.obs.values())])  # of a first or last layer
+    wide = max([spec.action.flat_size, *(part.size for part in spec.obs.values())])  # width of a first or last layer
     return 4 * 4 * LAYERS * largest * max(largest, wide) > free.memory

@@ -1,4 +1,4 @@
-"""The checkpoint that a session goes on from: found, held against the run as it is now, read with care."""
+"""Checkpoint from which a session resumes: selection, comparison with the current config, and safe reading."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rlcore.train.resume_rules import refuse_other_learning, refuse_smaller_budg
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """A verified checkpoint and what it holds.
+    """Verified checkpoint with its content.
 
     Attributes:
-        path: its directory.
-        learning: what the next step depends on.
-        bookkeeping: everything else.
-        own: it is of this run, and not one that the config names.
+        path: directory of the checkpoint.
+        learning: state on which the next training step depends.
+        bookkeeping: all other state.
+        own: True if it belongs to this run, False if it comes from `checkpoint.resume_from`.
     """
 
     path: Path
@@ -35,17 +35,17 @@ class ResumePoint:
 
     @staticmethod
     def find(run: RunDirectory, resume_from: str | None) -> ResumePoint | None:
-        """The newest good checkpoint of a run, else the one that its config names, else None.
+        """Return the newest undamaged checkpoint of a run, else the one of its config, else None.
 
         Args:
-            run: whose.
-            resume_from: what the config names.
+            run: run directory.
+            resume_from: the config's `checkpoint.resume_from`.
 
         Returns:
-            What the session goes on from.
+            The checkpoint from which the session resumes; None: training starts from the beginning.
 
         Raises:
-            UserError: there are checkpoints and none is good: a run does not begin anew behind its user's back.
+            UserError: If there are checkpoints, but all are damaged. The run does not restart silently.
         """
         newest = checkpoint.load_newest(run.checkpoints, with_chunks=True)
         if newest is not None:
@@ -53,30 +53,30 @@ class ResumePoint:
         there = [path.name for path in checkpoint.newest_first(run.checkpoints)]
         if there:
             raise UserError(
-                f"{run.path}: every checkpoint is damaged ({', '.join(there)}; {run.log} says how); "
+                f"{run.path}: every checkpoint is damaged ({', '.join(there)}; see {run.log} for details); "
                 "remove its folder `checkpoints` to train from the beginning"
             )
         return ResumePoint.at(Path(resume_from)) if resume_from else None
 
     @staticmethod
     def at(path: Path) -> ResumePoint:
-        """A checkpoint of another run; `UserError` where it is damaged."""
+        """Return a checkpoint of another run; raise a UserError if it is damaged."""
         return ResumePoint(path, *checkpoint.load(path), own=False)
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Fingerprint of the code and machine that a run was trained with."""
+        """Both halves of the fingerprint in the checkpoint: `learning` and `machine`."""
         with self.reading():
             return {half: dict(self.bookkeeping["fingerprint"][half]) for half in ("learning", "machine")}
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Turn every way in which a state can be another than this run's into a `UserError` that names the files."""
+        """Context manager that turns errors about a state of another form into a UserError that names the files."""
         with reading_state(self.path):
             yield
 
     def check(self, now: Mapping[str, Any], config: RunConfig) -> None:
-        """Refuse to go on with what would learn something else; say what may change the bits."""
+        """Raise a UserError if the resumed run would train differently; log differences that may change the bits."""
         before = self.fingerprint
         refuse_other_learning(before["learning"], now["learning"], config, self.path)
         warn_of_other_machine(before["machine"], now["machine"])
@@ -84,41 +84,45 @@ class ResumePoint:
 
 @contextmanager
 def reading_state(path: Path) -> Iterator[None]:
-    """Turn every way in which a checkpoint's state can be another than a training's into a `UserError`."""
+    """Context manager that turns errors about a state of another form into a UserError that names the files."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise UserError(
-            f"checkpoint {path}: learning/state.json or bookkeeping/state.json holds no state of this run "
+            f"checkpoint {path}: learning/state.json or bookkeeping/state.json does not contain a state of this run "
             f"({type(error).__name__}: {first_line(error)[:200]})"
         ) from error
 
 
 def refuse_unfit(source: Path, config: RunConfig) -> None:
-    """Hold the checkpoint that a new run is to go on from against what it would learn, as its session will.
+    """Raise a UserError if a new run cannot start from a checkpoint. Its session makes the same checks.
 
     Args:
-        source: what `checkpoint.resume_from` names.
-        config: of the new run.
+        source: the path in `checkpoint.resume_from`.
+        config: config of the new run.
 
     Raises:
-        UserError: it is no good checkpoint, or one of a run that learns something else; says what to type instead.
+        UserError: If the checkpoint is missing or damaged, or its run was trained differently; describes the fix.
     """
     key = f"checkpoint.resume_from={source}"
     if RunDirectory(source).config.exists():
         newest = checkpoint.newest_good(RunDirectory(source).checkpoints)
-        into = f"another run from it: checkpoint.resume_from={newest}" if newest else "it has no good checkpoint yet"
-        raise UserError(f"{key}: this is a run, not a checkpoint; to go on with it: shepherd resume {source}; {into}")
+        new = (
+            f"to start a new run from it, set checkpoint.resume_from={newest}"
+            if newest
+            else "it has no valid checkpoint yet"
+        )
+        raise UserError(f"{key}: this is a run, not a checkpoint; to resume it, use `shepherd resume {source}`; {new}")
     if not (source / "manifest.json").is_file():
         there = ", ".join(str(path) for path in checkpoint.newest_first(source.parent))
         raise UserError(
             f"{key}: no checkpoint there; "
-            + (f"choose one of {there}" if there else "give its folder, as runs/a/checkpoints/8192")
+            + (f"choose one of {there}" if there else "give its folder, such as runs/a/checkpoints/8192")
         )
     if wrong := checkpoint.damage(source):
-        raise UserError(f"{key}: no good checkpoint ({wrong})")
+        raise UserError(f"{key}: the checkpoint is damaged ({wrong}); choose another one")
     before = ResumePoint.at(source).fingerprint
-    # The environment has not been measured; its tier follows from `env`, in which the two must not differ anyway.
+    # The tier of the new run is not known yet. It follows from the `env` group, which must be equal in both runs.
     now = learning_settings(config, before["learning"]["tier"], decide(config, before, lambda: None))
     refuse_other_learning(before["learning"], now, config, source)
     refuse_smaller_budget(config, checkpoint.policy_steps(source), str(source))

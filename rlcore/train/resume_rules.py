@@ -1,4 +1,4 @@
-"""Changes that a run may make when it goes on: nothing that would have made it learn something else so far."""
+"""Rules for config changes on resume: a change must not affect the training that is already done."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from rlcore.store.directory import RunDirectory
 from rlcore.train.fingerprint import differences
 
 log = logging.getLogger(__name__)
-_GONE = object()
+_MISSING = object()
 
 
 def may_extend(config: RunConfig, tier: str) -> bool:
-    """Tell whether a run may get another `algo.total_steps` and learn the same: nothing so far depends on its end.
+    """Return True if `algo.total_steps` may change on resume, because training so far does not depend on it.
 
-    Annealed coefficients do; and where checkpoints cut open episodes, so does the last one.
+    Annealed coefficients depend on it. So does the last checkpoint of tier "boundary", which cuts unfinished episodes.
     """
     return not config.algo.annealing_keys and tier != "boundary"
 
 
 def refuse_other_config(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
-    """Refuse a new config with which a run would learn something else than it has begun to.
+    """Raise a UserError if a run with a new config would train differently than it began.
 
     Args:
-        run: whose.
-        before: its config.
-        config: the new one.
+        run: run directory.
+        before: config of the run.
+        config: the new config.
 
     Raises:
-        UserError: names the key, both values and what to do.
+        UserError: If a key differs that affects training; gives the key, both values and the fix.
     """
     extensible = may_extend(before, run.read_card()["tier"] if run.card.exists() else "")
     for key, old, new in differences(learning_half(before), learning_half(config)):
@@ -48,40 +48,40 @@ def refuse_other_config(run: RunDirectory, before: RunConfig, config: RunConfig)
             refuse_smaller_budget(config, checkpoint.policy_steps(newest) if newest else 0, str(run.path))
             continue
         annealed = ", ".join(f"algo.{name}" for name in before.algo.annealing_keys) if key == "algo.total_steps" else ""
-        why = f" ({annealed}: what it does depends on where the run ends)" if annealed else ""
+        why = f" (the effect of {annealed} depends on it)" if annealed else ""
         raise UserError(
-            f"{key}={spell(new)}: this run learns with {key}={spell(old)}, and a resumed run learns what it would have "
-            f"learned{why}; start a new run from its weights with init_from={run.path}"
+            f"{key}={spell(new)}: this run was started with {key}={spell(old)}, which cannot change on resume{why}; "
+            f"to start a new run from its weights, set init_from={run.path}"
         )
 
 
 def refuse_smaller_budget(config: RunConfig, done: int, place: str) -> None:
-    """Refuse `algo.total_steps` below what was trained already; `place` names the run or checkpoint."""
+    """Raise a UserError if `algo.total_steps` is below the steps already trained; `place` names run or checkpoint."""
     if config.algo.budget(config.width) < done:
         raise UserError(
             f"algo.total_steps={config.algo.total_steps}: {place} was trained for {done:,} policy steps already; "
-            f"give {done} or more, or evaluate an earlier checkpoint (--checkpoint)"
+            f"set {done} or more, or evaluate an earlier checkpoint (--checkpoint)"
         )
 
 
 def refuse_other_learning(
     before: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig, checkpoint: Path
 ) -> None:
-    """Refuse to go on from a checkpoint with what would learn something else.
+    """Raise a UserError if a run that resumes from a checkpoint would train differently.
 
     Args:
-        before: the learning half of the fingerprint that the checkpoint was trained with.
-        now: that of the run which is to go on from it.
-        config: of that run.
-        checkpoint: its directory, for the message.
+        before: learning half of the fingerprint in the checkpoint.
+        now: learning half of the resumed run's fingerprint.
+        config: config of the resumed run.
+        checkpoint: directory of the checkpoint, for the message.
 
     Raises:
-        UserError: names the key, both values and the way to start anew.
+        UserError: If the halves differ in a way that affects training; gives the key, both values and the fix.
     """
     if before.get("generation") != now["generation"]:
         raise UserError(
-            f"{checkpoint}: written by a version of Shepherd that learned with other numbers; evaluate and "
-            f"serve it as ever, or start a new run from its weights with init_from={checkpoint}"
+            f"{checkpoint}: written by a version of Shepherd that trains differently, so it cannot be resumed (it can "
+            f"be evaluated and served); to start a new run from its weights, set init_from={checkpoint}"
         )
     extensible = may_extend(config, now["tier"])
     for name, old, new in other_learning(before, now):
@@ -94,17 +94,17 @@ def refuse_other_learning(
 
 
 def other_learning(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Differences of two learning halves of fingerprints that have the runs learn something else.
+    """Yield the differences between the learning halves of two fingerprints that affect training.
 
-    Left out is what decides nothing: a key of which only an older version said that it does, and one that is younger
-    than one of the halves where the other has its default.
+    Two kinds of differences are skipped: keys that only an older version put into the learning half, and keys that only
+    a newer version has, if their value is the default.
 
     Args:
         one: a learning half.
-        other: another.
+        other: another learning half.
 
     Yields:
-        (key, value of the one, value of the other).
+        (key, value in `one`, value in `other`).
     """
     names = {at(half, "config.algo.name") for half in (one, other)}
     entry = ALGORITHMS.get(names.pop()) if len(names) == 1 else None
@@ -114,14 +114,14 @@ def other_learning(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator
         name = key.removeprefix("config.").removeprefix("boundary.")
         if key.startswith("config.") and not _decides(name, classes):
             continue
-        there = [value for half in (one, other) if (value := at(half, key, _GONE)) is not _GONE]
-        if len(there) == 1 and there[0] == at(known, key, _GONE):
+        there = [value for half in (one, other) if (value := at(half, key, _MISSING)) is not _MISSING]
+        if len(there) == 1 and there[0] == at(known, key, _MISSING):
             continue
         yield name, old, new
 
 
 def _decides(name: str, classes: tuple[type, ...]) -> bool:
-    """Tell whether a key of the config decides what is learned; one that no class knows did."""
+    """Return True if a config key affects training; also for keys that no config class has."""
     cls: type | None = classes[0]
     if name.startswith("algo."):
         cls, name = classes[-1] if len(classes) > 1 else None, name.removeprefix("algo.")
@@ -136,11 +136,11 @@ def _decides(name: str, classes: tuple[type, ...]) -> bool:
 
 
 def warn_of_other_machine(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Say in which versions, device or code two machine halves of a fingerprint differ: the bits may, too."""
+    """Log the differences between the machine halves of two fingerprints, which may change the bits of the run."""
     for key, old, new in differences(before, now):
         bits = (
-            "to the same bits unless what learns has changed"
+            "and is bit-identical unless the learning code has changed"
             if key.startswith(("code.", "plugins."))
-            else "but not to the same bits"
+            else "but will not be bit-identical"
         )
-        log.warning("%s is %s, was %s: the run goes on, %s", key, new, old, bits)
+        log.warning("%s is %s, was %s: the run continues, %s", key, new, old, bits)

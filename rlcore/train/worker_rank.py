@@ -1,4 +1,4 @@
-"""A rank that follows the first one: its process.
+"""Process of a worker rank, which executes the commands of rank 0.
 
 python -m rlcore.train.worker_rank RUN_DIRECTORY        (started by `rlcore.train.ranks.WorkerRanks`)
 """
@@ -17,7 +17,7 @@ from rlcore.user_code import explain_exit
 
 
 def run_worker_rank(run: RunDirectory) -> None:
-    """Do what rank 0 does, without writing anything."""
+    """Execute commands from stdin until `stop` or the end of stdin; writes no files except chunks of checkpoints."""
     from rlcore.train.session import Session
 
     session = Session(run)
@@ -33,7 +33,7 @@ def run_worker_rank(run: RunDirectory) -> None:
 
 
 def main() -> None:
-    """Entry point of a rank: signals are for rank 0, which ends in order and takes this process with it."""
+    """Run the process. Signals are ignored: rank 0 handles them and ends this process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     output = os.fdopen(os.dup(1), "w")

@@ -421,7 +421,9 @@ def test_a_state_of_something_else_is_refused_in_a_sentence(
     shutil.copytree(trained.path, run.path)
     shape, numbers = nested_state.encode(state)
     forge(checkpoint.resolve(run, "latest"), state=shape, tensors=numbers)
-    with pytest.raises(UserError, match=r"learning/state.json or bookkeeping/state.json holds no state of this run"):
+    with pytest.raises(
+        UserError, match=r"learning/state.json or bookkeeping/state.json does not contain a state of this run"
+    ):
         Session(run)
 
 

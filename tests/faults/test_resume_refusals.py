@@ -67,7 +67,7 @@ def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew_by_itsel
         ("run_dir=elsewhere", "run_dir=elsewhere: the folder of this run is .*/run; move that folder"),
         ("log_root=elsewhere", "log_root=elsewhere: the folder of this run is .*/run"),
         ("checkpoint.resume_from=other", "resume_from=other: this run resumes from its own checkpoints"),
-        ("algo.total_steps=9999", r"learns with algo.total_steps=512.*\(algo.anneal_lr: what it does depends on where"),
+        ("algo.total_steps=9999", r"started with algo.total_steps=512.*\(the effect of algo.anneal_lr depends on it"),
     ],
 )
 def test_what_a_begun_run_could_only_take_note_of_is_refused(tmp_path: Path, override: str, says: str) -> None:
@@ -89,7 +89,7 @@ def test_change_run_refuses_a_budget_below_what_is_done(tmp_path: Path) -> None:
 
 def test_a_run_whose_trainings_are_rare_ends_where_it_was_to_end(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", "Pendulum-v1", algo="sac", algo__train_every=100)
-    with pytest.raises(UserError, match=r"algo.total_steps=512.*\(algo.train_every: what it does depends on where"):
+    with pytest.raises(UserError, match=r"algo.total_steps=512.*\(the effect of algo.train_every depends on it"):
         change_run(run, ["algo.total_steps=9999"])
 
 
@@ -151,7 +151,7 @@ def test_a_run_may_be_made_longer_unless_its_last_checkpoint_cut_episodes(
     before = run.config.read_text()
     if refused:
         with pytest.raises(
-            UserError, match="algo.total_steps=1024: this run learns with algo.total_steps=512.*init_from"
+            UserError, match="algo.total_steps=1024: this run was started with algo.total_steps=512.*init_from"
         ):
             change_run(run, ["algo.total_steps=1024"])
         assert run.config.read_text() == before
@@ -243,7 +243,7 @@ def test_going_on_from_a_checkpoint_refuses_a_budget_below_it(source: RunDirecto
 def test_going_on_from_a_run_says_which_of_its_checkpoints_to_type(source: RunDirectory, tmp_path: Path) -> None:
     newest = checkpoint.resolve(source, "latest")
     for place, says in (
-        (source.path, f"this is a run.*shepherd resume {source.path};.*checkpoint.resume_from={newest}$"),
+        (source.path, f"this is a run.*shepherd resume {source.path}`; .*checkpoint.resume_from={newest}$"),
         (tmp_path / "nowhere", "no checkpoint there; give its folder"),
     ):
         typed = [*SMALL, f"checkpoint.resume_from={place}", f"run_dir={tmp_path / 'b'}"]

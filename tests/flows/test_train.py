@@ -446,7 +446,10 @@ def test_overrides_for_a_run_that_is_there_are_taken_over_or_refused(api: str, t
     from flows import train as training
 
     run = new_run(tmp_path / "run", "algo.total_steps=128", "algo.run_test=false")
-    for wrong, sentence in (("env.id=Acrobot-v1", "this run learns with env.id=CartPole-v1"), ("nonsense", "no value")):
+    for wrong, sentence in (
+        ("env.id=Acrobot-v1", "this run was started with env.id=CartPole-v1"),
+        ("nonsense", "no value"),
+    ):
         with pytest.raises(UserError, match=sentence):
             training.train_ppo(overrides=[wrong], run_dir=str(run.path))
     assert not run.events.exists()

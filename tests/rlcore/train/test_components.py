@@ -224,7 +224,8 @@ def test_a_learner_that_is_none_is_refused_in_a_sentence(monkeypatch: pytest.Mon
     module.build = staticmethod(lambda context: (object(), object(), None))
     given = curious(monkeypatch)
     monkeypatch.setitem(ALGORITHMS, "q_learning", module)
-    with pytest.raises(UserError, match=r"algo.name=q_learning: its object is no rlcore.protocols.Learner; derive"):
+    refused = r"algo.name=q_learning: object is not a subclass of rlcore.protocols.Learner; derive"
+    with pytest.raises(UserError, match=refused):
         fresh(given)
 
 
@@ -233,11 +234,13 @@ def test_a_learner_without_the_agent_or_what_it_passes_on_among_its_parts_is_ref
 ) -> None:
     given = curious(monkeypatch)
     monkeypatch.setattr(Curious, "transferable_components", ("agent", "critic"))
-    with pytest.raises(UserError, match=r"components\(\) has no 'critic', only agent, target, first, second, explorer"):
+    has = "agent, target, first, second, explorer"
+    with pytest.raises(UserError, match=rf"components\(\) of its learner must have 'critic', but has only {has}"):
         fresh(given)
     monkeypatch.setattr(Curious, "components", lambda self: {"target": self.target})
     with pytest.raises(
-        UserError, match=r"algo.name=q_learning: its learner's components\(\) has no 'agent', only target"
+        UserError,
+        match=r"algo.name=q_learning: components\(\) of its learner must have 'agent', but has only target",
     ):
         fresh(given)
 

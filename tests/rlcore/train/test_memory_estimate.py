@@ -214,11 +214,11 @@ def test_a_batch_that_does_not_fit_is_refused() -> None:
         ("algo.rollout_steps=1000000000000", (10_000_000, 500_000_000), "of memory (rollout 248 TB)"),
         ("num_threads=100000", (20_000, 30_000), "100,000 threads and processes"),
         ("env.num_envs=100000000", (100_000, 2_000_000), "of memory (rollout 794 GB, environments 614 GB)"),
-        ("fabric.devices=64", (8, 8), "64 processes that compute all the time, and there are 2 cores"),
+        ("fabric.devices=64", (8, 8), "64 processes that are always busy, but this machine has only 2 cores"),
         ("algo.dense_units=1000000000", (10_000, 30_000), "of memory (optimizer 24 EB, parameters 8.0 EB)"),
         ("algo.dense_units=100000000000", (10_000, 30_000), "more than 999 EB of memory"),
         ("algo.critic.dense_units=1000000", (10_000, 60_000), "of memory (optimizer 12 TB, parameters 4.0 TB)"),
-        ("algo.mlp_layers=100000000", (10, 1_000), "networks of more layers"),
+        ("algo.mlp_layers=100000000", (10, 1_000), "networks with too many layers"),
     ],
 )
 @pytest.mark.usefixtures("machine")
@@ -264,17 +264,17 @@ def test_what_an_observation_takes_is_refused_by_its_key(
     [
         (
             dataclasses.replace(SPEC, action=dataclasses.replace(DISCRETE, nvec=(10**9,))),
-            "choices of its action: 1,000",
+            "choices of the action: 1,000",
         ),
         (
             dataclasses.replace(SPEC, action=ActionSpec("MultiDiscrete", (2,), "int64", nvec=(3, 10**9), start=(0, 0))),
             "choices of sub-action 1: 1,000,000,000",
         ),
-        (dataclasses.replace(SPEC, obs={"state": ArraySpec((), "int64", n=10**9)}), "its observation 'state': 1,000"),
+        (dataclasses.replace(SPEC, obs={"state": ArraySpec((), "int64", n=10**9)}), "observation 'state': 1,000"),
     ],
 )
 def test_a_space_with_too_many_values_is_named(spec: EnvSpec, told: str, machine: FreeResources) -> None:
-    with pytest.raises(UserError, match=rf"numbers that env.id=CartPole-v1 brings \({told}"):
+    with pytest.raises(UserError, match=rf"mostly because of the large spaces of env.id=CartPole-v1 \({told}"):
         check_resources(config(), spec, Path("nowhere"))
 
 
@@ -336,7 +336,7 @@ def test_no_memory_is_named_that_an_algorithm_would_refuse(monkeypatch: pytest.M
     monkeypatch.setattr(
         resource_check.FreeResources, "at", staticmethod(lambda folder: dataclasses.replace(PLENTY, memory=whole))
     )
-    with pytest.raises(UserError, match=r"^this run would need .*; free some, or make several of its numbers smaller$"):
+    with pytest.raises(UserError, match=r"^this run would need .*; free some of it, or reduce several config values$"):
         check_resources(given, WALKER, Path("nowhere"))  # 200 rows would fit, and a batch has 256
 
 

@@ -67,10 +67,10 @@ def test_a_metric_the_algorithm_does_not_give_is_said_once_or_refused(caplog: py
     for _ in range(2):
         one.add([{"Loss/value_loss": 1.0}], [])
         one.close(100, 20)
-    assert caplog.text.count("gives no 'Loss/valu_loss'; did you mean 'Loss/value_loss'?") == 1
+    assert caplog.text.count("does not log 'Loss/valu_loss'; did you mean 'Loss/value_loss'?") == 1
     strict = window(metrics={"Loss/valu_loss": "mean"}, raise_on_missing=True)
     strict.add([{"Loss/value_loss": 1.0}], [])
-    with pytest.raises(UserError, match="gives no 'Loss/valu_loss'"):
+    with pytest.raises(UserError, match="does not log 'Loss/valu_loss'"):
         strict.close(100, 20)
 
 
@@ -114,7 +114,7 @@ def test_after_a_resume_a_window_judges_as_if_nothing_had_happened(caplog: pytes
         one.add([{"Loss/value_loss": 2.0}], [])
         one.close(100 * updates, updates)
         one = resumed(one, **lenient)
-    assert caplog.text.count("gives no 'Loss/missing'") == 1
+    assert caplog.text.count("does not log 'Loss/missing'") == 1
 
 
 def test_numbers_of_numpy_come_out_as_what_json_takes() -> None:
@@ -133,7 +133,7 @@ def test_numbers_of_numpy_come_out_as_what_json_takes() -> None:
     ],
 )
 def test_a_metric_that_is_not_one_number_is_refused_by_its_name(value: Any, what: str) -> None:
-    with pytest.raises(RunError, match=f"^metric 'Loss/q' is {what}; an update gives one number a metric"):
+    with pytest.raises(RunError, match=f"^metric 'Loss/q' is {what}; a metric must be a single number"):
         check_metrics({"Loss/p": 1.0, "Loss/q": value})
 
 

@@ -103,5 +103,5 @@ def test_gather_runs_no_code_that_another_process_sends() -> None:
 
 def test_join_refuses_a_process_that_cannot_read_the_store() -> None:
     refused, impostor = run_two(IMPOSTOR)
-    assert "another program of this machine connected to rank 0 in place of rank 1" in refused
+    assert "another program on this machine connected to rank 0 in place of rank 1" in refused
     assert impostor == "joined"
