@@ -62,7 +62,7 @@ def _film(run: RunDirectory, config: RunConfig) -> None:
     from rlcore.store.checkpoint import newest_good  # numpy
 
     if config.env.capture_video and config.evaluation.film == "every" and (path := newest_good(run.checkpoints)):
-        with_torch(run, "rlcore.evaluation.video.film", str(path), f"policy_{path.name}.mp4")
+        with_torch(run, "rlcore.evaluation.video.record_video", str(path), f"policy_{path.name}.mp4")
 
 
 def _dream(run: RunDirectory, config: RunConfig, checkpoint: str, when: tuple[str, ...]) -> None:
