@@ -1,6 +1,6 @@
 """REINFORCE with a baseline. Williams 1992, "Simple statistical gradient-following algorithms", Machine Learning 8.
 
-An algorithm of one's own, in one file: what it needs of a config, an agent, a loss and how they are put together.
+A custom algorithm in one file: config, agent, learner with its loss, and the function that builds them.
 
     cd examples/reinforce
     SHEPHERD_SEARCH_PATH=conf shepherd train exp=reinforce plugins=[reinforce]
@@ -41,12 +41,12 @@ from rlcore.types import Batch, Context, TrainingSchedule
 @dataclass(frozen=True, kw_only=True)
 class Config(AlgorithmConfig):
     name: str = arg("reinforce", "the algorithm", choices=("reinforce",))
-    rollout_steps: int = arg(256, "T: rows of every environment between updates", low=1)
-    gamma: float = arg(0.99, "discount of one step", above=0, high=1)
+    rollout_steps: int = arg(256, "T: rows per environment between updates", low=1)
+    gamma: float = arg(0.99, "discount factor per step", above=0, high=1)
     mlp_keys: KeysConfig = arg(KeysConfig(("state",)), "vector observation keys")
-    actor: ActorConfig = arg(ActorConfig(), "the policy's perceptron")
-    critic: MLPConfig = arg(MLPConfig(), "the baseline's perceptron")
-    optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-3), "one for policy and baseline")
+    actor: ActorConfig = arg(ActorConfig(), "MLP of the policy")
+    critic: MLPConfig = arg(MLPConfig(), "MLP of the baseline")
+    optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-3), "optimizer of policy and baseline")
 
     @property
     def collect_length(self) -> int:
@@ -86,20 +86,20 @@ class Learner(protocols.Learner):
         self.step = Step(self.gradient_step, [self.optimizer], [], context)
 
     def loss(self, obs: dict[str, Tensor], action: Tensor, returns: Tensor, weight: Tensor) -> Any:
-        """-log π(a|s) (G - b(s)) + (b(s) - G)², summed over rows [N] of weight [N]; the weight; means for the log."""
+        """Return the sum over rows [N] of weight · (-log π(a|s) (G - b(s)) + (b(s) - G)²), the weight, and metrics."""
         policy, baseline = self.agent(obs)
         of_policy = -policy.logprob(action) * (returns - baseline.detach())
         of_value = (baseline - returns).square()
         return reduce_loss(of_policy + of_value, weight, Loss__policy_loss=of_policy, Loss__value_loss=of_value)
 
     def gradient_step(self, *samples: Any) -> dict[str, Tensor]:
-        found = self.optimizer.minimize(*samples)
-        return found.metrics | {"Info/grad_norm": found.norm}
+        output = self.optimizer.minimize(*samples)
+        return output.metrics | {"Info/grad_norm": output.norm}
 
     def update(self, batch: Batch, rng: np.random.Generator) -> dict[str, Any]:
         steps, step = batch.steps, transitions(batch)
         last = self.agent(batch.last.obs)[1].detach()
-        reward = step.reward.clone()  # what comes after the last row is what the baseline expects
+        reward = step.reward.clone()  # the baseline estimates the return after the last row
         reward[-1] += self.config.gamma * last * (~step.done[-1]).float()
         returns = discounted_sum(reward, self.config.gamma * (~step.done).float())
         self.updates += 1

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Worker of another machine: runs trainings of the server's queue with the deployed code.
+# Start a worker on another machine: it runs trainings from the server's queue with the deployed code.
 #
 #   path/to/checkout/examples/two_machines/worker.sh [TRAININGS [POOL]]
 #
@@ -13,7 +13,7 @@ set -a; . ./.env; set +a
 [ -w "$SHEPHERD_RUN_ROOT" ] || { echo "SHEPHERD_RUN_ROOT=$SHEPHERD_RUN_ROOT: is not writable; mount it" >&2; exit 2; }
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
 export SHEPHERD_HOME="$PWD" PYTHONPATH="$checkout" PREFECT_WORKER_QUERY_SECONDS=2
-export PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30  # a machine without a heartbeat for two minutes has crashed
-# Sweeps themselves, queue `drivers`, stay on the machine of the database.
+export PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30  # a machine without a heartbeat for two minutes counts as crashed
+# Sweep drivers (queue `drivers`) run only on the machine of the database.
 exec python -P -m flows.workers.restart flows.workers.worker \
     --pool "${2:-local}" --queue default --limit "${1:-2}" --name "worker-$(uname -n)"
