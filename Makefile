@@ -1,26 +1,26 @@
-# make train    set-up, then the main job: PPO on CartPole-v1 to a registered model; more arguments: make train ARGS="seed=3"
-# make test     set-up, then every check and all tests that are not marked heavy: about 12 minutes on two cores;
-#               ALL=1, or make test-all: every test; more arguments for pytest: make test ARGS="-k resume"
-# make quick    set-up, then format, lint, types and fast unit tests: about 2 minutes on two cores
-# make soak     set-up, then hours of it: every environment and mode killed 20 times and resumed; an interrupted soak goes
-#               on; writes docs/results/exactness.md; more arguments: make soak ARGS="--only Hopper --kills 5"
-# make bench    set-up, then the train stage beside Stable-Baselines3, sb3-contrib and SheepRL, which get an environment of
-#               their own; hours; writes docs/results/speed.md; some rows: make bench ARGS="--only a c --repeats 1"
-# make bench-sweeps  set-up, then sweeps beside RL Zoo3: minutes; writes docs/results/sweeps.md
-# make validate set-up, then every preset on five seeds against what it must reach; hours; what is trained already is not
-#               trained again; writes a page an algorithm in docs/results; more arguments: make validate ARGS="--only ppo_cartpole"
-# make check    set-up, then format, lint, types, import layers, docstrings, spelling, documentation
-# make docs     set-up, then the documentation site, into build/site; a broken link is an error
-# make install  set-up alone, into .venv; a second call installs nothing
-# make up       set-up, then Prefect and MLflow servers, pools, deployments and workers; what runs already is kept;
-#               DB=postgres: on a PostgreSQL of its own, from the system's packages
-# make down     end all of that; trainings write a checkpoint first
-# make clean    remove what these made; CLEAN_RUNS=1 removes the runs too
+# make install  set up .venv; a second call installs nothing. All targets below except `down` and `clean` start with this
+# make train    train PPO on CartPole-v1 and register the model; add settings with ARGS: make train ARGS="seed=3"
+# make test     run all checks and all tests that are not marked heavy, about 12 minutes on two cores; ALL=1 or
+#               `make test-all` runs every test; add arguments for pytest with ARGS: make test ARGS="-k resume"
+# make quick    run format, lint, types and fast unit tests, about 2 minutes on two cores
+# make check    run format, lint, types, import layers, docstrings, spelling, documentation
+# make soak     kill and resume runs 20 times in every environment and mode, some hours; an interrupted soak continues;
+#               writes docs/results/exactness.md; make soak ARGS="--only Hopper --kills 5"
+# make bench    compare the speed of the train stage with Stable-Baselines3, sb3-contrib and SheepRL, some hours; installs
+#               them in .shepherd/peers; writes docs/results/speed.md; make bench ARGS="--only a c --repeats 1"
+# make bench-sweeps  compare sweeps with RL Zoo3, some minutes; writes docs/results/sweeps.md
+# make validate train every preset on five seeds and compare the returns with thresholds, some hours; finished runs are
+#               reused; writes a page per algorithm in docs/results; make validate ARGS="--only ppo_cartpole"
+# make docs     build the documentation site in build/site; a broken link is an error
+# make up       start Prefect and MLflow servers, pools, deployments and workers; running ones are kept; DB=postgres uses
+#               a PostgreSQL server of the project, from the system's packages
+# make down     stop everything that `make up` has started; trainings write a checkpoint first
+# make clean    remove .venv, caches and build files; CLEAN_RUNS=1 also removes the runs
 #
-# Which Python, torch and package index (pip's own variables, such as PIP_INDEX_URL, are obeyed as well):
+# Python version, torch and package index (pip's variables, such as PIP_INDEX_URL, also apply):
 #   make install PYTHON=python3.12
 #   make install TORCH=torch==2.13.0 TORCH_INDEX=https://download.pytorch.org/whl/cu130
-# Without TORCH_INDEX a machine without an NVIDIA GPU gets PyTorch's CPU build; TORCH_INDEX=pip takes pip's default.
+# Without TORCH_INDEX, machines without an NVIDIA GPU get PyTorch's CPU build; TORCH_INDEX=pip uses pip's default.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -48,18 +48,18 @@ check-docstrings = pydoclint --quiet rlcore flows
 check-spelling = codespell
 check-types = pyright --warnings
 check-docs = NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
-# Four workers for two cores, because tests wait for processes much of their time. Whole files to each: a file's
-# servers and databases are started once.
+# Four workers for two cores, because tests often wait for processes. Each worker runs whole files, so that the servers
+# and databases of a file are started once.
 tests = pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(if $(ALL),,-m "not heavy or always") $(ARGS)
 QUICK := $(addprefix tests/rlcore/,algorithms functional nn optim data config store system) tests/golden \
     $(addprefix tests/flows/,cli compare report)
 tests-quick = pytest --quiet --numprocesses 2 --dist loadfile -m "not slow and not heavy" $(QUICK) $(ARGS)
 
-# All of these run, whatever the others find, two at a time.
+# Run all checks, two at a time, also if one fails.
 PAIRED = $(MAKE) --no-print-directory --keep-going --jobs 2
 check: install
 	@$(PAIRED) --output-sync=target $(CHECKS:%=check-%) || \
-	    { echo "make check: something above wants repair; $(BIN)/ruff format . is a start" >&2; exit 1; }
+	    { echo "make check failed; see the errors above ($(BIN)/ruff format . fixes the format)" >&2; exit 1; }
 
 test: check
 	@$(MAKE) --no-print-directory tests
@@ -68,7 +68,7 @@ test-all:
 	@$(MAKE) --no-print-directory test ALL=1
 
 quick: install
-	@$(PAIRED) check-types tests-quick check-lint check-format || { echo "make quick: something above wants repair" >&2; exit 1; }
+	@$(PAIRED) check-types tests-quick check-lint check-format || { echo "make quick failed; see the errors above" >&2; exit 1; }
 
 $(CHECKS:%=check-%) tests tests-quick:
 	@begin=$$SECONDS; echo "$@: $($@)"; PATH="$(CURDIR)/$(BIN):$$PATH" $($@); code=$$?; echo "$@: $$((SECONDS - begin)) s"; exit $$code
@@ -79,7 +79,8 @@ docs: install
 soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills.soak $(ARGS)
 
-# Environments of their own, for SheepRL and RL Zoo3 want other versions of Gymnasium. Folder, its program, packages.
+# Separate Python environments, because SheepRL and RL Zoo3 need other versions of Gymnasium. Arguments of `peer`: folder,
+# program, packages.
 PEERS := .shepherd/peers
 ZOO := .shepherd/zoo
 peer = test -x $(1)/bin/$(2) || { python3 -m venv $(1) && $(1)/bin/pip install -q $(if $(TORCH),$(TORCH),torch==2.13.0) && \

@@ -1,4 +1,4 @@
-"""Generate the reference pages of the documentation site, and lead links to source files to the repository.
+"""MkDocs hooks that generate the reference pages and point links to source files at the repository.
 
 MkDocs calls the functions `on_...` (mkdocs.yml, `hooks`).
 """
@@ -15,8 +15,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-CHANGELOG = "reference/changelog.md"  # its source is CHANGELOG.md, at the top of the repository
-# What users of the library and authors of plugins import. Everything else may change without notice.
+CHANGELOG = "reference/changelog.md"  # generated from CHANGELOG.md in the root folder
+# Public modules, for users of the library and authors of plugins. All other modules may change without notice.
 PUBLIC = [
     "flows/__init__.py",
     "flows/train.py",
@@ -61,7 +61,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def command_line() -> str:
-    """Return the page of all commands, made from the parser of `shepherd`."""
+    """Return the page of all commands, generated from the parser of `shepherd`."""
     from flows.cli.parser import parser
 
     root = parser()
@@ -91,17 +91,17 @@ def python_pages() -> list[tuple[str, str]]:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Lead a link that leaves the documentation to the repository; without an address, show its text alone."""
+    """Point links to files outside the documentation at the repository; without its address, keep only their text."""
     here = posixpath.dirname(page.file.src_uri)
     folder = "" if page.file.src_uri == CHANGELOG else posixpath.join("docs", here)
 
-    def lead(match: re.Match[str]) -> str:
+    def point(match: re.Match[str]) -> str:
         text, target, anchor = match.group(1), match.group(2), match.group(3) or ""
         path = posixpath.normpath(posixpath.join(folder, target))
         if path.startswith("docs/"):
             return f"[{text}]({posixpath.relpath(path, posixpath.join('docs', here))}{anchor})"
         if not (ROOT / path).exists():
-            raise PluginError(f"{page.file.src_uri}: the link to {path} leads nowhere")
+            raise PluginError(f"{page.file.src_uri}: the link points to {path}, which does not exist")
         return f"[{text}]({config.repo_url}/blob/main/{path}{anchor})" if config.repo_url else text
 
-    return markdown if page.file.src_uri.startswith("reference/python/") else LINK.sub(lead, markdown)
+    return markdown if page.file.src_uri.startswith("reference/python/") else LINK.sub(point, markdown)

@@ -207,7 +207,7 @@ BASICS = ("uname", "dirname", "mkdir", "grep", "cat", "ls")
     [
         ((*BASICS, "g++"), sys.executable, "git is missing"),
         ((*BASICS, "git"), sys.executable, "C++ compiler is missing"),
-        ((*BASICS, "git", "g++"), "/nowhere/python9", "needs Python 3.11, 3.12 or 3.13, which PYTHON=/nowhere/python9"),
+        ((*BASICS, "git", "g++"), "/nowhere/python9", "3.11, 3.12 or 3.13 is required, got PYTHON=/nowhere/python9"),
     ],
 )
 def test_a_missing_prerequisite_is_named_in_one_line(tmp_path: Path, present: tuple, python: str, sentence: str):
@@ -219,7 +219,7 @@ def test_a_missing_prerequisite_is_named_in_one_line(tmp_path: Path, present: tu
 
 
 @pytest.mark.parametrize(
-    ("fails", "sentence"), [("ensurepip", "cannot make virtual environments"), ("sysconfig", "C headers")]
+    ("fails", "sentence"), [("ensurepip", "cannot create virtual environments"), ("sysconfig", "C headers")]
 )
 def test_a_python_without_venv_or_headers_is_named_in_one_line(tmp_path: Path, fails: str, sentence: str):
     path = folder_with(tmp_path / "bin", *BASICS, "git", "g++")
