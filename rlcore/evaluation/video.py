@@ -56,7 +56,7 @@ def record_video(run: RunDirectory, path: str | Path, name: str = "policy.mp4", 
 
 @user_code()
 def record_checkpoint(run: RunDirectory, path: str | Path, name: str, episodes: int) -> str:
-    """Record greedy episodes like `record_video`, but raise an error if that fails; a `UserError` if the cause is known."""
+    """Record greedy episodes like `record_video`, but raise errors (a `UserError` if the cause is known)."""
     config = config_of(run)
     with limited_env(adapt_to_evaluation(config.env), "rgb_array") as env:
         policy = load_policy(path)
