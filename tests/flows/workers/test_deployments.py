@@ -149,7 +149,7 @@ def test_up_tells_where_everything_is_and_keeps_what_runs(site: Site) -> None:
     again = site.servers("up")
     assert again.count("already running") == 3
     assert f"http://127.0.0.1:{site.variables['SHEPHERD_MLFLOW_PORT']}" in again
-    assert "no GPU here: runs wait" in again or site.processes("gpu")
+    assert "no GPU here: flow runs wait" in again or site.processes("gpu")
     assert {word: site.processes(word) for word in before} == before
     lines = (site.home / ".env").read_text().splitlines()
     assert lines[0] == "SHEPHERD_LOCAL_LIMIT=3"
@@ -160,7 +160,7 @@ def test_a_deployment_has_a_form_and_the_commit_as_its_version(site: Site) -> No
     deployment = site.ask("deployments/name/train-ppo/default")
     properties = deployment["parameter_openapi_schema"]["properties"]
     assert "shepherd train" in properties["overrides"]["description"]
-    assert "continued" in properties["run_dir"]["description"]
+    assert "an existing run to resume" in properties["run_dir"]["description"]
     assert deployment["version"]
     assert site.ask("deployments/name/train-ppo/gpu")["work_pool_name"] == "gpu"
 
