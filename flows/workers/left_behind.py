@@ -1,4 +1,4 @@
-"""Recovery of flow runs whose worker was killed."""
+"""Recovery of flow runs after a kill of their worker."""
 
 from __future__ import annotations
 

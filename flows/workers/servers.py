@@ -210,7 +210,7 @@ def why_occupied(port: int) -> str | None:
 
 
 def end(names: tuple[str, ...], number: int) -> None:
-    """Send a signal to the servers whose name starts with one of `names`, and wait until they have ended."""
+    """Send a signal to the servers with a name that starts with one of `names`, and wait until they have ended."""
     _signal([pid for name, pid in running().items() if name.startswith(names)], number, STOP_TIMEOUT)
 
 

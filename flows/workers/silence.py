@@ -84,7 +84,7 @@ async def last_heartbeats(client: PrefectClient) -> dict[UUID, Heartbeat]:
 
 
 async def ending(client: PrefectClient, silent: UUID) -> State:
-    """Return the final state of a flow run whose process no longer exists."""
+    """Return the final state of a flow run that has lost its process."""
     state = (await client.read_flow_run(silent)).state
     if state is not None and state.type == StateType.CANCELLING:
         return Cancelled(message="cancelled; its process had ended already")
@@ -94,7 +94,7 @@ async def ending(client: PrefectClient, silent: UUID) -> State:
 
 
 async def in_states(client: PrefectClient, *types: StateType) -> list[FlowRun]:
-    """Return the flow runs whose state has one of these types."""
+    """Return the flow runs with a state of one of these types."""
     state = FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types)))
     return await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=state))
 

@@ -117,7 +117,7 @@ class ShepherdWorker(ProcessWorker):
         return result
 
     def _refusal(self, flow_run: FlowRun, configuration: ProcessJobConfiguration) -> str:
-        """Return why a flow run must not be started; "" if it may."""
+        """Return the reason why a flow run must not be started; "" if it may be."""
         about = configuration._related_objects  # Prefect has loaded them for the configuration
         deployment, flow = about.get("deployment"), about.get("flow")
         usual = ProcessJobConfiguration()
