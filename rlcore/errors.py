@@ -23,8 +23,8 @@ class ShepherdError(Exception):
     """
 
     def __str__(self) -> str:
-        told = printable(redact(super().__str__()))
-        return re.sub(r"\S{500,}", lambda word: f"{word[0][:200]}…{word[0][-100:]}", told)
+        text = printable(redact(super().__str__()))
+        return re.sub(r"\S{500,}", lambda word: f"{word[0][:200]}…{word[0][-100:]}", text)
 
 
 class UserError(ShepherdError):
@@ -97,11 +97,11 @@ class Mistakes:
             UserError: at least one error was added.
         """
         found = [error for error in self._found if not isinstance(error, MissingValue)] or self._found
-        told = {str(error): error for error in sorted(found, key=lambda error: not str(error).startswith(first))}
-        if len(told) == 1:
+        messages = {str(error): error for error in sorted(found, key=lambda error: not str(error).startswith(first))}
+        if len(messages) == 1:
             raise found[0]
-        if told:
-            raise UserError("\n".join(told), mistakes=tuple(told.values()))
+        if messages:
+            raise UserError("\n".join(messages), mistakes=tuple(messages.values()))
 
 
 class RunError(ShepherdError):

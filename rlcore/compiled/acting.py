@@ -71,10 +71,10 @@ class CompiledActing:
         self.draws = tuple(recorder.draws)
         self._names: list[str] = []
         self._places = CapturedTensors([agent])
-        self._held, self._addresses = self._places.tensors(), self._places.addresses()
+        self._captured, self._addresses = self._places.tensors(), self._places.addresses()
         self._noise: Iterator[Sequence[Tensor]] = iter(())
         given = [getattr(recorder, kind)(*shape) for kind, shape in self.draws]
-        example = [*self._held, *self._inputs(carry, obs, first, given)]
+        example = [*self._captured, *self._inputs(carry, obs, first, given)]
         decides = compiler.facts("acting") | {"agent": repr(agent)}
         seed, prepare = compiler.config.seed, compiler.prepare
         facts = machine_code.Facts(decides, seed, lambda: self._names, [agent], _plain(agent), prepare)
@@ -83,7 +83,7 @@ class CompiledActing:
     def begin(self, rng: Noise, length: int) -> None:
         """Prepare for `length` calls: read replaced parameters and buffers again, and draw the noise of the calls."""
         if (addresses := self._places.addresses()) != self._addresses:
-            self._held, self._addresses = self._places.tensors(), addresses
+            self._captured, self._addresses = self._places.tensors(), addresses
         if len(self.draws) == 1:
             ((kind, shape),) = self.draws
             self._noise = ((drawn,) for drawn in rng.in_a_row(kind, length, shape))
@@ -94,13 +94,13 @@ class CompiledActing:
         self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor
     ) -> tuple[Carry, Tensor, Tensor, dict[str, Tensor]]:
         """Return the next carry, the action [B, A], the environments' action [B, *shape] and extras key -> [B, ...]."""
-        made = self._function([*self._held, *self._inputs(carry, obs, is_first, next(self._noise))])
-        action, taken, *rest = made
+        outputs = self._function([*self._captured, *self._inputs(carry, obs, is_first, next(self._noise))])
+        action, env_action, *rest = outputs
         extras = dict(zip(self._names, rest, strict=False))
         if self.form == ():
-            return (), action, taken, extras
+            return (), action, env_action, extras
         left = iter(rest[len(self._names) :])
-        return rebuild(self.form, left), action, taken, extras
+        return rebuild(self.form, left), action, env_action, extras
 
     def _inputs(
         self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, noise: Sequence[Tensor]
@@ -116,13 +116,13 @@ class CompiledActing:
         reading, names = Reading(nn.ModuleList([self.agent]), self._act), self._places.names
 
         def function(*given: Tensor) -> tuple[Tensor, ...]:
-            held, rest = dict(zip(names, given, strict=False)), given[len(names) :]
+            captured, rest = dict(zip(names, given, strict=False)), given[len(names) :]
             with torch.no_grad():
-                action, taken, extras, carry = reading.call(held, rest)
+                action, env_action, extras, carry = reading.call(captured, rest)
             self._names = list(extras)
             # Convert the carry to its initial dtypes and layout: machine code supports only these.
             kept = leaves(fit(self.form, carry))
-            return action, taken, *extras.values(), *(part.contiguous() for part in kept)
+            return action, env_action, *extras.values(), *(part.contiguous() for part in kept)
 
         return function
 

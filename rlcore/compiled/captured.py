@@ -35,29 +35,29 @@ class CapturedTensors:
                 path, _, key = name.rpartition(".")
                 owner: Any = module.get_submodule(path)
                 self.names.append(f"members.{i}.{name}")
-                held = owner._parameters if isinstance(tensor, nn.Parameter) else owner._buffers
-                self._places.append((held, key))
+                owner_tensors = owner._parameters if isinstance(tensor, nn.Parameter) else owner._buffers
+                self._places.append((owner_tensors, key))
 
     def tensors(self) -> list[Tensor]:
         """Return every current tensor, detached, in the order of `names`."""
-        return [held[key].detach() for held, key in self._places]
+        return [owner_tensors[key].detach() for owner_tensors, key in self._places]
 
     def addresses(self) -> list[int]:
         """Return the memory address of each tensor.
 
         If the addresses have not changed, the result of an earlier `tensors()` that is still referenced is current.
         """
-        return [held[key].data_ptr() for held, key in self._places]
+        return [owner_tensors[key].data_ptr() for owner_tensors, key in self._places]
 
     def own(self) -> list[Tensor]:
         """Return the tensors themselves, not detached, in the order of `names`."""
-        return [held[key] for held, key in self._places]
+        return [owner_tensors[key] for owner_tensors, key in self._places]
 
     def replace(self, tensors: Mapping[int, Tensor]) -> None:
         """Replace tensors of the modules: index in `names` -> new tensor."""
         for index, tensor in tensors.items():
-            held, key = self._places[index]
-            held[key] = tensor
+            owner_tensors, key = self._places[index]
+            owner_tensors[key] = tensor
 
 
 class Reading(nn.Module):

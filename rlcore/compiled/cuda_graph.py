@@ -33,15 +33,15 @@ class RecordedStep:
     Args:
         function: the step.
         changed: tensors that the step changes.
-        held: other tensors that it reads: buffers, and modules that it does not train.
+        captured: other tensors that it reads: buffers, and modules that it does not train.
     """
 
-    def __init__(self, function: StepFunction, changed: StepTensors, held: CapturedTensors) -> None:
-        self.function, self._changed, self._held = function, changed, held
+    def __init__(self, function: StepFunction, changed: StepTensors, captured: CapturedTensors) -> None:
+        self.function, self._changed, self._captured = function, changed, captured
         self._recorded: Recorded | None = None
         self._draws: list[Draw] = []
         self._given: list[Tensor] = []  # recorded noise and inputs
-        self._stand: list[Tensor] = []  # tensors of `held` when the step was recorded
+        self._recorded_tensors: list[Tensor] = []  # `captured` when the step was recorded
         self._kept: list[Tensor] = []  # references to all tensors that it reads, so that their memory is not reused
 
     @property
@@ -57,9 +57,9 @@ class RecordedStep:
         for place, value in zip(self._given, given, strict=True):
             _write(place, value)
         self._settle()
-        replay, found = self._recorded
+        replay, metrics = self._recorded
         replay()
-        return {name: value.clone() for name, value in found.items()}
+        return {name: value.clone() for name, value in metrics.items()}
 
     @not_training()
     def build(self, inputs: Sequence[Any], rng: Noise | None, began: bool) -> bool:
@@ -68,8 +68,8 @@ class RecordedStep:
         Everything that the step changes is restored afterwards, and no noise is drawn from `rng`. Raises UserError if
         the step cannot be recorded and the run `began` with a recorded one.
         """
-        self._stand = self._held.own()
-        own = [tensor.detach() for tensor in (*self._changed.tensors(), *self._stand)]
+        self._recorded_tensors = self._captured.own()
+        own = [tensor.detach() for tensor in (*self._changed.tensors(), *self._recorded_tensors)]
         before = [tensor.clone() for tensor in own]
         try:
             self._record(inputs, None if rng is None else Recorder(own[0].device), own[0].device)
@@ -77,7 +77,7 @@ class RecordedStep:
             self._recorded = None
             machine_code.leave_as_written("the gradient step", "a recorded step", began, error)
         finally:
-            self._held.replace(dict(enumerate(self._stand)))
+            self._captured.replace(dict(enumerate(self._recorded_tensors)))
             for tensor, value in zip(own, before, strict=True):
                 tensor.copy_(value)
             self._changed.give()
@@ -105,11 +105,11 @@ class RecordedStep:
     @torch.no_grad()
     def _settle(self) -> None:
         """Copy values of replaced tensors into the recorded ones, and make the recorded ones current again."""
-        now = self._held.own()
-        others = {i: tensor.clone() for i, tensor in enumerate(now) if tensor is not self._stand[i]}
+        now = self._captured.own()
+        others = {i: tensor.clone() for i, tensor in enumerate(now) if tensor is not self._recorded_tensors[i]}
         for i, value in others.items():
-            self._stand[i].copy_(value)
-        self._held.replace({i: self._stand[i] for i in others})
+            self._recorded_tensors[i].copy_(value)
+        self._captured.replace({i: self._recorded_tensors[i] for i in others})
 
 
 def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> Recorded:
@@ -129,9 +129,9 @@ def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> R
         graph = torch.cuda.CUDAGraph()
         # The default mode forbids allocations by other threads, such as those of autograd.
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            found = call()
+            metrics = call()
         torch.cuda.current_stream().wait_stream(stream)
-    return graph.replay, found
+    return graph.replay, metrics
 
 
 def _write(place: Tensor, value: Tensor) -> None:
@@ -151,17 +151,17 @@ class Watch(TorchDispatchMode):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device, self.read = device, dict[int, Tensor]()
-        self._made: Any = WeakIdKeyDictionary()
+        self._created: Any = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the operation; raise RuntimeError if it reads a value back from the device."""
         here = [part for part in _tensors((args, kwargs or {})) if part.device == self.device]
         if here and str(func).startswith(WAITS):
             raise RuntimeError(f"the operation {func} waits for a value from the device")
-        made = func(*args, **(kwargs or {}))
-        self.read.update({id(part): part for part in here if part not in self._made})
-        self._made.update(dict.fromkeys(_tensors(made)))
-        return made
+        result = func(*args, **(kwargs or {}))
+        self.read.update({id(part): part for part in here if part not in self._created})
+        self._created.update(dict.fromkeys(_tensors(result)))
+        return result
 
 
 WAITS = ("aten._local_scalar_dense", "aten.nonzero", "aten.equal", "aten.masked_select", "aten._unique")

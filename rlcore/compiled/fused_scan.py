@@ -136,13 +136,13 @@ class _Run(torch.autograd.Function):
             olds += carry
             carry, row = split(loop.forward(*given), [sizes[0], None])
             rows.append(row)
-        found = (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))
-        ctx.floating = [tensor.is_floating_point() for tensor in found]
-        ctx.mark_non_differentiable(*(t for t, floating in zip(found, ctx.floating, strict=True) if not floating))
+        outputs = (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))
+        ctx.floating = [tensor.is_floating_point() for tensor in outputs]
+        ctx.mark_non_differentiable(*(t for t, floating in zip(outputs, ctx.floating, strict=True) if not floating))
         ctx.loop, ctx.flat, ctx.sizes = loop, flat, sizes
-        ctx.precision = precision_now(found[0].device.type)
+        ctx.precision = precision_now(outputs[0].device.type)
         ctx.save_for_backward(*olds, *xs, *params)
-        return found
+        return outputs
 
     @staticmethod
     @once_differentiable
@@ -230,5 +230,5 @@ def fuse(graph: Any, example: Sequence[Tensor]) -> Kernels:
         from torch._inductor import config
 
         with config.patch(deterministic=True, compile_threads=1):
-            made: Any = _inductor.compile(graph, [*example])
-    return made
+            kernels: Any = _inductor.compile(graph, [*example])
+    return kernels

@@ -60,7 +60,7 @@ class CompiledGradient:
     ) -> None:
         self.loss, self.modules, self.parameters, self.autocast = loss, [*modules], parameters, autocast
         # Everything else that the loss may read: other modules, frozen parameters, buffers.
-        self._held = CapturedTensors(self.modules, parameters.tensors)
+        self._captured = CapturedTensors(self.modules, parameters.tensors)
         self._compiler = compiler
         self._decides = compiler.facts(loss) | {"modules": [*map(repr, self.modules)]}
         self._function: Callable[[list[Tensor]], list[Tensor]] | None = None
@@ -79,13 +79,13 @@ class CompiledGradient:
         given = self._gather(inputs, noise)
         assert layout(given[len(given) - len(self._layout) :]) == self._layout, "the step was compiled for other shapes"
         assert self._function is not None
-        gradient, weight, *found = self._function(given)
-        (means, kept, replaced), left = self._names, iter(found)
-        made = GradientOutput(
+        gradient, weight, *rest = self._function(given)
+        (means, kept, replaced), left = self._names, iter(rest)
+        output = GradientOutput(
             gradient, weight, {name: next(left) for name in means}, {name: next(left) for name in kept}
         )
-        self._held.replace({index: next(left) for index in replaced})
-        return made
+        self._captured.replace({index: next(left) for index in replaced})
+        return output
 
     def build(self, inputs: Sequence[Any], began: bool) -> bool:
         """Compile the function for inputs of these shapes, if the loss can be traced.
@@ -111,7 +111,7 @@ class CompiledGradient:
                 self._function_of(inputs, recorder)(*self._gather(inputs))
                 self._draws = [*recorder.draws]
             example = self._gather(inputs, recorder)
-            self._layout = layout(example[1 + len(self._held.names) :])
+            self._layout = layout(example[1 + len(self._captured.names) :])
             self._function, self._names = machine_code.make_once(
                 "the gradient", self._function_of(inputs), example, facts
             )
@@ -121,16 +121,20 @@ class CompiledGradient:
 
     def _gather(self, inputs: Sequence[Any], noise: Noise | None = None) -> list[Tensor]:
         return [
-            *(self.parameters.vector, *self._held.tensors()),
+            *(self.parameters.vector, *self._captured.tensors()),
             *(*draw_all(noise, self._draws), *inputs_of(_without_noise(inputs))),
         ]
 
     def _function_of(self, inputs: Sequence[Any], noise: Noise | None = None) -> Callable[..., tuple[Tensor, ...]]:
         """Return the gradient as a function of tensors; if `noise` is given, the loss draws from it."""
-        objective, held, draws = Reading(nn.ModuleList(self.modules), self.loss), self._held.names, len(self._draws)
+        objective, captured, draws = (
+            Reading(nn.ModuleList(self.modules), self.loss),
+            self._captured.names,
+            len(self._draws),
+        )
 
         def function(vector: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-            borrowed, left = dict(zip(held, tensors, strict=False)), iter(tensors[len(held) :])
+            borrowed, left = dict(zip(captured, tensors, strict=False)), iter(tensors[len(captured) :])
             stream = noise or Drawn(iter([next(left) for _ in range(draws)]))
             records = rebuild(_without_noise(inputs), left)
             given = [stream if isinstance(own, Noise) else record for own, record in zip(inputs, records, strict=True)]
@@ -141,12 +145,12 @@ class CompiledGradient:
                     total, weight, means, *aux = objective.call(parts, given)
                 kept = aux[0] if aux else {}
                 after = objective.after
-                replaced = [i for i, name in enumerate(held) if name in after and after[name] is not borrowed[name]]
+                replaced = [i for i, name in enumerate(captured) if name in after and after[name] is not borrowed[name]]
                 self._names = [[*means], [*kept], replaced]
-                return total, (weight, [*means.values(), *kept.values(), *(after[held[i]] for i in replaced)])
+                return total, (weight, [*means.values(), *kept.values(), *(after[captured[i]] for i in replaced)])
 
-            parts, (_, (weight, found)) = grad_and_value(value, has_aux=True)(self.parameters.split(vector))
-            return self.parameters.join(parts.values()), weight, *found
+            parts, (_, (weight, rest)) = grad_and_value(value, has_aux=True)(self.parameters.split(vector))
+            return self.parameters.join(parts.values()), weight, *rest
 
         return function
 

@@ -46,17 +46,19 @@ def go_back(flat: Flat, sizes: Sequence[int], wanted: Sequence[Sequence[bool]], 
         gradients, now = split(given, [len(given) - sum(sizes), None])
         with torch.enable_grad(), torch.autocast(device, dtype, enabled, cache_enabled=False):
             inputs = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in now]
-            made = [tensor for tensor in flat(*inputs) if tensor.is_floating_point()]
-        pairs = [(tensor, gradient) for tensor, gradient in zip(made, gradients, strict=True) if tensor.requires_grad]
+            outputs = [tensor for tensor in flat(*inputs) if tensor.is_floating_point()]
+        pairs = [
+            (tensor, gradient) for tensor, gradient in zip(outputs, gradients, strict=True) if tensor.requires_grad
+        ]
         asked = [choose(group, of) for group, of in zip(split(inputs, sizes), wanted, strict=True)]
-        found = torch.autograd.grad(
+        results = torch.autograd.grad(
             [tensor for tensor, _ in pairs],
             [tensor for group in asked for tensor in group],
             [gradient for _, gradient in pairs],
             allow_unused=True,
             materialize_grads=True,
         )
-        return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in found)
+        return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in results)
 
     return back
 

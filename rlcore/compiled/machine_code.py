@@ -88,12 +88,14 @@ def make_once(
         raise CompilationError(
             f"{what} reads parameters that are not its inputs; add their module to `uses` of the optimizer"
         )
-    held = {id(value) for value in constants(graph).values()}
-    for attribute in (name for name, value in facts.plain.items() if id(value) in held):
+    constant_ids = {id(value) for value in constants(graph).values()}
+    for attribute in (name for name, value in facts.plain.items() if id(value) in constant_ids):
         raise ValueError(
             f"{what} reads the tensor {attribute!r}, which is not a buffer; register it with self.register_buffer"
         )
-    traced = TracedFunction(what, graph, example, names[1 if held else 0] if names else None, facts.notes(), memory)
+    traced = TracedFunction(
+        what, graph, example, names[1 if constant_ids else 0] if names else None, facts.notes(), memory
+    )
     if _waiting is None:
         if (refused := _refused.pop(traced.key, None) if _refused else None) is not None:
             raise refused

@@ -123,13 +123,13 @@ def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
 
 def constants(graph: GraphModule) -> dict[str, Tensor]:
     """Return the constant tensors of a graph, by name."""
-    held = {
+    tensors = {
         f"{place}.{name}" if place else name: value
         for place, part in graph.named_modules()
         for name, value in vars(part).items()
         if isinstance(value, Tensor)
     }
-    return held | dict(graph.named_buffers())
+    return tensors | dict(graph.named_buffers())
 
 
 def machine() -> dict[str, Any]:
@@ -184,8 +184,8 @@ def _build(folder: Path, missing: Mapping[str, TracedFunction]) -> dict[str, byt
             shutil.rmtree(leftover, ignore_errors=True)
     first = next(iter(missing))
     with tempfile.TemporaryDirectory(prefix=f"{first}.building-", dir=folder, ignore_cleanup_errors=True) as name:
-        made = compile_programs(Path(name), [(each.graph, each.example) for each in missing.values()])
-    packages = dict(zip(missing, made, strict=True))
+        contents = compile_programs(Path(name), [(each.graph, each.example) for each in missing.values()])
+    packages = dict(zip(missing, contents, strict=True))
     faults = list[CompilationError]()
     for key, package in packages.items():
         try:
@@ -225,9 +225,9 @@ def check(run: Compiled, traced: TracedFunction) -> None:
     off, rng = list[float](), torch.Generator().manual_seed(0)
     for trial in range(TRIALS):
         example = [_move(value, rng) if trial else value for value in traced.example]
-        if (found := _measure(run, traced, example)) is None:
+        if (error := _measure(run, traced, example)) is None:
             return
-        off.append(found)
+        off.append(error)
     raise CompilationError(f"the compiled code is wrong by {min(off):.2g}, which is a bug of the compiler")
 
 

@@ -135,12 +135,12 @@ def _trace(step: LoopBody, carry: Any, xs: Any, params: Any, loop: fused_scan.Fu
     sizes = [len(group) for group in groups]
     tensors = [tensor for group in groups for tensor in group]
     if loop is not None:
-        made = fused_scan.go_through_time(loop, flat, sizes, tensors)
+        outputs = fused_scan.go_through_time(loop, flat, sizes, tensors)
     elif torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        made = _Scan.apply(flat, sizes, *tensors)[: -sizes[0]]
+        outputs = _Scan.apply(flat, sizes, *tensors)[: -sizes[0]]
     else:
-        made = _loop(flat, sizes, tensors)
-    left = iter(made)
+        outputs = _loop(flat, sizes, tensors)
+    left = iter(outputs)
     return rebuild(carry, left), rebuild(forms[0], left)
 
 
@@ -205,8 +205,8 @@ class _Back(torch.autograd.Function):
 
         begin = [*last, *(torch.zeros_like(p) for p in choose(params, wanted[2]))]
         through = [t.flip(0) for t in (*olds, *xs, *rows)]
-        made = _loop(back, [len(begin), len(through), len(params)], [*begin, *through, *params])
-        of_carry, of_params, of_x = split(made, [count[0], count[2], count[1]])
+        outputs = _loop(back, [len(begin), len(through), len(params)], [*begin, *through, *params])
+        of_carry, of_params, of_x = split(outputs, [count[0], count[2], count[1]])
         found = (of_carry, [t.flip(0) for t in of_x], of_params)
         return tuple(part for group, of in zip(found, wanted, strict=True) for part in spread(group, of))
 

@@ -18,9 +18,9 @@ def turn_thin_products(graph: GraphModule) -> GraphModule:
     call: Any = graph.graph.call_function
     as_before = {"memory_format": torch.contiguous_format}
     for node in graph.graph.find_nodes(op="call_function", target=mm):
-        made = node.meta["val"]
-        rows, columns = made.shape
-        if made.dtype == torch.float32 and rows >= TALL and 1 < columns < MANY and columns % ABREAST:
+        result = node.meta["val"]
+        rows, columns = result.shape
+        if result.dtype == torch.float32 and rows >= TALL and 1 < columns < MANY and columns % ABREAST:
             with graph.graph.inserting_before(node):
                 one, other = node.args
                 turned = call(mm, (call(t, (other,)), call(t, (one,))))

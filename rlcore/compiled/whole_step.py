@@ -52,7 +52,7 @@ class CompiledStep:
     Args:
         function: the step.
         changed: tensors that the step changes.
-        held: other tensors that it reads: buffers, and modules that it does not train.
+        captured: other tensors that it reads: buffers, and modules that it does not train.
         compiler: compilation settings of the run.
         decides: cache-key inputs of the code.
         made_of: functions and modules whose code is traced.
@@ -62,17 +62,17 @@ class CompiledStep:
         self,
         function: StepFunction,
         changed: StepTensors,
-        held: CapturedTensors,
+        captured: CapturedTensors,
         compiler: Compiler,
         decides: dict[str, Any],
         made_of: Sequence[Any],
     ) -> None:
-        self.function, self._changed, self._held = function, changed, held
+        self.function, self._changed, self._captured = function, changed, captured
         self._compiler, self._decides, self._made_of = compiler, decides, made_of
         self._code: machine_code.Compiled | None = None
         self._layout: list[Any] = []
         self._draws: list[Draw] = []
-        self._found: list[list[Any]] = [[], []]  # names of the metrics; indices of the `held` tensors that it replaces
+        self._outputs: list[list[Any]] = [[], []]  # names of the metrics; indices in `captured` that it replaces
 
     @property
     def built(self) -> bool:
@@ -84,11 +84,11 @@ class CompiledStep:
         given = [*draw_all(rng, self._draws), *inputs_of(inputs)]
         assert layout(given) == self._layout, "the step was compiled for other shapes"
         assert self._code is not None
-        made = iter(self._code([*self._changed.tensors(), *self._held.tensors(), *given]))
-        self._changed.take(made)
-        names, replaced = self._found
-        self._held.replace({index: next(made) for index in replaced})
-        return dict(zip(names, made, strict=True))
+        outputs = iter(self._code([*self._changed.tensors(), *self._captured.tensors(), *given]))
+        self._changed.take(outputs)
+        names, replaced = self._outputs
+        self._captured.replace({index: next(outputs) for index in replaced})
+        return dict(zip(names, outputs, strict=True))
 
     def build(self, inputs: Sequence[Any], rng: Noise | None, began: bool) -> bool:
         """Compile the step for inputs of these shapes, if it can be traced.
@@ -106,7 +106,7 @@ class CompiledStep:
         """
         try:
             recorder = None if rng is None else Recorder()
-            self._apart([*self._changed.tensors(), *self._held.tensors()], inputs, recorder)
+            self._apart([*self._changed.tensors(), *self._captured.tensors()], inputs, recorder)
             self._draws = [] if recorder is None else [*recorder.draws]
             self._make(inputs, recorder)
         except Exception as error:  # tracing can raise any exception in a user's loss
@@ -115,7 +115,7 @@ class CompiledStep:
 
     def _make(self, inputs: Sequence[Any], noise: Noise | None) -> None:
         given = [*draw_all(noise, self._draws), *inputs_of(inputs)]
-        example = [*self._changed.tensors(), *self._held.tensors(), *given]
+        example = [*self._changed.tensors(), *self._captured.tensors(), *given]
         known = len(example) - len(given)
 
         def function(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -125,24 +125,24 @@ class CompiledStep:
 
         self._layout = layout(given)
         seed, prepare = self._compiler.config.seed, self._compiler.prepare
-        facts = machine_code.Facts(self._decides, seed, lambda: self._found, self._made_of, prepare=prepare)
+        facts = machine_code.Facts(self._decides, seed, lambda: self._outputs, self._made_of, prepare=prepare)
         memory = self._changed.memory()
-        self._code, self._found = machine_code.make_once("the gradient step", function, example, facts, memory)
+        self._code, self._outputs = machine_code.make_once("the gradient step", function, example, facts, memory)
 
     def _apart(self, tensors: Sequence[Tensor], inputs: Sequence[Any], rng: Any) -> tuple[Tensor, ...]:
         """Execute the step with these tensors instead of its own; return changed tensors, replaced buffers and metrics.
 
         The step's own tensors are restored afterwards.
         """
-        left, own = iter(tensors), dict(enumerate(self._held.own()))
+        left, own = iter(tensors), dict(enumerate(self._captured.own()))
         with self._changed.apart(left) as changed:
-            held = [*left]
-            self._held.replace(dict(enumerate(held)))
+            captured = [*left]
+            self._captured.replace(dict(enumerate(captured)))
             try:
                 metrics = self.function(inputs, rng)
-                after = self._held.own()
-                replaced = [index for index, tensor in enumerate(held) if after[index] is not tensor]
-                self._found = [[*metrics], replaced]
+                after = self._captured.own()
+                replaced = [index for index, tensor in enumerate(captured) if after[index] is not tensor]
+                self._outputs = [[*metrics], replaced]
                 return *changed(), *(after[index] for index in replaced), *metrics.values()
             finally:
-                self._held.replace(own)
+                self._captured.replace(own)

@@ -22,17 +22,17 @@ def tensor(rows: Rows, device: torch.device | str) -> Tensor:
     return (torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows).to(device)
 
 
-def answer(action: Tensor, arrival: TimeStep) -> Rows:
-    """Return an action as the environment takes it: a NumPy array, or a tensor on the device of its `arrival`."""
-    kept = arrival.reward
+def answer(action: Tensor, time_step: TimeStep) -> Rows:
+    """Return an action as the environment takes it: a NumPy array, or a tensor on the device of `time_step`."""
+    kept = time_step.reward
     if isinstance(kept, np.ndarray):
         return (action if action.is_cpu else action.cpu()).numpy()
     return action.to(kept.device)
 
 
-def columns(arrival: TimeStep | Trajectory) -> dict[str, Rows]:
+def columns(time_step: TimeStep | Trajectory) -> dict[str, Rows]:
     """Return name -> column: obs/<key>, reward, terminated, truncated and is_first, each [B, ...] or [T, B, ...]."""
-    return {f"obs/{key}": value for key, value in arrival.obs.items()} | {f: getattr(arrival, f) for f in FLAGS}
+    return {f"obs/{key}": value for key, value in time_step.obs.items()} | {f: getattr(time_step, f) for f in FLAGS}
 
 
 def from_columns(stored: Mapping[str, Rows]) -> TimeStep:
@@ -50,9 +50,11 @@ def _obs(stored: Mapping[str, Rows]) -> dict[str, Rows]:
     return {key[4:]: value for key, value in stored.items() if key.startswith("obs/")}
 
 
-def copy_time_step(arrival: TimeStep) -> TimeStep:
+def copy_time_step(time_step: TimeStep) -> TimeStep:
     """Return a deep copy of a time step."""
-    return from_columns({k: v.copy() if isinstance(v, np.ndarray) else v.clone() for k, v in columns(arrival).items()})
+    return from_columns(
+        {k: v.copy() if isinstance(v, np.ndarray) else v.clone() for k, v in columns(time_step).items()}
+    )
 
 
 class StagingBuffer:
@@ -60,7 +62,7 @@ class StagingBuffer:
 
     Args:
         length: T+1.
-        arrival: the first time step, for shapes and dtypes.
+        time_step: the first time step, for shapes and dtypes.
         device: device of the agent.
         packed: copy all columns of a row to the device in one transfer. None: if the environments return NumPy arrays
             and the device is not the CPU.
@@ -69,8 +71,8 @@ class StagingBuffer:
     # rows: `columns` [T+1, B, ...]; arrivals: views of each row [B, ...], for environments that write in place;
     # last: the time step in row T, which becomes row 0 of the next rollout
 
-    def __init__(self, length: int, arrival: TimeStep, device: torch.device, packed: bool | None = None) -> None:
-        first = columns(arrival)
+    def __init__(self, length: int, time_step: TimeStep, device: torch.device, packed: bool | None = None) -> None:
+        first = columns(time_step)
         numpy = all(isinstance(rows, np.ndarray) for rows in first.values())
         packed = numpy and device.type != "cpu" if packed is None else packed
         self._packed = Packed(length, first, device) if packed else None
@@ -93,18 +95,18 @@ class StagingBuffer:
     def __len__(self) -> int:
         return len(self.arrivals)
 
-    def begin(self, arrival: TimeStep) -> None:
+    def begin(self, time_step: TimeStep) -> None:
         """Store the time step of row 0. If it is row T of the last rollout, it is not copied to the device again."""
-        self.put(0, arrival)
+        self.put(0, time_step)
         self._sent = 0
-        if self._packed and arrival is self.last:
+        if self._packed and time_step is self.last:
             self._packed.repeat(len(self) - 1, 0)
             self._sent = 1
 
-    def put(self, t: int, arrival: TimeStep) -> None:
+    def put(self, t: int, time_step: TimeStep) -> None:
         """Copy a time step into row t, unless the environment has written it there in place."""
-        if arrival is not self.arrivals[t]:
-            for key, value in columns(arrival).items():
+        if time_step is not self.arrivals[t]:
+            for key, value in columns(time_step).items():
                 self.rows[key][t] = value
 
     def show(self, t: int) -> tuple[dict[str, Tensor], Tensor]:
@@ -114,9 +116,9 @@ class StagingBuffer:
         if self._packed:
             rows = {key: column[t] for key, column in self._send_to(t).items()}
             return _obs(rows), rows["is_first"]
-        arrival = self.arrivals[t]
-        obs = {key: tensor(rows, self.device) for key, rows in arrival.obs.items()}
-        shown = obs, tensor(arrival.is_first, self.device)
+        time_step = self.arrivals[t]
+        obs = {key: tensor(rows, self.device) for key, rows in time_step.obs.items()}
+        shown = obs, tensor(time_step.is_first, self.device)
         if self._shared:
             self._shown[t] = shown
         return shown

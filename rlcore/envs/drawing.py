@@ -60,7 +60,7 @@ def _refuse_undeclared(env_id: str, key: str, parts: Mapping[str, spaces.Space[A
 
 
 def _draw_once(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    told = f"algo.cnn_keys.encoder=[{key}]: {env_id} has no image observation, and cannot be rendered here"
+    message = f"algo.cnn_keys.encoder=[{key}]: {env_id} has no image observation, and cannot be rendered here"
     try:
         with closing(open_env(suite, env_id, wrapper, "rgb_array")) as env:
             env.reset(seed=0)
@@ -69,9 +69,9 @@ def _draw_once(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) 
         if not is_failure(error):
             raise
         reason = (isinstance(error, Exception) and first_line(error)) or spell_error(error)
-        raise UserError(f"{told} ({reason}); set it to []") from error
+        raise UserError(f"{message} ({reason}); set it to []") from error
     if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
-        raise UserError(f"{told} as an array [height, width, 3] of uint8; set it to []")
+        raise UserError(f"{message} as an array [height, width, 3] of uint8; set it to []")
     return picture.shape
 
 

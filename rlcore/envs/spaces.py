@@ -44,13 +44,13 @@ def spec_of(env: gymnasium.Env) -> EnvSpec:
     return EnvSpec(spec.id if spec is not None else type(env.unwrapped).__name__, obs, action)
 
 
-def bind(obs: dict[str, ArraySpec], action: ActionSpec, told: Mapping[str, Any]) -> dict[str, Binding]:
+def bind(obs: dict[str, ArraySpec], action: ActionSpec, declared: Mapping[str, Any]) -> dict[str, Binding]:
     """Convert and check the bindings of masks to sub-actions that an environment declares.
 
     Args:
         obs: observation keys of the environment.
         action: action of the environment.
-        told: attribute `mask_bindings` of the environment.
+        declared: attribute `mask_bindings` of the environment.
 
     Returns:
         Mask key -> `Binding`.
@@ -59,7 +59,7 @@ def bind(obs: dict[str, ArraySpec], action: ActionSpec, told: Mapping[str, Any])
         UserError: A key is not a mask, or its size or its binding does not fit the sub-actions.
     """
     found: dict[str, Binding] = {}
-    for key, value in told.items():
+    for key, value in declared.items():
         part, *rest = value
         about, choices = Binding(part, rest[0], tuple(rest[1])) if rest else Binding(part), action.nvec
         fits = key in obs and obs[key].kind == "mask" and 0 <= about.part < len(choices)

@@ -40,11 +40,11 @@ class PlayedRows:
         self.rows: dict[str, list[np.ndarray]] = {}
         self.bytes, self._limit = 0, limit
 
-    def __call__(self, arrival: TimeStep, action: np.ndarray) -> None:
+    def __call__(self, time_step: TimeStep, action: np.ndarray) -> None:
         """Record a time step and the action that was chosen for it."""
         if self._limit is not None and self.bytes > self._limit:
             return
-        for key, value in (columns(arrival) | {"action": action}).items():
+        for key, value in (columns(time_step) | {"action": action}).items():
             self.rows.setdefault(key, []).append(np.array(value))
             self.bytes += value.nbytes
 
@@ -133,8 +133,8 @@ def whole_episodes(rows: Mapping[str, np.ndarray], count: int, seed: Callable[[i
 def _about(run: RunDirectory, path: Path, actions: str) -> dict[str, Any]:
     """Return the origin of a dataset: policy, environment, and version of the code."""
     config, identity, card = run.read_config(), run.read_identity(), run.read_card()
-    made = manifest(path)
-    who = {"checkpoint": made["policy_steps"], "digest": made["digest"]} if actions != "random" else {}
+    source = manifest(path)
+    who = {"checkpoint": source["policy_steps"], "digest": source["digest"]} if actions != "random" else {}
     return {
         "version": __version__,
         "run": run.name,

@@ -77,9 +77,9 @@ def record(
     """Record up to `ROWS` rows of greedy episodes, on seeds that nothing else uses; return `PlayedRows.columns`."""
     recorded, played = PlayedRows(), None
 
-    def on_step(arrival: TimeStep, action: Rows) -> None:
-        kept = {key: arrival.obs[key] for key in model.keys}
-        recorded(dataclasses.replace(arrival, obs=kept), action)
+    def on_step(time_step: TimeStep, action: Rows) -> None:
+        kept = {key: time_step.obs[key] for key in model.keys}
+        recorded(dataclasses.replace(time_step, obs=kept), action)
 
     play = play_round(
         model.agent, config, card, SEQUENCES, num_envs=SEQUENCES, greedy=True, purpose=PURPOSE, on_step=on_step
@@ -140,6 +140,6 @@ def look(model: LoadedWorldModel, rows: Mapping[str, np.ndarray], there: np.ndar
     begin = seen.at((newest, torch.arange(len(newest))))
     own, _ = model.imagine(begin, steps=len(there) - SEEN)
     dreamed = ModelState(*(torch.cat([first.unsqueeze(0), after]) for first, after in zip(begin, own, strict=True)))
-    told, continues = model.decode(whole), (~rows["terminated"]).astype(np.float32)
-    truth = ModelPrediction({key: obs[key] for key in told.obs}, rows["reward"], continues, None)
-    return Dream(truth, told, SEEN, there, model.decode(dreamed))
+    predicted, continues = model.decode(whole), (~rows["terminated"]).astype(np.float32)
+    truth = ModelPrediction({key: obs[key] for key in predicted.obs}, rows["reward"], continues, None)
+    return Dream(truth, predicted, SEEN, there, model.decode(dreamed))

@@ -110,8 +110,8 @@ def final_evaluation(run: RunDirectory, on_progress: OnProgress | None = None) -
     config, path = config_of(run), choose(run)
     episodes, results = config.final_episodes, {}
     for index, mode in enumerate(("greedy", "stochastic")):
-        told = on_progress and part_of(on_progress, index, 2)
-        results[mode] = evaluate_checkpoint(run, path, episodes, greedy=mode == "greedy", on_progress=told)
+        report = on_progress and part_of(on_progress, index, 2)
+        results[mode] = evaluate_checkpoint(run, path, episodes, greedy=mode == "greedy", on_progress=report)
     policy_steps = manifest(path)["policy_steps"]
     video = record_video(run, path) if config.env.capture_video else None
     fields = {"checkpoint": str(path.relative_to(run.path)), "video": video, **results}

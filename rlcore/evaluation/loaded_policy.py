@@ -96,8 +96,8 @@ class LoadedPolicy:
         Raises:
             UserError: see `predict`; or `is_first` does not have the length of the batch.
         """
-        said, carry = self._answer(obs, carry, is_first, greedy)
-        return said["action"], carry
+        outputs, carry = self._answer(obs, carry, is_first, greedy)
+        return outputs["action"], carry
 
     def _answer(self, obs: Any, carry: Carry | None, is_first: Any, greedy: bool) -> tuple[dict[str, np.ndarray], Any]:
         """Return action, logprob and value by name, batched if the observations are, and the carry."""
@@ -116,8 +116,9 @@ class LoadedPolicy:
             carry, action, extras = self._acting.act(
                 form if carry is None else carry, batch, torch.from_numpy(opens), self._rng, greedy
             )
-            said = {"action": self.agent.to_env(action)} | {name: extras[name] for name in SAID if name in extras}
-        return {name: part[0].numpy() if single[0] else part.numpy() for name, part in said.items()}, fit(form, carry)
+            outputs = {"action": self.agent.to_env(action)} | {name: extras[name] for name in SAID if name in extras}
+        named = {name: part[0].numpy() if single[0] else part.numpy() for name, part in outputs.items()}
+        return named, fit(form, carry)
 
     @functools.cached_property
     def signature(self) -> Signature:
@@ -165,8 +166,8 @@ class LoadedPolicy:
         obs = {key: given[key] for key in self.obs_keys if key in given}
         left = iter(parts)
         carry = map_leaves(lambda _: next(left), self.initial(len(opens)))
-        said, carry = self._answer(obs, carry, opens, greedy)
-        return {**said, **self._name(carry)}
+        outputs, carry = self._answer(obs, carry, opens, greedy)
+        return {**outputs, **self._name(carry)}
 
     def _name(self, carry: Carry) -> dict[str, np.ndarray]:
         return {name: part.numpy() for name, part in name_leaves(carry).items()}

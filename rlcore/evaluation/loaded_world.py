@@ -94,9 +94,9 @@ class LoadedWorldModel:
         """
         rows = {key: self._rows(obs, key) for key in self.keys}
         length, count = next(iter(rows.values())).shape[:2]
-        said = self._flat(action, length, count)
+        flat_action = self._flat(action, length, count)
         opens = np.zeros((length, count), bool) if is_first is None else np.array(is_first, bool).reshape(length, count)
-        before, opens = open_at_first_row(said, torch.from_numpy(opens))
+        before, opens = open_at_first_row(flat_action, torch.from_numpy(opens))
         noise = self.world.rssm.noise(self._rng, length, count)
         return self.world.observe(self.world.encoder.preprocess(rows, 2), before, opens, noise).state
 
@@ -128,10 +128,10 @@ class LoadedWorldModel:
                 policy = actor.policy(state.feat)
                 own = policy.mode() if greedy else actor.clip(policy.sample(actor.noise(self._rng, count)))
                 taken.append(self.agent.to_env(own))
-                said = actor.flat(own)
+                flat_action = actor.flat(own)
             else:
-                said = given[t]
-            state = rssm.img_step(state, said, rssm.noise(self._rng, count))
+                flat_action = given[t]
+            state = rssm.img_step(state, flat_action, rssm.noise(self._rng, count))
             states.append(state)
         joined = ModelState(*(torch.stack(part) for part in zip(*states, strict=True)))
         return joined, np.asarray(action) if given is not None else torch.stack(taken).numpy()
@@ -141,12 +141,12 @@ class LoadedWorldModel:
         """Predict observations, reward, continuation probability and value of states [..., H], [..., Z]."""
         lead = state.deter.shape[:-1]
         feat = map_leaves(lambda part: part.reshape(-1, part.shape[-1]), state).feat
-        made = self.world.encoder.restore(self.world.decoder(feat))
-        obs = {key: _fit(part.unflatten(0, lead).numpy(), self.spec.obs[key]) for key, part in made.items()}
+        decoded = self.world.encoder.restore(self.world.decoder(feat))
+        obs = {key: _fit(part.unflatten(0, lead).numpy(), self.spec.obs[key]) for key, part in decoded.items()}
         continues = self.world.predict_continue(feat).sigmoid() if self.world.continue_head is not None else None
         value = self.agent.number.mean(self._critic(feat)) if self._critic is not None else None
-        told = (None if part is None else part.reshape(lead).numpy() for part in (continues, value))
-        return ModelPrediction(obs, self.world.predict_reward(feat).reshape(lead).numpy(), *told)
+        predictions = (None if part is None else part.reshape(lead).numpy() for part in (continues, value))
+        return ModelPrediction(obs, self.world.predict_reward(feat).reshape(lead).numpy(), *predictions)
 
     def _rows(self, obs: Mapping[str, Any], key: str) -> Tensor:
         """Return the observations of a key as a tensor [T, B, *shape]."""

@@ -137,20 +137,20 @@ def playing(
     left = [len(range(k, episodes, count)) for k in range(count)]
     played = [0] * count
     agent = with_history(agent, envs.spec)
-    arrival, carry = envs.reset(), map_leaves(lambda tensor: tensor.to(device), agent.initial(count))
+    time_step, carry = envs.reset(), map_leaves(lambda tensor: tensor.to(device), agent.initial(count))
     while any(left):
-        obs = {key: tensor(rows, device) for key, rows in arrival.obs.items()}
+        obs = {key: tensor(rows, device) for key, rows in time_step.obs.items()}
         with autocast():
-            carry, action, _ = agent.act(carry, obs, tensor(arrival.is_first, device), rng, greedy)
-        env_action = answer(agent.to_env(action), arrival)
+            carry, action, _ = agent.act(carry, obs, tensor(time_step.is_first, device), rng, greedy)
+        env_action = answer(agent.to_env(action), time_step)
         if on_step is not None:
-            on_step(arrival, env_action)
-        arrival = record.arrival = envs.step(env_action)
+            on_step(time_step, env_action)
+        time_step = record.arrival = envs.step(env_action)
         for episode in envs.pop_episodes():
             index = episode.env_index
             if left[index]:
                 left[index] -= 1
-                cut = episode.length == limit and not arrival.terminated[index]
+                cut = episode.length == limit and not time_step.terminated[index]
                 record.done[index + played[index] * count] = (episode.ret, episode.length, bool(cut))
                 played[index] += 1
         yield record

@@ -160,7 +160,7 @@ def _read_part(path: Path) -> Source:
 def _description(path: Path, name: str) -> dict[str, Any]:
     description = read_json((path / name).read_bytes(), name)
     if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise UserError(f"{name} is of another format than {FORMAT}, which this version reads")
+        raise UserError(f"{name} does not have format {FORMAT}, the only one that this version reads")
     return description
 
 

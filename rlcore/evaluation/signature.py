@@ -66,5 +66,5 @@ def signature_of(
     obs = [Column(key, spec.kind, spec.shape, spec.dtype) for key, spec in specs.items()]
     opens = [Column("is_first", "is_first", (), "bool")] if carry else []
     carried = [Column(name, "carry", part.shape[1:], str(part.dtype)) for name, part in carry.items()]
-    said = [Column(name, name, part.shape[1:], str(part.dtype)) for name, part in given.items()]
-    return Signature((*obs, *opens, *carried), (*said, *carried))
+    outputs = [Column(name, name, part.shape[1:], str(part.dtype)) for name, part in given.items()]
+    return Signature((*obs, *opens, *carried), (*outputs, *carried))

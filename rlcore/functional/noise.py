@@ -72,12 +72,12 @@ class Noise:
             words = self.host.bit_generator.random_raw(-(-count // 4)).view(np.uint16)[:count]
             return (words < round(p * 2**16)).view(np.uint8)
         # Distances between zeros are geometrically distributed: three times faster than one word per number.
-        made, place = np.ones(count, np.uint8), -1
+        kept, place = np.ones(count, np.uint8), -1
         while place < count:
             places = place + self.host.geometric(1 - p, int(1.1 * (count - place) * (1 - p)) + 16).cumsum()
-            made[places[places < count]] = 0
+            kept[places[places < count]] = 0
             place = int(places[-1])
-        return made
+        return kept
 
     def in_a_row(self, kind: str, count: int, shape: tuple[Any, ...]) -> Iterator[Tensor]:
         """Return an iterator over `count` draws, equal to `count` separate calls but faster for small shapes."""

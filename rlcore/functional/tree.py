@@ -105,8 +105,8 @@ def _like(form: Any, parts: list[Any]) -> Any:
     if isinstance(form, SEQUENCES):
         return type(form)(*parts) if hasattr(form, "_fields") else type(form)(parts)
     if isinstance(form, dict):
-        made = dict(zip(_keys(form), parts, strict=True))
-        return {key: made[key] for key in form}
+        values = dict(zip(_keys(form), parts, strict=True))
+        return {key: values[key] for key in form}
     return None if form is None else type(form)(**dict(zip(_keys(form), parts, strict=True)))
 
 

@@ -41,10 +41,10 @@ class BatchNorm(nn.Module):
     def forward(self, x: Tensor, ranks: Ranks | None) -> Tensor:
         """Normalize x [B, F] by the batch statistics over `ranks`, or by the running statistics if `ranks` is None."""
         if ranks is None:
-            made = (x - self.mean) * (self.variance + self.eps).rsqrt()
+            normalized = (x - self.mean) * (self.variance + self.eps).rsqrt()
         else:
-            made = self._of_batch(x.to(self.mean.dtype), ranks)
-        return (made * self.scale + self.shift).to(x.dtype)
+            normalized = self._of_batch(x.to(self.mean.dtype), ranks)
+        return (normalized * self.scale + self.shift).to(x.dtype)
 
     def _of_batch(self, x: Tensor, ranks: Ranks) -> Tensor:
         count = len(x) * ranks.size

@@ -66,13 +66,13 @@ class Network(nn.Module):
         """
         if not len(self.layers):
             return x
-        made = x.to(next(self.parameters()).dtype)
+        y = x.to(next(self.parameters()).dtype)
         for layer in self.layers:
             if isinstance(layer, Dropout):
-                made = layer(made, noise)
+                y = layer(y, noise)
             else:
-                made = layer(made, ranks) if isinstance(layer, BatchNorm) else layer(made)
-        return made.to(x.dtype)
+                y = layer(y, ranks) if isinstance(layer, BatchNorm) else layer(y)
+        return y.to(x.dtype)
 
 
 class ResidualBlock(nn.Module):

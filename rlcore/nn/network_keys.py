@@ -175,21 +175,21 @@ def _check_group(spec: EnvSpec, keys: Sequence[str], place: str, allowed: Sequen
         if key not in allowed:
             part, kind = spec.obs[key], spec.obs[key].kind
             other = f", for algo.{'cnn' if kind == 'image' else 'mlp'}_keys.encoder"
-            told = f"{part.describe()}{other if kind != 'mask' else ''}"
+            description = f"{part.describe()}{other if kind != 'mask' else ''}"
             if place.startswith("algo.cnn") and part.looks_like_image:
                 fix = f": {IMAGES_ARE}; declare it as such in the environment's observation space{fix}"
-            raise UserError(f"{place}: key {key!r} of {spec.id} is of kind {kind} ({told}){fix}")
+            raise UserError(f"{place}: key {key!r} of {spec.id} is of kind {kind} ({description}){fix}")
 
 
 def _check_sizes(spec: EnvSpec, keys: Sequence[str], smallest: int) -> None:
     """Refuse images of different sizes, and images that are too small."""
     sizes = {key: spec.obs[key].pixels for key in keys}
-    told = ", ".join(f"{key} {height} × {width}" for key, (height, width) in sizes.items())
+    each = ", ".join(f"{key} {height} × {width}" for key, (height, width) in sizes.items())
     if len({*sizes.values()}) > 1:
-        raise UserError(f"algo.cnn_keys.encoder: images must have equal sizes ({told}); set env.screen_size")
+        raise UserError(f"algo.cnn_keys.encoder: images must have equal sizes ({each}); set env.screen_size")
     if min(sizes[keys[0]]) < smallest:
         raise UserError(
-            f"algo.cnn_keys.encoder: images must have at least {smallest} pixels per side ({told}); set env.screen_size"
+            f"algo.cnn_keys.encoder: images must have at least {smallest} pixels per side ({each}); set env.screen_size"
         )
 
 

@@ -103,10 +103,10 @@ class Optimizer:
             if not self._code.built:
                 self._began = self.compiled = self._code.build(inputs, bool(self._began))
             if self.compiled:
-                made = self._code(inputs)
-                self._gradient.add(made.gradient, made.weight)
-                self._aux = made.aux
-                return made.metrics
+                output = self._code(inputs)
+                self._gradient.add(output.gradient, output.weight)
+                self._aux = output.aux
+                return output.metrics
         with self.autocast():
             total, weight, metrics, *aux = self.loss(*inputs)
         self._aux = aux[0] if aux else {}
@@ -192,12 +192,12 @@ class Optimizer:
         norm = gradient.norm()
         clipped = [part * factor for part, factor in self._clip(gradient)]
         gradient = clipped[0] if len(clipped) == 1 else self.parameters.join(clipped) if clipped else gradient
-        count, held = count + 1, dict(zip(self.slots, slots, strict=True))
+        count, slot_values = count + 1, dict(zip(self.slots, slots, strict=True))
         if self.groups:
-            vector, held = self.groups.update(vector, gradient, held, count, lr)
+            vector, slot_values = self.groups.update(vector, gradient, slot_values, count, lr)
         else:
-            vector, held = rules.update(self.config, vector, gradient, held, count, lr)
-        return [vector, *(held[name] for name in self.slots), count, norm]
+            vector, slot_values = rules.update(self.config, vector, gradient, slot_values, count, lr)
+        return [vector, *(slot_values[name] for name in self.slots), count, norm]
 
     def _clip(self, gradient: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return the separately clipped parts of a gradient [P], each with its factor []."""

@@ -64,11 +64,11 @@ class GroupedRule:
 
     def update(self, vector: Tensor, gradient: Tensor, slots: Slots, count: Tensor, lr: Tensor) -> tuple[Tensor, Slots]:
         """Compute one step; arguments and results are those of `rlcore.optim.rules.update`."""
-        made = [rules.update(*each) for each in self._each(vector, gradient, slots, count, lr)]
-        if len(made) == 1:
-            return made[0]
-        after = {name: torch.cat([held[name] for _, held in made]) for name in slots}
-        return torch.cat([part for part, _ in made]), after
+        updates = [rules.update(*each) for each in self._each(vector, gradient, slots, count, lr)]
+        if len(updates) == 1:
+            return updates[0]
+        after = {name: torch.cat([state[name] for _, state in updates]) for name in slots}
+        return torch.cat([part for part, _ in updates]), after
 
     def update_in_place(self, vector: Tensor, gradient: Tensor, slots: Slots, count: Tensor, lr: Tensor) -> None:
         """Apply one step in place; arguments are those of `rlcore.optim.rules.update_in_place`."""
@@ -79,5 +79,5 @@ class GroupedRule:
         self, vector: Tensor, gradient: Tensor, slots: Slots, count: Tensor, lr: Tensor
     ) -> Iterator[tuple[OptimizerConfig, Tensor, Tensor, Slots, Tensor, Tensor]]:
         for where, config, rate in self.sections:
-            held = {name: slot[where] for name, slot in slots.items()}
-            yield config, vector[where], gradient[where], held, count, lr if rate == 1 else lr * rate
+            state = {name: slot[where] for name, slot in slots.items()}
+            yield config, vector[where], gradient[where], state, count, lr if rate == 1 else lr * rate

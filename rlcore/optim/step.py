@@ -53,13 +53,13 @@ class Step:
                 optimizer.compiled = False  # it is compiled as a part of this step
             changed = MutableState(optimizers, targets)
             read = [m for o in optimizers for m in (o.module, *o.uses)] + [t.module for t in targets] + [*modules]
-            held = CapturedTensors(read, [tensor for flat in changed.flat for tensor in flat.tensors])
+            captured = CapturedTensors(read, [tensor for flat in changed.flat for tensor in flat.tensors])
             decides: dict[str, Any] = {"rules": [[o.config, o.max_grad_norm, o.reduction] for o in optimizers]}
             decides |= {"modules": [*map(repr, read)]} | compiler.facts(function)
             if compiler.records:
-                self._code = RecordedStep(self._call, changed, held)
+                self._code = RecordedStep(self._call, changed, captured)
             else:
-                self._code = CompiledStep(self._call, changed, held, compiler, decides, (function, *read))
+                self._code = CompiledStep(self._call, changed, captured, compiler, decides, (function, *read))
         self.compiled = self._code is not None
         self._began: bool | None = None  # whether the first call was compiled; None: not called yet
 

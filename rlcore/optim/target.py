@@ -89,9 +89,9 @@ class Target:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        made = dict(self.module.named_buffers()).keys() - self.module.state_dict().keys()
-        self.module.load_state_dict({name: value for name, value in state.items() if name not in made})
-        for name in made & state.keys():  # non-persistent buffers follow the online network
+        non_persistent = dict(self.module.named_buffers()).keys() - self.module.state_dict().keys()
+        self.module.load_state_dict({name: value for name, value in state.items() if name not in non_persistent})
+        for name in non_persistent & state.keys():  # non-persistent buffers follow the online network
             path, _, key = name.rpartition(".")
             buffers = self.module.get_submodule(path)._buffers
             buffers[key] = state[name].to(buffers[key]).clone()

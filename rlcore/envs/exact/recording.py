@@ -28,7 +28,7 @@ Build = Callable[[], gymnasium.Env]
 
 @dataclass
 class Recording:
-    """Record of one episode: arrivals as bytes, actions, rewards, and how it ended."""
+    """Record of one episode: time steps as bytes, actions, rewards, and how it ended."""
 
     arrivals: list[bytes] = field(default_factory=list)
     actions: list[Any] = field(default_factory=list)

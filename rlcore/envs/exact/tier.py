@@ -161,24 +161,24 @@ def try_boundary(make_env: Build, seed: int, reason: str) -> TierReport:
 
 def report_failing(error: Exception) -> TierReport:
     """Return a report for an environment that fails at times: tier "boundary", because it cannot be replayed."""
-    told = str(error) if isinstance(error, EnvironmentFault) else f"{type(error).__name__}: {error}"
+    message = str(error) if isinstance(error, EnvironmentFault) else f"{type(error).__name__}: {error}"
     return TierReport(
         tier="boundary",
         fresh_instance=True,
         deterministic=False,
-        reason=told,
+        reason=message,
         episodes=0,
         steps=0,
         capped="failure",
         longest=0,
         truncated_at=(),
         reward=(0.0, 0.0),
-        findings=(f"{told}; in training it is restarted (env.restart_on_exception)",),
+        findings=(f"{message}; in training it is restarted (env.restart_on_exception)",),
     )
 
 
 def _replay(env: gymnasium.Env, recorded: Recording, seed: int) -> list[bytes]:
-    """Play the actions of a recorded episode from a seed; return the arrivals."""
+    """Play the actions of a recorded episode from a seed; return its time steps as bytes."""
     again = Recording()
     again.reset(env, seed)
     for action in recorded.actions:
@@ -289,8 +289,8 @@ def _play_through(
 ) -> tuple[list[bytes], dict[int, tuple[State, bool]], list[Any]]:
     """Play planned actions in one environment, with autoreset.
 
-    Return the arrivals, the (state, done) before the actions at `moments`, and the actions taken. An action that the
-    masks of an observation forbid is replaced by an allowed one.
+    Return the time steps as bytes, the (state, done) before the actions at `moments`, and the actions taken. An action
+    that the masks of an observation forbid is replaced by an allowed one.
     """
     states: dict[int, tuple[State, bool]] = {}
     with make_env() as env:

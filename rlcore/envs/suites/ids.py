@@ -46,7 +46,7 @@ def known_id(env_id: str) -> str:
     suite = re.split(r"[/-]", env_id, maxsplit=1)[0].lower()
     if suite in ABSENT:
         raise UserError(
-            f"env.id={env_id}: the {ABSENT[suite]} suite is not there yet; `shepherd envs` lists the supported suites"
+            f"env.id={env_id}: the {ABSENT[suite]} suite is not supported yet; `shepherd envs` lists supported suites"
         )
     raise UserError(f"env.id={env_id}: {_instead_of(env_id)}")
 

@@ -133,30 +133,30 @@ class EpisodicVectorEnv(ABC):
 
     def _arrive(self, action: np.ndarray | None, opening: list[int], into: TimeStep | None) -> TimeStep:
         seeds = {index: self._open(index) for index in opening}
-        arrival, reward = into or self._empty(), self._reward
+        time_step, reward = into or self._empty(), self._reward
         self._length += 1
-        arrival.is_first[:] = False
+        time_step.is_first[:] = False
         if opening:
             self._length[opening] = 0
             reward[opening] = 0.0
-            arrival.is_first[opening] = True
-            arrival.terminated[opening] = arrival.truncated[opening] = False
-        self._pending = self._advance(action, seeds, (arrival.obs, reward, arrival.terminated, arrival.truncated))
+            time_step.is_first[opening] = True
+            time_step.terminated[opening] = time_step.truncated[opening] = False
+        self._pending = self._advance(action, seeds, (time_step.obs, reward, time_step.terminated, time_step.truncated))
         if self._rebuild:
             self._rebuild.clear()
         if self._cut:
-            self._repeat_last(arrival)
-        self._inspect(arrival.obs)
+            self._repeat_last(time_step)
+        self._inspect(time_step.obs)
         if action is not None and self.tier == "replay":
             for index, taken in enumerate(action):
                 if index not in seeds:
                     self._actions[index].append(taken)
         self._return += reward
-        arrival.reward[:] = reward
+        time_step.reward[:] = reward
         for index in self._pending:
             self._finished.append(Episode(index, float(self._return[index]), int(self._length[index])))
-        self._last = arrival
-        return arrival
+        self._last = time_step
+        return time_step
 
     def _note_failures(self, index: int, failures: list[str], cut: bool) -> None:
         """Count and log failures after which the environment restarts; `cut`: the last one ended an episode."""
@@ -166,11 +166,11 @@ class EpisodicVectorEnv(ABC):
         if cut:
             self._cut.add(index)
 
-    def _repeat_last(self, arrival: TimeStep) -> None:
+    def _repeat_last(self, time_step: TimeStep) -> None:
         """Write the previous observation for each step that failed; the transition is truncated."""
         assert self._last is not None
         for index in self._cut:
-            for key, values in arrival.obs.items():
+            for key, values in time_step.obs.items():
                 values[index] = self._last.obs[key][index]
         self._cut.clear()
 
@@ -239,8 +239,8 @@ class EpisodicVectorEnv(ABC):
         """Truncate open episodes for a scheduled checkpoint, if the tier is "boundary".
 
         Every open episode is truncated at its last observation, and the next `step` starts an episode in a new
-        environment. This happens in uninterrupted runs too. The returned arrival replaces the one that `step` returned;
-        it is None before `reset`. With other tiers the last arrival is returned unchanged.
+        environment. This happens in uninterrupted runs too. The returned time step replaces that of `step`;
+        it is None before `reset`. With other tiers the last time step is returned unchanged.
         """
         if self.tier != "boundary" or self._last is None:
             return self._last
@@ -296,7 +296,7 @@ class EpisodicVectorEnv(ABC):
     def load_state_dict(self, state: State) -> None:
         """Continue, bit for bit, from a `state_dict` of the same environments in this process or another.
 
-        Raise RunError if the state does not fit these environments, or if a replayed episode differs from the saved.
+        Raise RunError if the state does not fit these environments, or if a replay differs from the saved episode.
         """
         mine = {"format": FORMAT, "tier": self.tier, "environments": self.num_envs}
         theirs = {k: state.get(k) for k in ("format", "tier")} | {"environments": len(state["episode_index"])}

@@ -154,18 +154,24 @@ def _trial_seed(env_index: int, episode_index: int) -> int:
 
 
 def _play_bytes(envs: NativeVectorEnv | SerialVectorEnv) -> list[bytes]:
-    """Return the bits of arrivals under random actions, and of the final states of open episodes.
+    """Return the bits of time steps under random actions, and of the final states of open episodes.
 
     The states are included because float32 observations do not show their last bits.
     """
-    rng, arrival, found = np.random.default_rng(0), envs.reset(), []
+    rng, time_step, found = np.random.default_rng(0), envs.reset(), []
     for _ in range(TRIED_STEPS):
-        rows = [{key: values[i] for key, values in arrival.obs.items()} for i in range(envs.num_envs)]
-        arrival = envs.step(np.stack([np.asarray(random_action(envs.spec, rng, obs)) for obs in rows]))
-        parts = (*arrival.obs.values(), arrival.reward, arrival.terminated, arrival.truncated, arrival.is_first)
+        rows = [{key: values[i] for key, values in time_step.obs.items()} for i in range(envs.num_envs)]
+        time_step = envs.step(np.stack([np.asarray(random_action(envs.spec, rng, obs)) for obs in rows]))
+        parts = (
+            *time_step.obs.values(),
+            time_step.reward,
+            time_step.terminated,
+            time_step.truncated,
+            time_step.is_first,
+        )
         found.append(b"|".join(part.tobytes() for part in parts))
     states = enumerate(unstack(envs._capture(), envs.num_envs))  # pyright: ignore[reportPrivateUsage]
-    ended = arrival.terminated | arrival.truncated
+    ended = time_step.terminated | time_step.truncated
     return [*found, *(_bits(state) for index, state in states if not ended[index])]
 
 

@@ -101,8 +101,8 @@ class SingleEnv:
         try:
             self._write(first, obs, row)
         except EnvironmentFault:  # a bare observation of two elements was unpacked as (obs, info)
-            if told := describe_form(self.env, "reset"):
-                raise self._fault(told) from None
+            if message := describe_form(self.env, "reset"):
+                raise self._fault(message) from None
             raise
 
     def _restart(self) -> None:
@@ -115,8 +115,8 @@ class SingleEnv:
 
     def _note_failure(self, call: str, error: BaseException, action: Any = None) -> None:
         """Count a failure; raise EnvironmentFault if no restart is allowed, or if a restart cannot help."""
-        if told := explain_form(self.env, call, error, action):
-            raise self._fault(told) from error
+        if message := explain_form(self.env, call, error, action):
+            raise self._fault(message) from error
         what = f"{call} raised {spell_error(error)}"
         if not self.restarts.allow():
             raise self._fault(f"{what}{self.restarts.explain_giving_up()}") from error

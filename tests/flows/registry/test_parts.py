@@ -168,7 +168,7 @@ def test_a_part_of_another_version_of_the_format_is_refused(tmp_path: Path) -> N
     assert {name: float(x) for name, x in flows.load_part(folder).items()} == {"low": -1.5, "high": 2.5}
     text = (folder / "part.json").read_text()
     (folder / "part.json").write_text(text.replace('"format": 1', '"format": 9'))
-    with pytest.raises(UserError, match="part.json is of another format than 1"):
+    with pytest.raises(UserError, match="part.json does not have format 1"):
         flows.load_part(folder)
     with pytest.raises(UserError, match="not a single exported part"):
         flows.load_part(run.path)

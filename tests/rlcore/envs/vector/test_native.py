@@ -93,7 +93,7 @@ def test_an_action_that_is_none_is_refused():
     ("settings", "sentence"),
     [
         ({"id": "Acrobot-v1"}, "Acrobot-v1 has no vectorized code .* available for CartPole-v0, CartPole-v1;"),
-        ({"id": "phys2d/CartPole-v1"}, "suite is not there yet"),
+        ({"id": "phys2d/CartPole-v1"}, "suite is not supported yet"),
         ({"action_repeat": 2}, "cannot be combined with env.action_repeat"),
         ({"mask_velocities": True}, "cannot be combined with env.mask_velocities"),
         ({"reward_as_observation": True}, "cannot be combined with env.reward_as_observation"),
