@@ -24,6 +24,7 @@ DATABASE = "SHEPHERD_DATABASE_URL"
 # The folder with the sockets of the fork server and the shared mirror. A process that drives many runs sets it for its
 # child processes.
 WARM = "SHEPHERD_WARM"
+_derived: set[tuple[str, str]] = set()  # variables and values that this process has set itself
 
 
 def home() -> Path:
@@ -66,7 +67,8 @@ def warm_folder() -> Path | None:
 
 def tracking_uri() -> str:
     """Return the address of MLflow's runs and models: MLFLOW_TRACKING_URI, else the project's own SQLite file."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or own_store()
+    chosen = os.environ.get("MLFLOW_TRACKING_URI")
+    return chosen if chosen and ("MLFLOW_TRACKING_URI", chosen) not in _derived else own_store()
 
 
 def own_store() -> str:
@@ -163,6 +165,8 @@ def database_lock() -> Path:
 def configure_environment() -> None:
     """Set the environment variables that Prefect and MLflow read at import, unless they are set already.
 
+    A later call follows SHEPHERD_HOME if it has changed, as in a notebook: it replaces the values of an earlier call.
+
     `.env` is read first. Without a server, Prefect's recorder writes one task run at a time and drops the rest of its
     queue when the process ends. With batches it is fast enough and no history is lost. Its interval must be a whole
     second: Prefect 3.8 truncates the fraction, and at 0 the recorder uses a whole core.
@@ -196,7 +200,9 @@ def configure_environment() -> None:
             with suppress(OSError):  # MLflow reports the error if a command stores a file
                 make_private(Path(unquote(urlsplit(files).path)))
     for name, value in settings.items():
-        os.environ.setdefault(name, value)
+        if name not in os.environ or (name, os.environ[name]) in _derived:
+            os.environ[name] = value
+            _derived.add((name, value))
 
 
 def read_dotenv() -> None:

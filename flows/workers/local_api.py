@@ -54,7 +54,7 @@ def prefect_api() -> Iterator[str]:
     UserError if the servers of `make up` are using the databases, and RunError if the API did not start.
     """
     configure_environment()
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
     standing = PREFECT_API_URL.value()
     if standing:
@@ -63,7 +63,9 @@ def prefect_api() -> Iterator[str]:
         return
     with databases_without_server(), _own_server() as api:
         _hand_over()  # to the server that this process used before
-        with temporary_settings({PREFECT_API_URL: api.url, PREFECT_API_AUTH_STRING: api.login}):
+        # Prefect read its home when it was imported, perhaps for a training in another home.
+        home = os.environ["PREFECT_HOME"]
+        with temporary_settings({PREFECT_API_URL: api.url, PREFECT_API_AUTH_STRING: api.login, PREFECT_HOME: home}):
             try:
                 with _faults_in_a_sentence():
                     yield api.url

@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 
 from flows.runs.create import new_run
-from flows.settings import configure_environment, state_folder
+from flows.settings import configure_environment, state_folder, tracking_uri
 from flows.tracking.mlflow_store import prepare_store
 from rlcore import plugins
 from rlcore.envs.card import environment_card
@@ -82,6 +82,20 @@ def test_configure_environment_makes_paths_absolute(tmp_path: Path, monkeypatch:
     configure_environment()
     told = [os.environ[name] for name in ("SHEPHERD_HOME", "MLFLOW_TRACKING_URI", "MINARI_DATASETS_PATH")]
     assert told == [str(tmp_path / "home"), f"sqlite:///{tmp_path}/a/b.db", str(tmp_path / "data")]
+
+
+def test_configure_environment_follows_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI"):
+        os.environ.pop(name, None)
+    os.environ["MLFLOW_LOGGING_LEVEL"] = "ERROR"
+    for home in (tmp_path / "first", tmp_path / "second"):
+        os.environ["SHEPHERD_HOME"] = str(home)
+        assert tracking_uri() == f"sqlite:///{home}/.shepherd/mlflow.db"
+        configure_environment()
+        assert os.environ["PREFECT_HOME"] == f"{home}/.shepherd/prefect"
+        assert os.environ["MLFLOW_TRACKING_URI"] == tracking_uri() == f"sqlite:///{home}/.shepherd/mlflow.db"
+        assert os.environ["MLFLOW_LOGGING_LEVEL"] == "ERROR"  # set by the user
 
 
 def test_prepare_refuses_a_memmap_folder_that_cannot_be_written(

@@ -6,12 +6,10 @@ import asyncio
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -127,7 +125,6 @@ def test_hand_over_waits_in_a_running_event_loop(monkeypatch: pytest.MonkeyPatch
     asyncio.run(notebook())
 
 
-@pytest.mark.slow
 def test_a_client_of_prefect_does_not_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.stores import furnish
 
@@ -145,24 +142,23 @@ def test_a_client_of_prefect_does_not_notice(tmp_path: Path, monkeypatch: pytest
             assert str(client.api_url).startswith(url)
 
 
-WATCHED = """
-from flows.workers.local_api import prefect_api
-with prefect_api():
-    from prefect import flow, task
-    flow(lambda: task(lambda: 1, name="task")(), name="watched")()
-"""
+def test_prefect_api_serves_the_home_of_each_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook trains twice, the second time in another home; a change of state is kept, its event is not."""
+    from tests.stores import furnish, query
 
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    for name in ("PREFECT_API_URL", "PREFECT_HOME", "MLFLOW_TRACKING_URI"):
+        os.environ.pop(name, None)
+    for home in (tmp_path / "first", tmp_path / "second"):
+        furnish(home)
+        os.environ["SHEPHERD_HOME"] = str(home)
+        with local_api.prefect_api():
+            from prefect import flow, task
 
-@pytest.mark.slow
-def test_serve_keeps_states_but_no_events(tmp_path: Path) -> None:
-    """In a process of its own: Prefect's clients in this one may still belong to the API of another test."""
-    from tests.stores import furnish
-
-    furnish(tmp_path)
-    run_command([sys.executable, "-c", WATCHED], check=True, env=os.environ | {"SHEPHERD_HOME": str(tmp_path)})
-    with closing(sqlite3.connect(tmp_path / ".shepherd/prefect/prefect.db")) as store:
-        assert store.execute("select state_type from task_run").fetchall() == [("COMPLETED",)]
-        assert store.execute("select event from events").fetchall() == []
+            flow(lambda: task(lambda: 1, name="task")(), name=home.name)()
+        assert query(home, "select state_type from task_run") == [("COMPLETED",)]
+        assert query(home, "select name from flow") == [(home.name,)]
+        assert query(home, "select event from events") == []
 
 
 def children() -> list[Any]:
