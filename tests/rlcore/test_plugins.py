@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,17 @@ def test_a_module_that_cannot_be_a_plugin_is_a_sentence(folder: Path, module: st
     plugins.name([module])
     with pytest.raises(UserError, match=says):
         plugins.load()
+
+
+def test_load_ends_the_import_of_a_plugin_that_hangs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(hanging="import time\ntry:\n    time.sleep(60)\nexcept Exception:\n    pass\n")
+    monkeypatch.setattr(plugins, "IMPORT_LIMIT", 0.05)
+    before = signal.getsignal(signal.SIGALRM)
+    plugins.name(["hanging"])
+    with pytest.raises(UserError, match=r"^plugins=hanging: .* \(not finished after 0.05 s in .*hanging.py, line 3\)$"):
+        plugins.load()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) == before
 
 
 def test_the_hash_is_of_every_source_of_the_package_and_of_nothing_else(folder: Path) -> None:
