@@ -82,8 +82,9 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
 
     Raises:
         TrainingInterrupted: If a signal ended it; the state is durable.
+        UserError: If the run was refused; if it is new, its folder is removed.
     """
-    with terminable_flow(), release_after(run):
+    with run.removed_if_refused(), terminable_flow(), release_after(run):
         expect_trainer(run)  # the trainer starts while Prefect starts
         with prefect_api():
             training_flow(run.read_config()["algo"]["name"])(run_dir=str(run.path.absolute()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -44,29 +43,23 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
     # The servers of `make up` would write to the same databases at the same time.
     alone = nullcontext() if is_server(tracking_uri()) else hold(database_lock(), shared=True)
     again = name_continuation("dvc repro" if by_dvc else stage_command(name, run_dir, params, overrides))
-    with again, alone, exit_with_parent("dvc", certain=by_dvc), _removing_refused(name, Path(run_dir)):
+    with again, alone, exit_with_parent("dvc", certain=by_dvc):
         run = _run_of(name, run_dir, overrides, params)
         if name != "make-env" and not run.card.exists():
             first = stage_command("make-env", run_dir, params, overrides)
             raise UserError(f"{run_dir}: no env_card.json yet; run `{first}` first")
         shown = _mirror(run) if name == "train" else nullcontext()
-        with run.driving(), show_progress(run), release_after(run), shown:  # the release prints what it has saved
+        with (
+            run.removed_if_refused(),
+            run.driving(),
+            show_progress(run),
+            release_after(run),
+            shown,
+        ):  # the release prints what it has saved
             note_start(run)
             print_safely(json.dumps(_make(name, run)))
         if name == "register-model":
             finish_mirror(run)  # includes evaluation, model and summary
-
-
-@contextmanager
-def _removing_refused(name: str, folder: Path) -> Iterator[None]:
-    """Context manager that removes the folder created by make-env if a UserError is raised."""
-    folder, there = folder.absolute(), folder.exists()
-    try:
-        yield
-    except UserError:
-        if name == "make-env" and not there:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 @contextmanager

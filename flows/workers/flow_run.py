@@ -204,7 +204,8 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
     begun = time.monotonic()
     # The mirror process takes as long to start as a brief training, so a brief training is mirrored only at its end.
     at_once = bool(log or os.environ.get(WARM) or is_server(store_uri(run.read_config())))
-    if at_once:
+    refusable = not log and not run.card.exists()  # the command removes a run that make-env refuses
+    if at_once and not refusable:
         mirror_in_background(run)  # MLflow shows the run from its start
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
@@ -215,6 +216,8 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
         with subscribe(listener):
             yield
     except BaseException as error:
+        if refusable and flow_run and isinstance(error, UserError) and not run.card.exists():
+            raise
         failed = isinstance(error, Exception) and not is_interrupted()
         note_died(run, *(("failed", redact(str(error))) if failed else ("interrupted", type(error).__name__)))
         mirror_in_background(run, every=0.0)

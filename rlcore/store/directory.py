@@ -13,6 +13,7 @@ import itertools
 import json
 import logging
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -64,6 +65,7 @@ class RunDirectory:
         self.log = self.path / "run.log"
         self.lock = self.path / "lock"
         self.driver = self.path / ".driver"
+        self._made: list[Path] = []  # folders that `make` created, the run's own first
 
     def read_config(self) -> dict[str, Any]:
         """Read config.yaml as plain values, the input of `rlcore.run_config.build_config`.
@@ -179,6 +181,7 @@ class RunDirectory:
 
     def make(self, overrides: str, identity: Mapping[str, Any], config: str, code_diff: bytes = b"") -> None:
         """Create the folder with these files; config.yaml is written last, because its presence marks a run."""
+        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_private(self.path)
         with self.writing():
             RunDirectory.new(self.path)  # check again, now with the lock
@@ -188,6 +191,22 @@ class RunDirectory:
             if code_diff:
                 write_bytes(self.code_diff, code_diff)
             write_text(self.config, config)
+
+    @contextmanager
+    def removed_if_refused(self) -> Iterator[None]:
+        """Context manager that removes the run if a UserError is raised before the environment card is written.
+
+        It removes only folders that `make` of this object created.
+        """
+        try:
+            yield
+        except UserError:
+            if self._made and not self.card.exists():
+                shutil.rmtree(self.path, ignore_errors=True)
+                for folder in self._made[1:]:
+                    with contextlib.suppress(OSError):  # another command uses it by now
+                        folder.rmdir()
+            raise
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -9,7 +9,6 @@ import pytest
 
 from flows.cli import stage
 from flows.runs.listeners import emit
-from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 
 SERVER = "http://127.0.0.1:5000"
@@ -37,15 +36,3 @@ def test_a_training_is_mirrored_where_somebody_may_look_on(
             emit(kind, {})
             now[0] += seconds
     assert len(calls) == asked
-
-
-@pytest.mark.parametrize("there", [False, True])
-def test_removing_refused_leaves_no_new_folder(tmp_path: Path, there: bool) -> None:
-    folder = tmp_path / "run"
-    if there:
-        folder.mkdir()
-    with pytest.raises(UserError), stage._removing_refused("make-env", folder):
-        folder.mkdir(exist_ok=True)
-        (folder / "config.yaml").touch()
-        raise UserError("env.id=Mine-v0: step raised ValueError")
-    assert folder.exists() is there

@@ -241,6 +241,18 @@ def test_a_flow_that_a_killed_worker_had_started_ends_though_nobody_is_above_it(
     assert (told, len(threads)) == ([signal.SIGTERM] if by_worker else [], 1)
 
 
+def test_mirror_notes_nothing_of_a_refused_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setenv(around.WARM, str(tmp_path))  # mirrors from the beginning
+    monkeypatch.setattr(around, "mirror_in_background", lambda run, every=30.0: calls.append("asked"))
+    run = synthetic_run(tmp_path / "run", "refused")
+    run.card.unlink(missing_ok=True)
+    before = run.events.read_bytes()
+    with pytest.raises(UserError), around._mirror(run, flow_run(1), None):
+        raise UserError("env.id=Mine-v0: step raised ValueError")
+    assert calls == [] and b"failed" not in run.events.read_bytes().removeprefix(before)
+
+
 @pytest.mark.parametrize(("brief", "asked"), [(0.0, 2), (1e9, 0)], ids=["long", "brief"])
 def test_a_run_without_a_server_is_mirrored_as_it_goes_where_it_is_not_brief(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brief: float, asked: int

@@ -26,6 +26,23 @@ def test_only_a_folder_with_a_config_is_a_run(tmp_path: Path) -> None:
     assert RunDirectory.existing(tmp_path).path == tmp_path
 
 
+def test_removed_if_refused_leaves_only_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    run = RunDirectory(tmp_path / "runs/ppo/first")
+    run.make("", {"run_id": "1"}, "{}")
+    with pytest.raises(UserError), RunDirectory(run.path).removed_if_refused():
+        raise UserError("a run that another process made")
+    assert run.config.exists()
+    with pytest.raises(UserError), run.removed_if_refused():
+        raise UserError("env.id=Mine-v0: step raised ValueError")
+    assert [*tmp_path.rglob("*")] == [tmp_path / "runs"]
+    run.make("", {"run_id": "2"}, "{}")
+    write_json(run.card, {"tier": "A"})
+    with pytest.raises(UserError), run.removed_if_refused():
+        raise UserError("later than make-env")
+    assert run.card.exists()
+
+
 def test_summary_of_an_unfinished_run_is_empty(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert run.read_summary() == {}
