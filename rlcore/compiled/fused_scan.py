@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from rlcore.compiled.loop_step import Flat, choose, go_back, precision_now, split, spread, trace_step
-from rlcore.compiled.package import cache_folder
+from rlcore.compiled.package import kernels_folder
 
 Kernels = Callable[..., Sequence[Tensor]]
 
@@ -222,7 +222,7 @@ def fuse(graph: Any, example: Sequence[Tensor]) -> Kernels:
     """
     if any(isinstance(value, nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
         raise RuntimeError("a step of a loop over time reads parameters that are not its inputs (scan's `params`)")
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "kernels"))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernels_folder()))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         # Imported here because torch's compiler takes seconds to import.

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 import warnings
 import zipfile
@@ -83,7 +84,8 @@ def build(functions: Sequence[TracedFunction]) -> list[Compiled]:
     """
     folder, wanted = cache_folder(), {each.key: each for each in functions}
     try:
-        make_directory(folder)
+        make_directory(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
         with ExitStack() as locks:
             for key in sorted(wanted):
                 locks.enter_context(_lock(folder / f"{key}.lock"))
@@ -106,8 +108,50 @@ def build(functions: Sequence[TracedFunction]) -> list[Compiled]:
 
 
 def cache_folder() -> Path:
-    """Return the folder of packages: SHEPHERD_CACHE, else `.shepherd/compiled` in the working directory."""
-    return Path(os.environ.get("SHEPHERD_CACHE") or Path(".shepherd", "compiled")).absolute()
+    """Return the folder for packages: SHEPHERD_CACHE, else `.shepherd/compiled` in the working directory.
+
+    If another user could write there, return a folder in the home directory instead: a package is code that this
+    process executes.
+    """
+    chosen = Path(os.environ.get("SHEPHERD_CACHE") or Path(".shepherd", "compiled")).absolute()
+    return _own_instead_of(chosen) if _unsafe(chosen) else chosen
+
+
+@functools.cache
+def _own_instead_of(folder: Path) -> Path:
+    own = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "shepherd", "compiled").absolute()
+    log.warning(
+        "%s %s, so no compiled code in it is run; compiled functions are kept in %s. To choose another folder of "
+        "yours, set SHEPHERD_CACHE",
+        folder,
+        _unsafe(folder),
+        own,
+    )
+    return own
+
+
+def kernels_folder() -> Path:
+    """Return the folder for kernels of torch's compiler, in `cache_folder`; only its owner can enter it."""
+    kernels = cache_folder() / "kernels"
+    make_directory(kernels.parent)
+    if _unsafe(kernels):
+        aside = kernels.with_name(f"kernels-unsafe-{os.getpid()}")
+        with suppress(FileNotFoundError):  # another process does the same
+            kernels.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+    kernels.mkdir(mode=0o700, exist_ok=True)
+    return kernels
+
+
+def _unsafe(file: Path | int) -> str:
+    """Return the reason if another user, except root, could have written a file or folder; "" if none could."""
+    try:
+        status = os.stat(file)
+    except OSError:  # not there yet
+        return ""
+    if status.st_uid not in (os.geteuid(), 0):
+        return "belongs to another user"
+    return "can be written by other users" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
 
 
 def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
@@ -163,13 +207,14 @@ def _lock(path: Path) -> Iterator[None]:
 def find(folder: Path, key: str, kind: str = "pt2") -> bytes | None:
     """Return the package or note (kind `json`) stored under a key, or None.
 
-    A damaged file is removed, with a warning.
+    A file that is damaged, or that another user could have written, is removed with a warning.
     """
     for path in sorted(folder.glob(f"{key}.*.{kind}")):
-        content = path.read_bytes()
-        if path.name == _name(key, content, kind):
+        with open(path, "rb") as handle:
+            reason, content = _unsafe(handle.fileno()), handle.read()
+        if not reason and path.name == _name(key, content, kind):
             return content
-        log.warning("%s is damaged and is built again", path)
+        log.warning("%s %s and is built again", path, reason or "is damaged")
         path.unlink(missing_ok=True)
     return None
 
@@ -203,6 +248,7 @@ def _build(folder: Path, missing: Mapping[str, TracedFunction]) -> dict[str, byt
 def _write_whole(folder: Path, name: str, content: bytes) -> None:
     temporary = folder / f".{name}.tmp-{os.getpid()}"
     write_synced(temporary, content)
+    temporary.chmod(0o600)  # whatever the umask is: see `find`
     os.replace(temporary, folder / name)
     sync_directory(folder)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from rlcore.compiled import machine_code
-from rlcore.compiled.package import Compiled, TracedFunction, check
+from rlcore.compiled import machine_code, package
+from rlcore.compiled.package import Compiled, TracedFunction, cache_folder, check, find, kernels_folder
 from rlcore.errors import CompilationError
 from rlcore.optim import rules
 from rlcore.optim.optimizer_keys import OptimizerConfig
@@ -92,3 +95,59 @@ def test_a_package_that_computes_something_else_is_refused(fault: str) -> None:
     made = traced()
     with pytest.raises(CompilationError, match="a bug of the compiler"):
         check(lambda inputs: FAULTS[fault](inputs, list(made.graph(*inputs))), made)
+
+
+def give_away(path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a file or folder belong to another user, or let others write to it."""
+    if how != "owner":
+        path.chmod(0o775 if how == "group" else 0o757)
+    elif os.geteuid() == 0:
+        os.chown(path, 4242, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+
+OTHERS = {"owner": "belongs to another user", "group": "can be written by", "all": "can be written by other users"}
+
+
+@pytest.mark.parametrize("how", OTHERS)
+def test_cache_folder_ignores_one_that_others_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setenv("SHEPHERD_CACHE", str(shared))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    assert cache_folder() == shared
+    give_away(shared, how, monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        assert [cache_folder(), cache_folder()] == [tmp_path / "own/shepherd/compiled"] * 2
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{shared} {OTHERS[how]}")
+
+
+@pytest.mark.parametrize("how", OTHERS)
+def test_find_ignores_a_package_that_others_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    old = os.umask(0)
+    try:
+        package._write_whole(tmp_path, package._name("key", b"code"), b"code")
+    finally:
+        os.umask(old)
+    assert find(tmp_path, "key") == b"code"
+    (path,) = tmp_path.iterdir()
+    give_away(path, how, monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        assert find(tmp_path, "key") is None
+    assert f"{path} {OTHERS[how]}" in caplog.text and not path.exists()
+
+
+def test_kernels_folder_is_made_again_if_others_can_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
+    (tmp_path / "kernels/old").mkdir(parents=True)
+    (tmp_path / "kernels").chmod(0o777)
+    for _ in range(2):
+        assert kernels_folder() == tmp_path / "kernels"
+        assert [path.name for path in tmp_path.rglob("*")] == ["kernels"]
+        assert (tmp_path / "kernels").stat().st_mode & 0o777 == 0o700
