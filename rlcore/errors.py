@@ -40,6 +40,10 @@ class UserError(ShepherdError):
         self.mistakes = mistakes or (self,)
 
 
+class NotSupported(UserError):
+    """Request for a preset, a suite or an environment that this version does not have."""
+
+
 class MissingValue(UserError):
     """Required key without a value. Reported only if there is no other error."""
 
@@ -73,17 +77,17 @@ class Mistakes:
                 _forget_frames(mistake)
             self.note(*error.mistakes)
 
-    def any(self, holds: Callable[[str], bool]) -> bool:
-        """Return True if `holds` returns True for the message of an error."""
-        return any(holds(str(error)) for error in self._found)
+    def any(self, holds: Callable[[UserError], bool]) -> bool:
+        """Return True if `holds` returns True for an error."""
+        return any(holds(error) for error in self._found)
 
-    def leave_out(self, follows: Callable[[str], bool]) -> None:
+    def leave_out(self, follows: Callable[[UserError], bool]) -> None:
         """Remove errors that are consequences of others, unless this would remove all.
 
         Args:
-            follows: returns True for the message of an error that is a consequence.
+            follows: returns True for an error that is a consequence.
         """
-        self._found = [error for error in self._found if not follows(str(error))] or self._found
+        self._found = [error for error in self._found if not follows(error)] or self._found
 
     def raise_collected(self, first: tuple[str, ...] = ()) -> None:
         """Raise the collected errors, if any, as one `UserError`.

@@ -25,7 +25,7 @@ from rlcore.algorithms import ALGORITHMS, refuse_unknown
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import defaults
 from rlcore.config.values import at, plain, spell
-from rlcore.errors import Mistakes, UserError
+from rlcore.errors import Mistakes, NotSupported, UserError
 from rlcore.run_config import build_config
 from rlcore.store.run_files import read_mapping
 from rlcore.system.printable import printable_line
@@ -236,10 +236,12 @@ def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str,
     if checked is None or mistakes:
         _add_mistakes_of_environment(tree, mistakes)
         mistakes.leave_out(
-            lambda sentence: _is_interpolated(config, sentence.partition("=")[0]) and not sentence.startswith("env.id=")
+            lambda error: _is_interpolated(config, (key := str(error).partition("=")[0])) and key != "env.id"
         )
-        if mistakes.any(lambda sentence: sentence.startswith(ENVIRONMENT) and "is not there yet" in sentence):
-            mistakes.leave_out(lambda sentence: sentence.startswith(OF_ITS_SUITE) and "not there yet" not in sentence)
+        if mistakes.any(lambda error: isinstance(error, NotSupported) and str(error).startswith(ENVIRONMENT)):
+            mistakes.leave_out(
+                lambda error: not isinstance(error, NotSupported) and str(error).startswith(OF_ITS_SUITE)
+            )
         mistakes.raise_collected(FIRST)
     values = plain(checked)
     _refuse_secrets(values)

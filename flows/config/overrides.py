@@ -12,13 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from flows.config.mistakes import unknown_option
+from flows.config.mistakes import is_of_sheeprl, unknown_option
 from flows.config.search_path import BUILT_IN
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.values import nearest
-from rlcore.errors import Mistakes, UserError
+from rlcore.errors import Mistakes, NotSupported, UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -223,6 +223,7 @@ def _choice(override: Override, place: str, options: Collection[str]) -> str:
     if override.is_delete():
         raise UserError(f"{override.input_line}: a group cannot be removed; choose one of {', '.join(sorted(options))}")
     if name not in options:
-        raise UserError(unknown_option(group, name, options))
+        kind = NotSupported if is_of_sheeprl(group, name) else UserError
+        raise kind(unknown_option(group, name, options))
     # Hydra needs a + for a user's own group, because only the built-in groups are in the defaults list.
     return f"{'+' if override.is_add() and not (BUILT_IN / group).is_dir() else ''}{place}={name}"

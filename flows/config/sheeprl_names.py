@@ -16,7 +16,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import REDUCTIONS
 from rlcore.config.schema import arguments, groups
 from rlcore.config.values import at, nearest, spell
-from rlcore.errors import Mistakes, UserError
+from rlcore.errors import Mistakes, NotSupported, UserError
 from rlcore.nn.network_keys import ACTIVATIONS as NAMED_ACTIVATIONS
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
@@ -260,7 +260,7 @@ def _env(node: Tree, place: str) -> None:
             _refuse_other_suite(theirs, str(own), place)
         if isinstance(target, str) and target in ENVS_NOT_YET:
             missing = f"{ENVS_NOT_YET[wrapper.pop('_target_')]} is not there yet; `shepherd envs` lists the suites"
-            raise UserError(f"{place}.wrapper._target_={target}: {missing}")
+            raise NotSupported(f"{place}.wrapper._target_={target}: {missing}")
         if wrapper.get("id", own) != own and not _is_own(target):
             raise UserError(
                 f"{place}.wrapper.id={wrapper['id']}: differs from {place}.id={own}; "

@@ -10,7 +10,7 @@ from rlcore import plugins
 from rlcore.config.values import nearest
 from rlcore.envs.suites.gym import entry
 from rlcore.envs.suites.registry import SUITES, suite_with
-from rlcore.errors import UserError
+from rlcore.errors import NotSupported, UserError
 
 # First parts of ids -> suites that this version does not support.
 ABSENT = {
@@ -45,7 +45,7 @@ def known_id(env_id: str) -> str:
         return env_id
     suite = re.split(r"[/-]", env_id, maxsplit=1)[0].lower()
     if suite in ABSENT:
-        raise UserError(
+        raise NotSupported(
             f"env.id={env_id}: the {ABSENT[suite]} suite is not supported yet; `shepherd envs` lists supported suites"
         )
     raise UserError(f"env.id={env_id}: {_instead_of(env_id)}")

@@ -269,6 +269,14 @@ def test_what_the_world_lacks_is_told_at_once_too(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+def test_compose_tells_keys_of_a_suite_whatever_words_an_id_has():
+    """Only a suite that is not supported hides mistakes in its keys, and not an id that says so."""
+    with pytest.raises(UserError) as caught:
+        compose(["exp=ppo", "env.id='Maze is not there yet'", "env.wrapper.size=3", "env.nokey=1"])
+    told = [str(mistake) for mistake in caught.value.mistakes]
+    assert [sentence.startswith("unknown key 'env.nokey'") for sentence in told] == [False, True]
+
+
 def test_what_is_required_is_told_only_where_nothing_else_is_wrong():
     sentence = told(["exp=default", "algo=ppo", "env=gym", "algo.gama=1"])
     assert "algo.gama" in sentence
