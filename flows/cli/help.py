@@ -135,7 +135,7 @@ def _choices() -> str:
 
 def _about(preset: str) -> str:
     """Return the first sentence of a preset's comment, and its file if the user has added the preset."""
-    files = (folder / "exp" / f"{preset}{ending}" for folder in config_folders() for ending in (".yaml", ".yml"))
+    files = (folder / "exp" / f"{preset}.yaml" for folder in config_folders())
     file = next(file for file in files if file.is_file())
     comment = re.search(r"^#(?! @package).*(\n#.*)*", file.read_text(errors="replace"), re.MULTILINE)
     words = re.sub(r"\s*(^|\n)[# ]+", " ", comment[0]).strip() if comment else ""

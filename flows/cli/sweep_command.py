@@ -39,7 +39,7 @@ def sweep(overrides: Sequence[str]) -> None:
     """Create a sweep and run it until it ends."""
     check_servers()
     with _soon():
-        from flows.sweeps.running import new_sweep  # Prefect
+        from flows.sweeps.creating import new_sweep  # Optuna
 
         _drive(*new_sweep(overrides))
 
@@ -48,7 +48,7 @@ def resume(name: str, overrides: Sequence[str], failed: bool = False) -> None:
     """Resume a sweep; with `failed`, also its failed trials."""
     check_servers()
     with _soon():
-        from flows.sweeps.running import change_sweep  # Prefect
+        from flows.sweeps.creating import change_sweep  # Optuna
 
         _drive(*change_sweep(name, overrides, failed))
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from flows.config.mistakes import is_of_sheeprl, unknown_option
 from flows.config.search_path import BUILT_IN
+from flows.config.yaml_files import misnamed
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
@@ -223,6 +224,8 @@ def _choice(override: Override, place: str, options: Collection[str]) -> str:
     if override.is_delete():
         raise UserError(f"{override.input_line}: a group cannot be removed; choose one of {', '.join(sorted(options))}")
     if name not in options:
+        if file := misnamed(group, name):
+            raise UserError(f"{group}={name}: {file} is not read; rename it to {file.with_suffix('.yaml').name}")
         kind = NotSupported if is_of_sheeprl(group, name) else UserError
         raise kind(unknown_option(group, name, options))
     # Hydra needs a + for a user's own group, because only the built-in groups are in the defaults list.

@@ -32,11 +32,18 @@ def groups() -> dict[str, tuple[str, ...]]:
     """Return the names that are valid after `group=`, by group: `ppo`, or `folder/name` for a file in a folder."""
     found: dict[str, set[str]] = {}
     for folder in config_folders():
-        for file in (*folder.glob("*/**/*.yaml"), *folder.glob("*/**/*.yml")):
+        for file in folder.glob("*/**/*.yaml"):
             group, *name = file.relative_to(folder).with_suffix("").parts
             if not any(part.startswith(".") for part in (group, *name)):
                 found.setdefault(group, set()).add("/".join(name))
     return {group: tuple(sorted(names)) for group, names in found.items()}
+
+
+def misnamed(group: str, name: str) -> Path | None:
+    """Return the file `name.yml` of a group, which Hydra does not read, or None."""
+    folders = (folder / group for folder in config_folders())
+    files = {file.relative_to(folder).as_posix(): file for folder in folders for file in folder.glob("**/*.yml")}
+    return files.get(f"{name.removesuffix('.yml')}.yml")
 
 
 def available(group: str) -> list[str]:
@@ -92,7 +99,7 @@ def _label(composed: DictConfig, preset: str) -> None:
 
     chosen = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(chosen, dict)
-    shipped = any((BUILT_IN / "exp" / f"{preset}{ending}").exists() for ending in (".yaml", ".yml"))
+    shipped = (BUILT_IN / "exp" / f"{preset}.yaml").exists()
     if not shipped and chosen.get("label", "") in ("", default_names()["label"]):
         composed.label = preset.replace("/", "_")
 

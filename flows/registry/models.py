@@ -181,6 +181,9 @@ def version_at(uri: str) -> ModelVersion:
     match = URI.fullmatch(uri)
     if match is None:
         raise UserError(f"{uri}: not a model URI; write models:/NAME@champion or models:/NAME/VERSION")
+    path = file_of(tracking_uri())
+    if path is not None and not path.exists():  # it would be created
+        raise UserError(f"{uri}: no model {match['name']!r}; no model is registered yet")
     prepare_store(tracking_uri())
     return find_version(connect(tracking_uri()), uri, match["name"], match["alias"], match["version"])
 

@@ -24,7 +24,7 @@ from rlcore.train.resource_check import check_resources
 from rlcore.user_code import user_code
 
 if TYPE_CHECKING:
-    from rlcore.config.groups import BufferConfig, RunConfig
+    from rlcore.config.groups import RunConfig
     from rlcore.evaluation.loaded_policy import LoadedPolicy
     from rlcore.spec import EnvSpec
 
@@ -55,8 +55,10 @@ def prepare(
     mistakes.raise_collected()
     assert spec is not None  # otherwise raise_collected has raised
     if here:
+        _check_folder("run_dir", config.run_dir)
         check_resources(config, spec, Path(config.run_dir))
-        _check_memmap_folder(config.buffer)
+        if config.buffer.memmap and config.buffer.memmap_dir is not None:
+            _check_folder("buffer.memmap_dir", config.buffer.memmap_dir)
     places = groups(type(config.algo), OptimizerConfig)
     if any(at(values, f"algo.{place}.groups") for place in places):
         from rlcore.train.counting import check_groups  # torch
@@ -98,19 +100,15 @@ def _spec(config: RunConfig) -> EnvSpec:
     return spec
 
 
-def _check_memmap_folder(buffer: BufferConfig) -> None:
-    """Raise a `UserError` if the folder for the rows of the replay buffer cannot be created or written."""
-    if not buffer.memmap or buffer.memmap_dir is None:
-        return
-    folder = Path(buffer.memmap_dir).absolute()
+def _check_folder(key: str, value: str) -> None:
+    """Raise a `UserError` if the folder that a key names cannot be created or written."""
+    folder = Path(value).absolute()
     try:
         # Test the nearest existing folder, so that no new folder is left if the check fails.
         with tempfile.TemporaryFile(dir=next(place for place in (folder, *folder.parents) if os.path.lexists(place))):
             pass
     except OSError as error:
-        raise UserError(
-            f"buffer.memmap_dir={buffer.memmap_dir}: cannot be written ({error.strerror}); choose another folder"
-        ) from None
+        raise UserError(f"{key}={value}: cannot be written ({error.strerror}); choose another folder") from None
 
 
 def _check_dataset(source: str, spec: EnvSpec) -> None:

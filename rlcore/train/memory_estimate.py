@@ -128,7 +128,9 @@ def estimate(config: RunConfig, spec: EnvSpec, counted: TensorSizes | None = Non
     rows = counted.capacity if config.buffer.load_from is not None else rows  # a dataset may fill the buffer at once
     replay, chunk = min(counted.capacity, rows) * stored, min(counted.chunk_rows, rows) * stored
     # The learner has its own copy of the rollout. A step computes the next state of the optimizer next to the old one.
-    learning = {"parameters": counted.agent, "optimizer": counted.beside + counted.agent, "rollout": rollout}
+    # The order of the rollout's rows in all epochs is drawn at once.
+    order = 8 * getattr(config.algo, "update_epochs", 0) * config.algo.collect_length * env.num_envs
+    learning = {"parameters": counted.agent, "optimizer": counted.beside + counted.agent, "rollout": rollout + order}
     learning |= {"batch": counted.batch_rows * (counted.row or row)}
     # Stacked frames are copied for each row of a minibatch.
     minibatch: int = getattr(config.algo, "per_rank_batch_size", None) or BEYOND

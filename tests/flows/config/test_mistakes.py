@@ -434,6 +434,17 @@ def test_a_mistake_in_an_own_file_is_told(tmp_path, monkeypatch, text, parts):
         assert part in sentence
 
 
+@pytest.mark.parametrize("typed", ["mine", "mine.yml", "sub/mine"])
+def test_groups_names_the_fix_for_a_file_that_ends_in_yml(tmp_path, monkeypatch, typed):
+    (tmp_path / "exp/sub").mkdir(parents=True)
+    for name in ("mine", "sub/mine"):
+        (tmp_path / "exp" / f"{name}.yml").write_text(GLOBAL + "defaults: [ppo, _self_]\n")
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
+    assert "mine" not in yaml_files.presets()
+    file = tmp_path / "exp" / f"{typed.removesuffix('.yml')}.yml"
+    assert told([f"exp={typed}"]) == f"exp={typed.removesuffix('.yaml')}: {file} is not read; rename it to mine.yaml"
+
+
 def test_a_file_that_is_no_text_is_told(tmp_path, monkeypatch):
     (tmp_path / "exp").mkdir()
     (tmp_path / "exp" / "mine.yaml").write_bytes(b"\xff\xfe\x00")

@@ -662,3 +662,11 @@ def test_versions_of_earlier_tags_are_found(home: Path, tmp_path: Path) -> None:
     assert found is not None and str(found.version) == "1"
     assert registry.run_of("models:/old/1") == checkpoint
     assert origin("models:/old/1", tmp_path / "files") == (run.path, "d" * 64)
+
+
+@pytest.mark.parametrize("uri", ["models:/nosuch@champion", "models:/nosuch/1", "models:/nosuch/latest"])
+def test_version_at_creates_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    with pytest.raises(UserError, match=f"^{uri}: no model 'nosuch'; no model is registered yet$"):
+        registry.version_at(uri)
+    assert [*tmp_path.iterdir()] == []

@@ -121,7 +121,7 @@ def test_new_run_refuses_a_name_that_is_too_long(tmp_path: Path) -> None:
 
 
 def test_new_run_refuses_a_folder_that_cannot_be_made() -> None:
-    with pytest.raises(UserError, match=r"^run_dir=/proc/x: cannot be written \(No such file or directory\); name "):
+    with pytest.raises(UserError, match=r"^run_dir=/proc/x: cannot be written \(No such file or directory\); choose "):
         new_run(["exp=ppo", "env.id=CartPole-v1", "run_dir=/proc/x"])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import arguments
 from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
-from tests.processes import ROOT
+from tests.processes import ROOT, environment
 
 LR = "algo.optimizer.lr=interval(1e-4,1e-3)"
 
@@ -146,12 +148,19 @@ def test_a_sweep_of_shared_runs_is_found_from_another_checkout(tmp_path: Path, m
     assert SweepFolder.existing(f"{tmp_path}/shared/sweeps/both/").read() == made, "by the folder of its runs"
 
 
+def test_new_sweep_refuses_without_prefect(tmp_path: Path) -> None:
+    """Prefect creates its folder when it is imported."""
+    script = "import sys; from flows.sweeps import creating; print('prefect' in sys.modules)"
+    command = [sys.executable, "-c", script]
+    assert subprocess.check_output(command, text=True, env=environment(tmp_path)) == "False\n"
+
+
 def test_a_sweep_typed_again_is_the_same_sweep_and_other_settings_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    from flows.sweeps.running import new_sweep  # Prefect
+    from flows.sweeps.creating import new_sweep
 
     typed = ["exp=ppo", LR, "sweep.name=again"]
     _, folder = new_sweep(typed)
@@ -166,7 +175,7 @@ def test_a_sweep_typed_again_is_the_same_sweep_and_other_settings_are_refused(
 def test_a_sweep_whose_notes_are_gone_is_known_by_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another machine that shares the runs goes on with it; other settings never meet its runs."""
     monkeypatch.chdir(tmp_path)
-    from flows.sweeps.running import new_sweep  # Prefect
+    from flows.sweeps.creating import new_sweep
 
     typed = ["exp=ppo", LR, "sweep.name=shared"]
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "one"))

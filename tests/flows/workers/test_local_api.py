@@ -125,6 +125,7 @@ def test_hand_over_waits_in_a_running_event_loop(monkeypatch: pytest.MonkeyPatch
     asyncio.run(notebook())
 
 
+@pytest.mark.slow
 def test_a_client_of_prefect_does_not_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.stores import furnish
 
@@ -142,6 +143,7 @@ def test_a_client_of_prefect_does_not_notice(tmp_path: Path, monkeypatch: pytest
             assert str(client.api_url).startswith(url)
 
 
+@pytest.mark.slow
 def test_prefect_api_serves_the_home_of_each_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook trains twice, the second time in another home; a change of state is kept, its event is not."""
     from tests.stores import furnish, query

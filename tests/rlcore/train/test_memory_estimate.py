@@ -110,7 +110,7 @@ def test_the_sum_has_every_part() -> None:
         "processes": needs.PROCESS,
         "threads": 2 * needs.THREAD,
         "environments": (8 + 25) * needs.ENVIRONMENT,  # and those of an evaluation
-        "rollout": 2 * 100 * 8 * row,
+        "rollout": 2 * 100 * 8 * row + 10 * 100 * 8 * 8,  # with 10 orders of its rows
         "parameters": counted.agent,
         "optimizer": counted.beside + counted.agent,
     }
@@ -143,8 +143,8 @@ def test_what_a_gpu_learns_with_is_held_against_its_memory() -> None:
     assert counted is not None and "parameters" not in whole.memory
     rollout = 100 * 8 * row_bytes(SPEC)
     assert whole.memory["rollout"] == rollout  # as it arrives
-    learning = {"parameters": counted.agent, "optimizer": counted.agent + counted.beside, "rollout": rollout}
-    assert whole.device == learning
+    learning = {"parameters": counted.agent, "optimizer": counted.agent + counted.beside}
+    assert whole.device == learning | {"rollout": rollout + 10 * 100 * 8 * 8}
     assert whole.find_shortage(PLENTY) is None  # nobody has looked
     told = whole.find_shortage(dataclasses.replace(PLENTY, device=10_000))
     assert told is not None and "of the GPU's memory (optimizer" in told
@@ -211,9 +211,10 @@ def test_a_batch_that_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize(
     ("override", "largest", "what"),
     [
-        ("algo.rollout_steps=1000000000000", (10_000_000, 500_000_000), "of memory (rollout 248 TB)"),
+        ("algo.rollout_steps=1000000000000", (10_000_000, 500_000_000), "of memory (rollout 568 TB)"),
+        ("algo.update_epochs=100000000000", (100_000, 50_000_000), "of memory (rollout "),
         ("num_threads=100000", (20_000, 30_000), "100,000 threads and processes"),
-        ("env.num_envs=100000000", (100_000, 2_000_000), "of memory (rollout 794 GB, environments 614 GB)"),
+        ("env.num_envs=100000000", (100_000, 2_000_000), "of memory (rollout 1.8 TB, environments 614 GB)"),
         ("fabric.devices=64", (8, 8), "64 processes that are always busy, but this machine has only 2 cores"),
         ("algo.dense_units=1000000000", (10_000, 30_000), "of memory (optimizer 24 EB, parameters 8.0 EB)"),
         ("algo.dense_units=100000000000", (10_000, 30_000), "more than 999 EB of memory"),

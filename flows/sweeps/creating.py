@@ -1,0 +1,77 @@
+"""Creation and change of sweeps. It imports no Prefect, which would create its folder before a sweep is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.sweeps.folder import SweepFolder, refuse_password
+from flows.sweeps.plan import LATER, SweepPlan, change, plan
+from flows.sweeps.refusals import check_plan, default_of
+from flows.sweeps.study import Study
+from rlcore.config.values import plain, spell
+from rlcore.errors import UserError
+
+
+def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, SweepFolder]:
+    """Check the sweep that the overrides define and store it; return its algorithm's name and its folders.
+
+    A sweep of this name may exist with the same settings. With `elsewhere`, it is trained on other machines, so
+    devices of this machine are not checked.
+    """
+    wanted = plan(overrides)
+    refuse_password(wanted)
+    config, pace = check_plan(wanted, elsewhere)
+    folder = SweepFolder(wanted.config.name)
+    runs = Path(config.log_root).absolute() / "sweeps" / folder.name
+    if folder.adopt(runs):  # existing runs must belong to the same trials
+        _refuse_other(folder, wanted)
+    else:
+        folder.check_storage(wanted)
+    default = default_of(wanted)
+    folder.write(dataclasses.replace(wanted, pace=pace, default=default.values, outside=default.outside), runs)
+    return config.algo.name, folder
+
+
+def change_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> tuple[str, SweepFolder]:
+    """Change the settings of an existing sweep; return its algorithm's name and its folders.
+
+    With `failed`, failed trials are reset, so that they are trained again.
+    """
+    folder = SweepFolder.existing(name)
+    there = folder.read()
+    with folder.driving():
+        made = dataclasses.replace(there, config=change(there.config, overrides))
+        config, pace = check_plan(made)
+        folder.write(dataclasses.replace(made, pace=pace), folder.runs)
+        if failed:
+            _take_up_failed(folder, made)
+    return config.algo.name, folder
+
+
+def _take_up_failed(folder: SweepFolder, plan: SweepPlan) -> None:
+    """Replace the study by a copy in which the failed trials are unfinished."""
+    study, copies = Study(plan, folder.storage(plan), folder.study_name(plan)), folder.copies + 1
+    if not study.list_failed():
+        raise UserError(f"--failed: no trial of sweep {folder.name} has failed")
+    study.copy(folder.study_name(plan, copies))
+    folder.note_copies(copies)  # from here on the copy is used, even if this process is killed
+    study.delete()
+
+
+def _refuse_other(folder: SweepFolder, wanted: SweepPlan) -> None:
+    """Raise UserError if the settings differ from those of the existing sweep of this name."""
+    there = folder.read()
+    before, now = plain(there.config), plain(wanted.config)
+    for key in before.keys() - set(LATER):
+        if before[key] != now[key] and key not in ("overrides", "space"):
+            raise UserError(
+                f"sweep.{key}={spell(now[key])}: sweep {folder.name} exists with {key}={spell(before[key])}; choose "
+                f"another sweep.name, or resume the existing sweep: {folder.resume_command}"
+            )
+    if (there.base, there.space) != (wanted.base, wanted.space):
+        raise UserError(
+            f"sweep.name={folder.name}: a sweep of this name exists with other overrides or another space; choose "
+            f"another name, or resume the existing sweep: {folder.resume_command}"
+        )
