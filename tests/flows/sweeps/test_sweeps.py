@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,20 @@ def after_a_checkpoint(home: Path, file: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with a sweep that nobody disturbed, and one whose trainer, worker and driver were killed."""
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yield a home with a sweep that nobody disturbed."""
     folder = tmp_path_factory.mktemp("site")
     furnish(folder)
     process = typed(folder, *sweep(WHOLE))
     assert end(process)[0] == 0
+    yield folder
+    kill_all(folder)
+
+
+@pytest.fixture(scope="module")
+def site(undisturbed: Path) -> Path:
+    """Return the same home, with a second sweep whose trainer, worker and driver were killed."""
+    folder = undisturbed
     process = typed(folder, *sweep(KILLED))
     for file in ("lock", ".driver"):
         send(after_a_checkpoint(folder, file), signal.SIGKILL)
@@ -98,8 +107,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     process = typed(folder, "sweep", "resume", KILLED)
     code, said = end(process)
     assert code == 0, said
-    yield folder
-    kill_all(folder)
+    return folder
 
 
 def test_kills_of_trainer_worker_and_driver_change_no_trial_and_no_bit(site: Path) -> None:
@@ -135,9 +143,9 @@ def test_a_pruned_trial_has_its_checkpoint_and_says_so(site: Path) -> None:
 
 
 @always
-def test_what_is_left_is_a_page_and_a_preset_that_composes(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = site / "runs/sweeps" / WHOLE
-    best = status(site, WHOLE)["best"]
+def test_what_is_left_is_a_page_and_a_preset_that_composes(undisturbed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = undisturbed / "runs/sweeps" / WHOLE
+    best = status(undisturbed, WHOLE)["best"]
     page = (folder / "report.html").read_text()
     assert page.count("<svg") >= 3
     assert f"exp={WHOLE}_best" in page
