@@ -20,7 +20,6 @@ from flows.process.signals import TrainingInterrupted, terminable
 from flows.runs.listeners import subscribe
 from flows.workers import local_api
 from rlcore.errors import MachineFault, RunError
-from tests.retries import run_command
 from tests.soaking import always, heavy
 
 pytestmark = heavy
