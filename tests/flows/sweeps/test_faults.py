@@ -152,7 +152,7 @@ def test_half_a_copy_of_a_study_is_made_anew(tmp_path: Path) -> None:
             "unfinished",
             "OutOfMemory",
         ),
-        (exit_error(-15, "the trainer was killed by signal 15"), "unfinished", "Killed"),
+        (exit_error(-15, "the trainer was killed by signal 15"), "unfinished", "ProcessKilled"),
         (exit_error(-11, "the trainer was killed by signal 11"), "failed", ""),  # a fault of code
         (exit_error(1, "the trainer ended with code 1"), "failed", ""),
         (OSError(errno.ENOENT, "no such file"), "failed", ""),
