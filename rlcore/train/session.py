@@ -1,4 +1,4 @@
-"""One run in memory: built from its directory, trained from boundary to boundary, saved, evaluated, continued."""
+"""Session of a run: training with a run directory, including checkpoints, evaluations, metrics and resuming."""
 
 from __future__ import annotations
 
@@ -42,26 +42,28 @@ log = logging.getLogger(__name__)
 
 
 class Session:
-    """A training with its run directory, and the schedule that the config sets for it.
+    """Training of a run directory, with the schedule of checkpoints and evaluations from its config.
 
     Args:
-        run: a run directory with config.yaml and env_card.json.
+        run: run directory with config.yaml and env_card.json.
 
     Raises:
-        UserError: the config asks for what is not there, or another config wrote the checkpoints.
+        UserError: If this machine cannot satisfy the config, or if another config wrote the checkpoints.
     """
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
         config, card = dataclasses.replace(config_of(run), run_dir=str(run.path)), run.read_card()
-        if config.fabric.ranks > 1 and VARIABLE not in os.environ:  # before there are others; one rank checks itself
+        if (
+            config.fabric.ranks > 1 and VARIABLE not in os.environ
+        ):  # before worker ranks start; `Training` checks 1 rank
             check_resources(config, EnvSpec.from_json(card["spec"]), run.path, begun=True, command=True)
-        self.followers = WorkerRanks(run, config)
+        self.worker_ranks = WorkerRanks(run, config)
         earlier = ResumePoint.find(run, config.checkpoint.resume_from)
         compiled = decide(
             config, earlier and earlier.fingerprint, lambda: count(config, EnvSpec.from_json(card["spec"]))
         )
-        with self.followers.translate_failures():
+        with self.worker_ranks.translate_failures():
             self.training = Training(config, card, compiled=compiled != EAGER, command=True)
         self.config, self.card, self.events = config, card, EventLog(run.events)
         self.learner, self.collector, self.envs = self.training.learner, self.training.collector, self.training.envs
@@ -74,26 +76,26 @@ class Session:
         self.scores = {e["policy_steps"]: e["greedy"]["mean"] for e in history(run.events).evaluations}
         self.interrupted = False
         self._recent: list[float] = []  # returns of the newest 100 episodes
-        self._return: float | None = None  # their mean
-        self._slow_first = True  # what is compiled, or set up, when the first gradient step is taken
-        self._pace_told = False
-        self._logged = {"metrics": 0, "evaluation": 0}  # points of this run in its event log
+        self._return: float | None = None  # mean of these returns
+        self._slow_first = True  # the first gradient step includes setup or compilation
+        self._pace_logged = False
+        self._logged = {"metrics": 0, "evaluation": 0}  # number of these events in the run's event log
         self._start(earlier)
 
-    # Continuing -------------------------------------------------------------------------------------------------------
+    # Resuming ---------------------------------------------------------------------------------------------------------
 
     def _start(self, earlier: ResumePoint | None) -> None:
-        """Continue from what there is, else from the weights that the config names, else from nothing."""
+        """Load the checkpoint if there is one, else the weights and the dataset that the config names, if any."""
         if earlier is not None:
             with earlier.reading():
                 self._continue(earlier.learning, earlier.bookkeeping)
             if earlier.own and self.training.ranks.rank == 0:
-                self._tell_of_lost_events(earlier.bookkeeping.get("logged", {}))
+                self._warn_of_lost_events(earlier.bookkeeping.get("logged", {}))
                 self.events.append("resume", **self._moment())
             return
-        config = self.training.config  # whose paths are absolute
+        config = self.training.config  # this copy has absolute paths
         if config.init_from:
-            self._initialise(config.init_from)
+            self._initialize(config.init_from)
         if config.buffer.load_from:
             self.training.remember(config.buffer.load_from)
 
@@ -101,39 +103,39 @@ class Session:
         self.training.load_state_dict(learning)
         self.window.load_state_dict(bookkeeping["window"])
         self.stopwatch = Stopwatch(bookkeeping["wall_s"], bookkeeping["cpu_s"])
-        self._remember([float(ret) for ret in bookkeeping.get("recent", ())])
-        # The log may have lost some to a disk fault, and may reach beyond this checkpoint. Earlier versions, which did
-        # not put `env_steps` here, kept scores by those: the log alone tells by how many policy steps.
+        self._add_returns([float(ret) for ret in bookkeeping.get("recent", ())])
+        # The event log may have lost scores in a disk fault, and may contain newer ones than this checkpoint. Earlier
+        # versions, which did not store `env_steps` here, used env steps as keys of the scores: only the log is valid.
         kept = bookkeeping["scores"] if "env_steps" in bookkeeping else {}
         self.scores = {int(steps): float(score) for steps, score in kept.items()} | self.scores
         self.owed = [] if self.policy_steps in self.scores else bookkeeping["owed"]
 
-    def _tell_of_lost_events(self, logged: Mapping[str, int]) -> None:
-        """Warn of points that the event log had before this checkpoint and has lost, to a disk fault say.
+    def _warn_of_lost_events(self, logged: Mapping[str, int]) -> None:
+        """Warn if the event log has lost events that were logged before this checkpoint, for example in a disk fault.
 
-        Training goes on behind the checkpoint, so nobody measures them again.
+        Training resumes after the checkpoint, so these events are not logged again.
         """
         limit = self.policy_steps
-        judged = [e["policy_steps"] for e in history(self.run.events).evaluations if e["policy_steps"] <= limit]
+        evaluated = [e["policy_steps"] for e in history(self.run.events).evaluations if e["policy_steps"] <= limit]
         here = (e for e in read_events(self.run.events) if e["kind"] == "metrics" and e["policy_steps"] <= limit)
-        there = {"metrics": sum(1 for _ in here), "evaluation": len(judged)}
-        after = judged.count(self.policy_steps)  # an evaluation follows the checkpoint that it is of
+        there = {"metrics": sum(1 for _ in here), "evaluation": len(evaluated)}
+        after = evaluated.count(self.policy_steps)  # the evaluation of this checkpoint was logged after it
         lost = {"metrics": logged.get("metrics", 0) - there["metrics"]}
-        lost["evaluation"] = logged.get("evaluation", 0) - (len(judged) - after)
+        lost["evaluation"] = logged.get("evaluation", 0) - (len(evaluated) - after)
         lost = {kind: max(0, count) for kind, count in lost.items()}
         self._logged = {kind: there[kind] + lost[kind] for kind in there}
         if any(lost.values()):
             log.warning(
-                "%s was cut or damaged: %d points of metrics and %d evaluations up to policy step %s are lost, and are "
-                "not measured again; to have them, stop, restore the file from a copy and resume",
+                "%s was cut or damaged: %d metrics events and %d evaluations up to policy step %s are lost and not "
+                "repeated; to recover them, stop the run, restore the file from a backup, and resume",
                 self.run.events,
                 lost["metrics"],
                 lost["evaluation"],
                 f"{self.policy_steps:,}",
             )
 
-    def _initialise(self, source: str) -> None:
-        """Weights and normalisers of another run or policy; optimizers, counters and environments start anew."""
+    def _initialize(self, source: str) -> None:
+        """Load weights and normalization statistics of another run or policy, but no optimizers, counters, or envs."""
         log.info("%s", start_from(self.learner, read_source(source).parts, source))
         self.learner.sync_weights(self.training.behavior_policy)
 
@@ -141,24 +143,25 @@ class Session:
 
     @property
     def policy_steps(self) -> int:
-        """Rows collected so far, by which everything is scheduled and called."""
+        """Number of rows collected so far; the unit of all schedules, and the name of checkpoints."""
         return self.training.policy_steps
 
     @property
     def iterations(self) -> int:
-        """Done so far."""
+        """Number of finished iterations."""
         return self.training.iterations
 
     def advance(self, on_progress: Progress, on_batch: OnProgress | None = None) -> Boundary:
         """Train to the next boundary.
 
         Args:
-            on_progress: called after each iteration with policy_steps, those of the whole training, gradient steps, the
-                mean return of recent episodes, elapsed seconds.
-            on_batch: called before each batch of an iteration with how many are done, and of how many (`Buffer.due`).
+            on_progress: called after each iteration with policy_steps, total_steps, updates, return (mean of recent
+                episodes), and elapsed (seconds).
+            on_batch: called before each batch of an iteration with the number of finished batches and the total
+                (`Buffer.due`).
 
         Returns:
-            What is due there. After a resume, first what a killed process still owed.
+            The boundary, with what is due. After a resume, the first call returns what a killed process did not finish.
         """
         reason = self._reason()
         if self.owed or reason is not None:
@@ -171,19 +174,19 @@ class Session:
             episodes, stop = self._exchange()
             self._account(metrics, episodes, wall() - mark, on_progress)
             mark = wall()
-            return stop if self.training.ranks.size > 1 else self._is_to_end
+            return stop if self.training.ranks.size > 1 else self._must_stop
 
         until = next_stop(self.config, start)
-        self.followers.send(f"advance {until}")
-        with self.stopwatch.running(), self.followers.translate_failures():
+        self.worker_ranks.send(f"advance {until}")
+        with self.stopwatch.running(), self.worker_ranks.translate_failures():
             self.training.advance(until, on_iteration, on_batch)
         boundary = boundary_at(self.config, start, self.policy_steps, self._reason())
-        # Also when interrupted here: the resumed process pays first.
+        # If training is interrupted here, the resumed process starts with this evaluation.
         self.owed = ["evaluate"] if "evaluate" in boundary.due else []
         return boundary
 
     def advance_worker(self, until: int) -> None:
-        """On another rank than the first: train along, and let the first rank write."""
+        """Train to `until` policy steps on a worker rank; only rank 0 writes."""
 
         def on_iteration(metrics: list[Metrics]) -> bool:
             return self._exchange()[1]
@@ -191,26 +194,26 @@ class Session:
         self.training.advance(until, on_iteration)
 
     @property
-    def _is_to_end(self) -> bool:
-        """True where a signal, or the first gradient step of a dry run, ends the loop before its next boundary."""
+    def _must_stop(self) -> bool:
+        """True if a signal, or the first gradient step of a dry run, ends the loop before its next boundary."""
         return self.interrupted or self.config.is_tried(self.learner.updates)
 
     def _exchange(self) -> tuple[list[Episode], bool]:
-        """The episodes that ended on any rank, and whether one of them is to end the loop, on all alike."""
-        own = [dataclasses.astuple(episode) for episode in self.envs.pop_episodes()], self._is_to_end
+        """Return the episodes that ended on all ranks, and True if any rank must stop; equal on all ranks."""
+        own = [dataclasses.astuple(episode) for episode in self.envs.pop_episodes()], self._must_stop
         given = self.training.ranks.gather(own)
         return [Episode(*fields) for episodes, _ in given for fields in episodes], any(stop for _, stop in given)
 
     def _account(self, metrics: list[Metrics], episodes: list[Episode], seconds: float, on_progress: Progress) -> None:
-        self._remember([e.ret for e in episodes])
+        self._add_returns([e.ret for e in episodes])
         collected = self.collector.seconds
-        self._tell_pace(len(metrics), seconds - collected)
+        self._log_pace(len(metrics), seconds - collected)
         self.window.add([*metrics, self.training.metrics()], episodes)
         self.window.seconds["collect"] += collected
         self.window.seconds["train"] += seconds - collected
         last = self._reason() is not None
         if self.window.due(self.policy_steps) or last:
-            with self._naming_the_last_good():
+            with self._name_last_checkpoint():
                 point = self.window.close(self.policy_steps, self.learner.updates)
             if self.config.metric.log_level:
                 retry(lambda: self.events.append("metrics", **self._moment(), values=point, **self._clock()))
@@ -219,13 +222,13 @@ class Session:
         learned = {"updates": self.learner.updates, "return": self._return}
         on_progress({**place, **learned, "elapsed": self.stopwatch.wall})
 
-    def _tell_pace(self, updates: int, seconds: float) -> None:
-        """Tell once what the planned gradient steps will take, by those of the second iteration that has some."""
-        planned = None if self._pace_told or not updates else self.training.buffer.count_batches(self.training.budget)
+    def _log_pace(self, updates: int, seconds: float) -> None:
+        """Log once how long the planned gradient steps will take, as measured in the second iteration that has any."""
+        planned = None if self._pace_logged or not updates else self.training.buffer.count_batches(self.training.budget)
         if planned is None or self._slow_first:
             self._slow_first = self._slow_first and not updates
             return
-        self._pace_told, left = True, planned - self.learner.updates
+        self._pace_logged, left = True, planned - self.learner.updates
         if left > 0:
             each = seconds / updates
             log.info(
@@ -235,8 +238,8 @@ class Session:
                 spell_duration(each * left),
             )
 
-    def _remember(self, returns: list[float]) -> None:
-        """Take in the returns of episodes that have ended; at most iterations of a short rollout there are none."""
+    def _add_returns(self, returns: list[float]) -> None:
+        """Add the returns of finished episodes; most iterations with short rollouts have none."""
         if returns:
             self._recent = (self._recent + returns)[-100:]
             self._return = sum(self._recent) / len(self._recent)
@@ -244,19 +247,22 @@ class Session:
     def _reason(self) -> str | None:
         return stop_reason(self.config, self.iterations, self.learner.updates, self.policy_steps, self.scores)
 
-    # Saving and judging -----------------------------------------------------------------------------------------------
+    # Saving and evaluation --------------------------------------------------------------------------------------------
 
     @property
     def savable(self) -> bool:
-        """True where the state can be saved off schedule; with tier "boundary" it is exact on schedule only."""
+        """True if the state can be saved at any time; with tier "boundary", only scheduled checkpoints are exact."""
         return self.card["tier"] != "boundary"
 
     def save(self) -> dict[str, Any]:
-        """Make the present state durable: path, policy_steps, env_steps, digest. RunError: weights not finite."""
-        self.followers.send("save")
-        with self.followers.translate_failures():
+        """Write a checkpoint; return its path, policy_steps, env_steps and digest.
+
+        Raises RunError if weights are not finite.
+        """
+        self.worker_ranks.send("save")
+        with self.worker_ranks.translate_failures():
             learning = self.training.state_dict(self.run.checkpoints)
-        with self._naming_the_last_good():
+        with self._name_last_checkpoint():
             self.window.check_finite(self.policy_steps, self.learner.updates)
             check_finite(learning["learner"], self.policy_steps)
         bookkeeping = {
@@ -281,30 +287,30 @@ class Session:
         checkpoint.prune(self.run, self.config.checkpoint.keep_last, path)
         digest = checkpoint.manifest(path)["digest"]
         saved = {"path": str(path.relative_to(self.run.path)), **self._moment(), "digest": digest}
-        tensors = tensor_digests(learning)  # checkpoints are pruned; what each of them held stays known
+        tensors = tensor_digests(learning)  # logged, so that pruned checkpoints can still be compared
         retry(lambda: self.events.append("checkpoint", **saved, tensors=tensors))
         return saved
 
     def describe_lost_work(self, done: int, total: int, left: float) -> str:
-        """Tell of an iteration that is left in its middle, which no checkpoint can keep.
+        """Return a message about an interrupted iteration, which cannot be saved in a checkpoint.
 
         Args:
-            done: gradient steps of the iteration.
-            total: that there are.
-            left: seconds that the others would take.
+            done: number of finished gradient steps of the iteration.
+            total: number of all gradient steps of the iteration.
+            left: seconds that the remaining ones would take.
 
         Returns:
-            A sentence.
+            The message.
         """
         newest = next(checkpoint.newest_first(self.run.checkpoints), None)
         saved, where = (checkpoint.policy_steps(newest), "its last checkpoint") if newest else (0, "the beginning")
         return (
-            f"left after {done:,} of {total:,} gradient steps of one iteration, {spell_duration(left)} before its end: "
-            f"the run goes on from policy step {saved:,} of {self.policy_steps:,}, {where}"
+            f"interrupted after {done:,} of {total:,} gradient steps of an iteration, {spell_duration(left)} before "
+            f"its end: the run resumes from policy step {saved:,} of {self.policy_steps:,}, {where}"
         )
 
     def evaluate(self, on_progress: OnProgress | None = None) -> dict[str, Any]:
-        """Judge the present policy greedily while training; the best so far names the best checkpoint."""
+        """Evaluate the current policy greedily, and mark its checkpoint as the best one if its score is the highest."""
         greedy = self.training.evaluate(on_progress=on_progress)
         earlier = [score for steps, score in self.scores.items() if steps < self.policy_steps]
         here = checkpoint.find(self.run.checkpoints, self.policy_steps)
@@ -317,8 +323,8 @@ class Session:
         return retry(lambda: self.events.append("evaluation", **fields))
 
     @contextmanager
-    def _naming_the_last_good(self) -> Iterator[None]:
-        """A RunError of numbers that are not finite says which checkpoint is from before: none is saved with such."""
+    def _name_last_checkpoint(self) -> Iterator[None]:
+        """Context manager that adds the last checkpoint, which is finite, to RunErrors about non-finite values."""
         try:
             yield
         except RunError as error:
@@ -327,15 +333,15 @@ class Session:
             raise RunError(f"{error}; {before}") from None
 
     def _moment(self) -> dict[str, int]:
-        """Progress of training, for an event: the counter that everything goes by, and the actions beside it."""
+        """Return the progress of training for an event: policy_steps and env_steps."""
         return {"policy_steps": self.policy_steps, "env_steps": self.training.env_steps}
 
     def _clock(self) -> dict[str, float]:
-        """The seconds of training so far, for an event; curves are drawn against them."""
+        """Return the seconds of training so far for an event, as an x-axis of learning curves."""
         read = {"wall_s": self.stopwatch.wall, "cpu_s": self.stopwatch.cpu}
         return {} if self.config.metric.disable_timer else {name: round(value, 3) for name, value in read.items()}
 
     def close(self) -> None:
-        """End the environments' processes, and the other ranks."""
-        self.followers.close()
+        """Close the environments and end the worker ranks."""
+        self.worker_ranks.close()
         self.training.close()

@@ -1,24 +1,24 @@
-"""The trainer process: owns the loop of one run and is driven over its pipes, one JSON line a message.
+"""Trainer process, which trains one run. Its parent controls it through pipes with one JSON message per line.
 
     python -m rlcore.train.trainer RUN_DIRECTORY
 
 Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" | "stop"}
                     {"command": "call", "function": "module.name", "arguments": [...]}
-                    only `call` may come before `begin`: until then it has imported what it needs, and read nothing of
-                    the run
+                    before `begin`, only `call` is allowed; the process has then imported all modules, but read only
+                    the config of the run
 Events on stdout:   ready {policy_steps, total_steps} · progress {policy_steps, total_steps, updates, return, elapsed}
                     boundary {policy_steps, due, done, reason} · checkpoint {path, policy_steps, digest}
                     evaluation {policy_steps, final, greedy, ...} · stopped · interrupted {policy_steps, path, lost}
-                    doing {sentence} (before what takes long, and warnings) · error {sentence, kind, exit}
-                    work {doing, done, total, unit} (about every second of an evaluation, or of a long update)
-                    called {result} or failed {error, sentence}, and before them what the function said
-                    alive (every few seconds, whatever else goes on)
+                    doing {sentence} (before long tasks, and for warnings) · error {sentence, kind, exit}
+                    work {doing, done, total, unit} (about every second during evaluations and long updates)
+                    called {result} or failed {error, sentence}, after the events that the function sends
+                    alive (every few seconds, at any time)
 
-Boundaries come from the config alone; the caller decides nothing that moves a bit. SIGTERM, SIGINT or SIGHUP: the
-iteration is finished, a checkpoint written, exit 130. An iteration whose gradient steps would take long is left
-between two of them, without a checkpoint: only its end is a state to go on from. Further signals change nothing: a
-service manager sends them to every process, and so does the parent, which kills a trainer that takes too long. When the
-parent is gone (stdin ends), so is this process.
+Only the config determines the boundaries, so the parent cannot influence the result. After SIGTERM, SIGINT or SIGHUP
+the trainer finishes the iteration, writes a checkpoint and exits with code 130. If the remaining gradient steps of the
+iteration would take long, it stops between two of them without a checkpoint, because only complete iterations can be
+saved. Further signals are ignored: service managers send them to every process, and so does the parent, which kills a
+trainer that takes too long. If the parent ends (end of stdin), the trainer exits.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from rlcore.train.calls import ProgressTimer, call
 from rlcore.user_code import explain_exit
 
 ALIVE_EVERY = 2.0  # seconds
-SHOW_EVERY = 0.1  # seconds between two lines of progress: an iteration of A2C takes a millisecond
-LONG_UPDATE = 10.0  # seconds of an iteration's gradient steps, from which on these have a progress of their own
-# Loggers whose messages the driver is told: a minute of compiling, a full disk, episodes without end, first weights.
-TOLD = (
+SHOW_EVERY = 0.1  # seconds between two progress events; an iteration of A2C takes only a millisecond
+LONG_UPDATE = 10.0  # duration in seconds from which the gradient steps of one iteration get progress events
+# Loggers whose messages are sent to the parent: compilation, full disk, endless episodes, initial weights.
+FORWARDED = (
     "rlcore.compiled.package",
     "rlcore.compiled.machine_code",
     "rlcore.compiled.when_to_compile",
@@ -65,15 +65,15 @@ TOLD = (
 
 
 class Interrupted(BaseException):
-    """A signal arrived, and what is being done may be left as it is."""
+    """Raised after a signal if the current task can be aborted."""
 
 
 class Trainer:
-    """One run's session behind the line protocol.
+    """Server of the line protocol for the session of one run.
 
     Args:
-        run: a prepared run directory.
-        output: where events go; nothing else is ever written there.
+        run: prepared run directory.
+        output: stream to which events are written, and nothing else.
     """
 
     def __init__(self, run: RunDirectory, output: Any) -> None:
@@ -81,67 +81,67 @@ class Trainer:
         self.commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.session: Any = None
         self.interrupted = False
-        self.careful = False  # what is being done must not be cut by an exception: it looks at `interrupted` itself
-        self.lost: str | None = None  # of an iteration that was left in its middle: a sentence about it
-        self._voice = threading.Lock()
-        self._shown = 0.0  # when progress was last told
+        self.deferring = False  # True while signals raise no exception; the current task checks `interrupted`
+        self.lost: str | None = None  # message about an iteration that was interrupted
+        self._output_lock = threading.Lock()
+        self._shown = 0.0  # time of the last progress event
 
     def send(self, event: str, **fields: Any) -> None:
         """Write one event."""
-        with self._voice:
+        with self._output_lock:
             self.output.write(json.dumps({"event": event, **fields}) + "\n")
             self.output.flush()
 
     def listen(self) -> None:
-        """Read commands until stdin ends; then the parent is gone and this process must not outlive it."""
+        """Read commands until stdin ends, which means that the parent has ended; then exit."""
         for line in sys.stdin:
             self.commands.put(json.loads(line))
         os._exit(1)
 
-    def live(self) -> None:
-        """Say that this process is alive: an engine that holds the interpreter lock for ever silences it."""
+    def send_alive(self) -> None:
+        """Send `alive` events regularly. They stop if an environment blocks the interpreter lock forever."""
         while True:
             self.send("alive")
             time.sleep(ALIVE_EVERY)
 
     def on_signal(self, number: int, frame: Any) -> None:
-        """End well."""
+        """Interrupt training at the next point at which it can be saved."""
         if self.interrupted:
             return
         self.interrupted = True
         if self.session is not None:
             self.session.interrupted = True
-        if not self.careful:
+        if not self.deferring:
             raise Interrupted
 
     @contextmanager
-    def carefully(self) -> Iterator[None]:
-        """Put off the end that a signal asks for until here; then `Interrupted` is raised."""
-        self.careful = True
+    def defer_signals(self) -> Iterator[None]:
+        """Context manager that defers the effect of a signal to its end, where it raises `Interrupted`."""
+        self.deferring = True
         yield
-        self.careful = False
+        self.deferring = False
         if self.interrupted:
             raise Interrupted
 
     def wait_for_begin(self) -> bool:
-        """Import what takes seconds, then wait for the command to begin; False when it is to stop instead."""
+        """Import slow modules, then wait for the command `begin` and return True; return False after `stop`."""
         load(self.run.read_config()["algo"]["name"])
-        while (asked := self.commands.get())["command"] == "call":
-            call(asked["function"], asked["arguments"], self.send)
-        if asked["command"] == "begin":
+        while (request := self.commands.get())["command"] == "call":
+            call(request["function"], request["arguments"], self.send)
+        if request["command"] == "begin":
             return True
         self.send("stopped")
         return False
 
     def serve(self) -> int:
-        """Build the session and answer commands; returns the exit code."""
+        """Build the session, execute commands until `stop`, and return the exit code."""
         from rlcore.train.session import Session
 
         self.session = Session(self.run)
         self.send("ready", policy_steps=self.session.policy_steps, total_steps=self.session.training.budget)
         while True:
-            asked = self.commands.get()
-            command = asked["command"]
+            request = self.commands.get()
+            command = request["command"]
             if command == "stop":
                 self.session.close()
                 self.send("stopped")
@@ -149,28 +149,29 @@ class Trainer:
             if command == "advance":
                 self._advance()
             elif command == "checkpoint":
-                with self.carefully():
+                with self.defer_signals():
                     saved = self.session.save()
                 self.send("checkpoint", **saved)
             elif command == "evaluate":
                 self.send("evaluation", **self.session.evaluate(self._work("evaluation", "episodes")))
             elif command == "call":
-                call(asked["function"], asked["arguments"], self.send)
+                call(request["function"], request["arguments"], self.send)
 
     def _work(self, doing: str, unit: str) -> Callable[[int, int], None]:
-        """Callback of long work, which takes how much is done and how much there is; said every now and then."""
-        pace = ProgressTimer()
+        """Return a progress callback (done, total) that sends `work` events at the rate of a `ProgressTimer`."""
+        timer = ProgressTimer()
 
         def on_progress(done: int, total: int) -> None:
-            if pace.due():
+            if timer.due():
                 self.send("work", doing=doing, done=done, total=total, unit=unit)
 
         return on_progress
 
     def _update(self) -> Callable[[int, int], None]:
-        """Callback of the batches of an update, which says where one that takes long is, as that of `pretrain`.
+        """Return a callback for the batches of an update that sends `work` events if the update takes long.
 
-        It raises `Interrupted` where a signal came and the rest would take long.
+        The first update with `per_rank_pretrain_steps` is an example. The callback raises `Interrupted` if a signal
+        arrived and the remaining batches would take long.
         """
         begun, work = 0.0, self._work("update", "gradient steps")
 
@@ -189,7 +190,7 @@ class Trainer:
         return on_batch
 
     def _advance(self) -> None:
-        """Train to the next boundary, or to the end of the iteration in which a signal comes."""
+        """Train to the next boundary, or to the end of the iteration in which a signal arrives."""
         last: dict[str, Any] = {}
 
         def on_progress(progress: dict[str, Any]) -> None:
@@ -199,19 +200,19 @@ class Trainer:
                 self._shown, last = time.monotonic(), {}
                 self.send("progress", **progress)
 
-        with self.carefully():
+        with self.defer_signals():
             boundary = self.session.advance(on_progress, self._update())
-            if last:  # where it stands at a boundary is always told
+            if last:  # progress at a boundary is always sent
                 self.send("progress", **last)
         self.send("boundary", **asdict(boundary))
 
     def interrupt(self) -> int:
-        """Make the state durable after a signal; exit code 130."""
-        self.interrupted = self.careful = True
+        """Save the state after a signal if possible, and return exit code 130."""
+        self.interrupted = self.deferring = True
         path = None
         if not self.lost and self.session is not None and self.session.policy_steps and self.session.savable:
             path = self.session.save()["path"]
-        if self.session is not None and history(self.run.events).ended is None:  # what has ended stays so
+        if self.session is not None and history(self.run.events).ended is None:  # do not end a finished run again
             self.session.events.append(
                 "end", policy_steps=self.session.policy_steps, status="interrupted", reason="signal"
             )
@@ -220,10 +221,10 @@ class Trainer:
         return 130
 
     def main(self) -> int:
-        """Serve until told to stop; every end has its exit code and its sentence."""
+        """Run until `stop`, a signal or an error; return the exit code. Errors are sent as an event."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self.on_signal)
-        for job in (self.listen, self.live):
+        for job in (self.listen, self.send_alive):
             threading.Thread(target=job, daemon=True).start()
         try:
             try:
@@ -231,27 +232,27 @@ class Trainer:
                     return 0
                 with self.run.writing():
                     return self._guard()
-            except Interrupted:  # before the session was there
+            except Interrupted:  # before the session was created
                 return self.interrupt()
         except UserError as error:
             self.send("error", sentence=str(error), kind="UserError", exit=2)
             return 2
         except BaseException as raised:
-            if not isinstance(raised, Exception):  # the driver waits for a sentence, whatever ends this process
+            if not isinstance(raised, Exception):  # the parent expects an error message for every exception
                 raised = EnvironmentFault(explain_exit(raised))
             error = machine_fault(raised) or raised
             if not isinstance(raised, RunError):
-                with contextlib.suppress(OSError):  # the log may lie on the full disk that this is about
+                with contextlib.suppress(OSError):  # the log file may be on a full disk, which may be the error itself
                     print_traceback()
             sentence = str(error) if isinstance(error, RunError) else self._where(error)
             self.send("error", sentence=sentence, kind=type(error).__name__, exit=1)
             return 1
 
     def _where(self, error: Exception) -> str:
-        """A fault of code, an algorithm's or an environment's say, with the line it was met in."""
+        """Return the message of an unexpected exception, with file and line."""
         last = traceback.extract_tb(error.__traceback__)[-1]
-        told = f"{type(error).__name__}: {first_line(error)}"
-        return f"{told} ({Path(last.filename).name}, line {last.lineno}; the traceback is in {self.run.log})"
+        message = f"{type(error).__name__}: {first_line(error)}"
+        return f"{message} ({Path(last.filename).name}, line {last.lineno}; the traceback is in {self.run.log})"
 
     def _guard(self) -> int:
         try:
@@ -261,10 +262,10 @@ class Trainer:
 
 
 class Announcer(logging.Handler):
-    """Tells the driver what a logger says.
+    """Logging handler that sends messages to the parent of a trainer.
 
     Args:
-        trainer: whose driver.
+        trainer: sends the messages as `doing` events.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -272,21 +273,21 @@ class Announcer(logging.Handler):
         self.trainer = trainer
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass one message on, unless it is a detail for run.log."""
+        """Send one message, unless it is a detail for run.log."""
         if not hasattr(record, "detail"):
             self.trainer.send("doing", sentence=record.getMessage())
 
 
 def load(algorithm: str = "") -> None:
-    """Import what takes seconds: what is edited later does not run in this process.
+    """Import slow modules. Source files that are edited later do not affect this process.
 
     Args:
-        algorithm: the one that is wanted; "" = any that is built in.
+        algorithm: name of the algorithm to import; "" for all built-in ones.
     """
     with large_imports("torch"):
         with contextlib.suppress(ImportError, AttributeError), without_compiler():
             import lightning_fabric
-        import lightning_fabric  # noqa: F401 - one that wants more of the compiler gets it here
+        import lightning_fabric  # noqa: F401 - succeeds if the import above failed without the compiler
 
         import rlcore.train.session  # noqa: F401
 
@@ -296,18 +297,20 @@ def load(algorithm: str = "") -> None:
 
 
 def main() -> None:
-    """Entry point: keep stdout for the protocol, send all other output to stderr (the run's log)."""
-    gc.set_threshold(20_000, 20, 20)  # a rollout's tensors are gone by themselves: to look for circles takes 5 %
+    """Run the process. Reserve stdout for the protocol; redirect all other output to stderr (the run's log)."""
+    gc.set_threshold(
+        20_000, 20, 20
+    )  # tensors of a rollout form no cycles, and looking for cycles takes 5 % of the time
     output = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     logging.basicConfig(level=logging.INFO, handlers=[log_handler("%(asctime)s %(levelname)s %(message)s")])
     trainer = Trainer(RunDirectory(sys.argv[1]), output)
-    for name in TOLD:
+    for name in FORWARDED:
         logging.getLogger(name).addHandler(Announcer(trainer))
     code = trainer.main()
-    with contextlib.suppress(OSError):  # the log's disk may be full: the exit code is the same
+    with contextlib.suppress(OSError):  # the disk of the log may be full, which does not change the exit code
         sys.stderr.flush()
-    os._exit(code)  # environments and threads of libraries must not keep a finished trainer alive
+    os._exit(code)  # do not wait for threads of environments and libraries
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Training in a process of one's own: learner, collector and buffer of one config, stepped as one likes.
+"""Training in the caller's process: learner, collector and buffer of one config, with control over each step.
 
     from flows.config.compose import compose
     from rlcore.train.training import Training
@@ -9,7 +9,7 @@
     print(training.evaluate(episodes=20)["mean"])
     training.save("acrobot")      # later: Training(config).load("acrobot"), or flows.load_policy("acrobot") to act
 
-No run directory is needed; `rlcore.train.session.Session` adds one, and everything that makes a run durable.
+No run directory is needed. `rlcore.train.session.Session` adds one, with checkpoints, events and resuming.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Iteration:
     """Results of one iteration.
 
     Attributes:
-        policy_steps: taken so far, all environments and ranks together.
-        env_steps: actions taken so far.
-        metrics: averages over its updates and over the episodes that ended in it, as numbers.
-        episodes: that ended in it.
+        policy_steps: number of policy steps so far, of all environments and ranks.
+        env_steps: number of actions so far.
+        metrics: means over the updates of the iteration and over the episodes that ended in it, as numbers.
+        episodes: episodes that ended in the iteration.
     """
 
     policy_steps: int
@@ -81,17 +81,17 @@ class Iteration:
 
 
 class Training(Loop):
-    """Learner, collector and buffer of one config.
+    """Learner, collector and buffer of one config, as an iterable over iterations.
 
     Args:
-        config: checked, as `rlcore.run_config.build_config` or `flows.config.compose.compose` gives it.
-        card: of the environment (`rlcore.envs.card`); None measures it, which takes some of its episodes.
-        envs: to train in instead of the config's: a vector of your own, such as one that computes in batches on a
-            device. It decides the number of environments. `evaluate` plays the config's, and refuses to where the two
-            specs differ.
-        compiled: gradient steps are compiled ahead of time; on a GPU, recorded as a graph. None: where `algo.compile`
-            is true; `auto` compiles nothing here, for what is saved depends on how long this training will go on.
-        ranks: who trains beside this; None = whom its Fabric knows.
+        config: valid config, from `rlcore.run_config.build_config` or `flows.config.compose.compose`.
+        card: card of the environment (`rlcore.envs.card`); None: measured in some episodes.
+        envs: training environments instead of those of the config, for example a vector that runs in batches on a
+            device. It determines the number of environments. `evaluate` uses the config's environment, and raises a
+            UserError if the two specs differ.
+        compiled: True to compile gradient steps ahead of time; on a GPU, they are captured as a CUDA graph. None: True
+            if `algo.compile` is true. `auto` does not compile here, because the length of this training is unknown.
+        ranks: processes that train together; None: the ranks of Fabric.
         command: whether a command started this process; the reported memory then includes the command.
     """
 
@@ -109,7 +109,7 @@ class Training(Loop):
         self._card = dict(card) if card is not None else None
         if envs is not None:
             refuse_foreign_vector(envs)
-        if config.fabric.ranks == 1:  # of several, the first looks before it starts the others
+        if config.fabric.ranks == 1:  # `Session` checks several ranks before it starts the worker ranks
             self._check(envs, command)
         refuse_default_dtype()
         set_switches(config)
@@ -128,9 +128,9 @@ class Training(Loop):
         super().__init__(context, self.envs)
 
     def _check(self, envs: VectorEnv | None, command: bool) -> None:
-        """Refuse keys that the environment lacks, and what does not fit here; a card may tell nothing of its spaces."""
-        told = None if envs is not None else self.card.get("spec")
-        spec = envs.spec if envs is not None else told and EnvSpec.from_json(told)
+        """Check algorithm and resources against the spec of the environment, unless the card has no spec."""
+        stored = None if envs is not None else self.card.get("spec")
+        spec = envs.spec if envs is not None else stored and EnvSpec.from_json(stored)
         if spec is not None:
             self.config.algo.check_spec(spec)
             for notice in self.config.algo.env_notices(spec):
@@ -139,7 +139,7 @@ class Training(Loop):
 
     @property
     def card(self) -> dict[str, Any]:
-        """Card of the config's environment, measured when it is first asked for."""
+        """Card of the config's environment, measured at first access."""
         if self._card is None:
             with keeping_switches():
                 self._card = environment_card(self.config.env)
@@ -159,83 +159,88 @@ class Training(Loop):
 
     @property
     def budget(self) -> int:
-        """Policy steps of the whole training."""
+        """Number of policy steps of the whole training."""
         return budget(self.config)
 
     def collect(self) -> None:
-        """Take T steps in all environments, as `Loop` does; an EnvironmentFault if they changed torch's switches."""
+        """Take T steps in all environments (see `Loop`); raise EnvironmentFault if they changed torch's switches."""
         before = read_switches()
         super().collect()
         refuse_changed_switches(before)
 
     def update(self, on_batch: OnProgress | None = None) -> list[Metrics]:
-        """Improve the agent, as `Loop` does; a RunError names the first metrics that are not finite."""
-        updates, found = self.learner.updates, super().update(on_batch)
-        self._read(found, updates)
-        return found
+        """Take the gradient steps that are due (see `Loop`); raise a RunError if a metric is not finite."""
+        updates, metrics = self.learner.updates, super().update(on_batch)
+        self._read(metrics, updates)
+        return metrics
 
     def _read(self, metrics: list[Metrics], updates: int, episodes: Sequence[Episode] = ()) -> dict[str, list[float]]:
-        """Return metrics as numbers, by name; a RunError if one is not finite."""
+        """Return name -> metrics as numbers; raise a RunError if one is not finite."""
         window = MetricsWindow(self.config.metric)
         window.start_updates = updates
         window.add(metrics, [*episodes])
         return window.check_finite(self.policy_steps, self.learner.updates)
 
     def advance(self, until: int, on_iteration: OnIteration, on_batch: OnProgress | None = None) -> None:
-        """The one loop, for every algorithm: collect, store, update, until enough policy steps are taken.
+        """Run whole iterations (collect, store, update) until `until` policy steps are taken.
 
         Args:
-            until: policy steps; an iteration is never cut.
-            on_iteration: called after each with the metrics of its updates; True ends the loop.
-            on_batch: called within each, as `update` says.
+            until: number of policy steps.
+            on_iteration: called after each iteration with the metrics of its updates; the loop ends if it returns True.
+            on_batch: progress callback within an iteration, see `update`.
         """
         while self.policy_steps < until:
             self.collect()
-            if on_iteration(super().update(on_batch)):  # who asked checks them when they are read
+            if on_iteration(super().update(on_batch)):  # the callback checks the metrics when it reads them
                 return
 
     def __iter__(self) -> Iterator[Iteration]:
-        """Train to the end of the budget, an iteration at a time."""
+        """Train to the end of the budget and yield the results of each iteration."""
         while self.policy_steps < self.budget:
             self.collect()
-            before, found = self.learner.updates, super().update()
+            before, metrics = self.learner.updates, super().update()
             episodes = self.envs.pop_episodes()
-            told = self._read([*found, self.metrics()], before, episodes)
-            means = {name: sum(values) / len(values) for name, values in told.items()}
+            numbers = self._read([*metrics, self.metrics()], before, episodes)
+            means = {name: sum(values) / len(values) for name, values in numbers.items()}
             yield Iteration(self.policy_steps, self.env_steps, means, episodes)
             if self.config.is_tried(self.learner.updates):
                 return
 
     def remember(self, dataset: Path | str | TensorDict) -> None:
-        """Let a replay memory begin with a dataset, before the first iteration; no gradient step is owed for its rows.
+        """Add a dataset to the replay buffer before the first iteration. Its rows do not cause gradient steps.
 
         Args:
-            dataset: a folder that `collect` wrote, `minari:NAME`, or rows [T, K] of `rlcore.data.dataset`, their
-                actions in the environment's form.
+            dataset: folder written by `shepherd collect`, `minari:NAME`, or rows [T, K] of `rlcore.data.dataset`
+                with actions in the environment's form.
 
         Raises:
-            UserError: training has begun, the algorithm keeps no memory, or the dataset is of another environment.
+            UserError: If training has begun, the algorithm has no replay buffer, or the environment differs.
         """
-        if self.policy_steps or isinstance(self.buffer, Rollout):
-            why = "training has begun" if self.policy_steps else f"{self.config.algo.name} keeps no memory"
-            raise UserError(f"remember(dataset): {why}; a replay memory begins with it, before the first iteration")
+        if self.policy_steps:
+            raise UserError("remember(dataset): training has already begun; call it before the first iteration")
+        if isinstance(self.buffer, Rollout):
+            name = self.config.algo.name
+            raise UserError(
+                f"remember(dataset): {name} has no replay buffer; choose an off-policy algorithm, such as sac"
+            )
         named = isinstance(dataset, (str, Path))
         rows = datasets.read_rows(str(dataset), self.envs.spec) if named else dataset
         steps, last = as_collected(rows, self.behavior_policy, self.context)
         self.buffer.extend(steps, last)
         count, size = len(steps.reward), getattr(self.buffer, "size", len(steps.reward))
         what = f"{dataset if named else 'a dataset'}: {count * self.context.num_envs:,} rows"
-        kept = f", of which the newest {size * self.context.num_envs:,} fit into it" if size < count else ""
-        log.info("the memory begins with %s%s", what, kept)
+        kept = f", of which only the newest {size * self.context.num_envs:,} fit" if size < count else ""
+        log.info("the replay buffer starts with %s%s", what, kept)
 
-    # Judging and keeping ----------------------------------------------------------------------------------------------
+    # Evaluation and saving --------------------------------------------------------------------------------------------
 
     def evaluate(
         self, episodes: int | None = None, *, greedy: bool = True, on_progress: OnProgress | None = None
     ) -> dict[str, Any]:
-        """Play episodes on seeds that training never sees: mean, std, ci95, returns, ...; the agent is unchanged.
+        """Evaluate the agent in episodes with seeds that training never uses; return mean, std, ci95, returns, ….
 
-        A UserError if training has a vector of environments of its own that are not the config's.
+        The agent does not change. Raises UserError if the argument `envs` has another spec than the config's
+        environment.
         """
         if self._foreign:
             self._refuse_other_environment()
@@ -246,24 +251,24 @@ class Training(Loop):
         )
 
     def _refuse_other_environment(self) -> None:
-        """Refuse to evaluate in the config's environment a policy that learns in another one."""
-        theirs, told = self.envs.spec, self.card.get("spec")
-        ours = EnvSpec.from_json(told) if told else dataclasses.replace(theirs, id=self.config.env.id)
+        """Raise a UserError if the spec of the training environments differs from that of the config's environment."""
+        theirs, stored = self.envs.spec, self.card.get("spec")
+        ours = EnvSpec.from_json(stored) if stored else dataclasses.replace(theirs, id=self.config.env.id)
         if theirs == ours:
             return
         other = f"{theirs.id}" if theirs.id != ours.id else f"{theirs.id} with other spaces"
         raise UserError(
-            f"evaluate() plays the config's env.id={ours.id}, but training steps {other} (envs): name the trained "
-            f"environment in the config, or give the spec of envs the id and spaces of {ours.id} if it is the same one"
+            f"evaluate() uses env.id={ours.id} of the config, but training uses {other} (argument envs); set env.id to "
+            f"the trained environment, or, if it is the same one, give envs.spec the id and spaces of {ours.id}"
         )
 
     def state_dict(self, folder: Path | None = None) -> State:
-        """All that the next iteration depends on, of every rank; all ranks call it together.
+        """Return the state of all ranks on which the next iteration depends; all ranks must call it together.
 
-        Each writes its chunks into the folder where the state is to be saved, so that they need not travel.
+        If a folder is given, each rank writes its chunks there, so that they are not sent to rank 0.
         """
         if self._waiting:
-            raise RunError("what was collected has not been learned from: update() before saving")
+            raise RunError("call update() before saving: the last rollout has not been used")
         self.collector.arrival = self.envs.boundary()
         learner = self.learner.state_dict()
         own = self._own_state() | {"learner": self._of_this_rank(learner)}
@@ -278,7 +283,7 @@ class Training(Loop):
         }
 
     def _of_this_rank(self, learner: State) -> list[Part]:
-        """State that the learner of another rank than the first has for itself."""
+        """Return the parts of the learner's state that differ from rank 0; [] on rank 0."""
         if self.ranks.size == 1:
             return []
         first = self.ranks.gather(digests(learner) if self.ranks.rank == 0 else None)[0]
@@ -292,11 +297,11 @@ class Training(Loop):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; a ValueError where it is of other shapes or another number of ranks."""
-        for name, found, wanted in differing_shapes(state["learner"]["agent"], self.learner.state_dict()["agent"]):
-            raise ValueError(f"the agent's {name} is {found} there and {wanted} here")
+        """Continue from a `state_dict`; raise ValueError if shapes or the number of ranks differ."""
+        for name, theirs, ours in differing_shapes(state["learner"]["agent"], self.learner.state_dict()["agent"]):
+            raise ValueError(f"the agent's {name} is {theirs} in the state, but {ours} in this training")
         if len(state["ranks"]) != self.ranks.size:
-            raise ValueError(f"a state of {len(state['ranks'])} ranks where {self.ranks.size} train")
+            raise ValueError(f"the state has {len(state['ranks'])} ranks, but this training has {self.ranks.size}")
         own = state["ranks"][str(self.ranks.rank)]
         self.learner.load_state_dict(convert_old_state(with_parts(state["learner"], own["learner"])))
         self.learner.sync_weights(self.behavior_policy)
@@ -306,25 +311,28 @@ class Training(Loop):
         self.iterations, self._waiting = state["iterations"], False
 
     def save(self, folder: Path | str) -> Path:
-        """Write a checkpoint `folder/<policy_steps>`, whole, in the place of one of that name; returns it."""
+        """Write the checkpoint `folder/<policy_steps>` atomically, replacing an existing one, and return its path."""
         check_finite(self.learner.state_dict(), self.policy_steps)
-        folder, told = Path(folder), {"time": time.time(), "policy": describe_agent(self.config, self.envs.spec)}
-        return checkpoint.save(folder, self.policy_steps, self.state_dict(folder), told, replace=True)
+        folder, bookkeeping = Path(folder), {"time": time.time(), "policy": describe_agent(self.config, self.envs.spec)}
+        return checkpoint.save(folder, self.policy_steps, self.state_dict(folder), bookkeeping, replace=True)
 
     def load(self, path: Path | str) -> Training:
-        """Continue from a checkpoint, or from the newest one in a folder.
+        """Load a checkpoint, or the newest one in a folder, and return this object.
 
-        A UserError where there is no good one, or it is of another config; of other weights' shapes, nothing changes.
+        Raises UserError if there is no valid checkpoint, or if it belongs to another config. If shapes of weights
+        differ, this object does not change.
         """
         there = (Path(path) / "manifest.json").is_file()
         source = Path(path) if there else checkpoint.newest_good(Path(path), with_chunks=True)
         if source is None:
-            raise UserError(f"{path}: no good checkpoint there; give what Training.save returned, or its folder")
+            raise UserError(
+                f"{path}: no valid checkpoint there; give the path that Training.save returned, or its folder"
+            )
         learning, _ = checkpoint.load(source)
         with reading_state(source):
             self.load_state_dict(learning)
         return self
 
     def close(self) -> None:
-        """End the environments' processes."""
+        """Close the environments."""
         self.envs.close()

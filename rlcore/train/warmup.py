@@ -1,4 +1,4 @@
-"""A rehearsal: another learner in made-up environments, so that all functions are known before the first is built."""
+"""Warm-up: a second learner in random environments traces all functions, so that they can be compiled in parallel."""
 
 from __future__ import annotations
 
@@ -22,78 +22,77 @@ from rlcore.train.loop import Loop
 from rlcore.types import Context, Episode, Ranks, State, TimeStep
 
 log = logging.getLogger(__name__)
-EPISODE = 20  # steps
-
-
-LIMIT = 30.0  # seconds: it is to save some
+EPISODE = 20  # length of an episode in steps
+LIMIT = 30.0  # maximum duration in seconds; a longer warm-up would save no time
 
 
 def warm_up(context: Context, envs: VectorEnv) -> None:
-    """Have all functions of a training built side by side, where the first one that it needs is not there.
+    """Compile all functions of a training in parallel; called if the first one is not in the cache.
 
-    It goes on until the agent has acted and taken each kind of step, for half a minute at most. What it asks for in
-    other shapes than the training, what fails in it or comes later costs only time: the training builds what it misses
-    when it meets it. What cannot be built, or computes something else, is logged here, before anything is learned.
+    The warm-up ends when the agent has acted and every kind of gradient step was taken, or after 30 s. If it misses a
+    function, or calls it with other shapes than the training, only time is lost: the training compiles a missing
+    function at its first call. Functions that cannot be compiled, or whose compiled results differ, are logged before
+    training starts.
 
     Args:
-        context: of the training, which keeps its own learner, streams and environments as they are.
-        envs: of the training; their spec, number and device count.
+        context: context of the training; its learner, random streams and environments do not change.
+        envs: environments of the training; only their spec, number and device are used.
     """
     compiler = context.compiler and replace(context.compiler, made=[])
     apart = replace(context, ranks=NullRanks(context.ranks), compiler=compiler)
-    with machine_code.side_by_side(), torch.enable_grad():  # acting, which asks for it, wants no gradient
+    with machine_code.side_by_side(), torch.enable_grad():  # the caller, acting, has disabled gradients
         try:
             loop = Loop(apart, RandomEnvs(envs.spec, envs.num_envs, getattr(envs, "device", None)))
             end = time.monotonic() + LIMIT
 
-            def leave_early(*_: int) -> None:
-                if time.monotonic() >= end or _has_learned(loop):
-                    raise _Known
+            def stop_early(*_: int) -> None:
+                if time.monotonic() >= end or _took_all_steps(loop):
+                    raise _Finished
 
             while loop.policy_steps < loop.plan.total_steps and time.monotonic() < end:
                 loop.collect()
-                with suppress(_Known):  # an update may owe a thousand gradient steps, and one of a kind will do
-                    loop.update(leave_early)
-                if _has_learned(loop) and loop.policy_steps > loop.plan.random_steps:
+                with suppress(_Finished):  # an update can have a thousand gradient steps; one of each kind is enough
+                    loop.update(stop_early)
+                if _took_all_steps(loop) and loop.policy_steps > loop.plan.random_steps:
                     break
-        except Exception:  # of somebody's algorithm, over observations that no environment gave
-            log.debug("the rehearsal was broken off", exc_info=True)
+        except Exception:  # an algorithm may fail on random observations
+            log.debug("the warm-up was aborted", exc_info=True)
 
 
-class _Known(Exception):
-    """The rest of an update brings nothing new to light."""
+class _Finished(Exception):
+    """Raised if the remaining gradient steps of an update are not needed."""
 
 
-def _has_learned(loop: Loop) -> bool:
-    """Tell whether each kind of gradient step was taken."""
+def _took_all_steps(loop: Loop) -> bool:
+    """Return True if every kind of gradient step was taken."""
     steps = [part for part in loop.learner.components().values() if isinstance(part, Step)]
     return bool(loop.learner.updates) and not any(step.awaited for step in steps)
 
 
 class NullRanks:
-    """Ranks of the same number that exchange nothing."""
+    """Ranks with the same rank and size as others, but without communication."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.rank, self.size = ranks.rank, ranks.size
 
     def sum(self, value: Tensor) -> Tensor:
-        """Return the tensor itself; a traced function that sums over several ranks is refused, as in the training."""
+        """Return the tensor itself; as in training, raise an error if a traced function sums over several ranks."""
         if self.size > 1:
             refuse_sum_over_ranks()
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """The value for each."""
+        """Return the value once for each rank."""
         return [value] * self.size
 
 
 class RandomEnvs:
-    """Environments that draw everything: normal observations and rewards, episodes of EPISODE steps.
+    """Environments with random normal observations and rewards, and episodes of EPISODE steps.
 
     Args:
-        spec: of one.
+        spec: spec of an environment.
         num_envs: B.
-        device: where arrivals lie, as tensors; None = NumPy.
+        device: device of the returned tensors; None: NumPy arrays.
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int, device: torch.device | None) -> None:
@@ -101,16 +100,16 @@ class RandomEnvs:
         self._rng, self._step = np.random.default_rng(0), 0
 
     def reset(self) -> TimeStep:
-        """Time step at which an episode opens."""
+        """Return the first time step of an episode."""
         self._step = 0
-        return self._arrival()
+        return self._time_step()
 
     def step(self, action: Any) -> TimeStep:
-        """Next arrival, whatever the action."""
+        """Return the next time step; the action is ignored."""
         self._step = (self._step + 1) % (EPISODE + 1)
-        return self._arrival()
+        return self._time_step()
 
-    def _arrival(self) -> TimeStep:
+    def _time_step(self) -> TimeStep:
         def every(true: bool) -> np.ndarray:
             return np.full(self.num_envs, true)
 
@@ -125,26 +124,26 @@ class RandomEnvs:
         )
 
     def _draw(self, part: ArraySpec) -> np.ndarray:
-        """Observations [B, *shape] of a key's dtype."""
+        """Return random observations [B, *shape] in the dtype of a key."""
         shape, dtype = (self.num_envs, *part.shape), np.dtype(part.dtype)
         if part.n is not None or dtype.kind in "iub":
             return (part.start + self._rng.integers(0, part.n or 2, shape)).astype(dtype)
         return self._rng.standard_normal(shape).astype(dtype)
 
     def pop_episodes(self) -> list[Episode]:
-        """Nobody asks."""
+        """Return []; episodes are not recorded."""
         return []
 
     def boundary(self) -> TimeStep | None:
-        """Nothing ends here."""
+        """Return None; boundaries have no effect."""
         return None
 
     def state_dict(self) -> State:
-        """There is none."""
+        """Return {}; there is no state to save."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """There is none."""
+        """Do nothing; there is no state to load."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; there are no resources to release."""

@@ -47,5 +47,5 @@ def test_session_tells_what_a_cut_log_has_lost(
         assert told == []
     else:
         # The evaluation at the newest checkpoint was written after it.
-        sentence = f"{metrics} points of metrics and {judged} evaluations up to policy step 256 are lost"
+        sentence = f"{metrics} metrics events and {judged} evaluations up to policy step 256 are lost"
         assert len(told) == 1 and sentence in told[0]

@@ -95,8 +95,8 @@ def test_a_signal_within_many_gradient_steps_leaves_them_and_the_run_goes_on_fro
     assert process.interrupt() == 130
     said = json.loads(output.getvalue().splitlines()[-1])
     assert said["event"] == "interrupted" and said["path"] is None
-    assert said["lost"].startswith("left after 2 of 5 gradient steps of one iteration, 0 s before its end: ")
-    assert said["lost"].endswith(": the run goes on from policy step 2 of 3, its last checkpoint")
+    assert said["lost"].startswith("interrupted after 2 of 5 gradient steps of an iteration, 0 s before its end: ")
+    assert said["lost"].endswith(": the run resumes from policy step 2 of 3, its last checkpoint")
     monkeypatch.undo()
     assert ended(broken, "advance", "checkpoint", "stop")[0].serve() == 0
     assert ended(whole, "advance", "checkpoint", "advance", "checkpoint", "stop")[0].serve() == 0

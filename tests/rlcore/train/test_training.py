@@ -127,12 +127,14 @@ def test_what_cannot_be_loaded_is_refused_in_one_sentence_and_changes_nothing(tm
         wide.load(path)
     assert "\n" not in str(refused.value) and bits(wide) == before
     assert str(refused.value).startswith(f"checkpoint {path}: ")
-    assert "the agent's actor.layers.0.bias is of shape [64] there and of shape [16] here" in str(refused.value)
+    assert "the agent's actor.layers.0.bias is of shape [64] in the state, but of shape [16] in this training" in str(
+        refused.value
+    )
     more = Training(dataclasses.replace(wide.config, algo=training().config.algo, env=FOUR), CARD)
     with pytest.raises(RunError, match="^the saved environments have environments 2, but these have 4$"):
         more.load(path)
     for place in ("nope", tmp_path):
-        with pytest.raises(UserError, match=rf"^{place}: no good checkpoint there; .* Training.save") as refused:
+        with pytest.raises(UserError, match=rf"^{place}: no valid checkpoint there; .* Training.save") as refused:
             wide.load(place)
         assert "--" not in str(refused.value)
     with pytest.raises(UserError, match=rf"^{tmp_path}: no policy there; .* Training.save"):
@@ -157,7 +159,7 @@ def test_evaluate_refuses_another_environment_than_the_one_trained_in(change: di
     card = CARD | {"spec": one.envs.spec.to_json()}
     assert Training(one.config, card, envs=one.envs).evaluate(1)["episodes"] == 1
     one.envs.spec = toy
-    with pytest.raises(UserError, match=rf"^evaluate\(\) plays the config's env.id=CartPole-v1, .* steps {toy.id}"):
+    with pytest.raises(UserError, match=rf"^evaluate\(\) uses env.id=CartPole-v1 of the config, .* uses {toy.id}"):
         Training(one.config, card, envs=one.envs).evaluate(1)
 
 
@@ -188,9 +190,11 @@ def test_a_replay_memory_begins_with_the_dataset_that_collect_wrote(
         assert len(one.update()) == (4 if one.policy_steps > 8 else 0)  # none is owed for the dataset's rows
     held = {tuple(row) for row in one.buffer.copy_rows()["obs", "state"].reshape(-1, 4).tolist()}
     assert len(held & {tuple(row) for row in rows.tolist()}) > 100
-    with pytest.raises(UserError, match=r"^remember\(dataset\): training has begun; a replay memory begins with it"):
+    with pytest.raises(
+        UserError, match=r"^remember\(dataset\): training has already begun; call it before the first iteration"
+    ):
         one.remember(run.dataset)
-    with pytest.raises(UserError, match=r"^remember\(dataset\): a2c keeps no memory"):
+    with pytest.raises(UserError, match=r"^remember\(dataset\): a2c has no replay buffer"):
         training().remember(run.dataset)
 
 
@@ -200,7 +204,7 @@ def test_a_state_of_two_ranks_is_not_continued_by_one() -> None:
     one.update()
     state = one.state_dict()
     state["ranks"]["1"] = state["ranks"]["0"]
-    with pytest.raises(ValueError, match="a state of 2 ranks where 1 train"):
+    with pytest.raises(ValueError, match="the state has 2 ranks, but this training has 1"):
         training().load_state_dict(state)
 
 
