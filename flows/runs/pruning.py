@@ -23,7 +23,7 @@ _judges: list[Judge] = []
 
 
 @contextmanager
-def judge_by(judge: Judge) -> Iterator[None]:
+def prune_by(judge: Judge) -> Iterator[None]:
     """Inside the `with`, end a training at a boundary if `judge(run, boundary)` returns True.
 
     It is called at every boundary except the last, after the stages that are due there.

@@ -108,5 +108,5 @@ def trials(sweep: Sweep) -> Iterator[Job]:
             yield sweep.job(number)
         job, end = sweep.hands.wait()
         assert job.number is not None
-        sweep.record(job, faults.judge(job.number, end))
+        sweep.record(job, faults.classify(job.number, end))
     faults.raise_collected()

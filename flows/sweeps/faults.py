@@ -36,7 +36,7 @@ class Faults:
         self._tried.add(number)
         return number
 
-    def judge(self, number: int, end: End) -> End:
+    def classify(self, number: int, end: End) -> End:
         """Return how a trial has ended: as its job did, or "failed" after `ATTEMPTS` attempts that ended in a fault."""
         if end.state != "unfinished":
             return end

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from flows.process.signals import CODE, TrainingInterrupted, terminable
 from flows.runs.create import new_run
 from flows.runs.listeners import subscribe
-from flows.runs.pruning import judge_by
+from flows.runs.pruning import prune_by
 from flows.sweeps.jobs import end_by
 from flows.train import training_flow
 from rlcore.errors import UserError
@@ -61,7 +61,7 @@ class SweepWorker:
         if not run.config.exists():
             run = new_run(overrides)
         _measure_vectorization(run)
-        with subscribe(self._listen), judge_by(self._ask) if judged else nullcontext():
+        with subscribe(self._listen), prune_by(self._ask) if judged else nullcontext():
             training_flow(run.read_config()["algo"]["name"]).fn(run_dir=str(run.path))
 
     def _listen(self, kind: str, facts: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from rlcore.data.staging import columns
 from rlcore.envs.make import adapt_to_evaluation
 from rlcore.envs.vector.limited import limited_env
 from rlcore.evaluation.evaluation import play_round, warn_of_cut
-from rlcore.evaluation.play import OnProgress, Played
+from rlcore.evaluation.play import EpisodeRecorder, OnProgress
 from rlcore.evaluation.policy import load_policy
 from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.spec import EnvSpec
@@ -81,7 +81,7 @@ def collect_episodes(
     minari_datasets.check_name(name)
     config, card = config_of(run), run.read_card()
     agent = RandomAgent(EnvSpec.from_json(card["spec"])) if actions == "random" else load_policy(path).agent
-    recorded, played = PlayedRows(), Played(episodes)
+    recorded, played = PlayedRows(), EpisodeRecorder(episodes)
     greedy = actions == "greedy"
     for played in play_round(
         agent, config, card, episodes, greedy=greedy, round=round, purpose=PURPOSE, on_step=recorded

@@ -11,7 +11,7 @@ from rlcore import streams
 from rlcore.config.groups import RunConfig
 from rlcore.envs.make import adapt_to_evaluation, suite_for
 from rlcore.envs.vector.choose import make_vector_env
-from rlcore.evaluation.play import EvalResult, OnProgress, OnStep, Played, playing
+from rlcore.evaluation.play import EpisodeRecorder, EvalResult, OnProgress, OnStep, playing
 from rlcore.functional.noise import Noise
 from rlcore.protocols import Agent
 from rlcore.system.torch_switches import keeping_switches
@@ -77,7 +77,7 @@ def evaluate_agent(
     Returns:
         mean, std, ci95, episodes, returns, mean_length, cut (number of episodes that the limit truncated).
     """
-    played = Played(episodes)
+    played = EpisodeRecorder(episodes)
     with keeping_switches():  # these environments are in this process even if those of training are not
         for played in play_round(
             agent, config, card, episodes, greedy=greedy, round=round, purpose=purpose, fabric=fabric, on_step=on_step
@@ -101,7 +101,7 @@ def play_round(
     purpose: str = "env_eval",
     fabric: Fabric | None = None,
     on_step: OnStep | None = None,
-) -> Generator[Played]:
+) -> Generator[EpisodeRecorder]:
     """Run the episodes of a round step by step; see `evaluate_agent`.
 
     Args:
@@ -123,8 +123,10 @@ def play_round(
     if limit is not None:
         env = dataclasses.replace(env, max_episode_steps=limit)
     suite, env_id = suite_for(env)
-    room = suite.room(env_id)
-    count = min(num_envs or config.evaluation.num_envs, episodes, max(1, room) if room is not None else episodes)
+    instances = suite.free_instances(env_id)
+    count = min(
+        num_envs or config.evaluation.num_envs, episodes, max(1, instances) if instances is not None else episodes
+    )
     envs = make_vector_env(
         env,
         num_envs=count,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.evaluation.evaluation import evaluate_agent, play_round, warn_of_cut
-from rlcore.evaluation.play import OnProgress, Played, part_of
+from rlcore.evaluation.play import EpisodeRecorder, OnProgress, part_of
 from rlcore.evaluation.policy import load_policy
 from rlcore.evaluation.video import record_video
 from rlcore.store.checkpoint import choose, manifest
@@ -77,7 +77,7 @@ def side_by_side(
     config, card = config_of(run), run.read_card()
     agents = [load_policy(path).agent for path in paths]
     plays = [play_round(agent, config, card, episodes, num_envs=TOGETHER, round=round) for agent in agents]
-    records, both = [Played(episodes) for _ in plays], 0
+    records, both = [EpisodeRecorder(episodes) for _ in plays], 0
     try:
         while both < episodes:
             records = [next(play, record) for play, record in zip(plays, records, strict=True)]

@@ -58,7 +58,7 @@ class EvalResult:
         }
 
 
-class Played:
+class EpisodeRecorder:
     """Record of the finished episodes of an evaluation, in any order.
 
     Args:
@@ -113,7 +113,7 @@ def playing(
     device: torch.device | str = "cpu",
     autocast: Any = nullcontext,
     on_step: OnStep | None = None,
-) -> Iterator[Played]:
+) -> Iterator[EpisodeRecorder]:
     """Run complete episodes on B environments.
 
     Environment k runs the episodes k, k+B, k+2B, … This assignment is fixed in advance, so that the results are not
@@ -133,7 +133,7 @@ def playing(
     Yields:
         The same record after every step, until all episodes have ended.
     """
-    count, record = envs.num_envs, Played(episodes)
+    count, record = envs.num_envs, EpisodeRecorder(episodes)
     left = [len(range(k, episodes, count)) for k in range(count)]
     played = [0] * count
     agent = with_history(agent, envs.spec)

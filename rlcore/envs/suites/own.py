@@ -165,9 +165,9 @@ class OwnWrapper(Suite):
         """Return True if the suite's environments repeat actions themselves."""
         return self.inner.repeats(self._others(wrapper))
 
-    def room(self, env_id: str) -> int | None:
+    def free_instances(self, env_id: str) -> int | None:
         """Return the suite's number of further environments."""
-        return self.inner.room(env_id)
+        return self.inner.free_instances(env_id)
 
     def place(self, env_id: str) -> str:
         """Return the key that names the wrapper."""

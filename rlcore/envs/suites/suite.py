@@ -162,7 +162,7 @@ class Suite(Protocol):
         """Return True if the environments repeat actions themselves; then no `ActionRepeat` wrapper is added."""
         return "action_repeat" in self.from_keys.values()
 
-    def room(self, env_id: str) -> int | None:
+    def free_instances(self, env_id: str) -> int | None:
         """Return how many more environments of the suite can be made now; None = any number."""
         return None
 

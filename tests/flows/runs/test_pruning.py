@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.runs.pruning import judge_by
+from flows.runs.pruning import prune_by
 from flows.stages.summary import summary
 from tests.flows.synthetic_runs import checkpointed_run
 
 
 def test_summary_draws_no_picture_of_a_trial(tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "run", weights=1)
-    with judge_by(lambda run, at: False):
+    with prune_by(lambda run, at: False):
         summary(run)
     assert run.summary.exists() and not run.curve.exists()
     summary(run)

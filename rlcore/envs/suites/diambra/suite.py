@@ -129,7 +129,7 @@ class DiambraSuite(Suite):
         """Return None: `make` reports wrong keys together with all other problems."""
         return
 
-    def room(self, env_id: str) -> int:
+    def free_instances(self, env_id: str) -> int:
         """Return the number of free engines."""
         return count_free()
 

@@ -125,9 +125,9 @@ def test_a_wrapper_of_the_users_own_is_put_around_a_game(three, tmp_path, monkey
     plain = EnvSettings("doapp", wrapper=game, action_repeat=3)
     halved = dataclasses.replace(plain, wrapper=game | {"_target_": "own_fights.Halved", "share": 0.5})
     suite, _ = suite_for(halved)
-    assert (suite.tier, suite.tier_reason, suite.room("doapp")) == (SUITE.tier, SUITE.tier_reason, 3)
+    assert (suite.tier, suite.tier_reason, suite.free_instances("doapp")) == (SUITE.tier, SUITE.tier_reason, 3)
     with closing(make(halved)) as env:
-        assert "ActionRepeat" not in str(env) and suite.room("doapp") == 2
+        assert "ActionRepeat" not in str(env) and suite.free_instances("doapp") == 2
         env.reset(seed=0)
         rewards = [env.step(np.array([1, 1]))[1] for _ in range(30)]
         assert env.unwrapped.keys.diambra_settings.difficulty == 2
@@ -257,17 +257,17 @@ def test_every_environment_has_an_engine_of_its_own_until_it_is_closed(three, im
     envs = [open_env(SUITE, "doapp", QUICK) for _ in range(3)]
     try:
         assert sorted(env.unwrapped.engine.address for env in envs) == sorted(three)
-        assert SUITE.room("doapp") == 0
+        assert SUITE.free_instances("doapp") == 0
         with pytest.raises(UserError, match=r"env.id=doapp: .* all are in use .*diambra run -s=4"):
             open_env(SUITE, "doapp", QUICK)
         envs[1].close()
-        assert SUITE.room("doapp") == 1
+        assert SUITE.free_instances("doapp") == 1
         with closing(open_env(SUITE, "doapp", QUICK)) as env:
             assert env.unwrapped.engine.address == three[1]
     finally:
         for env in envs:
             env.close()
-    assert SUITE.room("doapp") == 3
+    assert SUITE.free_instances("doapp") == 3
 
 
 def test_what_is_refused_lets_go_of_its_engine(three):
@@ -275,7 +275,7 @@ def test_what_is_refused_lets_go_of_its_engine(three):
         open_env(SUITE, "doapp", QUICK | {"diambra_settings": {"difficulty": 9, "outfits": 5, "characters": "Kasum"}})
     assert re.findall(r"(\w+)=", str(refused.value)) == ["difficulty", "outfits", "characters"]
     assert "did you mean 'Kasumi'" in str(refused.value)
-    assert SUITE.room("doapp") == 3
+    assert SUITE.free_instances("doapp") == 3
 
 
 def test_a_game_that_does_not_start_is_refused_after_its_time(monkeypatch):
@@ -284,7 +284,7 @@ def test_a_game_that_does_not_start_is_refused_after_its_time(monkeypatch):
         monkeypatch.setenv("DIAMBRA_ENVS", address)
         with pytest.raises(UserError, match=f"env.id=umk3: .*{address}, EnvInit: DEADLINE_EXCEEDED.*DIAMBRAROMSPATH"):
             open_env(SUITE, "umk3", QUICK | {"diambra_settings": {"grpc_timeout": 1}})
-    assert SUITE.room("umk3") == 1
+    assert SUITE.free_instances("umk3") == 1
 
 
 def test_a_key_that_is_decided_elsewhere_is_told_once(three, caplog):
@@ -314,11 +314,11 @@ def test_an_evaluation_plays_on_as_many_engines_as_are_free(three):
     config = build_config(values("doapp", 64, **keys))
     with closing(open_env(SUITE, "doapp", QUICK)), closing(make(config.env)) as env:
         spec = spec_of(env)
-        room = SUITE.room("doapp")
+        instances = SUITE.free_instances("doapp")
         result = evaluate_agent(
             RandomAgent(spec), config, {"fresh_instance": False, "max_episode_steps": None}, 4, greedy=False
         )
-    assert room == 1 and result["episodes"] == 4
+    assert instances == 1 and result["episodes"] == 4
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ def test_one_environment_tells_as_much(none, impatient):
     lines = str(refused.value).splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("no engine answers at 127.0.0.1:9, and DIAMBRA_ENVS is not set")
-    assert SUITE.room("doapp") == 1  # the claim is given back
+    assert SUITE.free_instances("doapp") == 1  # the claim is given back
 
 
 def test_engines_that_are_too_few_and_not_there_are_told(three, impatient, monkeypatch):
@@ -399,7 +399,7 @@ def test_the_card_says_that_episodes_are_cut(three):
     assert card["tier"] == "boundary" and card["deterministic"] and not card["fresh_instance"]
     assert "an engine that cannot be copied" in readable_card(card)
     assert EnvSpec.from_json(card["spec"]).obs["frame"].kind == "image"
-    assert SUITE.room("doapp") == 3
+    assert SUITE.free_instances("doapp") == 3
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["in this process", "subprocess"])
