@@ -66,14 +66,16 @@ def envs(words: Sequence[str] = ()) -> None:
     if chosen := [name for name in listed if _simplify(name).startswith(_simplify(word))]:
         show(envs_table(list_suite(listed[name]) for name in chosen))
         return
-    found = {name: [one for one in suite.ids() if _simplify(word) in _simplify(one)] for name, suite in listed.items()}
-    if not any(found.values()):
+    matches = {
+        name: [one for one in suite.ids() if _simplify(word) in _simplify(one)] for name, suite in listed.items()
+    }
+    if not any(matches.values()):
         known = [*listed, *(one for suite in listed.values() for one in suite.ids())]
         raise UserError(
             f"{word}: no suite and no environment of this name{nearest(word, known)}; suites: {', '.join(listed)}; "
             "to list your own environments, add plugins=[your_module]"
         )
-    show(envs_table(list_suite(listed[name], ids) for name, ids in found.items() if ids))
+    show(envs_table(list_suite(listed[name], ids) for name, ids in matches.items() if ids))
 
 
 def _simplify(name: str) -> str:

@@ -22,15 +22,15 @@ def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str |
     from flows.compare.verdict import table as figures
     from flows.report.terminal import show, table
 
-    made, found, _, folder = report(sides, out, runs or run_root(), threshold, _telling())
+    comparison, conclusion, _, folder = report(sides, out, runs or run_root(), threshold, _telling())
     if as_json:
-        print_safely(json.dumps(plain(made, found), indent=2))
+        print_safely(json.dumps(plain(comparison, conclusion), indent=2))
         return
-    head, rows = figures(made)
-    show("", found.headline, *(f"  {sentence}" for sentence in [*found.sentences, *made.notes]), "")
+    head, rows = figures(comparison)
+    show("", conclusion.headline, *(f"  {sentence}" for sentence in [*conclusion.sentences, *comparison.notes]), "")
     show(table(head, rows, head[2:], rule=True), "")
-    if found.commands:
-        show("to decide it, train more runs", *(f"  {command}" for command in found.commands), "")
+    if conclusion.commands:
+        show("to decide it, train more runs", *(f"  {command}" for command in conclusion.commands), "")
     print_safely(f"page with pictures and figures: {short_path(folder / 'index.html')}")
 
 

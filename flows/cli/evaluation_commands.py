@@ -51,10 +51,10 @@ def collect(source: str, minari: str, episodes: int, checkpoint: str | None, act
 
     _compute_as(run)
     with show_progress(run):
-        told = episode_reporter("episodes")
-        made = collect_episodes(run, path, minari, episodes, actions=actions, round=round, on_progress=told)
+        on_progress = episode_reporter("episodes")
+        result = collect_episodes(run, path, minari, episodes, actions=actions, round=round, on_progress=on_progress)
     print_safely(
-        f"{made['episodes']} episodes, {made['rows']:,} actions, mean return {made['mean']:g}: {made['folder']}"
+        f"{result['episodes']} episodes, {result['rows']:,} actions, mean return {result['mean']:g}: {result['folder']}"
     )
     print_safely(f"to fill a replay buffer with it: buffer.load_from=minari:{minari}")
 
@@ -80,8 +80,8 @@ def dream(source: str, checkpoint: str | None) -> None:
     run, path = locate(source, checkpoint)
     _compute_as(run)
     with show_progress(run):
-        made = picture_dreams(run, path, episode_reporter("episodes for the world model"))
-    print_safely(f"dreams of {short_path(path)}:", *(f"  {short_path(run.path / name)}" for name in made), sep="\n")
+        result = picture_dreams(run, path, episode_reporter("episodes for the world model"))
+    print_safely(f"dreams of {short_path(path)}:", *(f"  {short_path(run.path / name)}" for name in result), sep="\n")
 
 
 def _compute_as(run: RunDirectory) -> None:

@@ -85,12 +85,12 @@ def rewrite(text: str) -> str:
 def _sections(algorithms: Iterable[str]) -> dict[str, list[Argument]]:
     """Return the keys by group: first the algorithms' keys, last the keys without a group."""
     sections: dict[str, list[Argument]] = {}
-    found: dict[str, dict[str, Argument]] = {}  # key -> algorithm -> argument
+    by_key: dict[str, dict[str, Argument]] = {}  # key -> algorithm -> argument
     names = list(algorithms)
     for name in names:
         for argument in arguments(ALGORITHMS[name].Config, "algo."):
-            found.setdefault(argument.key, {})[name] = argument
-    for argument in (*(_of_all(given, names) for given in found.values()), *arguments(RunConfig)):
+            by_key.setdefault(argument.key, {})[name] = argument
+    for argument in (*(_of_all(given, names) for given in by_key.values()), *arguments(RunConfig)):
         if argument.key != "algo":
             sections.setdefault(argument.key.rpartition(".")[0].partition(".")[0] or ROOT, []).append(argument)
     return sections | {ROOT: sections.pop(ROOT)}
@@ -153,8 +153,8 @@ def _section(title: str, keys: Sequence[Argument], values: Mapping[str, Any]) ->
                 lines += _hanging("  ", f"{part}: {argument.group}")
         default = _default(argument)
         value = at(values, argument.key, default)
-        beside = f"    (default {_text(default)})" if value != default else ""
-        lines.append(f"  {argument.key} = {_text(value)}{beside}")
+        default_text = f"    (default {_text(default)})" if value != default else ""
+        lines.append(f"  {argument.key} = {_text(value)}{default_text}")
         lines += _hanging("      ", f"{_meaning(argument)}. Allowed: {argument.allowed}".lstrip(". "))
     return "\n".join([*lines, ""])
 

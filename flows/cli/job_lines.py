@@ -87,8 +87,8 @@ class JobLines(Progress):
         if self._best is not None:
             parts.append(f"best {number(self._best)}")
         for label, (part, score) in list(self._running.items())[:SHOWN]:
-            said = f" {number(score)}" if score is not None else ""
-            parts.append(f"{label.partition(':')[0].removeprefix('trial ')}: {part:.0%}{said}")
+            score_text = f" {number(score)}" if score is not None else ""
+            parts.append(f"{label.partition(':')[0].removeprefix('trial ')}: {part:.0%}{score_text}")
         parts.append(f"ETA {self._eta(max(0.0, self._total - through))}")
         self._training = Line(self._doing, share, parts)
         if now or self._due(self._clock() - self._since):

@@ -49,5 +49,5 @@ def find_fabric_run_settings() -> list[str] | None:
     """
     if os.environ.get("LT_CLI_USED", "0") == "0":
         return None
-    asked = ((key, os.environ.get(f"LT_{name.upper()}", "1")) for name, key in FABRIC_OPTIONS.items() if key)
-    return [f"{key}={value}" for key, value in asked if value != "1"]
+    given = ((key, os.environ.get(f"LT_{name.upper()}", "1")) for name, key in FABRIC_OPTIONS.items() if key)
+    return [f"{key}={value}" for key, value in given if value != "1"]

@@ -89,8 +89,8 @@ def translate(typed: Sequence[str]) -> CommandLine:
     """
     words = [*without_launcher(typed)]
     command, words = _command(words)
-    if (asked := find_fabric_run_settings()) is not None:
-        line = CommandLine([command or "train", *words, *asked])
+    if (settings := find_fabric_run_settings()) is not None:
+        line = CommandLine([command or "train", *words, *settings])
         raise UserError(
             f"LT_CLI_USED is set, so `fabric run` started this process; shepherd starts its processes itself, type "
             f"`{line}`"
@@ -145,7 +145,7 @@ def _training(command: str, words: list[str]) -> CommandLine:
     """Convert Hydra's options and the arguments of SheepRL's first versions to overrides of `train` or `config`."""
     if words and _preset(words[0]):
         words = [f"exp={words[0]}", *words[1:]]
-    made: list[str] = []
+    translated: list[str] = []
     search_path, rest = "", list(words)
     while rest:
         word = rest.pop(0)
@@ -155,16 +155,16 @@ def _training(command: str, words: list[str]) -> CommandLine:
             if meaning == "config":
                 command = meaning
             elif meaning == "help":
-                made.append("--help")
+                translated.append("--help")
             elif meaning == VARIABLES[0]:
                 search_path = value
             elif meaning and not ("{group}" in meaning and any(other.startswith("group=") for other in words)):
-                raise UserError(f"{word}: {meaning.format(group=_group([*made, *rest]))}")
-        elif key := _key_of(word.partition("=")[0], _algorithm([*made, *rest])):
-            made.append(_setting(key, word, rest))
+                raise UserError(f"{word}: {meaning.format(group=_group([*translated, *rest]))}")
+        elif key := _key_of(word.partition("=")[0], _algorithm([*translated, *rest])):
+            translated.append(_setting(key, word, rest))
         else:
-            made.append(word)
-    return CommandLine([command, *map(_with_folder, made)], search_path)
+            translated.append(word)
+    return CommandLine([command, *map(_with_folder, translated)], search_path)
 
 
 def _algorithm(words: Sequence[str]) -> str:
@@ -215,14 +215,14 @@ def _group(words: Sequence[str]) -> CommandLine:
 
 def _evaluation(command: str, words: list[str]) -> CommandLine:
     """Convert SheepRL's `checkpoint_path=… env.capture_video=True` to a folder and options."""
-    made: list[str] = []
+    translated: list[str] = []
     left_out: list[str] = []
     for word in words:
         key, _, value = word.partition("=")
         if key == "checkpoint_path":
-            made.insert(0, _with_folder(word).partition("=")[2])
+            translated.insert(0, _with_folder(word).partition("=")[2])
         elif key == "env.capture_video":
-            made += ["--video"] if value.lower() == "true" and command == "evaluate" else []
+            translated += ["--video"] if value.lower() == "true" and command == "evaluate" else []
         elif word.startswith(LEFT_OUT):
             left_out.append(word)
         elif re.match(r"[\w.]+=", word) and not Path(word).exists():
@@ -231,8 +231,8 @@ def _evaluation(command: str, words: list[str]) -> CommandLine:
                 "--help`"
             )
         else:
-            made.append(word)
-    return CommandLine([command, *made], left_out=left_out)
+            translated.append(word)
+    return CommandLine([command, *translated], left_out=left_out)
 
 
 def _run_of(words: Collection[str]) -> str:

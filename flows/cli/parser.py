@@ -95,8 +95,8 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
     values = vars(options)
     if rest and ("overrides" not in values or any(word.startswith("-") for word in rest)):
         known = re.findall(r"--[\w-]+", root.commands[arguments[0]].format_help())
-        meant = nearest(rest[0], known) if rest[0].startswith("-") else ""
-        raise UserError(f"{' '.join(rest)}: unknown argument{meant}; see `shepherd {command} --help`")
+        hint = nearest(rest[0], known) if rest[0].startswith("-") else ""
+        raise UserError(f"{' '.join(rest)}: unknown argument{hint}; see `shepherd {command} --help`")
     if rest:
         values["overrides"] = [*values["overrides"], *rest]
     for name in POSITIONALS:

@@ -121,10 +121,10 @@ class Progress:
             now = self._clock()
             if self._work is None or self._work.doing != doing:
                 self._began = (now, done)
-            took, made = now - self._began[0], done - self._began[1]
+            took, advanced = now - self._began[0], done - self._began[1]
             parts = [f"{done:,}/{total:,} {unit}"]
-            if made > 0:
-                parts.append(f"ETA {duration((total - done) * took / made)}")
+            if advanced > 0:
+                parts.append(f"ETA {duration((total - done) * took / advanced)}")
             self._work = Line(doing, done / max(1, total), parts)
             if done >= total:
                 self._work = None

@@ -43,25 +43,25 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
             raise UserError(f"{folder}: no such folder; give a folder that contains runs")
     check_servers()
     runs = [run for folder in folders for run in RunDirectory.below(Path(folder).absolute())]
-    found, away = [], {}
+    dead, away = [], {}
     for one in _find_all_gone(runs):
         host = None if elsewhere else find_other_machine(one.run)
         if host is not None:
             away[one.run] = host
         elif one.marked or mark_died(one):
-            found.append(one)
+            dead.append(one)
     with console(sys.stderr).status("") as status:
-        told = []
-        for number, one in enumerate(found, 1):
-            status.update(printable(f"{number} of {len(found)}: {short_path(one.run.path)}"))
-            told.append(_bring(one))
-        _mark_sweeps([one.run for one in found])
+        reports = []
+        for number, one in enumerate(dead, 1):
+            status.update(printable(f"{number} of {len(dead)}: {short_path(one.run.path)}"))
+            reports.append(_bring(one))
+        _mark_sweeps([one.run for one in dead])
     if as_json:
         others = [{"run_dir": str(run.path), "host": host} for run, host in away.items()]
-        print_safely(json.dumps({"runs": told, "elsewhere": others}))
+        print_safely(json.dumps({"runs": reports, "elsewhere": others}))
     else:
-        _show(told, {short_path(run.path): host for run, host in away.items()}, len(runs), folders)
-    return max([_goes_on(one.run) for one in found], default=0) if go_on else 0
+        _show(reports, {short_path(run.path): host for run, host in away.items()}, len(runs), folders)
+    return max([_goes_on(one.run) for one in dead], default=0) if go_on else 0
 
 
 def _find_all_gone(runs: Sequence[RunDirectory]) -> Iterator[StaleRun]:
@@ -111,13 +111,13 @@ def _mark_sweeps(runs: Sequence[RunDirectory]) -> None:
                 note_killed(folder, run.read_config())
 
 
-def _show(told: Sequence[dict[str, Any]], away: dict[str, str], runs: int, folders: Sequence[str]) -> None:
-    rows = [(short_path(Path(t["run_dir"])), t["state"], f"{t['policy_steps']:,}", t["resume"]) for t in told]
+def _show(reports: Sequence[dict[str, Any]], away: dict[str, str], runs: int, folders: Sequence[str]) -> None:
+    rows = [(short_path(Path(t["run_dir"])), t["state"], f"{t['policy_steps']:,}", t["resume"]) for t in reports]
     if rows:
         show(table(HEAD, rows, numbers=("policy steps",)))
     else:
         print_safely(f"checked {runs} runs in {', '.join(folders)}: no run has a dead process")
-    for behind in (t["run_dir"] for t in told if not t["mlflow"]):
+    for behind in (t["run_dir"] for t in reports if not t["mlflow"]):
         print_safely(f"MLflow could not be updated; see {short_path(Path(behind))}/run.log", file=sys.stderr)
     for run, host in away.items():
         print_safely(

@@ -26,8 +26,8 @@ def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
             from flows.reproduce import reproduction  # Prefect
 
             with without_tracebacks():
-                made = reproduction(run)
+                result = reproduction(run)
     if as_json:
-        print_safely(json.dumps(made))
+        print_safely(json.dumps(result))
     else:
-        print_safely(f"{made['result']}; the second run is {short_path(run.path)}")
+        print_safely(f"{result['result']}; the second run is {short_path(run.path)}")

@@ -64,15 +64,17 @@ def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """
     refuse_import()
 
-    made = compose_in_script(lambda: compose(_from_command_line()) if cfg is None else compose_tree(cfg))
+    composed = compose_in_script(lambda: compose(_from_command_line()) if cfg is None else compose_tree(cfg))
     from flows.train import run_flow  # Prefect reads environment variables on import, so check the config first
 
     from flows.runs.create import new_run  # isort: skip
 
     typed = [*_typed] or _of_hydra()
-    if cfg is None or _timeless(made[1]) == _timeless(compose(typed or ["exp=ppo"])[1]):  # the script changed nothing
+    if cfg is None or _timeless(composed[1]) == _timeless(
+        compose(typed or ["exp=ppo"])[1]
+    ):  # the script changed nothing
         print_safely(f"interpreted as: {CommandLine(['train', *typed])}", *plugins.as_typed(), file=sys.stderr)
-    return run_flow(new_run(typed, composed=made))
+    return run_flow(new_run(typed, composed=composed))
 
 
 def evaluation(cfg: Mapping[str, Any], episodes: int) -> None:

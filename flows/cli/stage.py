@@ -87,8 +87,8 @@ def _make(name: str, run: RunDirectory) -> dict[str, Any]:
     """Run one stage and return its result; `train` runs to the end, with all scheduled checkpoints and evaluations."""
     function = name.replace("-", "_")
     module = import_module(f"flows.stages.{function}")  # does not import the other stages
-    made = getattr(module, function)(run, **({"final": True} if name == "evaluate" else {}))
-    return asdict(made) if name == "train" else made
+    result = getattr(module, function)(run, **({"final": True} if name == "evaluate" else {}))
+    return asdict(result) if name == "train" else result
 
 
 def _run_of(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> RunDirectory:

@@ -66,14 +66,14 @@ def status(name: str, as_json: bool = False) -> str | None:
     from flows.sweeps.sweep_report import refresh_page, status  # Optuna
 
     folder = SweepFolder.existing(name)
-    found = status(folder)
-    refresh_page(folder, found)
+    current = status(folder)
+    refresh_page(folder, current)
     if as_json:
-        return json.dumps(found, indent=2)
+        return json.dumps(current, indent=2)
     from flows.report.sweep_tables import status_table  # rich
     from flows.report.terminal import show
 
-    show(status_table(found))
+    show(status_table(current))
     return None
 
 
@@ -95,15 +95,15 @@ def _drive(algo: str, folder: SweepFolder) -> None:
     from flows.sweeps.preset import train_command
     from flows.sweeps.sweep_report import status
 
-    found = status(folder)
-    ended = sum(trial["state"] in ("complete", "pruned", "fail") for trial in found["trials"])
-    going_on = f" · {ended} of {found['wanted']} trials have ended" if found["trials"] else ""
+    current = status(folder)
+    ended = sum(trial["state"] in ("complete", "pruned", "fail") for trial in current["trials"])
+    going_on = f" · {ended} of {current['wanted']} trials have ended" if current["trials"] else ""
     print_safely(f"sweep {folder.name} · {short_path(folder.runs)}{going_on}", file=sys.stderr)
     with name_continuation(folder.resume_command):
-        best = found["best"] and found["best"]["value"]
-        with show_jobs("trials", found["wanted"], ended, best), without_tracebacks():
+        best = current["best"] and current["best"]["value"]
+        with show_jobs("trials", current["wanted"], ended, best), without_tracebacks():
             run_sweep(algo, folder)
-        found = status(folder)
-        show(status_table(found), "")
-        if found["best"]:
+        current = status(folder)
+        show(status_table(current), "")
+        if current["best"]:
             show(f"report    {short_path(folder.report)}", f"train it  {train_command(folder)}")

@@ -35,20 +35,20 @@ class Curve:
     runs: Sequence[Run]
 
 
-def against_steps(made: Comparison, side: str, task: str) -> Curve | None:
+def against_steps(comparison: Comparison, side: str, task: str) -> Curve | None:
     """Return the curve of returns by policy steps; None if runs have too few points."""
-    return curve_of([[_steps(made, record) for record in made.selection.counted[side][task]]])
+    return curve_of([[_steps(comparison, record) for record in comparison.selection.counted[side][task]]])
 
 
-def against_time(made: Comparison, side: str, task: str, name: str) -> Curve | None:
+def against_time(comparison: Comparison, side: str, task: str, name: str) -> Curve | None:
     """Return the curve of returns by seconds of training (a clock of `CLOCKS`); None if a run has no times."""
-    records = made.selection.counted[side][task]
+    records = comparison.selection.counted[side][task]
     if any(len(record.clock(name)) < 2 for record in records):
         return None
-    return curve_of([[_at_times(record.clock(name), *_steps(made, record)) for record in records]])
+    return curve_of([[_at_times(record.clock(name), *_steps(comparison, record)) for record in records]])
 
 
-def against_budget(made: Comparison, side: str) -> Curve | None:
+def against_budget(comparison: Comparison, side: str) -> Curve | None:
     """Return the curve of scores over all environments by the fraction of the budget.
 
     The bootstrap is stratified by environment.
@@ -56,17 +56,17 @@ def against_budget(made: Comparison, side: str) -> Curve | None:
     return curve_of(
         [
             [
-                (x / record.budget, made.scales[task].score(values), stopped)
-                for record in made.selection.counted[side][task]
-                for x, values, stopped in [_steps(made, record)]
+                (x / record.budget, comparison.scales[task].score(values), stopped)
+                for record in comparison.selection.counted[side][task]
+                for x, values, stopped in [_steps(comparison, record)]
             ]
-            for task in made.tasks
+            for task in comparison.tasks
         ]
     )
 
 
-def _steps(made: Comparison, record: Record) -> Run:
-    line = np.array(made.measure.curve(record), dtype=float).reshape(-1, 2)
+def _steps(comparison: Comparison, record: Record) -> Run:
+    line = np.array(comparison.measure.curve(record), dtype=float).reshape(-1, 2)
     return line[:, 0], line[:, 1], record.status == "stopped_early"
 
 

@@ -80,9 +80,9 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
         raise UserError(
             f"{single[0]} …: {len(single)} single runs, each of which would be a side; quote a glob, e.g. 'runs/ppo*'"
         )
-    found = [_side(word, groups) for word in words]  # reports mistakes before any run is read
-    total, owner = sum(len(readers) for _, readers in found), {}
-    for side, readers in found:
+    sides = [_side(word, groups) for word in words]  # reports mistakes before any run is read
+    total, owner = sum(len(readers) for _, readers in sides), {}
+    for side, readers in sides:
         refused = None
         for read in readers:
             try:
@@ -98,7 +98,7 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
             tell(f"{len(owner)} of {total} runs read")
         if refused is not None and not side.records:
             raise refused
-    return [side for side, _ in found]
+    return [side for side, _ in sides]
 
 
 class _Groups:

@@ -15,55 +15,55 @@ from flows.report.html import table as html_table
 from flows.report.sentences import duration, number
 
 
-def page(made: Comparison, found: Verdict, pictures: Sequence[Picture]) -> str:
+def page(comparison: Comparison, conclusion: Verdict, pictures: Sequence[Picture]) -> str:
     """Return the page as HTML; all text of runs and sides is escaped."""
-    names = list(made.selection.counted)
+    names = list(comparison.selection.counted)
     title = f"{names[0]} compared with {' and '.join(names[1:])}"
-    return document(title, f"<h1>{escape(title)}</h1>", sections(made, found, pictures))
+    return document(title, f"<h1>{escape(title)}</h1>", sections(comparison, conclusion, pictures))
 
 
-def sections(made: Comparison, found: Verdict, pictures: Sequence[Picture]) -> str:
+def sections(comparison: Comparison, conclusion: Verdict, pictures: Sequence[Picture]) -> str:
     """Return the page without its title, for use in another page."""
     parts = [
-        f'<p class="soft">{escape(_about(made))}</p>',
-        _verdict(found),
-        _notes(made),
-        section("Learning curves", _curves(made, pictures)),
-        section("Results after training", _ends(made), figures(p for p in pictures if not p.stem.startswith("curve"))),
-        section("Steps to a threshold", _arrivals(made)),
-        section("Cost of a run", _cost(made)),
-        section("Differences of the configurations", _config(made)),
-        section("Runs", _runs(made)),
-        section("Method", _method(made)),
+        f'<p class="soft">{escape(_about(comparison))}</p>',
+        _verdict(conclusion),
+        _notes(comparison),
+        section("Learning curves", _curves(comparison, pictures)),
+        section(
+            "Results after training", _ends(comparison), figures(p for p in pictures if not p.stem.startswith("curve"))
+        ),
+        section("Steps to a threshold", _arrivals(comparison)),
+        section("Cost of a run", _cost(comparison)),
+        section("Differences of the configurations", _config(comparison)),
+        section("Runs", _runs(comparison)),
+        section("Method", _method(comparison)),
     ]
     return "".join(parts)
 
 
-def _about(made: Comparison) -> str:
-    counts = [sum(len(runs) for runs in of.values()) for of in made.selection.counted.values()]
-    return (
-        f"{', '.join(made.tasks)} · {' + '.join(map(str, counts))} finished runs · value of a run: {made.measure.words}"
-    )
+def _about(comparison: Comparison) -> str:
+    counts = [sum(len(runs) for runs in of.values()) for of in comparison.selection.counted.values()]
+    runs = f"{' + '.join(map(str, counts))} finished runs"
+    return f"{', '.join(comparison.tasks)} · {runs} · value of a run: {comparison.measure.words}"
 
 
-def _verdict(found: Verdict) -> str:
-    reasons = "".join(f"<li>{escape(sentence)}</li>" for sentence in found.sentences)
-    commands = "\n".join(escape(command) for command in found.commands)
+def _verdict(conclusion: Verdict) -> str:
+    reasons = "".join(f"<li>{escape(sentence)}</li>" for sentence in conclusion.sentences)
+    commands = "\n".join(escape(command) for command in conclusion.commands)
     settle = f"<p>Commands that provide the missing runs:</p><pre>{commands}</pre>" if commands else ""
-    kind = "verdict ranked" if found.ranked else "verdict"
-    return f'<div class="{kind}"><strong>{escape(found.headline)}</strong><ul>{reasons}</ul>{settle}</div>\n'
+    kind = "verdict ranked" if conclusion.ranked else "verdict"
+    return f'<div class="{kind}"><strong>{escape(conclusion.headline)}</strong><ul>{reasons}</ul>{settle}</div>\n'
 
 
-def _notes(made: Comparison) -> str:
-    notes = "".join(f"<li>{escape(note)}</li>" for note in made.notes)
+def _notes(comparison: Comparison) -> str:
+    notes = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
     return f"<p>Notes:</p><ul>{notes}</ul>\n" if notes else ""
 
 
-def _curves(made: Comparison, pictures: Sequence[Picture]) -> str:
-    words = (
-        f"{made.measure.curve_words}: interquartile mean over seeds with its 95 % bootstrap band; thin lines are runs."
-    )
+def _curves(comparison: Comparison, pictures: Sequence[Picture]) -> str:
+    words = f"{comparison.measure.curve_words}: interquartile mean over seeds with its 95 % bootstrap band; "
     words += (
+        "thin lines are runs."
         " Times are training times without evaluations and checkpoints. Processor time includes the environments'"
         " worker processes. After the end of a run, its last value is used."
     )
@@ -76,19 +76,19 @@ def _curves(made: Comparison, pictures: Sequence[Picture]) -> str:
     return about + "".join(figures(some) for some in (every, each) if some)
 
 
-def _ends(made: Comparison) -> str:
-    head, rows = table(made)
-    rows = [[escape(task), _side(made, side), *cells] for task, side, *cells in rows]
-    scales = "; ".join(f"{task}: {scale.words}" for task, scale in made.scales.items())
+def _ends(comparison: Comparison) -> str:
+    head, rows = table(comparison)
+    rows = [[escape(task), _side(comparison, side), *cells] for task, side, *cells in rows]
+    scales = "; ".join(f"{task}: {scale.words}" for task, scale in comparison.scales.items())
     words = (
         f"Returns with 95 % intervals; the optimality gap and rows of all environments are normalized scores. {scales}."
     )
     return html_table(head, rows, set(head[2:])) + f'<p class="soft">{escape(words)}</p>\n'
 
 
-def _arrivals(made: Comparison) -> str:
+def _arrivals(comparison: Comparison) -> str:
     rows = []
-    for task, sides in made.arrivals.items():
+    for task, sides in comparison.arrivals.items():
         for side, steps in sides.items():
             there = sorted(step for step in steps if step is not None)
             middle = median([step if step is not None else float("inf") for step in steps])
@@ -97,16 +97,16 @@ def _arrivals(made: Comparison) -> str:
                 f"{middle:,.0f}" if middle < float("inf") else "not reached by half",
             ]
             cells += [f"{there[0]:,}", f"{there[-1]:,}"] if there else ["–", "–"]
-            rows.append([escape(task), f"{number(made.thresholds[task])}", _side(made, side), *cells])
+            rows.append([escape(task), f"{number(comparison.thresholds[task])}", _side(comparison, side), *cells])
     head = ["environment", "threshold", "side", "runs that reach it", "median policy steps", "fastest", "slowest"]
-    words = f"Policy steps until the {made.measure.curve_words} first reaches the threshold (a return)."
+    words = f"Policy steps until the {comparison.measure.curve_words} first reaches the threshold (a return)."
     return html_table(head, rows, set(head[1:]) - {"side"}) + f'<p class="soft">{words}</p>\n'
 
 
-def _cost(made: Comparison) -> str:
+def _cost(comparison: Comparison) -> str:
     spell = {"policy_steps": "{:,.0f}", "updates": "{:,.0f}"}
     rows = []
-    for task, sides in made.cost.items():
+    for task, sides in comparison.cost.items():
         for side, cost in sides.items():
             cells = [
                 (spell[name].format(cost[name]) if name in spell else duration(cost[name]))
@@ -115,28 +115,28 @@ def _cost(made: Comparison) -> str:
                 for name in ("policy_steps", "updates", "wall_s", "cpu_s")
             ]
             rate = f"{cost['policy_steps'] / cost['wall_s']:,.0f}" if cost.get("wall_s") else "unknown"
-            rows.append([escape(task), _side(made, side), *cells, rate])
+            rows.append([escape(task), _side(comparison, side), *cells, rate])
     head = ["environment", "side", "policy steps", "updates", "wall time", "processor time", "policy steps/s"]
     words = "Means over runs. Times are training times without evaluations and checkpoints."
     return html_table(head, rows, set(head[2:])) + f'<p class="soft">{words}</p>\n'
 
 
-def _config(made: Comparison) -> str:
-    names = list(made.selection.counted)
-    if not made.config:
+def _config(comparison: Comparison) -> str:
+    names = list(comparison.selection.counted)
+    if not comparison.config:
         return "<p>All sides have the same configuration, apart from keys that do not affect learning.</p>\n"
     rows = [
         [f"<code>{escape(key)}</code>", *(escape(", ".join(of[name])) for name in names)]
-        for key, of in made.config.items()
+        for key, of in comparison.config.items()
     ]
     return html_table(["key", *names], rows)
 
 
-def _runs(made: Comparison) -> str:
+def _runs(comparison: Comparison) -> str:
     rows = []
-    for side, tasks in made.selection.counted.items():
+    for side, tasks in comparison.selection.counted.items():
         for task, records in tasks.items():
-            for record, value in zip(records, made.values[side][task], strict=True):
+            for record, value in zip(records, comparison.values[side][task], strict=True):
                 cells = [
                     escape(task),
                     str(record.seed),
@@ -144,10 +144,12 @@ def _runs(made: Comparison) -> str:
                     f"{record.policy_steps:,}",
                     record.status,
                 ]
-                rows.append([_side(made, side), *cells, escape(record.commit), f"<code>{escape(record.place)}</code>"])
+                rows.append(
+                    [_side(comparison, side), *cells, escape(record.commit), f"<code>{escape(record.place)}</code>"]
+                )
     out = [
         [
-            _side(made, name),
+            _side(comparison, name),
             escape(r.task),
             str(r.seed),
             "–",
@@ -156,7 +158,7 @@ def _runs(made: Comparison) -> str:
             escape(r.commit),
             f"<code>{escape(r.place)}</code>",
         ]
-        for name, r, why in made.selection.left_out
+        for name, r, why in comparison.selection.left_out
     ]
     head = ["side", "environment", "seed", "value", "policy steps", "state", "commit", "place"]
     left = f"<p>Excluded runs:</p>{html_table(head, out, {'seed', 'value', 'policy steps'})}" if out else ""
@@ -164,10 +166,10 @@ def _runs(made: Comparison) -> str:
     return f"<details><summary>{len(rows)} compared runs</summary>{table}</details>{left}\n"
 
 
-def _method(made: Comparison) -> str:
-    pairs = [p for p in made.pairs if p.paired]
+def _method(comparison: Comparison) -> str:
+    pairs = [p for p in comparison.pairs if p.paired]
     words = [
-        f"The value of a run is the {made.measure.words}. Unfinished runs are excluded and listed above.",
+        f"The value of a run is the {comparison.measure.words}. Unfinished runs are excluded and listed above.",
         "The interquartile mean (IQM) is the mean of the runs without the highest and the lowest quarter. Aggregates "
         "over several environments are computed from normalized scores. The optimality gap is the mean amount by "
         "which scores are below 1.",
@@ -187,7 +189,7 @@ def _method(made: Comparison) -> str:
     return "".join(f"<p>{escape(sentence)}</p>" for sentence in words)
 
 
-def _side(made: Comparison, name: str) -> str:
-    index = list(made.selection.counted).index(name) % 8
+def _side(comparison: Comparison, name: str) -> str:
+    index = list(comparison.selection.counted).index(name) % 8
     chip = f'<span class="chip" style="background: var(--side-{index})"></span>'
     return f'<span class="side">{chip}{escape(name)}</span>'

@@ -24,44 +24,44 @@ LEVELS = 101  # points of the performance profile
 LONGEST = 34  # maximal number of characters of a side's name in a legend
 
 
-def draw(made: Comparison) -> Iterator[Picture]:
+def draw(comparison: Comparison) -> Iterator[Picture]:
     """Yield every picture for which the comparison has data."""
     with drawing():
-        yield from _learning(made)
-        yield from (_aggregates(made), _improvement(made), _profile(made))
+        yield from _learning(comparison)
+        yield from (_aggregates(comparison), _improvement(comparison), _profile(comparison))
 
 
-def colour(made: Comparison, side: str) -> str:
+def colour(comparison: Comparison, side: str) -> str:
     """Return a side's color; the eight colors repeat."""
-    return COLOURS[list(made.selection.counted).index(side) % len(COLOURS)]
+    return COLOURS[list(comparison.selection.counted).index(side) % len(COLOURS)]
 
 
-def _learning(made: Comparison) -> Iterator[Picture]:
-    sides = list(made.selection.counted)
-    if len(made.tasks) > 1:
-        found = {side: curves.against_budget(made, side) for side in sides}
+def _learning(comparison: Comparison) -> Iterator[Picture]:
+    sides = list(comparison.selection.counted)
+    if len(comparison.tasks) > 1:
+        by_budget = {side: curves.against_budget(comparison, side) for side in sides}
         title = f"{ALL}: score by fraction of the budget"
-        yield from _curves(found, "curve_all", title, "fraction of algo.total_steps", "score")
-    for number_, task in enumerate(made.tasks):
-        mark = f"_{number_ + 1}" if len(made.tasks) > 1 else ""
-        by_steps = {side: curves.against_steps(made, side, task) for side in sides}
+        yield from _curves(by_budget, "curve_all", title, "fraction of algo.total_steps", "score")
+    for number_, task in enumerate(comparison.tasks):
+        mark = f"_{number_ + 1}" if len(comparison.tasks) > 1 else ""
+        by_steps = {side: curves.against_steps(comparison, side, task) for side in sides}
         yield from _curves(by_steps, f"curve_steps{mark}", f"{task}: return by policy steps", "policy steps", "return")
         for clock, stem, time in ((WALL, "curve_time", "wall time"), (CPU, "curve_cpu", "processor time")):
-            by_time = {side: curves.against_time(made, side, task, clock) for side in sides}
+            by_time = {side: curves.against_time(comparison, side, task, clock) for side in sides}
             yield from _curves(by_time, stem + mark, f"{task}: return by {time}", "seconds", "return")
 
 
-def _curves(found: Mapping[str, Curve | None], stem: str, title: str, x: str, y: str) -> Iterator[Picture]:
+def _curves(by_side: Mapping[str, Curve | None], stem: str, title: str, x: str, y: str) -> Iterator[Picture]:
     """Yield the picture of the curves, unless a run has too few points."""
-    known = {side: curve for side, curve in found.items() if curve is not None}
-    if len(known) == len(found):
+    known = {side: curve for side, curve in by_side.items() if curve is not None}
+    if len(known) == len(by_side):
         yield curves_picture(known, stem, title, x, y)
 
 
-def curves_picture(found: Mapping[str, Curve], stem: str, title: str, x: str, y: str) -> Picture:
+def curves_picture(by_side: Mapping[str, Curve], stem: str, title: str, x: str, y: str) -> Picture:
     """Draw each side's runs, interquartile mean and band; the order of the sides determines their colors."""
     figure, axes = new_figure()
-    for tone, (side, curve) in zip(itertools.cycle(COLOURS), found.items(), strict=False):
+    for tone, (side, curve) in zip(itertools.cycle(COLOURS), by_side.items(), strict=False):
         for steps, values, _ in curve.runs:
             axes.plot(steps, values, color=tone, linewidth=0.6, alpha=0.25)
         axes.fill_between(curve.x, curve.band.low, curve.band.high, color=tone, alpha=0.22, linewidth=0)
@@ -71,40 +71,43 @@ def curves_picture(found: Mapping[str, Curve], stem: str, title: str, x: str, y:
     return picture(figure, stem, title)
 
 
-def _aggregates(made: Comparison) -> Picture:
+def _aggregates(comparison: Comparison) -> Picture:
     """Draw the four aggregates in two rows of two panels, which fits a phone; each panel has one row for each side."""
-    where = ALL if len(made.tasks) > 1 else made.tasks[0]
-    sides = list(made.aggregates[where])
+    where = ALL if len(comparison.tasks) > 1 else comparison.tasks[0]
+    sides = list(comparison.aggregates[where])
     figure, panels = new_figure(rows=2, columns=2, height=1.2 + 0.75 * len(sides))
     for axes, name in zip(panels.flat, NAMES, strict=True):
-        figures = [made.aggregates[where][side][name] for side in sides]
-        unit = "score" if len(made.tasks) > 1 or name == GAP else "return"
-        _intervals(axes, figures, [colour(made, side) for side in sides], digits=2 if unit == "score" else None)
+        figures = [comparison.aggregates[where][side][name] for side in sides]
+        unit = "score" if len(comparison.tasks) > 1 or name == GAP else "return"
+        _intervals(axes, figures, [colour(comparison, side) for side in sides], digits=2 if unit == "score" else None)
         axes.set_title(f"{NAMES[name]} ({unit})", fontsize=10.5, color=INK, loc="left")
-    legend(figure, {short(side): colour(made, side) for side in sides})
-    caption = f"{where}: {made.measure.words}. Bars are 95 % intervals; a smaller optimality gap is better."
+    legend(figure, {short(side): colour(comparison, side) for side in sides})
+    caption = f"{where}: {comparison.measure.words}. Bars are 95 % intervals; a smaller optimality gap is better."
     return picture(figure, "aggregates", "Results after training", caption)
 
 
-def _improvement(made: Comparison) -> Picture:
-    figure, axes = new_figure(height=1.1 + 0.62 * len(made.pairs))
-    pairs = [pair.upright() for pair in made.pairs]
+def _improvement(comparison: Comparison) -> Picture:
+    figure, axes = new_figure(height=1.1 + 0.62 * len(comparison.pairs))
+    pairs = [pair.upright() for pair in comparison.pairs]
     axes.axvline(0.5, color=SOFT, linewidth=1.0, linestyle=(0, (4, 3)))
-    _intervals(axes, [pair.improvement for pair in pairs], [colour(made, pair.first) for pair in pairs], digits=2)
+    _intervals(axes, [pair.improvement for pair in pairs], [colour(comparison, pair.first) for pair in pairs], digits=2)
     axes.set_xlim(-0.02, 1.02)
     rows = range(len(pairs))
     axes.set_yticks(rows, [f"{short(p.first, 22)}\nover {short(p.second, 22)}" for p in pairs], color=INK)
     axes.set_xlabel("probability", color=INK)
     caption = (
         "Probability that a run of one side is better than a run of the other, with "
-        f"{100 * made.level:.3g} % intervals. 0.5: no difference."
+        f"{100 * comparison.level:.3g} % intervals. 0.5: no difference."
     )
     return picture(figure, "improvement", "Probability of improvement", caption)
 
 
-def _profile(made: Comparison) -> Picture:
-    several = len(made.tasks) > 1
-    values = {side: made.normalise(side) if several else [made.values[side][made.tasks[0]]] for side in made.values}
+def _profile(comparison: Comparison) -> Picture:
+    several = len(comparison.tasks) > 1
+    values = {
+        side: comparison.normalise(side) if several else [comparison.values[side][comparison.tasks[0]]]
+        for side in comparison.values
+    }
     ends = [f(one) for of in values.values() for one in of for f in (np.min, np.max)]
     margin = 0.03 * (max(ends) - min(ends)) or 1.0
     levels = np.linspace(min(ends) - margin, max(ends) + margin, LEVELS)
@@ -112,8 +115,10 @@ def _profile(made: Comparison) -> Picture:
     for side, of in values.items():
         above, rng = statistics.share_above(levels), np.random.default_rng(0)
         band = statistics.bootstrap(of, above, rng, replicates=statistics.BAND_REPLICATES)
-        axes.fill_between(levels, band.low, band.high, color=colour(made, side), alpha=0.22, linewidth=0, step="mid")
-        axes.step(levels, band.value, where="mid", color=colour(made, side), linewidth=2.0, label=short(side))
+        axes.fill_between(
+            levels, band.low, band.high, color=colour(comparison, side), alpha=0.22, linewidth=0, step="mid"
+        )
+        axes.step(levels, band.value, where="mid", color=colour(comparison, side), linewidth=2.0, label=short(side))
     axes.set_ylim(-0.02, 1.02)
     label(figure, axes, "score" if several else "return", "fraction of runs above")
     caption = "Fraction of runs whose value is above each level, with 95 % bands; higher is better."

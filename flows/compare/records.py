@@ -118,45 +118,45 @@ def from_directory(run: RunDirectory) -> Record:
     log, identity, summary = history(run.events), run.read_identity(), run.read_summary()
     final = log.last("evaluation", final=True)
     mean = final["greedy"]["mean"] if final else None
-    found = {name: log.lines[name] for name in READ if name in log.lines}
+    lines = {name: log.lines[name] for name in READ if name in log.lines}
     return Record(
         place=short_path(run.path),
         run_id=identity["run_id"],
-        status=_judge(_status(run, log), found, mean),
+        status=_judge(_status(run, log), lines, mean),
         config=flat(run.read_config()),
         commit=_commit(spell(identity.get("commit", "unknown")), identity.get("dirty") is True),
         machine=_machine(summary),
-        lines=found,
+        lines=lines,
         final=mean,
         effort=_effort(summary),
         typed=tuple(run.read_overrides()),
     )
 
 
-def from_mlflow(client: MlflowClient, found: Run) -> Record:
+def from_mlflow(client: MlflowClient, stored: Run) -> Record:
     """Read a record from MLflow, or from the run's directory if it exists on this machine."""
-    folder = tag_value(found.data.tags, "run_dir")
+    folder = tag_value(stored.data.tags, "run_dir")
     if folder and RunDirectory(folder).config.exists():
         run = RunDirectory(folder)
-        if run.read_identity()["run_id"] == found.data.tags.get(RUN_TAG):
+        if run.read_identity()["run_id"] == stored.data.tags.get(RUN_TAG):
             return from_directory(run)
-    tags, run_id = found.data.tags, found.info.run_id
+    tags, run_id = stored.data.tags, stored.info.run_id
     line = {
         name: Line(sorted((point.step, point.value) for point in client.get_metric_history(run_id, name)))
         for name in (*READ, OLD_BASELINE)
-        if name in found.data.metrics
+        if name in stored.data.metrics
     }
     if OLD_BASELINE in line:
         line[BASELINE] = line.pop(OLD_BASELINE)
     summary = _summary(client, run_id)
-    ended = [ours for ours, theirs in STATUS.items() if theirs == found.info.status] or ["training"]
-    final = found.data.metrics.get(FINAL["greedy"])
+    ended = [ours for ours, theirs in STATUS.items() if theirs == stored.info.status] or ["training"]
+    final = stored.data.metrics.get(FINAL["greedy"])
     resumed = {key.removeprefix("resumed."): value for key, value in tags.items() if key.startswith("resumed.")}
     return Record(
         place=f"mlflow:{run_id}",
         run_id=tags.get(RUN_TAG, run_id),
         status=_judge(summary["status"] if summary.get("status") in ended else ended[0], line, final),
-        config={**found.data.params, **resumed},
+        config={**stored.data.params, **resumed},
         commit=_commit(tag_value(tags, "commit") or "unknown", tag_value(tags, "dirty") == "true"),
         machine=_machine(summary),
         lines=line,
@@ -172,9 +172,9 @@ def _status(run: RunDirectory, log: History) -> str:
     return "training" if run.is_taken() else "broken off"
 
 
-def _judge(status: str, found: Mapping[str, Line], final: float | None) -> str:
+def _judge(status: str, lines: Mapping[str, Line], final: float | None) -> str:
     """Return the status of a run, or NOT_FINITE if it is finished but has values that are not finite."""
-    finite = all(math.isfinite(value) for line in found.values() for _, value in line)
+    finite = all(math.isfinite(value) for line in lines.values() for _, value in line)
     return NOT_FINITE if status in DONE and not (finite and math.isfinite(final or 0.0)) else status
 
 

@@ -37,7 +37,7 @@ POINT_COLUMNS = ["side", "environment", "seed", "run", "metric", "policy_steps",
 class Report(NamedTuple):
     """Comparison with its verdict, pictures and folder."""
 
-    made: Comparison
+    comparison: Comparison
     verdict: Verdict
     pictures: list[Picture]
     folder: Path
@@ -73,29 +73,29 @@ def report(
 
 def write(sides: list[Side], folder: Path, threshold: float | None = None, tell: Tell = lambda done: None) -> Report:
     """Compare sides and write all files to a folder; see `report`. Raises UserError if nothing can be compared."""
-    made = compare(sides, threshold)
-    found = verdict(made)
+    comparison = compare(sides, threshold)
+    conclusion = verdict(comparison)
     pictures = []
-    for picture in draw(made):
+    for picture in draw(comparison):
         pictures.append(picture)
         tell(f"{len(pictures)} {'picture' if len(pictures) == 1 else 'pictures'} drawn")
     save(pictures, folder)
-    write_text(folder / "runs.csv", _csv(RUN_COLUMNS, _runs(made)))
-    write_text(folder / "points.csv", _csv(POINT_COLUMNS, _points(made)))
-    write_json(folder / "compare.json", as_json(made, found))
-    write_text(folder / "index.html", page(made, found, pictures))
-    return Report(made, found, pictures, folder)
+    write_text(folder / "runs.csv", _csv(RUN_COLUMNS, _runs(comparison)))
+    write_text(folder / "points.csv", _csv(POINT_COLUMNS, _points(comparison)))
+    write_json(folder / "compare.json", as_json(comparison, conclusion))
+    write_text(folder / "index.html", page(comparison, conclusion, pictures))
+    return Report(comparison, conclusion, pictures, folder)
 
 
-def _runs(made: Comparison) -> Iterator[list[Any]]:
+def _runs(comparison: Comparison) -> Iterator[list[Any]]:
     """Yield every run of every side, including excluded runs."""
     values = {
         record.run_id: value
-        for side, tasks in made.selection.counted.items()
+        for side, tasks in comparison.selection.counted.items()
         for task, records in tasks.items()
-        for record, value in zip(records, made.values[side][task], strict=True)
+        for record, value in zip(records, comparison.values[side][task], strict=True)
     }
-    for side, r in _all(made):
+    for side, r in _all(comparison):
         effort = [r.effort.get(name) for name in ("updates", "wall_s", "cpu_s")]
         value = values.get(r.run_id)
         about = [
@@ -112,17 +112,17 @@ def _runs(made: Comparison) -> Iterator[list[Any]]:
         yield [*about, *effort, r.baseline, r.commit, r.place]
 
 
-def _points(made: Comparison) -> Iterator[list[Any]]:
+def _points(comparison: Comparison) -> Iterator[list[Any]]:
     """Yield the curves of every run: evaluations during training, and returns of training episodes."""
-    for side, r in _all(made):
+    for side, r in _all(comparison):
         wall, cpu = (dict(r.clock(name)) for name in CLOCKS)
         for name in (WHILE_TRAINING["greedy"], RETURN):
             for steps, value in r.lines.get(name, ()):
                 yield [side, r.task, r.seed, r.place, name, steps, wall.get(steps), cpu.get(steps), value]
 
 
-def _all(made: Comparison) -> Iterator[tuple[str, Record]]:
-    for side in made.sides:
+def _all(comparison: Comparison) -> Iterator[tuple[str, Record]]:
+    for side in comparison.sides:
         for record in side.records:
             yield side.name, record
 

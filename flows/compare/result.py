@@ -136,9 +136,9 @@ def _aggregates(
     tasks: Sequence[str], scales: dict[str, scores.Scale], values: dict[str, Any], rng: np.random.Generator
 ) -> dict[str, dict[str, dict[str, Interval]]]:
     """Compute the aggregates: returns for each environment, scores over all; the optimality gap always in scores."""
-    made: dict[str, dict[str, dict[str, Interval]]] = {}
+    results: dict[str, dict[str, dict[str, Interval]]] = {}
     for task in tasks:
-        made[task] = {
+        results[task] = {
             side: {name: statistics.bootstrap([of[task]], how, rng) for name, how in AGGREGATES.items()}
             | {"optimality_gap": _gap([scales[task].score(of[task])], rng)}
             for side, of in values.items()
@@ -147,8 +147,8 @@ def _aggregates(
         for side, of in values.items():
             normalised = [scales[task].score(of[task]) for task in tasks]
             figures = {name: statistics.bootstrap(normalised, how, rng) for name, how in AGGREGATES.items()}
-            made.setdefault(ALL, {})[side] = figures | {"optimality_gap": _gap(normalised, rng)}
-    return made
+            results.setdefault(ALL, {})[side] = figures | {"optimality_gap": _gap(normalised, rng)}
+    return results
 
 
 def _gap(normalised: Sequence[NDArray[np.float64]], rng: np.random.Generator) -> Interval:
@@ -168,11 +168,11 @@ def _cost(records: Sequence[Record]) -> dict[str, float]:
 def _config(chosen: Selection) -> dict[str, dict[str, list[str]]]:
     """Return key -> side -> values, for keys in which sides differ."""
     runs = {name: [r for records in tasks.values() for r in records] for name, tasks in chosen.counted.items()}
-    found: dict[str, dict[str, list[str]]] = {}
+    differences: dict[str, dict[str, list[str]]] = {}
     for key in differing(record for records in runs.values() for record in records):
         values = {
             name: list(dict.fromkeys(r.config.get(key, "not there") for r in records)) for name, records in runs.items()
         }
         if len({tuple(sorted(of)) for of in values.values()}) > 1:
-            found[key] = values
-    return found
+            differences[key] = values
+    return differences

@@ -87,10 +87,10 @@ def late(line: Line) -> float:
     return float(np.mean([value for _, value in line[-max(LAST, math.ceil(len(line) / 10)) :]]))
 
 
-def scale(selection: Selection, task: str, found: Measure) -> Scale:
+def scale(selection: Selection, task: str, measure: Measure) -> Scale:
     """Return the scale of an environment: from the random policy to Gymnasium's threshold, or to the best run here."""
     runs = list(selection.records(task))
-    values = [found.value(run) for run in runs]
+    values = [measure.value(run) for run in runs]
     random = [run.baseline for run in runs if run.baseline is not None]
     low = float(np.mean(random)) if random else min(values)
     solved = _find_solved_return(runs[0].config["env.id"])

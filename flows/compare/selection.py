@@ -52,17 +52,17 @@ class Selection:
 
 def select(sides: Sequence[Side]) -> Selection:
     """Select the runs to compare; raise UserError if nothing can be compared."""
-    made = Selection(_common_tasks(sides), {})
+    selection = Selection(_common_tasks(sides), {})
     for side in sides:
-        made.counted[side.name] = {task: _count(side, task, made) for task in made.tasks}
-        _leave_out(side, made)
-    _look_at_configs(made)
-    unlike = _look_at_budgets(made)
-    renamed = [_look_at_seeds(side, made, unlike) for side in sides]
+        selection.counted[side.name] = {task: _count(side, task, selection) for task in selection.tasks}
+        _leave_out(side, selection)
+    _look_at_configs(selection)
+    unlike = _look_at_budgets(selection)
+    renamed = [_look_at_seeds(side, selection, unlike) for side in sides]
     if any(renamed):
         names = [new or side.name for new, side in zip(renamed, sides, strict=True)]
-        made.commands.append(shlex.join(["shepherd", "compare", *names]))
-    return made
+        selection.commands.append(shlex.join(["shepherd", "compare", *names]))
+    return selection
 
 
 def differing(records: Iterable[Record]) -> dict[str, list[str]]:
@@ -88,74 +88,80 @@ def _common_tasks(sides: Sequence[Side]) -> list[str]:
     return common
 
 
-def _count(side: Side, task: str, made: Selection) -> list[Record]:
+def _count(side: Side, task: str, selection: Selection) -> list[Record]:
     """Return the finished runs of a task by seed; of several runs with the same seed and configuration only one."""
     runs: list[Record] = []
     again: list[Record] = []
     for record in sorted((r for r in side.records if r.done and r.task == task), key=lambda r: (r.seed, r.place)):
         known = any(record.seed == other.seed and not differing([record, other]) for other in runs)
         (again if known else runs).append(record)
-    made.left_out.extend((side.name, r, f"repeats seed {r.seed} of this configuration") for r in again)
+    selection.left_out.extend((side.name, r, f"repeats seed {r.seed} of this configuration") for r in again)
     if again:
-        made.notes.append(f"{side.name}: {_runs(len(again))} excluded, because of a repeated seed.")
+        selection.notes.append(f"{side.name}: {_runs(len(again))} excluded, because of a repeated seed.")
     return runs
 
 
-def _leave_out(side: Side, made: Selection) -> None:
+def _leave_out(side: Side, selection: Selection) -> None:
     unfinished = [record for record in side.records if not record.done]
-    made.left_out.extend((side.name, record, record.status) for record in unfinished)
-    elsewhere = [record for record in side.records if record.done and record.task not in made.tasks]
-    made.left_out.extend((side.name, record, "not all sides have this environment") for record in elsewhere)
+    selection.left_out.extend((side.name, record, record.status) for record in unfinished)
+    elsewhere = [record for record in side.records if record.done and record.task not in selection.tasks]
+    selection.left_out.extend((side.name, record, "not all sides have this environment") for record in elsewhere)
     for task in dict.fromkeys(record.task for record in elsewhere):
-        made.notes.append(f"{side.name} also has runs on {task}; they are excluded, because not all sides have some.")
+        selection.notes.append(
+            f"{side.name} also has runs on {task}; they are excluded, because not all sides have some."
+        )
     for status, count in Counter(record.status for record in unfinished).items():
         if status not in WORST:
-            made.notes.append(f"{side.name}: {_runs(count)} excluded (state: {status}).")
+            selection.notes.append(f"{side.name}: {_runs(count)} excluded (state: {status}).")
     for status, words in WORST.items():
         if bad := [record.place for record in unfinished if record.status == status]:
             places = f"{', '.join(bad[:3])}{', …' if len(bad) > 3 else ''}"
-            made.obstacles.append(
+            selection.obstacles.append(
                 f"{side.name} has {_runs(len(bad))} {words} ({places}); excluding them would overrate this side."
             )
     going_on = [record for record in unfinished if record.status not in ("training", "dry_run", NOT_FINITE)]
-    made.commands.extend(f"shepherd resume {shlex.quote(record.place)}" for record in going_on[:FEWEST])
+    selection.commands.extend(f"shepherd resume {shlex.quote(record.place)}" for record in going_on[:FEWEST])
 
 
-def _look_at_configs(made: Selection) -> None:
-    for name, tasks in made.counted.items():
+def _look_at_configs(selection: Selection) -> None:
+    for name, tasks in selection.counted.items():
         for task, records in tasks.items():
             if mixed := {key: values for key, values in differing(records).items() if key != "algo.total_steps"}:
-                made.obstacles.append(
+                selection.obstacles.append(
                     f"{name} has runs with different configurations on {task}: {_spell(mixed)}; compare each "
                     "configuration as a separate group."
                 )
-    every = [record for tasks in made.counted.values() for records in tasks.values() for record in records]
-    commits = {name: sorted({r.commit for rs in tasks.values() for r in rs}) for name, tasks in made.counted.items()}
+    every = [record for tasks in selection.counted.values() for records in tasks.values() for record in records]
+    commits = {
+        name: sorted({r.commit for rs in tasks.values() for r in rs}) for name, tasks in selection.counted.items()
+    }
     if len({commit for of in commits.values() for commit in of}) > 1:
         each = "; ".join(f"{name}: {', '.join(of)}" for name, of in commits.items())
-        made.notes.append(f"Runs were trained with different versions of the code ({each}; + means changed files).")
+        selection.notes.append(
+            f"Runs were trained with different versions of the code ({each}; + means changed files)."
+        )
     if len(machines := {record.machine for record in every} - {""}) > 1:
-        made.notes.append(
+        selection.notes.append(
             f"Runs were trained on different machines ({', '.join(sorted(machines))}), so times are not comparable."
         )
 
 
-def _look_at_budgets(made: Selection) -> set[str]:
+def _look_at_budgets(selection: Selection) -> set[str]:
     """Return the tasks on which the budgets differ; on these, more seeds would not help."""
     unlike: set[str] = set()
-    for task in made.tasks:
-        budgets = {name: sorted({r.budget for r in tasks[task]}) for name, tasks in made.counted.items()}
+    for task in selection.tasks:
+        budgets = {name: sorted({r.budget for r in tasks[task]}) for name, tasks in selection.counted.items()}
         if len({budget for of in budgets.values() for budget in of}) > 1:
             unlike.add(task)
             each = "; ".join(f"{name} {' and '.join(f'{b:,}' for b in of)}" for name, of in budgets.items())
-            made.obstacles.append(
+            selection.obstacles.append(
                 f"The budgets on {task} differ (algo.total_steps: {each}). The value of a run is measured after its "
                 "own budget, so a larger budget is an advantage; compare runs with the same budget."
             )
     return unlike
 
 
-def _look_at_seeds(side: Side, made: Selection, unlike: Collection[str]) -> str:
+def _look_at_seeds(side: Side, selection: Selection, unlike: Collection[str]) -> str:
     """Add an obstacle and a training command if a side has fewer than `FEWEST` seeds.
 
     The command trains seeds of the other sides first. It is omitted for tasks in `unlike`. Returns the name of the
@@ -163,17 +169,19 @@ def _look_at_seeds(side: Side, made: Selection, unlike: Collection[str]) -> str:
     """
     group, more, whole = _place(side)
     renamed = ""
-    for task, records in made.counted[side.name].items():
+    for task, records in selection.counted[side.name].items():
         seeds = {record.seed for record in records}
         missing = FEWEST - len(seeds)
         if missing <= 0:
             continue
-        on = f" on {task}" if len(made.tasks) > 1 else ""
-        made.obstacles.append(
+        on = f" on {task}" if len(selection.tasks) > 1 else ""
+        selection.obstacles.append(
             f"{side.name} has {len(seeds)} finished {'seed' if len(seeds) == 1 else 'seeds'}{on}; "
             f"a ranking needs {FEWEST}."
         )
-        others = sorted((of[task] for name, of in made.counted.items() if name != side.name), key=len, reverse=True)
+        others = sorted(
+            (of[task] for name, of in selection.counted.items() if name != side.name), key=len, reverse=True
+        )
         theirs = [record.seed for of in others for record in of]
         waiting = {record.seed for record in side.records if not record.done}  # resumed, not trained again
         fresh = [s for s in dict.fromkeys([*theirs, *range(1000)]) if s not in seeds | waiting]
@@ -182,7 +190,7 @@ def _look_at_seeds(side: Side, made: Selection, unlike: Collection[str]) -> str:
         if plain and missing > len(waiting) and task not in unlike:
             wanted = [*(seeds if whole else ()), *fresh[: missing - len(waiting)]]
             words = [*typed, f"seed={','.join(map(str, sorted(wanted)))}", f"group={group}", *more.values()]
-            made.commands.append(shlex.join(["shepherd", "train", *words]))
+            selection.commands.append(shlex.join(["shepherd", "train", *words]))
             renamed = group if whole else renamed
     return renamed
 

@@ -39,26 +39,28 @@ class Verdict(NamedTuple):
     commands: list[str]
 
 
-def verdict(made: Comparison) -> Verdict:
+def verdict(comparison: Comparison) -> Verdict:
     """Return the verdict of a comparison."""
-    chosen = made.selection
+    chosen = comparison.selection
     if chosen.obstacles:
         few = any(len({r.seed for r in runs}) < FEWEST for of in chosen.counted.values() for runs in of.values())
         reasons = [*chosen.obstacles[1:], *([WHY_TEN] if few else [])]  # the first is the headline
-        seen = [f"So far: {_figures(made, pair)}." for pair in made.pairs]
+        seen = [f"So far: {_figures(comparison, pair)}." for pair in comparison.pairs]
         rest = len(chosen.obstacles) - 1
         more = f" (and {rest} more {'reason' if rest == 1 else 'reasons'})" if rest else ""
         headline = f"No ranking of {_list_names(list(chosen.counted))}: {chosen.obstacles[0].rstrip('.')}{more}."
         return Verdict(False, None, headline, [*reasons, *seen], chosen.commands)
-    each = [(task, pair) for task, pairs in made.by_task.items() for pair in pairs]
-    told = each if len(each) <= MOST_TOLD else [one for one in each if one[1].better]  # compare.json has all
-    sentences = [_sentence(made, pair, task) for task, pair in told]
+    each = [(task, pair) for task, pairs in comparison.by_task.items() for pair in pairs]
+    shown = each if len(each) <= MOST_TOLD else [one for one in each if one[1].better]  # compare.json has all
+    sentences = [_sentence(comparison, pair, task) for task, pair in shown]
     if each:
-        sentences.append(_together(made.task_level, f"all {len(each)} of single environments"))
-    sentences += [_sentence(made, pair) for pair in made.pairs]
-    if len(made.pairs) > 1:
-        sentences.append(_together(made.level, f"all {len(made.pairs)}{' of the whole' if made.by_task else ''}"))
-    return Verdict(True, _best(list(chosen.counted), made.pairs), _headline(made), sentences, [])
+        sentences.append(_together(comparison.task_level, f"all {len(each)} of single environments"))
+    sentences += [_sentence(comparison, pair) for pair in comparison.pairs]
+    if len(comparison.pairs) > 1:
+        sentences.append(
+            _together(comparison.level, f"all {len(comparison.pairs)}{' of the whole' if comparison.by_task else ''}")
+        )
+    return Verdict(True, _best(list(chosen.counted), comparison.pairs), _headline(comparison), sentences, [])
 
 
 def _together(level: float, which: str) -> str:
@@ -69,17 +71,17 @@ def _best(names: Sequence[str], pairs: Sequence[Pair]) -> str | None:
     return next((n for n in names if all(p.better == n for p in pairs if n in (p.first, p.second))), None)
 
 
-def _headline(made: Comparison) -> str:
+def _headline(comparison: Comparison) -> str:
     """Return the result over all environments, preceded by environments with a different result."""
-    names = list(made.selection.counted)
+    names = list(comparison.selection.counted)
     other = [
         _clause(names, pairs, f" on {task}")
-        for task, pairs in made.by_task.items()
-        if any(pair.better not in (None, all_.better) for pair, all_ in zip(pairs, made.pairs, strict=True))
+        for task, pairs in comparison.by_task.items()
+        if any(pair.better not in (None, all_.better) for pair, all_ in zip(pairs, comparison.pairs, strict=True))
     ]
     rest = len(other) - MOST
     more = [f"{rest} more {'environment differs' if rest == 1 else 'environments differ'}"] if rest > 0 else []
-    said = "; ".join([*other[:MOST], *more, _clause(names, made.pairs, _where(made))])
+    said = "; ".join([*other[:MOST], *more, _clause(names, comparison.pairs, _where(comparison))])
     return f"{'N' + said[1:] if said.startswith(NOBODY) else said}."
 
 
@@ -93,26 +95,26 @@ def _clause(names: Sequence[str], pairs: Sequence[Pair], where: str) -> str:
     return f"{NOBODY}{where}; {'; '.join(f'{a} is significantly better than {b}' for a, b in found)}"
 
 
-def _sentence(made: Comparison, pair: Pair, task: str | None = None) -> str:
+def _sentence(comparison: Comparison, pair: Pair, task: str | None = None) -> str:
     """Return the numbers of a pair as a sentence, over all environments or on one."""
-    noise, several = f"{'a' if pair.better else 'no'} significant difference", len(made.pairs) > 1
-    of = [f"on {task}"] if task else ["over all environments"] if made.by_task else []
+    noise, several = f"{'a' if pair.better else 'no'} significant difference", len(comparison.pairs) > 1
+    of = [f"on {task}"] if task else ["over all environments"] if comparison.by_task else []
     start = ", ".join([*([f"{pair.first} and {pair.second}"] if several else []), *of, noise])
-    counted = [made.selection.counted[name] for name in (pair.first, pair.second)]
+    counted = [comparison.selection.counted[name] for name in (pair.first, pair.second)]
     counts = [len(runs[task]) if task else sum(map(len, runs.values())) for runs in counted]
     by = f"{counts[0]} runs each" if counts[0] == counts[1] else f"{counts[0]} and {counts[1]} runs"
-    figures = f"{_figures(made, pair, task)} ({by}{', in pairs of the same seed' if pair.paired else ''})."
+    figures = f"{_figures(comparison, pair, task)} ({by}{', in pairs of the same seed' if pair.paired else ''})."
     words = f"{start}: {figures}" if several or of else figures
     return words if several else words[0].upper() + words[1:]
 
 
-def _figures(made: Comparison, pair: Pair, task: str | None = None) -> str:
+def _figures(comparison: Comparison, pair: Pair, task: str | None = None) -> str:
     """Return IQMs, their difference and the probability of improvement as text, the side with the higher IQM first."""
     pair = pair.upright()
     first, second = pair.first, pair.second
-    place = task or (ALL if len(made.tasks) > 1 else made.tasks[0])
+    place = task or (ALL if len(comparison.tasks) > 1 else comparison.tasks[0])
     unit, spell = ("score", share) if place == ALL else ("return", spell_figure)
-    iqm = [spell(made.aggregates[place][name]["iqm"]) for name in (first, second)]
+    iqm = [spell(comparison.aggregates[place][name]["iqm"]) for name in (first, second)]
     return (
         f"a run of {first} is better than a run of {second} with probability {share(pair.improvement)}; interquartile "
         f"mean {unit} {iqm[0]} and {iqm[1]}, difference {spell(pair.difference)}"
@@ -129,18 +131,18 @@ def share(figure: Interval) -> str:
     return f"{figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}]"
 
 
-def _where(made: Comparison) -> str:
-    return f" on {made.tasks[0]}" if len(made.tasks) == 1 else f" over {len(made.tasks)} environments"
+def _where(comparison: Comparison) -> str:
+    return f" on {comparison.tasks[0]}" if len(comparison.tasks) == 1 else f" over {len(comparison.tasks)} environments"
 
 
 def _list_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def table(made: Comparison) -> tuple[list[str], list[list[str]]]:
+def table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Return the aggregates with their intervals as head and rows; rows over all environments come first."""
     rows = []
-    for task, sides in sorted(made.aggregates.items(), key=lambda item: item[0] != ALL):
+    for task, sides in sorted(comparison.aggregates.items(), key=lambda item: item[0] != ALL):
         for side, figures in sides.items():
             in_scores = task == ALL
             cells = [share(f) if in_scores or name == GAP else spell_figure(f) for name, f in figures.items()]
@@ -148,44 +150,51 @@ def table(made: Comparison) -> tuple[list[str], list[list[str]]]:
     return ["environment", "side", *NAMES.values()], rows
 
 
-def as_markdown(made: Comparison, found: Verdict) -> str:
+def as_markdown(comparison: Comparison, conclusion: Verdict) -> str:
     """Return the verdict and the aggregates as Markdown, for Prefect's page of a flow run."""
-    head, rows = table(made)
-    lines = [f"## {found.headline}", "", *(f"- {sentence}" for sentence in [*found.sentences, *made.notes])]
-    lines += [f"- `{command}`" for command in found.commands]
+    head, rows = table(comparison)
+    lines = [
+        f"## {conclusion.headline}",
+        "",
+        *(f"- {sentence}" for sentence in [*conclusion.sentences, *comparison.notes]),
+    ]
+    lines += [f"- `{command}`" for command in conclusion.commands]
     lines += ["", f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
 
-def as_json(made: Comparison, found: Verdict) -> dict[str, Any]:
+def as_json(comparison: Comparison, conclusion: Verdict) -> dict[str, Any]:
     """Return the whole comparison as plain values, the content of compare.json."""
-    chosen = made.selection
+    chosen = comparison.selection
     return {
-        "verdict": found._asdict(),
-        "value": made.measure.words,
+        "verdict": conclusion._asdict(),
+        "value": comparison.measure.words,
         "sides": {
             side.name: {
                 "source": side.source,
                 "runs": len(side.records),
-                "seeds": {task: [r.seed for r in chosen.counted[side.name][task]] for task in made.tasks},
-                "values": {task: made.values[side.name][task].tolist() for task in made.tasks},
+                "seeds": {task: [r.seed for r in chosen.counted[side.name][task]] for task in comparison.tasks},
+                "values": {task: comparison.values[side.name][task].tolist() for task in comparison.tasks},
                 "left_out": {r.place: why for name, r, why in chosen.left_out if name == side.name},
             }
-            for side in made.sides
+            for side in comparison.sides
         },
-        "scales": {t: {"0": s.low, "1": s.high, "words": s.words} for t, s in made.scales.items()},
+        "scales": {t: {"0": s.low, "1": s.high, "words": s.words} for t, s in comparison.scales.items()},
         "aggregates": {
             task: {side: {name: _plain(f) for name, f in figures.items()} for side, figures in of.items()}
-            for task, of in made.aggregates.items()
+            for task, of in comparison.aggregates.items()
         },
-        "pairs": [_pair(pair, found.ranked, made.level) for pair in made.pairs],
+        "pairs": [_pair(pair, conclusion.ranked, comparison.level) for pair in comparison.pairs],
         "environments": {
-            task: [_pair(pair, found.ranked, made.task_level) for pair in pairs] for task, pairs in made.by_task.items()
+            task: [_pair(pair, conclusion.ranked, comparison.task_level) for pair in pairs]
+            for task, pairs in comparison.by_task.items()
         },
-        "steps_to_threshold": {task: {"threshold": made.thresholds[task]} | made.arrivals[task] for task in made.tasks},
-        "cost": made.cost,
-        "config": made.config,
-        "notes": made.notes,
+        "steps_to_threshold": {
+            task: {"threshold": comparison.thresholds[task]} | comparison.arrivals[task] for task in comparison.tasks
+        },
+        "cost": comparison.cost,
+        "config": comparison.config,
+        "notes": comparison.notes,
     }
 
 

@@ -48,12 +48,12 @@ def is_of_sheeprl(group: str, name: str) -> bool:
     return name.startswith(NOT_YET.get(group, ()))
 
 
-def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]) -> str:
+def of_files(error: Exception, choices: str, groups: Mapping[str, Collection[str]]) -> str:
     """Return the message for config files that Hydra cannot compose.
 
     Args:
         error: any exception raised while composing.
-        asked: the chosen files, as typed.
+        choices: the chosen files, as typed.
         groups: file names by group.
 
     Returns:
@@ -63,16 +63,16 @@ def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]
     from omegaconf.errors import OmegaConfBaseException
 
     if isinstance(error, OmegaConfBaseException):
-        return f"{asked}: {one_line(error)}"
+        return f"{choices}: {one_line(error)}"
     if not isinstance(error, HydraException):
         mark = getattr(error, "problem_mark", None)
         if mark is None:
-            return f"{asked}: a config file cannot be read ({one_line(error)})"
+            return f"{choices}: a config file cannot be read ({one_line(error)})"
         return f"{mark.name}:{mark.line + 1}: invalid YAML ({getattr(error, 'problem', None)})"
     text = one_line(error if str(error) else error.__cause__ or error)
     source = re.match(r"In '([^']+)'", text)
-    # The defaults list of the root config is made of the choices.
-    place = f"in {source[1]}.yaml, " if source and source[1] != "config" else f"{asked}: "
+    # The defaults list of the root config consists of the choices.
+    place = f"in {source[1]}.yaml, " if source and source[1] != "config" else f"{choices}: "
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         missing = str(error.missing_cfg_file).strip("/")
         group, _, name = missing.partition("/")

@@ -77,11 +77,12 @@ def _switched_off(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:
         "algo.compile": (config.algo.compile is False, "false", "the run is not compiled", "auto"),
         "model_manager.disabled": (config.model_manager.disabled, "true", "its model is not registered", "false"),
     }
-    found = {k: v for k, v in off.items() if v[0] and not any(word.lstrip("+").startswith(k) for word in overrides)}
-    if found:
-        settings = ", ".join(f"{key}={value}" for key, (_, value, _, _) in found.items())
-        effects = " and ".join(effect for _, _, effect, _ in found.values())
-        yield f"{settings}: {effects}; to change that, add {' '.join(f'{key}={on}' for key, (*_, on) in found.items())}"
+    disabled = {k: v for k, v in off.items() if v[0] and not any(word.lstrip("+").startswith(k) for word in overrides)}
+    if disabled:
+        settings = ", ".join(f"{key}={value}" for key, (_, value, _, _) in disabled.items())
+        effects = " and ".join(effect for _, _, effect, _ in disabled.values())
+        on = " ".join(f"{key}={value}" for key, (*_, value) in disabled.items())
+        yield f"{settings}: {effects}; to change that, add {on}"
 
 
 def _steps_of_each_training(config: RunConfig) -> Iterator[str]:

@@ -81,13 +81,13 @@ def parse(
     Raises:
         UserError: there are errors and `mistakes` is None.
     """
-    typed, keys, found = ParsedOverrides(), _known_keys(), Mistakes() if mistakes is None else mistakes
+    typed, keys, collected = ParsedOverrides(), _known_keys(), Mistakes() if mistakes is None else mistakes
     seen: dict[str, str] = {}
     for line in overrides:
-        with found.catch():
+        with collected.catch():
             _take(line, typed, seen, groups, keys)
     if mistakes is None:
-        found.raise_collected()
+        collected.raise_collected()
     return typed
 
 

@@ -308,10 +308,10 @@ def _refuse_other_suite(target: str, env_id: str, place: str) -> None:
 
     there = suite_with(env_id)
     if there is not None and target not in there.targets:
-        meant = next(suite.name for suite in SUITES.values() if target in suite.targets)
+        other = next(suite.name for suite in SUITES.values() if target in suite.targets)
         raise UserError(
-            f"{place}.wrapper._target_={target}: creates environments of {meant}, but {place}.id={env_id} is one "
-            f"of {there.name}; set {place}.id to one of {meant} (`shepherd envs` lists them), or choose the file of "
+            f"{place}.wrapper._target_={target}: creates environments of {other}, but {place}.id={env_id} is one "
+            f"of {there.name}; set {place}.id to one of {other} (`shepherd envs` lists them), or choose the file of "
             "the other suite with env="
         )
 

@@ -30,13 +30,13 @@ Stamp = tuple[str, int, int]
 
 def groups() -> dict[str, tuple[str, ...]]:
     """Return the names that are valid after `group=`, by group: `ppo`, or `folder/name` for a file in a folder."""
-    found: dict[str, set[str]] = {}
+    by_group: dict[str, set[str]] = {}
     for folder in config_folders():
         for file in folder.glob("*/**/*.yaml"):
             group, *name = file.relative_to(folder).with_suffix("").parts
             if not any(part.startswith(".") for part in (group, *name)):
-                found.setdefault(group, set()).add("/".join(name))
-    return {group: tuple(sorted(names)) for group, names in found.items()}
+                by_group.setdefault(group, set()).add("/".join(name))
+    return {group: tuple(sorted(names)) for group, names in by_group.items()}
 
 
 def misnamed(group: str, name: str) -> Path | None:
@@ -48,10 +48,10 @@ def misnamed(group: str, name: str) -> Path | None:
 
 def available(group: str) -> list[str]:
     """Return the names of a group's files; raise UserError if there is no such group."""
-    found = groups()
-    if group not in found:
-        raise UserError(f"{group}: no such group{nearest(group, found)}; groups: {', '.join(sorted(found))}")
-    return list(found[group])
+    known = groups()
+    if group not in known:
+        raise UserError(f"{group}: no such group{nearest(group, known)}; groups: {', '.join(sorted(known))}")
+    return list(known[group])
 
 
 def presets() -> list[str]:

@@ -74,13 +74,13 @@ def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Mov
 
     Raises UserError if the version does not exist, is already champion, or was registered by another program.
     """
-    said = f"{name} version {version}"
-    found = find_version(client, said, name, None, version)
-    if _present(client, name) == str(found.version):
-        raise UserError(f"{said}: is already the champion; `shepherd registry list {name}` lists all versions")
-    if tag_value(found.tags, "checkpoint_digest") is None:
-        raise UserError(f"{said}: was not registered by Shepherd, so later models could not be compared with it")
-    return set_champion(client, name, str(found.version), "promote", why or "promoted by hand")
+    source = f"{name} version {version}"
+    target = find_version(client, source, name, None, version)
+    if _present(client, name) == str(target.version):
+        raise UserError(f"{source}: is already the champion; `shepherd registry list {name}` lists all versions")
+    if tag_value(target.tags, "checkpoint_digest") is None:
+        raise UserError(f"{source}: was not registered by Shepherd, so later models could not be compared with it")
+    return set_champion(client, name, str(target.version), "promote", why or "promoted by hand")
 
 
 def rollback(client: MlflowClient, name: str, why: str = "") -> Move:

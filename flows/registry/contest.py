@@ -53,8 +53,8 @@ def against_champion(
     folder = registry.fetch_policy(client, champion)
     name, total = f"champion version {champion.version}", most_episodes(run)
     random, limit = _random(run), _limit(run)
-    asked = (str(checkpoint), str(folder), total, random, limit, seeds)
-    results = with_torch(run, "flows.registry.playing.play_in_process", *asked, doing=f"comparing with {name}")
+    arguments = (str(checkpoint), str(folder), total, random, limit, seeds)
+    results = with_torch(run, "flows.registry.playing.play_in_process", *arguments, doing=f"comparing with {name}")
     if results is None:
         alone = play_candidate(run, checkpoint, with_torch, "evaluating the new version", seeds)
         return alone, "the champion has other observation or action spaces"
@@ -87,8 +87,8 @@ def play_candidate(
 
     `seeds` is the round of environment seeds; None for the round of final evaluations.
     """
-    asked = (str(policy), most_episodes(run), _limit(run), seeds)
-    results = with_torch(run, "flows.registry.playing.play_within", *asked, doing=doing)
+    arguments = (str(policy), most_episodes(run), _limit(run), seeds)
+    results = with_torch(run, "flows.registry.playing.play_within", *arguments, doing=doing)
     return results[0] if results else {}
 
 

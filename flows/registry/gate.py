@@ -105,17 +105,17 @@ def compare_pairs(
     differences = [new - old for new, old in zip(candidate, champion, strict=True)]
     half = float(stdtrit(count - 1, LEVEL)) * statistics.stdev(differences) / math.sqrt(count)
     other = f"{champion_name} ({number(statistics.fmean(champion))}) on the same new seeds"
-    found = _verdict(statistics.fmean(differences), half, other, count)
+    verdict = _verdict(statistics.fmean(differences), half, other, count)
     if count == total:
-        return found
+        return verdict
     known = is_decided(candidate, champion, total, random)
-    figures = f"{sign(found.difference)}, 95 % interval {between(found.low, found.high)}"
+    figures = f"{sign(verdict.difference)}, 95 % interval {between(verdict.low, verdict.high)}"
     if known is None:
         words = f"undecided against {other}: {count} of {total} episodes were played (difference so far {figures})"
     else:
         what, more = "beats" if known else "does not beat", f"{total - count} more would not change the verdict"
         words = f"{what} {other}: difference {figures} over {count} of {total} episodes; {more}"
-    return found._replace(better=bool(known), words=words, decided=known is not None)
+    return verdict._replace(better=bool(known), words=words, decided=known is not None)
 
 
 def _verdict(difference: float, half: float, other: str, episodes: int) -> GateVerdict:

@@ -99,8 +99,8 @@ def description_of(config: RunConfig, part: str = AGENT) -> str:
 
     It is `model_manager.models.<part>.description`; the default consists of algorithm, part and environment.
     """
-    said = model_settings(config, part).get("description")
-    return str(said or f"{algorithms.title(config.algo.name)} {part} for {config.env.id}")
+    configured = model_settings(config, part).get("description")
+    return str(configured or f"{algorithms.title(config.algo.name)} {part} for {config.env.id}")
 
 
 def version_of_checkpoint(client: MlflowClient, name: str, digest: str) -> ModelVersion | None:
@@ -188,25 +188,25 @@ def version_at(uri: str) -> ModelVersion:
     return find_version(connect(tracking_uri()), uri, match["name"], match["alias"], match["version"])
 
 
-def require_model(client: MlflowClient, said: str, name: str) -> None:
-    """Raise UserError if no registered model has this name; the message starts with the user's text `said`."""
+def require_model(client: MlflowClient, source: str, name: str) -> None:
+    """Raise UserError if no registered model has this name; the message starts with `source`, the user's text."""
     names = model_names(client)
     if name not in names:
         known = f"; registered models: {', '.join(names)}" if names else "; no model is registered yet"
-        raise UserError(f"{said}: no model {name!r}{nearest(name, names) or known}")
+        raise UserError(f"{source}: no model {name!r}{nearest(name, names) or known}")
 
 
-def find_version(client: MlflowClient, said: str, name: str, alias: str | None, number: str | None) -> ModelVersion:
+def find_version(client: MlflowClient, source: str, name: str, alias: str | None, number: str | None) -> ModelVersion:
     """Return the version of a model with this alias (without @), or with this number, which may be "latest".
 
-    Raises UserError if it does not exist; the message starts with the user's text `said` and lists the versions.
+    Raises UserError if it does not exist; the message starts with `source`, the user's text, and lists the versions.
     """
     from mlflow.exceptions import MlflowException
 
-    require_model(client, said, name)
+    require_model(client, source, name)
     versions = versions_of(client, name)
     if not versions:
-        raise UserError(f"{said}: {name} has no version")
+        raise UserError(f"{source}: {name} has no version")
     if number == "latest":
         return versions[-1]
     try:
@@ -217,7 +217,7 @@ def find_version(client: MlflowClient, said: str, name: str, alias: str | None, 
         aliases = [f"@{a}" for a in client.get_registered_model(name).aliases]
         numbers = [f"/{version.version}" for version in versions]
         raise UserError(
-            f"{said}: {name} has no such version or alias; existing: {', '.join([*aliases, *numbers])}"
+            f"{source}: {name} has no such version or alias; existing: {', '.join([*aliases, *numbers])}"
         ) from None
 
 

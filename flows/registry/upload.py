@@ -87,9 +87,9 @@ def create_part_version(
         with tempfile.TemporaryDirectory() as temporary:
             files = Path(temporary) / "model"
             shutil.copytree(folder, files / "artifacts" / part)
-            made = Model(logged.artifact_location, run_id, model_uuid=logged.model_id, model_id=logged.model_id)
-            made.add_flavor("shepherd", part=part, data=f"artifacts/{part}")
-            made.save(str(files / "MLmodel"))
+            logged_model = Model(logged.artifact_location, run_id, model_uuid=logged.model_id, model_id=logged.model_id)
+            logged_model.add_flavor("shepherd", part=part, data=f"artifacts/{part}")
+            logged_model.save(str(files / "MLmodel"))
             client.log_model_artifacts(logged.model_id, str(files))
         client.finalize_logged_model(logged.model_id, "READY")
     return _register(client, name, logged, run_id, tags, description)

@@ -105,11 +105,11 @@ def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
     episodes = final[modes[0]]["episodes"] if modes else 0
     axes.set_xlabel(f"final, {episodes:,} episodes\nat {final['policy_steps']:,} policy steps", fontsize=9, color=INK)
     bottom, top = axes.get_ylim()
-    room = (top - bottom) / 10  # height of a number
+    height = (top - bottom) / 10  # height of a number
     for x, mode in enumerate(modes):
         mean, (low, high) = final[mode]["mean"], final[mode]["ci95"]
         up = mean < (bottom + top) / 2  # put the number on the side of its mark with more space
-        axes.set_ylim(min(axes.get_ylim()[0], low - room * (not up)), max(axes.get_ylim()[1], high + room * up))
+        axes.set_ylim(min(axes.get_ylim()[0], low - height * (not up)), max(axes.get_ylim()[1], high + height * up))
         style = {"ha": "center", "va": "bottom" if up else "top", "fontweight": "bold", "color": FINAL_MARKS[mode][0]}
         axes.annotate(_minus(number(mean)), (x, high if up else low), (0, 9 if up else -9), **BESIDE, **style)
 

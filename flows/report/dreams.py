@@ -57,20 +57,20 @@ def picture_dreams(run: RunDirectory, path: Path, on_progress: OnProgress | None
     Raises:
         UserError: If the run's algorithm has no world model.
     """
-    made, spec = dream(run, path, on_progress), EnvSpec.from_json(run.read_card()["spec"])
-    images = {key: spec.obs[key] for key in made.model.obs if spec.obs[key].kind == "image"}
+    dreams, spec = dream(run, path, on_progress), EnvSpec.from_json(run.read_card()["spec"])
+    images = {key: spec.obs[key] for key in dreams.model.obs if spec.obs[key].kind == "image"}
     names = list[str]()
     for key, image in images.items():
         name = f"dream_{key.replace('/', '-')}"
-        _film(run.media / f"{name}.mp4", _beside_the_truth(made, key, image))
-        _save(run.media / f"{name}.png", _strips(made, key, image))
+        _film(run.media / f"{name}.mp4", _beside_the_truth(dreams, key, image))
+        _save(run.media / f"{name}.png", _strips(dreams, key, image))
         names += [f"{name}.mp4", f"{name}.png"]
-    _save(run.media / "dream_curves.png", _curves(made, spec))
+    _save(run.media / "dream_curves.png", _curves(dreams, spec))
     names += ["dream_curves.png"]
     if images:
-        _film(run.media / "dream_policy.mp4", _own_dream(made, images))
+        _film(run.media / "dream_policy.mp4", _own_dream(dreams, images))
         names += ["dream_policy.mp4"]
-    _save(run.media / "dream_policy.png", _own_strips(made, images) if images else _own_curves(made, spec))
+    _save(run.media / "dream_policy.png", _own_strips(dreams, images) if images else _own_curves(dreams, spec))
     return [str((run.media / name).relative_to(run.path)) for name in [*names, "dream_policy.png"]]
 
 
@@ -150,13 +150,13 @@ def _rgb(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
-def _beside_the_truth(made: Dream, key: str, spec: ArraySpec) -> Iterator[Picture]:
+def _beside_the_truth(dreams: Dream, key: str, spec: ArraySpec) -> Iterator[Picture]:
     """Yield frames with truth, model and difference one below the other, and the sequences side by side."""
-    truth, model = (as_pictures(told.obs[key], spec) for told in (made.truth, made.model))
+    truth, model = (as_pictures(prediction.obs[key], spec) for prediction in (dreams.truth, dreams.model))
     kinds = {"truth": truth, "model": model, "difference": _difference(model, truth)}
-    rows = {name: _blank(_enlarge(pictures, CELL), made.there) for name, pictures in kinds.items()}
+    rows = {name: _blank(_enlarge(pictures, CELL), dreams.there) for name, pictures in kinds.items()}
     for t in range(len(truth)):
-        word, colour = ("observed", SEEN_TONE) if t < made.seen else ("imagined", MODEL)
+        word, colour = ("observed", SEEN_TONE) if t < dreams.seen else ("imagined", MODEL)
         edges = {"truth": INK, "model": colour, "difference": SOFT}
         cells = [[_frame(picture, edges[name]) for picture in pictures[t]] for name, pictures in rows.items()]
         page, height = _tile(cells, LEFT, TOP), cells[0][0].shape[0]
@@ -164,20 +164,20 @@ def _beside_the_truth(made: Dream, key: str, spec: ArraySpec) -> Iterator[Pictur
         yield _write(page, [*words, (LEFT, TOP / 2, "lm", f"step {t + 1} of {len(truth)}: {word}", colour)])
 
 
-def _strips(made: Dream, key: str, spec: ArraySpec) -> Picture:
+def _strips(dreams: Dream, key: str, spec: ArraySpec) -> Picture:
     """Draw truth, model and difference of each sequence one below the other, with time to the right."""
-    shown = [t for t in SHOWN if t < len(made.there)]
-    truth, model = (as_pictures(told.obs[key], spec) for told in (made.truth, made.model))
+    shown = [t for t in SHOWN if t < len(dreams.there)]
+    truth, model = (as_pictures(prediction.obs[key], spec) for prediction in (dreams.truth, dreams.model))
     kinds = {"truth": truth, "model": model, "difference": _difference(model, truth)}
     pages, left = list[Picture](), 84
     for n in range(truth.shape[1]):
-        small = [_blank(_enlarge(part[shown, n], SMALL_CELL), made.there[shown, n]) for part in kinds.values()]
+        small = [_blank(_enlarge(part[shown, n], SMALL_CELL), dreams.there[shown, n]) for part in kinds.values()]
         cells, top = [[_frame(picture, GRID, 1) for picture in row] for row in small], 0 if n else TOP
         page, (height, width) = _tile(cells, left, top), cells[0][0].shape[:2]
         words = [(left - 6, top + i * (height + GAP) + height / 2, "rm", name, INK) for i, name in enumerate(kinds)]
         if not n:
             places = [left + i * (width + GAP) + width / 2 for i in range(len(shown))]
-            colours = [SEEN_TONE if t < made.seen else MODEL for t in shown]
+            colours = [SEEN_TONE if t < dreams.seen else MODEL for t in shown]
             words += [(x, TOP / 2, "mm", str(t + 1), tone) for x, t, tone in zip(places, shown, colours, strict=True)]
             words += [(left - 6, TOP / 2, "rm", "time step", SOFT)]
         pages += [_write(page, words, 13), np.full((8, page.shape[1], 3), 255, np.uint8)]
@@ -189,67 +189,67 @@ def _strips(made: Dream, key: str, spec: ArraySpec) -> Picture:
 # The policy's own dream -----------------------------------------------------------------------------------------------
 
 
-def _read_numbers(made: Dream) -> dict[str, np.ndarray]:
+def _read_numbers(dreams: Dream) -> dict[str, np.ndarray]:
     """Return the model's predictions for the policy's dreams, [H+1, N], by their names in charts."""
-    own = made.own
-    said = {"reward": own.reward, "value": own.value, CONTINUE: own.continues}
-    return {name: part for name, part in said.items() if part is not None}
+    own = dreams.own
+    numbers = {"reward": own.reward, "value": own.value, CONTINUE: own.continues}
+    return {name: part for name, part in numbers.items() if part is not None}
 
 
-def _lives(made: Dream) -> np.ndarray:
+def _lives(dreams: Dream) -> np.ndarray:
     """Return True [H+1, N] for the steps up to the first one at which the model predicts the end of the episode."""
-    if made.own.continues is None:
-        return np.ones_like(made.own.reward, bool)
-    before = np.concatenate([np.ones_like(made.own.continues[:1]), made.own.continues[:-1]])
+    if dreams.own.continues is None:
+        return np.ones_like(dreams.own.reward, bool)
+    before = np.concatenate([np.ones_like(dreams.own.continues[:1]), dreams.own.continues[:-1]])
     return (before > 0.5).cumprod(0).astype(bool)
 
 
-def _show_dreams(made: Dream, key: str, spec: ArraySpec, side: int) -> list[list[Picture]]:
+def _show_dreams(dreams: Dream, key: str, spec: ArraySpec, side: int) -> list[list[Picture]]:
     """Return the images of the dreams, one list for each step; pale after the predicted end of the episode.
 
     The frame of an image has the dream's color in the charts.
     """
-    pictures = _enlarge(as_pictures(made.own.obs[key], spec), side)
-    pictures = np.where(_lives(made)[..., None, None, None], pictures, 255 - (255 - pictures) // 4)
+    pictures = _enlarge(as_pictures(dreams.own.obs[key], spec), side)
+    pictures = np.where(_lives(dreams)[..., None, None, None], pictures, 255 - (255 - pictures) // 4)
     return [[_frame(p, tone) for p, tone in zip(row, COLOURS, strict=False)] for row in pictures]
 
 
-def _own_dream(made: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Picture]:
+def _own_dream(dreams: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Picture]:
     """Yield frames with the dreams side by side, and below them the model's predictions up to the present step."""
-    keys = [_show_dreams(made, key, spec, CELL) for key, spec in images.items()]
+    keys = [_show_dreams(dreams, key, spec, CELL) for key, spec in images.items()]
     keys = [rows for rows in keys if rows[0][0].shape == keys[0][0][0].shape]
     for t in range(len(keys[0])):
         page = _tile([rows[t] for rows in keys], LEFT, TOP)
         if t == 0:
-            chart, place = _chart(made, page.shape[1], (LEFT, page.shape[1] - 2 * GAP))
-        told, now = chart.copy(), round(place(t))
-        told[:, now + 1 :] = 255 - (255 - told[:, now + 1 :]) // 5
-        told[4:-26, now] = _rgb(INK)
+            chart, place = _chart(dreams, page.shape[1], (LEFT, page.shape[1] - 2 * GAP))
+        page_chart, now = chart.copy(), round(place(t))
+        page_chart[:, now + 1 :] = 255 - (255 - page_chart[:, now + 1 :]) // 5
+        page_chart[4:-26, now] = _rgb(INK)
         words = f"dream of the policy, step {t} of {len(keys[0]) - 1}"
-        yield np.concatenate([_write(page, [(LEFT, TOP / 2, "lm", words, INK)]), told])
+        yield np.concatenate([_write(page, [(LEFT, TOP / 2, "lm", words, INK)]), page_chart])
 
 
-def _own_strips(made: Dream, images: Mapping[str, ArraySpec]) -> Picture:
+def _own_strips(dreams: Dream, images: Mapping[str, ArraySpec]) -> Picture:
     """Draw each dream as a strip with time to the right, and below them the model's predictions on the same axis."""
-    rows = _show_dreams(made, *next(iter(images.items())), SMALL_CELL)
+    rows = _show_dreams(dreams, *next(iter(images.items())), SMALL_CELL)
     shown = np.linspace(0, len(rows) - 1, min(len(rows), 11)).round().astype(int)
     page, cell = _tile([[*strip] for strip in zip(*(rows[t] for t in shown), strict=True)], LEFT, TOP), rows[0][0]
     centres = [LEFT + cell.shape[1] / 2 + i * (cell.shape[1] + GAP) for i in range(len(shown))]
     words = [(x, TOP / 2, "mm", str(t), INK) for x, t in zip(centres, shown, strict=True)]
     page = _write(page, [*words, (LEFT - 8, TOP / 2, "rm", "step", SOFT)], 13)
-    return np.concatenate([page, _chart(made, page.shape[1], (centres[0], centres[-1]))[0]])
+    return np.concatenate([page, _chart(dreams, page.shape[1], (centres[0], centres[-1]))[0]])
 
 
-def _chart(made: Dream, width: int, reach: tuple[float, float]) -> tuple[Picture, Callable[[int], float]]:
+def _chart(dreams: Dream, width: int, reach: tuple[float, float]) -> tuple[Picture, Callable[[int], float]]:
     """Draw charts of the model's predictions one below the other; first and last step are at x = `reach`, in pixels.
 
     Returns the picture, with an even number of rows, and a function from a step to its x position.
     """
-    said, lives, (left, right) = _read_numbers(made), _lives(made), reach
-    height, span = 100 * len(said) + 30, max(1, len(lives) - 1)
+    numbers, lives, (left, right) = _read_numbers(dreams), _lives(dreams), reach
+    height, span = 100 * len(numbers) + 30, max(1, len(lives) - 1)
     with drawing():
         figure, canvas = _figure(width, height)
-        for i, (name, curves) in enumerate(said.items()):
+        for i, (name, curves) in enumerate(numbers.items()):
             axes = _axes(figure, (left, 100 * i + 10, right - left, 82), name)
             for n, tone in enumerate(COLOURS[: curves.shape[1]]):
                 axes.plot(curves[:, n], color=tone, linewidth=0.8, alpha=0.3)
@@ -257,7 +257,7 @@ def _chart(made: Dream, width: int, reach: tuple[float, float]) -> tuple[Picture
             axes.set_xlim(0, span)
             if name == CONTINUE:
                 axes.set_ylim(-0.08, 1.08)
-            axes.tick_params(labelbottom=i == len(said) - 1)
+            axes.tick_params(labelbottom=i == len(numbers) - 1)
         drawn = _draw(canvas)
     return drawn[: height - height % 2], lambda step: left + step / span * (right - left)
 
@@ -267,31 +267,33 @@ def _chart(made: Dream, width: int, reach: tuple[float, float]) -> tuple[Picture
 
 def _numbers(obs: Mapping[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarray]:
     """Return the first `NUMBERS` vector observations as curves [T, N], by their names."""
-    found: dict[str, np.ndarray] = {}
+    numbers: dict[str, np.ndarray] = {}
     for key, part in obs.items():
         if spec.obs[key].kind == "image":
             continue
         flat = part.reshape(*part.shape[:2], -1).astype(float)
         size = flat.shape[-1]
-        found |= {f"{key} {i}" if size > 1 else key: flat[..., i] for i in range(size)}
-    return dict([*found.items()][:NUMBERS])
+        numbers |= {f"{key} {i}" if size > 1 else key: flat[..., i] for i in range(size)}
+    return dict([*numbers.items()][:NUMBERS])
 
 
-def _curves(made: Dream, spec: EnvSpec) -> Picture:
+def _curves(dreams: Dream, spec: EnvSpec) -> Picture:
     """Draw truth and model: one row for each number, one column for each sequence."""
-    truth, model = (_numbers(told.obs, spec) for told in (made.truth, made.model))
-    rows = {name: (truth[name], model[name]) for name in truth} | {"reward": (made.truth.reward, made.model.reward)}
-    if made.truth.continues is not None and made.model.continues is not None:
-        rows[CONTINUE] = (made.truth.continues, made.model.continues)
-    length = int(made.there.sum(0).max())
-    names = {f"{min(made.seen, length)} steps observed": SEEN_TONE, "recorded": TRUTH, "model": MODEL}
-    drawn = {name: [(a[:length], TRUTH, made.there), (b[:length], MODEL, made.there)] for name, (a, b) in rows.items()}
-    return _panels(drawn, names, "time step", min(made.seen, length))
+    truth, model = (_numbers(prediction.obs, spec) for prediction in (dreams.truth, dreams.model))
+    rows = {name: (truth[name], model[name]) for name in truth} | {"reward": (dreams.truth.reward, dreams.model.reward)}
+    if dreams.truth.continues is not None and dreams.model.continues is not None:
+        rows[CONTINUE] = (dreams.truth.continues, dreams.model.continues)
+    length = int(dreams.there.sum(0).max())
+    names = {f"{min(dreams.seen, length)} steps observed": SEEN_TONE, "recorded": TRUTH, "model": MODEL}
+    drawn = {
+        name: [(a[:length], TRUTH, dreams.there), (b[:length], MODEL, dreams.there)] for name, (a, b) in rows.items()
+    }
+    return _panels(drawn, names, "time step", min(dreams.seen, length))
 
 
-def _own_curves(made: Dream, spec: EnvSpec) -> Picture:
+def _own_curves(dreams: Dream, spec: EnvSpec) -> Picture:
     """Draw predicted vector observations, rewards and values, one column for each dream; pale after its end."""
-    lives, rows = _lives(made), {**_numbers(made.own.obs, spec), **_read_numbers(made)}
+    lives, rows = _lives(dreams), {**_numbers(dreams.own.obs, spec), **_read_numbers(dreams)}
     drawn = {name: [(c, PALE, np.ones_like(lives)), (c, MODEL, lives)] for name, c in rows.items()}
     names = {"dream of the policy": MODEL, "after its predicted end": PALE}
     return _panels(drawn, names if not lives.all() else {"dream of the policy": MODEL}, "step", 0)

@@ -27,9 +27,9 @@ def _describe(kind: str, facts: dict[str, Any]) -> str | None:
     if kind == "work":
         return f"{facts['doing']}: {facts['done']} of {facts['total']} {facts['unit']}"
     if kind == "trial":
-        said = f"failed: {facts['sentence']}" if facts["state"] == "fail" else number(facts["value"])
-        said = f"pruned at {said}" if facts["state"] == "pruned" else said
-        return f"trial {facts['number']}: {said} · {facts['label'].partition(': ')[2]}"
+        result = f"failed: {facts['sentence']}" if facts["state"] == "fail" else number(facts["value"])
+        result = f"pruned at {result}" if facts["state"] == "pruned" else result
+        return f"trial {facts['number']}: {result} · {facts['label'].partition(': ')[2]}"
     if kind == "ended" and facts["number"] is None:
         return f"{facts['label']}: {facts['sentence'] or 'done'}"
     if kind == "job" and "doing" in facts:
@@ -49,8 +49,10 @@ def result_line(summary: dict[str, Any], evaluations: Sequence[dict[str, Any]] =
     if not modes and evaluations:
         modes = [f"greedy {_mean(evaluations[-1]['greedy'])} (last evaluation during training, no final evaluation)"]
     model = summary["model"]
-    made = f"{model['name']} version {model['version']} ({', '.join(model['aliases'])})" if model else "not registered"
-    return "; ".join([*modes, f"{summary['policy_steps']:,} policy steps", made])
+    model_text = (
+        f"{model['name']} version {model['version']} ({', '.join(model['aliases'])})" if model else "not registered"
+    )
+    return "; ".join([*modes, f"{summary['policy_steps']:,} policy steps", model_text])
 
 
 def _mean(result: Mapping[str, Any]) -> str:
@@ -71,9 +73,9 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def number(value: float, beside: float = 0.0) -> str:
-    """Format a return with a number of decimals that fits its size and that of `beside`, a number printed with it."""
-    size = max(abs(value), abs(beside))
+def number(value: float, reference: float = 0.0) -> str:
+    """Format a return with decimals that fit its size and that of `reference`, a number printed with it."""
+    size = max(abs(value), abs(reference))
     if 0 < size < 0.1:
         return f"{value:.2g}"
     return f"{value:,.{0 if size >= 10_000 else 1 if size >= 10 else 2}f}"

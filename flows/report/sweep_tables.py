@@ -28,7 +28,7 @@ def status_table(status: Mapping[str, Any]) -> Group:
     parts: list[RenderableType] = ["", Text(f"sweep {status['name']}", "bold"), ""]
     if rows:
         parts += [Padding.indent(table(head, rows, numbers=head, rule=True), 2), ""]
-    parts += [Text.assemble((f"  {name:<14} ", "dim"), said) for name, said in facts(status)]
+    parts += [Text.assemble((f"  {name:<14} ", "dim"), text) for name, text in facts(status)]
     return Group(*parts)
 
 
@@ -52,25 +52,25 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return facts about a sweep as (name, text): settings, trials, pruning, failures, confirmation, how to resume."""
     trials = status["trials"]
     counts = {state: sum(t["state"] == state for t in trials) for state in ("complete", "pruned", "fail", "running")}
-    said = ", ".join(f"{count} {state_words(state, status)}" for state, count in counts.items() if count)
-    found = [
+    counts_text = ", ".join(f"{count} {state_words(state, status)}" for state, count in counts.items() if count)
+    items = [
         *status.get("about", {}).items(),
-        ("trials", f"{len(trials)} of {status['wanted']}{f': {said}' if said else ''}"),
+        ("trials", f"{len(trials)} of {status['wanted']}{f': {counts_text}' if counts_text else ''}"),
     ]
     if status.get("trial_0"):
-        found.append(("trial 0", status["trial_0"]))
+        items.append(("trial 0", status["trial_0"]))
     if saved := status["saved"]:
         share = saved / (saved + sum(trial["policy_steps"] for trial in trials))
-        found.append(("pruning saved", f"{saved:,} policy steps, {share:.0%} of the total without pruning"))
+        items.append(("pruning saved", f"{saved:,} policy steps, {share:.0%} of the total without pruning"))
     if failed := next((t for t in trials if t["state"] == "fail"), None):
-        found.append(("first failure", f"trial {failed['number']}: {failed.get('sentence', '')}"))
+        items.append(("first failure", f"trial {failed['number']}: {failed.get('sentence', '')}"))
     if status["lost"]:
-        found.append(("study", status["lost"]))
+        items.append(("study", status["lost"]))
     if status["confirmed"]:
-        found.append(("confirmation", status["confirmed"]["words"]))
+        items.append(("confirmation", status["confirmed"]["words"]))
     if status.get("go_on"):
-        found.append(("interrupted", f"resume with {status['go_on']}"))
-    return found
+        items.append(("interrupted", f"resume with {status['go_on']}"))
+    return items
 
 
 def state_words(state: str, status: Mapping[str, Any]) -> str:
@@ -80,13 +80,13 @@ def state_words(state: str, status: Mapping[str, Any]) -> str:
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
     """Return key -> the shortest end of the dotted key that is unique among the keys."""
-    found: dict[str, str] = {}
+    short: dict[str, str] = {}
     for key in keys:
         words = key.split(".")
         ends = (".".join(words[-count:]) for count in range(1, len(words) + 1))
         others = [other for other in keys if other != key]
-        found[key] = next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), key)
-    return found
+        short[key] = next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), key)
+    return short
 
 
 def _row(trial: Mapping[str, Any], keys: list[str]) -> tuple[str, ...]:

@@ -66,8 +66,12 @@ def _evaluations(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | N
     if not rows:
         return "  not evaluated"
     policies = [(*row[:2], Text(row[2], "green" if row[0] in evaluations else ""), *row[3:]) for row in rows]
-    made = Padding.indent(table(HEAD, policies, numbers=HEAD[1:], rule=True), 2)
-    return Group(made, Text(f"  {APPROXIMATE}", "dim")) if _beyond([*evaluations.values(), baseline]) else made
+    policies_table = Padding.indent(table(HEAD, policies, numbers=HEAD[1:], rule=True), 2)
+    return (
+        Group(policies_table, Text(f"  {APPROXIMATE}", "dim"))
+        if _beyond([*evaluations.values(), baseline])
+        else policies_table
+    )
 
 
 def _beyond(results: Sequence[Mapping[str, Any] | None]) -> bool:

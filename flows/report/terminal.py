@@ -63,9 +63,9 @@ def table(
 ) -> Table:
     """Return a table; columns in `numbers` are right-aligned, and `rule` draws a line below the head."""
     box = SIMPLE_HEAD if rule else None
-    made = Table(box=box, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
+    grid = Table(box=box, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
     for title in head:
-        made.add_column(title, justify="right" if title in numbers else "left")
+        grid.add_column(title, justify="right" if title in numbers else "left")
     for row in rows:
-        made.add_row(*row)
-    return made
+        grid.add_row(*row)
+    return grid

@@ -35,14 +35,14 @@ def amount(plan: SweepPlan, pace: TrialIntervals, ended: int = 0, speed: float |
     parts = [f"{trials} {'trial' if trials == 1 else 'trials'}{each}"]
     parts += [f"{fresh} confirmation runs"] if fresh else []
     which = f"{runs} {'run' if runs == 1 else 'runs'} of {pace.budget:,} policy steps"
-    said = f"{' + '.join(parts)}: {which}, at most {runs * pace.budget:,} policy steps in total"
+    amount = f"{' + '.join(parts)}: {which}, at most {runs * pace.budget:,} policy steps in total"
     if not speed:
-        return said
+        return amount
     seconds = runs * pace.budget / speed / settings.workers
     unit = "h:min:s" if round(seconds) >= 3600 else "min:s"
     at_once = f"{settings.workers} {'run' if settings.workers == 1 else 'runs'} at a time"
     return (
-        f"{said}; estimated training time {duration(seconds)} ({unit}) with {at_once} at {speed:,.0f} policy steps/s "
+        f"{amount}; estimated training time {duration(seconds)} ({unit}) with {at_once} at {speed:,.0f} policy steps/s "
         "each (median of earlier runs), not including evaluations and startup"
     )
 

@@ -90,15 +90,15 @@ def compare_with_default(winner: Sequence[float], default: Sequence[float]) -> d
     means = {"winner": iqm(winner), "default": iqm(default)}
     difference = means["winner"] - means["default"]
     measure = f"interquartile mean of the runs' values over {len(winner)} new seeds"
-    said = f"winner {number(means['winner'])}, default {number(means['default'])} ({measure})"
+    returns = f"winner {number(means['winner'])}, default {number(means['default'])} ({measure})"
     if len(winner) < FEWEST:
-        words = f"undecided: {said}; a comparison needs at least {FEWEST} seeds (sweep.confirm_seeds)"
+        words = f"undecided: {returns}; a comparison needs at least {FEWEST} seeds (sweep.confirm_seeds)"
         return {"better": None, **means, "difference": difference, "low": None, "high": None, "words": words}
     low, high = interval(winner, default)
     verb = "better than" if low > 0 else "worse than" if high < 0 else "not better than"
     noise = "contains" if low <= 0 <= high else "does not contain"
     words = (
-        f"the winner is {verb} the default configuration: {said}, difference {sign(difference)}; its 95 % interval "
+        f"the winner is {verb} the default configuration: {returns}, difference {sign(difference)}; its 95 % interval "
         f"{between(low, high)} {noise} 0"
     )
     return {"better": low > 0, **means, "difference": difference, "low": low, "high": high, "words": words}

@@ -103,19 +103,19 @@ class _Worker:
 
     def train(self, training: TrialRun, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End | None:
         """Train a run on this worker and return how it ended; None if the worker died."""
-        asked = {"run_dir": str(training.run_dir), "overrides": list(training.overrides)}
-        if not self._say({"train": asked | {"judged": on_evaluation is not None}}):
+        request = {"run_dir": str(training.run_dir), "overrides": list(training.overrides)}
+        if not self._say({"train": request | {"judged": on_evaluation is not None}}):
             return None
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            said = json.loads(line)
-            event = said.pop("event")
+            message = json.loads(line)
+            event = message.pop("event")
             if event == "evaluated" and on_evaluation is not None:
                 self._say({"go_on": on_evaluation()})
             elif event in ("progress", "stage"):
-                on_progress(said)
+                on_progress(message)
             elif event == "ended":
-                end = End(**said)
+                end = End(**message)
                 return End("pruned") if end.state == "over" and training.state == "pruned" else end
         return None
 

@@ -33,16 +33,16 @@ def as_asked(trial: FrozenTrial) -> FrozenTrial:
 
 def ask_again(trial: FrozenTrial) -> FrozenTrial:
     """Return a failed trial as it was when it was sampled; the mark of the default configuration is kept."""
-    made = as_asked(trial)
-    made.user_attrs = {key: note for key, note in trial.user_attrs.items() if key == DEFAULT}
-    return made
+    masked = as_asked(trial)
+    masked.user_attrs = {key: note for key, note in trial.user_attrs.items() if key == DEFAULT}
+    return masked
 
 
 def with_value(trial: FrozenTrial, step: int, value: float | None) -> FrozenTrial:
     """Return a copy of a trial with one intermediate value, or with none."""
-    made = copy.copy(trial)
-    made.intermediate_values = {} if value is None else {step: value}
-    return made
+    masked = copy.copy(trial)
+    masked.intermediate_values = {} if value is None else {step: value}
+    return masked
 
 
 def until(trial: FrozenTrial, step: int) -> FrozenTrial:

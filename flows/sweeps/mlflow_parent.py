@@ -56,13 +56,13 @@ def mirror_sweep(
 
     Parameters and metrics that MLflow already has are skipped. The files of `folder.files` become artifacts.
     """
-    client, found = _run_of(folder, tree)
-    parent = found.info.run_id
+    client, parent_run = _run_of(folder, tree)
+    parent = parent_run.info.run_id
     for child in find_tagged(client, OF_SWEEP, folder.id):
         if PARENT not in child.data.tags:  # the child was created before the parent run
             client.set_tag(child.info.run_id, PARENT, parent)
     for key, value in settings.items():
-        if key not in found.data.params:
+        if key not in parent_run.data.params:
             client.log_param(parent, key, str(value)[:500])
     _log_values(client, parent, status)
     client.set_tag(parent, NOTE, note)
@@ -82,21 +82,21 @@ def _run_of(folder: SweepFolder, tree: Mapping[str, Any]) -> tuple[MlflowClient,
     """Return a client of the store and the sweep's parent run; the run is created if needed and set to running."""
     client = reachable_store(store_uri(tree))
     with _making:
-        found = run_of_sweep(client, folder.id)
-        if found is None:
+        parent_run = run_of_sweep(client, folder.id)
+        if parent_run is None:
             tags = {SWEEP: folder.id, "group": folder.name, "mlflow.user": user()}
             tags |= {"mlflow.source.name": "shepherd sweep", "mlflow.source.type": "LOCAL"}
-            found = client.create_run(experiment_of(client, tree), tags=tags, run_name=f"sweep {folder.name}")
-    if found.info.status != "RUNNING":
-        client.update_run(found.info.run_id, "RUNNING")
-    return client, found
+            parent_run = client.create_run(experiment_of(client, tree), tags=tags, run_name=f"sweep {folder.name}")
+    if parent_run.info.status != "RUNNING":
+        client.update_run(parent_run.info.run_id, "RUNNING")
+    return client, parent_run
 
 
 def _end(folder: SweepFolder, tree: Mapping[str, Any], status: str) -> None:
     client = reachable_store(store_uri(tree))
-    found = run_of_sweep(client, folder.id)
-    if found is not None and found.info.status == "RUNNING":
-        client.set_terminated(found.info.run_id, status)
+    parent_run = run_of_sweep(client, folder.id)
+    if parent_run is not None and parent_run.info.status == "RUNNING":
+        client.set_terminated(parent_run.info.run_id, status)
 
 
 def _try(action: Callable[[], object]) -> None:

@@ -183,15 +183,15 @@ def read_preset(name: str) -> dict[str, Any]:
 
 def _settings(own: Sequence[str]) -> dict[str, Any]:
     """Parse settings such as `trials=20` into values."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for override in own:
         key, equals, text = override.partition("=")
         if not equals or not text:
             raise UserError(f"sweep.{override}: the value is missing; write sweep.{key}=VALUE")
-        if key in found:
+        if key in settings:
             raise UserError(f"sweep.{key} is given twice; keep one")
-        found[key] = text if key in ("name", "storage") and text != "null" else _value(text)
-    return found
+        settings[key] = text if key in ("name", "storage") and text != "null" else _value(text)
+    return settings
 
 
 def _value(text: str) -> Any:

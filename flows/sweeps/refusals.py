@@ -43,14 +43,14 @@ def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
     tried: list[tuple[Params, RunConfig]] = []
     tasks: dict[str, list[str]] = {}
     for point in points(plan.space):
-        made, values = _compose(plan, point)
-        prepare(made, values, here=not elsewhere)
+        built, values = _compose(plan, point)
+        prepare(built, values, here=not elsewhere)
         tasks.setdefault(task_of(flat(values)), to_overrides(point))
-        tried.append((point, made))
+        tried.append((point, built))
     _refuse_unlike(tasks, plan)
     if config.confirm_seeds:
         _refuse_unlike({**tasks, _task_of_default(plan, elsewhere): ["the default configuration"]}, plan)
-    late = next((made for _, made in tried if made.evaluation_every > made.algo.total_steps), None)
+    late = next((built for _, built in tried if built.evaluation_every > built.algo.total_steps), None)
     if late and config.objective != "final":
         raise UserError(
             f"evaluation.every={late.evaluation_every}: exceeds algo.total_steps={late.algo.total_steps}, so trials "
@@ -81,21 +81,21 @@ def default_of(plan: SweepPlan) -> Default:
 
     A grid has only its own points, so the default configuration is not added to them.
     """
-    found: Params = {}
+    defaults: Params = {}
     outside: dict[str, str] = {}
     try:
         _, values = compose(plan.base)
     except UserError:  # the config is not valid without the varied keys
         return Default(None, {})
     for dimension in plan.space:
-        if not dimension.present(found):
+        if not dimension.present(defaults):
             continue
         value = at(values, dimension.key, _GROUP)
         if dimension.holds(value):
-            found[dimension.key] = value
+            defaults[dimension.key] = value
         else:
             outside[dimension.key] = "" if value is _GROUP else spell(value)
-    return Default(None if outside or plan.config.sampler == "grid" else found, outside)
+    return Default(None if outside or plan.config.sampler == "grid" else defaults, outside)
 
 
 def describe_outside(plan: SweepPlan) -> str:

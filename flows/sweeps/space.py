@@ -207,15 +207,15 @@ def _condition(place: str, when: Any, before: Sequence[Dimension]) -> dict[str, 
 def _numbers(dimension: Dimension) -> Dimension:
     """Return a numeric dimension with its ends in order; raise UserError if its settings contradict each other."""
     d = replace(dimension, low=min(dimension.low, dimension.high), high=max(dimension.low, dimension.high))
-    said = f"{d.key}={d.written}"
+    setting = f"{d.key}={d.written}"
     if d.type == "int" and not all(float(number).is_integer() for number in (d.low, d.high, d.step or 1)):
-        raise UserError(f"{said}: the key is an integer, so both ends and the step must be integers")
+        raise UserError(f"{setting}: the key is an integer, so both ends and the step must be integers")
     if d.log and d.low <= 0:
-        raise UserError(f"{said}: both ends must be greater than 0 with log")
+        raise UserError(f"{setting}: both ends must be greater than 0 with log")
     if d.log and d.step not in (None, 1):
-        raise UserError(f"{said}: log and step cannot be combined; remove one of them")
+        raise UserError(f"{setting}: log and step cannot be combined; remove one of them")
     if d.step is not None and d.step <= 0:
-        raise UserError(f"{said}: step must be greater than 0")
+        raise UserError(f"{setting}: step must be greater than 0")
     return replace(d, step=None) if d.log else d
 
 

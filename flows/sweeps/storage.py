@@ -75,5 +75,5 @@ def _options(url: str) -> dict[str, object]:
 
 def _reason(error: Exception) -> str:
     """Return the message of the database driver without the long texts that Optuna and SQLAlchemy add."""
-    said = error.__cause__ or error
-    return first_line(getattr(said, "orig", None) or said) or type(error).__name__
+    cause = error.__cause__ or error
+    return first_line(getattr(cause, "orig", None) or cause) or type(error).__name__

@@ -68,8 +68,8 @@ class Study:
         self._judged: dict[int, int] = {}  # trial -> policy steps of the last evaluation that the pruner accepted
         with self._watch("the study cannot be opened"):
             self._database = only_read or open_storage(storage)
-            made = functools.partial(optuna.create_study, direction="maximize", load_if_exists=True)
-            self._study = (optuna.load_study if only_read else made)(study_name=name, storage=self._database)
+            create = functools.partial(optuna.create_study, direction="maximize", load_if_exists=True)
+            self._study = (optuna.load_study if only_read else create)(study_name=name, storage=self._database)
 
     @staticmethod
     def there(plan: SweepPlan, storage: str, name: str) -> Study | None:

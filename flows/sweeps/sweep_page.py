@@ -41,8 +41,8 @@ def page(
         kind = "verdict ranked" if status["confirmed"].get("better") else "verdict"
         parts.append(f'<div class="{kind}"><strong>{escape(words[:1].upper() + words[1:])}.</strong></div>')
     rows = [
-        [f'<span class="soft">{escape(name)}</span>', escape(said)]
-        for name, said in facts(status | {"confirmed": None})
+        [f'<span class="soft">{escape(name)}</span>', escape(text)]
+        for name, text in facts(status | {"confirmed": None})
     ]
     parts += [table(["", ""], rows), f'<p class="soft">{escape(definition)}</p>']
     if status["best"]:
@@ -62,7 +62,7 @@ def page(
 
 def markdown(status: Mapping[str, Any], definition: str, command: str) -> str:
     """Return a short form of the page in Markdown, for Prefect and MLflow."""
-    lines = [f"## Sweep {status['name']}", "", *(f"- {name}: {said}" for name, said in facts(status)), "", definition]
+    lines = [f"## Sweep {status['name']}", "", *(f"- {name}: {text}" for name, text in facts(status)), "", definition]
     if best := status["best"]:
         values = "".join(f"\n| `{key}` | {spell(value)} |" for key, value in best["params"].items())
         lines += [
@@ -87,10 +87,10 @@ def _trials(status: Mapping[str, Any]) -> str:
     head = ["trial", "state", "value", "policy steps", *short_names(keys).values()]
     rows = []
     for trial in trials:
-        said = number(trial["value"]) if trial["value"] is not None else "–"
+        text = number(trial["value"]) if trial["value"] is not None else "–"
         values = [short_value(trial["params"].get(key, "–")) for key in keys]
         name = f"{trial['number']} (default)" if trial.get("default") else str(trial["number"])
-        cells = [name, state_words(trial["state"], status), said, f"{trial['policy_steps']:,}", *values]
+        cells = [name, state_words(trial["state"], status), text, f"{trial['policy_steps']:,}", *values]
         cells = [escape(cell) for cell in cells]
         rows.append([f"<strong>{cell}</strong>" for cell in cells] if trial == best else cells)
     why = [f"<li>trial {t['number']}: {escape(t['sentence'])}</li>" for t in trials if "sentence" in t]

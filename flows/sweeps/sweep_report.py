@@ -167,11 +167,11 @@ def _confirmation(folder: SweepFolder, confirmed: Mapping[str, Any]) -> str:
         for side, place in places.items()
     ]
     try:
-        made = write(sides, folder.comparison)
+        result = write(sides, folder.comparison)
     except UserError as error:
         log.warning("the winner and the default configuration could not be compared: %s", error)
         return ""
-    return sections(made.made, made.verdict, made.pictures)
+    return sections(result.comparison, result.verdict, result.pictures)
 
 
 def definition(config: SweepConfig) -> str:
@@ -204,15 +204,17 @@ def _about(folder: SweepFolder, plan: SweepPlan) -> dict[str, str]:
     """Describe environment, algorithm, budget, sampler, seed and commit, from the existing runs and the plan."""
     config = plan.config
     runs = [run for place in folder.trials for run in RunDirectory.below(place)]
-    told = [run.read_identity() for run in runs]
+    identities = [run.read_identity() for run in runs]
     names = (("environment", "env_id"), ("algorithm", "algo"))
-    found = {name: _distinct(one[key] for one in told) for name, key in names}
+    found = {name: _distinct(one[key] for one in identities) for name, key in names}
     if runs:
         budget = runs[0].read_config()["algo"]["total_steps"]
         seeds = f"{config.seeds} {'seed' if config.seeds == 1 else 'seeds'}"
         found["budget"] = f"{budget:,} policy steps per run, {seeds} per trial"
     how = f"{config.sampler}, {config.pruner} pruner, {config.mode} mode"
-    code = _distinct(f"{one.get('commit', UNKNOWN)[:10]}{'+' if one.get('dirty') is True else ''}" for one in told)
+    code = _distinct(
+        f"{one.get('commit', UNKNOWN)[:10]}{'+' if one.get('dirty') is True else ''}" for one in identities
+    )
     found |= {"sampler": how, "sweep.seed": str(config.seed), "commit": code}
     return {name: said for name, said in found.items() if said}
 

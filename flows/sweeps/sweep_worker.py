@@ -44,9 +44,9 @@ class SweepWorker:
         """Train the requested runs until stdin is closed."""
         self._tell("ready")
         while line := sys.stdin.readline():
-            asked = json.loads(line)["train"]
+            request = json.loads(line)["train"]
             try:
-                self._train(**asked)
+                self._train(**request)
             except Exception as error:
                 if not isinstance(error, UserError):
                     print_traceback()

@@ -93,18 +93,18 @@ def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False)
 
     there = config_of(run)
     given = run.read_identity().get("init_from", {}).get("given", there.init_from)  # an alias is stored as a folder
-    found = differences(deciding(there, given), deciding(config, config.init_from))
-    return next(found, None)
+    first = differences(deciding(there, given), deciding(config, config.init_from))
+    return next(first, None)
 
 
 def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: str) -> list[TrialRun]:
     """Return the runs of a folder, one for each seed, named `seed_<seed>`."""
-    found = []
+    first = []
     for seed in seeds:
         place = folder / f"seed_{seed}"
         ours = [f"seed={seed}", f"group={group}", f"run_dir={_quote(place)}"]
-        found.append(TrialRun(place, tuple(merge(base, ours))))
-    return found
+        first.append(TrialRun(place, tuple(merge(base, ours))))
+    return first
 
 
 def trial_overrides(base: Sequence[str], config: SweepConfig) -> list[str]:
@@ -120,9 +120,9 @@ def read_reports(runs: Sequence[TrialRun], pace: TrialIntervals) -> Iterator[tup
     """
     may_end: list[list[tuple[int, float]]] = []
     for training in runs:
-        found = training.evaluations
+        first = training.evaluations
         done = history(training.run.events).last("end")
-        may_end.append(found[:-1] if done is not None and done["status"] in COMPLETE else found)
+        may_end.append(first[:-1] if done is not None and done["status"] in COMPLETE else first)
     return pace.read_scores(may_end)
 
 
