@@ -1,4 +1,4 @@
-"""The stages: plain functions of a run directory that leave the same files whoever calls them.
+"""The stages: plain functions of a run directory that write the same files for every caller.
 
-Each file has one, `stage(run, ...) -> what it made` in small JSON. Their order is told in flows/train.py alone.
+Each file has one stage, `stage(run, ...)`, which returns small JSON values. Only flows/train.py defines their order.
 """

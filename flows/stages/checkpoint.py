@@ -1,4 +1,4 @@
-"""checkpoint: make the present state of a run durable."""
+"""checkpoint: save the current state of a run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rlcore.store.directory import RunDirectory
 
 
 def checkpoint(run: RunDirectory, policy_steps: int | None = None) -> dict[str, Any] | None:
-    """Make the run's present state durable (a new run's first weights too); gives path, policy_steps, digest.
+    """Save the run's current state, also that of a new run, and return path, policy_steps and digest.
 
-    None where the trainer had died and another one stands elsewhere than at `policy_steps`: train again.
+    Returns None if the trainer died and its successor is not at `policy_steps`: train again.
     """
     trainer = trainer_for(run)
     if policy_steps not in (None, trainer.policy_steps):

@@ -1,4 +1,4 @@
-"""collect: a dataset artifact of the uniformly random policy, the baseline of every result."""
+"""collect: write a dataset of the uniformly random policy, the baseline of every result."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.system.durable import write_synced
 
-CHUNK_BYTES = 64 * 2**20  # rows are stored up to here; returns always
+CHUNK_BYTES = 64 * 2**20  # maximum size of the stored rows; all returns are stored
 
 
 def collect(run: RunDirectory) -> dict[str, Any]:
-    """Play `evaluation.baseline_episodes` episodes at random and write them into dataset/, manifest.json last.
+    """Play `evaluation.baseline_episodes` episodes with random actions and write dataset/, manifest.json last.
 
-    Of images, media/inputs.png shows what a network will see.
+    If there are image observations, media/inputs.png shows the network's inputs.
     """
     config, card, recording = config_of(run), run.read_card(), PlayedRows(CHUNK_BYTES)
     agent, episodes = RandomAgent(EnvSpec.from_json(card["spec"])), config.baseline_episodes
-    told = episode_reporter("random baseline")
+    report = episode_reporter("random baseline")
     result = evaluate_agent(
-        agent, config, card, episodes, greedy=False, purpose="baseline", on_step=recording, on_progress=told
+        agent, config, card, episodes, greedy=False, purpose="baseline", on_step=recording, on_progress=report
     )
     recorded = recording.columns()
     content, name = save(recorded), "steps-000000.safetensors"

@@ -1,4 +1,4 @@
-"""evaluate: judge the policy that is being trained; at the end the run's chosen checkpoint."""
+"""evaluate: evaluate the current policy during training, and the chosen checkpoint at the end."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rlcore.store.directory import RunDirectory
 
 
 def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool = False) -> dict[str, Any] | None:
-    """Judge the policy that is being trained; gives policy_steps and the figures without the single returns.
+    """Evaluate the current policy and return policy_steps and the statistics without the single returns.
 
-    None where the trainer had died and another one stands elsewhere than at `policy_steps`: train again. `final`: judge
-    the chosen checkpoint, greedily and sampling, and leave evaluations/, media/, summary.json and results/.
+    Returns None if the trainer died and its successor is not at `policy_steps`: train again. If `final`, evaluate the
+    chosen checkpoint with greedy and sampled actions, and write evaluations/, media/, summary.json and results/.
     """
-    made: dict[str, Any] = {}
+    statistics: dict[str, Any] = {}
     if final:
-        from flows.stages.summary import summary  # numpy, which who only drives a trainer need not wait for
+        from flows.stages.summary import summary  # imports numpy, which a process that only drives a trainer can skip
 
         event = _finally(run)
         write_results(run, summary(run))
-        made["evaluation"] = str(run.evaluations / f"{event['policy_steps']}.json")
+        statistics["evaluation"] = str(run.evaluations / f"{event['policy_steps']}.json")
     else:
         trainer = trainer_for(run)
         if policy_steps not in (None, trainer.policy_steps):
@@ -38,39 +38,39 @@ def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool 
     emit("evaluation", event)
     for mode in ("greedy", "stochastic"):
         if event.get(mode):
-            made[mode] = {key: value for key, value in event[mode].items() if key != "returns"}
-    return {"policy_steps": event["policy_steps"], "final": final, **made}
+            statistics[mode] = {key: value for key, value in event[mode].items() if key != "returns"}
+    return {"policy_steps": event["policy_steps"], "final": final, **statistics}
 
 
 def _finally(run: RunDirectory) -> dict[str, Any]:
-    """The last evaluation, by the trainer where this process drives one: an environment that hangs is ended there."""
-    from rlcore.store.checkpoint import choose  # numpy
+    """Run the final evaluation, in the trainer if this process drives one, so that a hanging environment is killed."""
+    from rlcore.store.checkpoint import choose  # imports numpy
 
-    choose(run)  # refuses a run without one before anything is said
+    choose(run)  # raises for a run without a checkpoint before the message below
     config = config_of(run)
     episodes = config.final_episodes
-    emit("stage", {"doing": f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"})
+    emit("stage", {"doing": f"final evaluation: {episodes} greedy and {episodes} sampled episodes, on separate seeds"})
     _dream(run, config, choose(run).name, ("every", "last"))
-    return with_torch(run, "rlcore.evaluation.final.final_evaluation", doing="last evaluation")
+    return with_torch(run, "rlcore.evaluation.final.final_evaluation", doing="final evaluation")
 
 
 def _film(run: RunDirectory, config: RunConfig) -> None:
-    """Record an episode of the newest checkpoint, where films while training are asked for: beside training, as dreams.
+    """Record a video of the newest checkpoint if `evaluation.film=every`; it does not affect training.
 
-    Without a checkpoint there is none. That of the last evaluation is a part of it.
+    Without a checkpoint there is no video. The final evaluation records its own video.
     """
-    from rlcore.store.checkpoint import newest_good  # numpy
+    from rlcore.store.checkpoint import newest_good  # imports numpy
 
     if config.env.capture_video and config.evaluation.film == "every" and (path := newest_good(run.checkpoints)):
         with_torch(run, "rlcore.evaluation.video.record_video", str(path), f"policy_{path.name}.mp4")
 
 
 def _dream(run: RunDirectory, config: RunConfig, checkpoint: str, when: tuple[str, ...]) -> None:
-    """Leave pictures of what the run's world model expects, where it learns one and they are asked for.
+    """Draw predictions of the run's world model if the algorithm learns one and `evaluation.dream` requests it.
 
-    Of a checkpoint: so they are made beside training, and touch nothing of it. Without one there is none.
+    They are drawn from a checkpoint and do not affect training. Without a checkpoint there are none.
     """
-    from rlcore.store.checkpoint import newest_good, resolve  # numpy
+    from rlcore.store.checkpoint import newest_good, resolve  # imports numpy
 
     if (
         config.evaluation.dream in when

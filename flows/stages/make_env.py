@@ -1,4 +1,4 @@
-"""make-env: hold the config against a real instance of the environment and write its card."""
+"""make-env: check the config against a real instance of the environment and write the environment card."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rlcore.store.directory import RunDirectory
 
 
 def make_env(run: RunDirectory) -> dict[str, Any]:
-    """Measure the environment and write env_card.json and env_card.md; a `UserError` where it misbehaves."""
+    """Measure the environment and write env_card.json and env_card.md. Raise a `UserError` if the environment fails."""
     return write_card(run, measure(run))
 
 
 def measure(run: RunDirectory) -> dict[str, Any]:
-    """The card of a run's environment; tells of what takes long about it."""
+    """Return the measured card of a run's environment, and report a measurement that takes long."""
     env = config_of(run).env
     if env.image_key is not None:
-        emit("stage", {"doing": f"make-env: {env.id} is tried with its pictures, for half a minute at most"})
+        emit("stage", {"doing": f"make-env: testing {env.id} with rendered images, for at most 30 s"})
     try:
         return environment_card(env)
     except EnvironmentFault as error:
@@ -29,7 +29,7 @@ def measure(run: RunDirectory) -> dict[str, Any]:
 
 
 def measure_once(run: RunDirectory) -> dict[str, Any]:
-    """The card of a run's environment, measured once in a process where nothing that it depends on has changed."""
+    """Return the card of a run's environment; measure it once per process unless something it depends on changes."""
     config = config_of(run)
     key = card_key(config.env)
     card = _measured.get(key) or measure(run)

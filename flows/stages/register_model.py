@@ -1,4 +1,4 @@
-"""register-model: from a run's checkpoint to a registered, servable version, and who is champion."""
+"""register-model: register a run's checkpoint as a servable model version, and decide on the champion."""
 
 from __future__ import annotations
 
@@ -35,24 +35,25 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-UNDECIDED = "undecided"  # the tag that says "true" where the time was over before the verdict
+UNDECIDED = "undecided"  # tag with the value "true" if the comparison timed out without a decision
 
 
 def register_model(run: RunDirectory) -> dict[str, Any]:
-    """Register a run's policy, the best checkpoint by greedy evaluation, else the latest, and decide on the champion.
+    """Register a run's policy and decide on the champion.
 
-    Gives name, version, aliases and the decision in words; name and version are None for a dry run and where the
-    registry is off. The same checkpoint is the same version; what an interrupted call left open is finished.
+    The policy is the best checkpoint by greedy evaluation, or the latest if there is no evaluation. Returns name,
+    version, aliases and the decision in words; name and version are None for a dry run and if the registry is disabled.
+    A checkpoint that is registered already keeps its version. A call after an interrupted one completes it.
     """
     config = config_of(run)
-    # One iteration learns nothing worth a version, and a first version might become the champion.
+    # A dry run has learned nothing, but as the first version it could become the champion.
     switches = {"dry_run": config.dry_run, "model_manager.disabled": config.model_manager.disabled}
     if off := next((key for key, on in switches.items() if on), None):
         result = {"name": None, "version": None, "aliases": [], "decision": f"not registered: {off}=true"}
-        write_model(run, result)  # DVC asks for it
+        write_model(run, result)  # DVC requires the file
         emit("registered", result)
         return result
-    with locks_in_a_sentence(store_of(run), "the training is complete, and only its model is not registered yet"):
+    with locks_in_a_sentence(store_of(run), "training has finished, but the model is not registered yet"):
         return _register(run, registry.model_name(config))
 
 
@@ -72,12 +73,13 @@ def _register(run: RunDirectory, name: str) -> dict[str, Any]:
     decision = decision or _decide(client, run, checkpoint, version)
     aliases = sorted(client.get_model_version(name, version.version).aliases)
     if version.run_id != mlflow_run:
-        decision = f"the same weights as {tag_value(version.tags, 'run_dir') or version.run_id} registered: {decision}"
+        first = tag_value(version.tags, "run_dir") or version.run_id
+        decision = f"{first} has registered the same weights before: {decision}"
     event = {"name": name, "version": int(version.version), "aliases": aliases} | ({"parts": parts} if parts else {})
     noted = history(run.events).last("registered")
     if noted is None or not event.items() <= noted.items() or not is_registered(run):
         EventLog(run.events).append("registered", **event)
-    summarise(run)  # no picture: registration changes nothing in it
+    summarise(run)  # without the learning curve, which registration does not change
     result = {**event, "decision": decision}
     write_model(run, result)
     emit("registered", result)
@@ -87,7 +89,7 @@ def _register(run: RunDirectory, name: str) -> dict[str, Any]:
 def _create_version(
     client: MlflowClient, name: str, run: RunDirectory, checkpoint: Path, mlflow_run: str
 ) -> ModelVersion:
-    """The policy of a checkpoint as a version."""
+    """Register the policy of a checkpoint as a new version."""
     config, tags = config_of(run), _tags(run, checkpoint, registry.AGENT)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "policy"
@@ -97,7 +99,7 @@ def _create_version(
 
 
 def _tags(run: RunDirectory, checkpoint: Path, part: str) -> dict[str, str]:
-    """All that a version was made from, in the order in which MLflow shows it."""
+    """Return the origin of a version as tags, in the order in which MLflow shows them."""
     config, facts = config_of(run), manifest(checkpoint)
     chosen_tags = registry.model_settings(config, part).get("tags") or {}
     tags = {key: redact(spell(value)) for key, value in chosen_tags.items()}
@@ -110,19 +112,19 @@ def _tags(run: RunDirectory, checkpoint: Path, part: str) -> dict[str, str]:
 def _register_parts(
     client: MlflowClient, run: RunDirectory, checkpoint: Path, policy: ModelVersion
 ) -> dict[str, dict[str, Any]]:
-    """The parts that the config names as versions of models of their own: part -> name, version.
+    """Register the components that the config lists as models of their own; return component -> name, version.
 
-    They have no aliases: which of them is the champion's says the tag `policy`.
+    They have no aliases. Their tag `policy` names the version of the policy to which they belong.
     """
-    config, digest, made = config_of(run), manifest(checkpoint)["digest"], dict[str, dict[str, Any]]()
+    config, digest, versions = config_of(run), manifest(checkpoint)["digest"], dict[str, dict[str, Any]]()
     names = {part: registry.model_name(config, part) for part in registry.parts_of(config)}
-    found = {part: registry.version_of_checkpoint(client, name, digest) for part, name in names.items()}
-    missing = [part for part, version in found.items() if version is None]
+    existing = {part: registry.version_of_checkpoint(client, name, digest) for part, name in names.items()}
+    missing = [part for part, version in existing.items() if version is None]
     with tempfile.TemporaryDirectory() as folder:
         if missing:
             with_torch(run, "flows.registry.playing.export_parts", str(checkpoint), missing, folder)
         for part, name in names.items():
-            version, tags = found[part], {"part": part, "policy": f"{policy.name} version {policy.version}"}
+            version, tags = existing[part], {"part": part, "policy": f"{policy.name} version {policy.version}"}
             version = version or upload.create_part_version(
                 client,
                 name,
@@ -133,20 +135,20 @@ def _register_parts(
                 registry.description_of(config, part),
             )
             upload.link_logged_model(client, version)
-            made[part] = {"name": name, "version": int(version.version)}
-    return made
+            versions[part] = {"name": name, "version": int(version.version)}
+    return versions
 
 
 def _decision(version: ModelVersion) -> str | None:
-    """The decision that stands; None where there is none yet, or the time was too short for one."""
+    """Return the final decision about a version; None if there is none, or if the comparison timed out."""
     return None if version.tags.get(UNDECIDED) == "true" else version.tags.get("decision")
 
 
 def _decide(client: MlflowClient, run: RunDirectory, checkpoint: Path, version: ModelVersion) -> str:
-    """Compare, write figures and reasons on the version, set the alias; the decision.
+    """Compare a version with the champion, tag it with results and reasons, set the alias; return the decision.
 
-    While episodes are played others may register, promote and roll back: they do not wait for it. Where the champion is
-    another one afterwards it is compared with that one.
+    While the episodes are played, other processes may register, promote and roll back. If the champion has changed
+    after the comparison, the version is compared with the new champion.
     """
     name, this = version.name, str(version.version)
     while True:
@@ -156,11 +158,11 @@ def _decide(client: MlflowClient, run: RunDirectory, checkpoint: Path, version: 
         elif str(champion.version) != this:
             other = f"version {champion.version}"
             result, verdict = against_champion(client, run, checkpoint, version, champion, with_torch)
-        else:  # a kill cut the last call off after the coronation
+        else:  # the previous call was killed after it had set the alias
             other, result, verdict = "", {}, ""
         with registry.deciding(client.tracking_uri):
-            if standing := _decision(client.get_model_version(name, this)):  # another process was quicker
-                return standing
+            if decision := _decision(client.get_model_version(name, this)):  # another process has decided
+                return decision
             present = registry.champion_of(client, name)
             if (present and present.version) == (champion and champion.version):
                 if champion is not None and str(champion.version) == this:
@@ -169,10 +171,10 @@ def _decide(client: MlflowClient, run: RunDirectory, checkpoint: Path, version: 
 
 
 def _reason_of(client: MlflowClient, name: str, this: str) -> str:
-    """Reason why a version that bears the alias was made champion."""
+    """Return the reason why a version with the champion alias became the champion."""
     moves = reversed(champions.history(client, name))
     decision = next((move.why for move in moves if move.version == this), "")
-    return decision or f"Champion: version {this} bore the alias already"
+    return decision or f"Champion: version {this} already had the alias"
 
 
 def _write(
@@ -183,12 +185,12 @@ def _write(
     verdict: GateVerdict | str,
     other: str,
 ) -> str:
-    """Write what a comparison came to on the version, and crown it where it is better; the decision."""
+    """Write the result of a comparison to the version, make it champion if it is better, and return the decision."""
     name, this = version.name, str(version.version)
     figures: dict[str, Any] = {"eval_mean": result["mean"], "eval_episodes": result["episodes"]} if result else {}
     if isinstance(verdict, GateVerdict):
         decision = f"{'Champion' if verdict.better else 'Not champion'}: {verdict.words}"
-        if math.isfinite(verdict.low):  # of a single episode there is no interval
+        if math.isfinite(verdict.low):  # a single episode gives no interval
             figures |= {"difference": verdict.difference, "difference_low": verdict.low}
             figures |= {"difference_high": verdict.high}
         figures |= {"compared_with": other, UNDECIDED: "false" if verdict.decided else "true"}
@@ -196,7 +198,7 @@ def _write(
         decision = f"Not champion: not compared, because {verdict}"
     for key, value in figures.items():
         client.set_model_version_tag(name, this, key, f"{value:.6g}" if isinstance(value, float) else str(value))
-    # MLflow's list of versions shows the first words only: they say whether it became champion.
+    # MLflow's list of versions shows only the first words, so they contain the decision.
     played = f" Greedy mean return {number(result['mean'])} over {result['episodes']} episodes." if result else ""
     client.update_model_version(name, this, f"{decision}.{played}\n\n{registry.description_of(config_of(run))}")
     if isinstance(verdict, GateVerdict) and verdict.better:
@@ -205,19 +207,19 @@ def _write(
 
 
 def _note(client: MlflowClient, name: str, this: str, decision: str) -> str:
-    client.set_model_version_tag(name, this, "decision", decision)  # with it no later call decides again
+    client.set_model_version_tag(name, this, "decision", decision)  # later calls do not decide again
     return decision
 
 
 def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, Any], GateVerdict | str]:
-    """The version's figures and how it does against the random policy, or what is missing to say so."""
+    """Return the version's results and its comparison with the random policy, or the reason why there is none."""
     log = history(run.events)
     baseline, judged = log.last("baseline"), log.last("evaluation", final=True)
     here = checkpoint.relative_to(run.path).as_posix()
     if judged is not None and judged.get("checkpoint") == here and judged["greedy"]["episodes"] >= EPISODES:
         result = judged["greedy"]
     else:
-        # The best checkpoint was chosen on round 0, which therefore flatters it: another round judges it.
+        # The best checkpoint was selected on the seeds of round 0, so its returns there are biased: use another round.
         result = play_candidate(run, checkpoint, with_torch, "comparing with the random baseline")
     return result, against_random(
         run, result, baseline

@@ -1,4 +1,4 @@
-"""summary: what a run came to, from its event log and checkpoints."""
+"""summary: summarize a run's results from its event log and checkpoints."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 
 def summary(run: RunDirectory) -> dict[str, Any]:
-    """Write summary.json and draw the learning curve.
+    """Write summary.json, draw the learning curve, and return the summary.
 
-    A sweep's trial gets no picture: matplotlib takes more time than a short training.
+    There is no curve for a trial of a sweep, because matplotlib takes more time than a short training.
     """
     results = summarise(run)
     if not is_trial():
@@ -30,21 +30,21 @@ def summary(run: RunDirectory) -> dict[str, Any]:
 
 
 def _read_final(run: RunDirectory, event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The figures of the last evaluation; from the event log where their file is damaged."""
+    """Return the results of the final evaluation, from the event log if their file is damaged."""
     path = run.evaluations / f"{event['policy_steps']}.json"
     try:
-        return read_mapping(path, "the event log stands in for it", ("greedy",))
+        return read_mapping(path, "the event log is used instead", ("greedy",))
     except UserError as damaged:
         logger.warning("%s", damaged)
         return event
 
 
 def summarise(run: RunDirectory) -> dict[str, Any]:
-    """Write summary.json and lineage.json; what the run has not come to yet is null."""
+    """Write summary.json and lineage.json and return the summary; results that do not exist yet are null."""
     log, identity, baseline = history(run.events), run.read_identity(), run.read_baseline()
     newest = checkpoint.newest_bookkeeping(run.checkpoints)
     if newest is None:
-        raise RunError(f"{run.path}: no checkpoint to summarise (checkpoint.save_last=false?)")
+        raise RunError(f"{run.path}: there is no checkpoint to summarize (is checkpoint.save_last=false?)")
     path, bookkeeping = newest
     policy_steps, wall = checkpoint.manifest(path)["policy_steps"], bookkeeping["wall_s"]
     final, model = log.last("evaluation", final=True), log.last("registered")
@@ -52,7 +52,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     results = {
         **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},
         "policy_steps": policy_steps,
-        "env_steps": bookkeeping.get("env_steps", int(path.name)),  # by which earlier versions called a checkpoint
+        "env_steps": bookkeeping.get("env_steps", int(path.name)),  # earlier versions named a checkpoint by env steps
         "updates": bookkeeping["updates"],
         "wall_s": round(wall, 3),
         "cpu_s": round(bookkeeping["cpu_s"], 3),

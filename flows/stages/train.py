@@ -1,4 +1,4 @@
-"""train: advance a run to its next boundary, in the trainer process, which stays alive until the next."""
+"""train: advance a run to its next boundary in the trainer process, which stays alive between boundaries."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from rlcore.train.boundary import Boundary
 
 
 def advance(run: RunDirectory) -> Boundary | None:
-    """Train a run that make-env prepared, new or half-trained, to the next boundary; None where training is over.
+    """Train a new or unfinished run to the next boundary; return None if training has finished. Call make-env before.
 
-    What is due at a boundary is the caller's to do before the next call. One at which the trainer died comes again:
-    another goes on from the last checkpoint.
+    The caller executes the stages that are due at a boundary before the next call. If the trainer died at a boundary,
+    a new trainer resumes from the last checkpoint and reaches the boundary again.
     """
     return None if over(run) else to_boundary(run)
 
 
 def to_boundary(run: RunDirectory) -> Boundary:
-    """Train to the next boundary that the config sets, where training is not over."""
+    """Train an unfinished run to the next boundary that the config sets."""
     note_baseline(run)
-    return trainer_for(run).advance(lambda said: emit("progress", said))
+    return trainer_for(run).advance(lambda facts: emit("progress", facts))
 
 
 def train(run: RunDirectory) -> Boundary:
-    """Train to the end, with the checkpoints and evaluations that are due on the way; gives the last boundary."""
+    """Train to the end, with the checkpoints and evaluations that are due, and return the last boundary."""
     while at := advance(run):
         if "checkpoint" in at.due:
             checkpoint(run, at.policy_steps)

@@ -1,4 +1,4 @@
-"""verify: hold a reproduction against its original: each checkpoint when it is made, and in the end all there is."""
+"""verify: compare a reproduction with its original, each checkpoint when it is saved, and all results at the end."""
 
 from __future__ import annotations
 
@@ -18,71 +18,73 @@ from rlcore.train.boundary import Boundary
 
 
 def describe_difference(run: RunDirectory) -> None:
-    """Tell, before a reproduction trains, what is not here as it was for the original."""
+    """Report the differences of code, versions and machine from the original before a reproduction trains."""
     original = Original.of(run)
-    found = list(differences_here(run))
-    about = f"again: {original.source}, to {original.until:,} policy steps, in {short_path(run.path)}"
-    emit("stage", {"doing": f"{about}; {'differs here:' if found else 'nothing differs here from what is on record'}"})
-    for sentence in found:
+    differences = list(differences_here(run))
+    about = f"reproducing {original.source} to {original.until:,} policy steps in {short_path(run.path)}"
+    known = "differences from the original:" if differences else "no known differences from the original"
+    emit("stage", {"doing": f"{about}; {known}"})
+    for sentence in differences:
         emit("stage", {"doing": f"  {sentence}"})
 
 
 def has_reached_original(run: RunDirectory, at: Boundary) -> bool:
-    """Tell whether a reproduction has come to the last checkpoint that can be compared; if so, its log says it."""
+    """Return True if a reproduction has reached the last comparable checkpoint; then write its end event."""
     if at.done or at.policy_steps < Original.of(run).until:
         return False
-    note_died(run, "interrupted", "the original came no further")
+    note_died(run, "interrupted", "the original has no later checkpoint")
     return True
 
 
 def verify(run: RunDirectory, policy_steps: int) -> dict[str, Any] | None:
     """Compare the checkpoint at `policy_steps` with the original's: {policy_steps, digest, original, same, sentence}.
 
-    None where one of them has none there: written at a signal, or the trainer died and has not come there again.
+    Returns None if one of the runs has no checkpoint at `policy_steps`. This happens if a signal caused a checkpoint, or
+    if the trainer died and has not reached `policy_steps` again.
     """
     original = Original.of(run)
-    kept = original.lineage["checkpoints"]
+    stored = original.lineage["checkpoints"]
     now = history(run.events).last("checkpoint", policy_steps=policy_steps)
-    then = kept.get(str(policy_steps))
+    then = stored.get(str(policy_steps))
     if now is None or then is None:
         return None
     result = {"policy_steps": policy_steps, "digest": now["digest"], "original": then["digest"]}
     if now["digest"] == then["digest"]:
         return result | {"same": True, "sentence": f"identical at {policy_steps:,} policy steps"}
     first = _first_difference(original, then, now["tensors"], run.checkpoints / str(policy_steps))
-    same = [int(other) for other in kept if int(other) < policy_steps]
-    since = f"; at {max(same):,} it was the same" if same else ""
+    same = [int(other) for other in stored if int(other) < policy_steps]
+    since = f"; identical at {max(same):,}" if same else ""
     sentence = f"different at {policy_steps:,} policy steps: first in {first}{since}"
     result |= {"same": False, "first": first, "sentence": sentence}
     write_json(run.path / VERDICT, {"identical": False, "of": original.lineage["run_id"], "segments": [result]})
     return result
 
 
-def _first_difference(original: Original, told: dict[str, Any], now: str, ours: Path) -> str:
-    """The first entry of the learning state that differs, with its values where the original's checkpoint is kept."""
+def _first_difference(original: Original, event: dict[str, Any], now: str, ours: Path) -> str:
+    """Return the first entry of the learning state that differs, with values if the original's checkpoint exists."""
     theirs = original.run_dir and checkpoint.find(Path(original.run_dir, "checkpoints"), int(ours.name))
     if theirs and not checkpoint.damage(theirs):
         return str(next(compare.differences(theirs, ours)))
-    then, names = told["tensors"], compare.tensor_names(checkpoint.load(ours)[0])
+    then, names = event["tensors"], compare.tensor_names(checkpoint.load(ours)[0])
     if not then:
-        return "an entry that the original's log, of an earlier version, does not tell"
+        return "an unknown entry (the original's event log is from an earlier version, without digests of tensors)"
     if len(then) != len(now):
         return "the number of tensors"
     for at, name in enumerate(names):
         if then[8 * at : 8 * at + 8] != now[8 * at : 8 * at + 8]:
             return name
-    return "a number outside of the tensors (state.json)"
+    return "a value outside the tensors (state.json)"
 
 
 def verdict(run: RunDirectory) -> dict[str, Any]:
-    """Write reproduction.json of a reproduction whose checkpoints were all the same, and say what that comes to.
+    """Write reproduction.json of a reproduction whose checkpoints were all identical, and return the result.
 
-    `ReproductionMismatch` where what it measured beside its state differs.
+    Raises `ReproductionMismatch` if its evaluations or its dataset differ.
     """
     original, lineage = Original.of(run), whole_lineage(run, {})
     common = [steps for steps in original.lineage["checkpoints"] if steps in lineage["checkpoints"]]
     if not common:
-        raise RunError(f"{run.path}: no checkpoint at the policy steps of {original.source}'s, so nothing was compared")
+        raise RunError(f"{run.path}: no checkpoint at the same policy steps as {original.source}; nothing was compared")
     last = max(common, key=int)
     differing = [key for key in ("evaluations", "dataset_digest") if not _agrees(key, original.lineage, lineage)]
     tensors = len(lineage["checkpoints"][last]["tensors"]) // 8
@@ -97,13 +99,14 @@ def verdict(run: RunDirectory) -> dict[str, Any]:
     where = f"{tensors} tensors at {len(common)} checkpoints, the last at {int(last):,} policy steps"
     if differing:
         raise ReproductionMismatch(
-            f"the same {where}, but other {' and '.join(differing)}: does the environment draw by itself?"
+            f"identical {where}, but different {' and '.join(differing)}: the environment may use random numbers "
+            "outside its seed"
         )
     return {"run_dir": str(run.path), "identical": True, "tensors": tensors, "result": f"identical, {where}"}
 
 
 def _agrees(key: str, then: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Tell whether what both have of evaluations or dataset is the same."""
+    """Return True if the evaluations or datasets that both runs have are the same."""
     if key == "evaluations":
         return all(then[key][at] == now[key][at] for at in then[key].keys() & now[key].keys())
     return "none" in (then[key], now[key]) or then[key] == now[key]

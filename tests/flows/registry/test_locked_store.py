@@ -38,7 +38,7 @@ def test_register_model_waits_for_a_locked_database(
     run = named(checkpointed_run(tmp_path / "run", "patient", weights=3), "patient")
     evaluations(monkeypatch, lambda digest, episode: 100.0)
     monkeypatch.setattr(mlflow_store, "PATIENCE", 0.5)
-    with locked(), pytest.raises(MachineFault, match="has locked MLflow's database; end it, .* training is complete"):
+    with locked(), pytest.raises(MachineFault, match="has locked MLflow's database; end .* training has finished"):
         register_model(run)
     monkeypatch.setattr(mlflow_store, "PATIENCE", 120.0)
     held = locked()

@@ -130,7 +130,7 @@ def test_a_run_is_reproduced_on_a_worker(site: Site, killed: Killed) -> None:
     (flow_run,) = site.ask("flow_runs/filter", flows={"name": {"any_": ["reproduce"]}})
     state, message = site.state(flow_run["id"])
     assert (state, message.startswith("identical, ")) == ("COMPLETED", True), message
-    assert "nothing differs here from what is on record" in site.told(flow_run["id"])
+    assert "no known differences from the original" in site.told(flow_run["id"])
     assert "identical, " in " ".join(shown.split())
 
 
