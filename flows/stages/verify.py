@@ -39,8 +39,8 @@ def has_reached_original(run: RunDirectory, at: Boundary) -> bool:
 def verify(run: RunDirectory, policy_steps: int) -> dict[str, Any] | None:
     """Compare the checkpoint at `policy_steps` with the original's: {policy_steps, digest, original, same, sentence}.
 
-    Returns None if one of the runs has no checkpoint at `policy_steps`. This happens if a signal caused a checkpoint, or
-    if the trainer died and has not reached `policy_steps` again.
+    Returns None if one of the runs has no checkpoint at `policy_steps`. Possible causes: a signal caused a checkpoint,
+    or the trainer died and has not reached `policy_steps` again.
     """
     original = Original.of(run)
     stored = original.lineage["checkpoints"]

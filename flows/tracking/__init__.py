@@ -1,1 +1,1 @@
-"""MLflow, TensorBoard, CSV: made from a run's event log (backends.py), by a process of its own (mirror.py)."""
+"""MLflow, TensorBoard and CSV: written from a run's event log (backends.py) by a separate process (mirror.py)."""

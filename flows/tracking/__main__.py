@@ -1,4 +1,4 @@
-"""`python -m flows.tracking RUN_DIR...`: bring runs to MLflow, and to their other backends, now."""
+"""Command `python -m flows.tracking RUN_DIR...`: update MLflow and the other backends of runs now."""
 
 import sys
 

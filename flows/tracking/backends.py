@@ -1,8 +1,9 @@
-"""The tracking backends: where a run is shown, each brought up to date from the event log, which is the truth.
+"""Tracking backends. Each is updated from the run's event log, the source of all values.
 
-To add one: a function `bring(run, news)` in a file of this folder, a line in BACKENDS, and its name among the choices
-of `metric.logger.name` (rlcore/config/groups.py). It adds what its backend lacks, of all points at first and then of
-what is new, and is called again and again: while training, after a kill, by another process, never by two at once.
+To add a backend, write a function `update(run, news)` in a file of this folder, and add it to BACKENDS. Add its name to
+the choices of `metric.logger.name` (rlcore/config/groups.py). The function writes the points that its backend lacks: at
+the first call all of them, later only new ones. It is called repeatedly, during training, after a kill, and from
+different processes, but never from two at once.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from rlcore.store.directory import RunDirectory
 Backend = Callable[[RunDirectory, NewEvents], object]
 BACKENDS: dict[str, Backend] = {"tensorboard": write_tensorboard, "csv": write_csv}
 
-_READ: dict[tuple[str, str], NewEvents] = {}  # runs that this process has brought up to date
+_READ: dict[tuple[str, str], NewEvents] = {}  # runs that this process has updated
 
 
 def update_backends(run: RunDirectory) -> str:
-    """Bring every backend of a run up to date: the one `metric.logger.name` names, and MLflow, which has every run.
+    """Update the backends of a run, `metric.logger.name` and MLflow, and return the id of the run in MLflow.
 
-    Gives the id of the run in MLflow; raises what `flows.tracking.mlflow_run.bring` does.
+    MLflow contains every run. Raises the exceptions of `flows.tracking.mlflow_run.update_mlflow`.
     """
     configure_environment()
     with hold(run.path / ".mlflow" / "lock"):
-        key = str(run.path.absolute()), run.read_identity()["run_id"]  # a folder may be given to another run
+        key = str(run.path.absolute()), run.read_identity()["run_id"]  # a folder may be reused by another run
         news = (
             _READ.pop(key, None) or NewEvents(run)
-        ).read()  # popped: what a failed call missed, a whole one makes good
+        ).read()  # popped: after a failed call, the next one reads the whole log again
         chosen = BACKENDS.get(run.read_config()["metric"]["logger"]["name"])
         if chosen is not None and news.first is not None:
             chosen(run, news)
         run_id = mlflow_run.update_mlflow(run, news)
-        if news.ended is None:  # one that has ended is seldom asked for again, and its steps are many
+        if news.ended is None:  # an ended run is rarely updated again, and its points take memory
             _READ[key] = news
         return run_id

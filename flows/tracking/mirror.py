@@ -1,8 +1,8 @@
-"""The mirror of a run: a process that keeps its tracking backends up to date, so that training never waits for them.
+"""Mirror: a process that updates the tracking backends of a run, so that training never waits for them.
 
-A process that is asked again and again, because MLflow takes seconds to import: one for each run, or one for all runs
-of a driver (`flows.runs.warm`). It ends with the command; where it failed, another takes its place at the next request.
-Both sides are here: `Mirror` asks, `main` answers.
+The process is kept for many requests, because MLflow takes seconds to import. There is one per run, or one for all runs
+of a driver (`flows.runs.warm`). It ends with the command; after a failure, the next request starts a new one. This
+file contains both sides: `Mirror` sends requests, `main` answers them.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from rlcore.system.lifeline import spawn
 from rlcore.system.printable import printable_line
 from rlcore.system.secrets import redact
 
-SETTLE, SETTLE_INTERRUPTED = 60.0, 8.0  # seconds that a command waits at its end for mirrors still at work
-# Answers to a request, which is a line: a run's folder in JSON, or "" to be told that the others are done.
+SETTLE, SETTLE_INTERRUPTED = 60.0, 8.0  # seconds that a command waits at its end for running mirrors
+# Answers to a request. A request is a line of JSON: the folder of a run, or "" to wait for all earlier requests.
 DONE, FAILED = b"+", b"-"
 
 
 def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:
-    """Have a run's backends brought up to date by another process; its failures are lines in run.log.
+    """Request an update of a run's backends from the mirror process; failures are written to run.log.
 
-    A call that comes less than `every` seconds after the last one, or before that is answered, asks for nothing: what
-    it leaves out, the next one brings. 0: ask in any case.
+    A call does nothing if the last request is not answered yet or was sent less than `every` seconds ago; the next
+    request includes its data. `every=0` always sends a request.
     """
     mirror = _mirror_of(run)
     due = mirror.answer() is not None and (not mirror.asked_at or time.monotonic() - mirror.asked_at >= every)
@@ -48,17 +48,17 @@ def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:
 
 
 def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
-    """Bring a run's backends up to date at its end; False where run.log says why they lack something.
+    """Update a run's backends at its end. Return False if they are incomplete; run.log then contains the reason.
 
-    It takes `timeout` seconds at most: a store that does not answer must not keep a finished run. A run that no process
-    mirrors, for it was brief, is brought by this one, which has imported MLflow to register it; to a server a process
-    of its own brings it, whose patience is its own.
+    The update takes at most `timeout` seconds, so that a store that does not answer cannot block a finished run. A
+    short run without a mirror is updated by this process, which has imported MLflow to register the model. If the store
+    is a server, a separate process with its own timeouts updates it.
     """
     shared = warm_folder() is not None or is_server(store_uri(run.read_config()))
     if str(run.path.absolute()) not in _MIRRORS and not shared:
         return _finish_here(run, timeout)
     deadline, complete = time.monotonic() + timeout, None
-    for _ in range(2):  # one that was killed since the last request is found to be gone by this one
+    for _ in range(2):  # the first request detects a mirror that was killed; the second uses a new mirror
         mirror = _mirror_of(run)
         mirror.ask()
         complete = mirror.answer(deadline)
@@ -70,19 +70,19 @@ def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
 
 
 def _finish_here(run: RunDirectory, timeout: float) -> bool:
-    """Bring a run's backends up to date in this process, within so many seconds."""
-    brought: list[bool] = []
-    bringing = threading.Thread(target=lambda: brought.append(update_or_warn(run)), name="mirror", daemon=True)
-    bringing.start()
-    bringing.join(timeout)
-    if bringing.is_alive():
-        _note_failure(run, f"no answer in {timeout:g} s; `python -m flows.tracking {run.path}` tries again")
-    return brought == [True]
+    """Update a run's backends in this process, within `timeout` seconds. Return True if that succeeded."""
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(update_or_warn(run)), name="mirror", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if thread.is_alive():
+        _note_failure(run, f"no answer in {timeout:g} s; run `python -m flows.tracking {run.path}` to update it")
+    return results == [True]
 
 
 @run_before_exit
 def settle() -> None:
-    """Wait for the mirrors at work, after an interruption shortly, then end them: none outlives its command."""
+    """Wait for the running mirrors, after an interruption only shortly, then end them. None outlives its command."""
     deadline = time.monotonic() + time_left(SETTLE_INTERRUPTED if is_interrupted() else SETTLE)
     while _MIRRORS:
         key, mirror = next(iter(_MIRRORS.items()))
@@ -92,14 +92,14 @@ def settle() -> None:
 
 
 class Mirror:
-    """The process that mirrors a run whenever it is asked to, seen from the process that asks."""
+    """Connection to the process that mirrors a run on request."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
         self.asked_at = 0.0
         self._asked = self._answered = 0
         self._complete = True
-        self.gone = False  # the process has ended, though nobody asked it to
+        self.gone = False  # True if the process ended unexpectedly
         configure_environment()
         self.process: subprocess.Popen[bytes] | None = None
         connection = _connect(warm_folder())
@@ -110,30 +110,30 @@ class Mirror:
         self._connection = connection
 
     def ask(self) -> None:
-        """Ask for everything that is in the event log now."""
+        """Request an update with the current content of the event log."""
         self._asked, self.asked_at = self._asked + 1, time.monotonic()
-        with suppress(OSError):  # it has died, which `answer` finds
+        with suppress(OSError):  # the process has died; `answer` detects it
             self._connection.sendall(_request(str(self.run.path.absolute())))
 
     def answer(self, deadline: float = 0.0) -> bool | None:
-        """Await an answer until a deadline (monotonic seconds): True: the last request was fulfilled; None: none."""
+        """Wait for the answer until `deadline` (`time.monotonic`). True: updated; False: failed; None: no answer."""
         while self._answered < self._asked:
             if not select.select([self._connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 return None
-            said = _hear(self._connection)
-            self.gone = not said
-            self._answered = self._answered + len(said) if said else self._asked
-            self._complete = said.endswith(DONE)
+            answers = _receive(self._connection)
+            self.gone = not answers
+            self._answered = self._answered + len(answers) if answers else self._asked
+            self._complete = answers.endswith(DONE)
         return self._complete
 
     def end(self) -> None:
-        """End the process if it is this run's own; what it has not brought is noted in run.log, for the next mirror."""
+        """End the process if only this run uses it. An incomplete update is noted in run.log."""
         unanswered = self.answer() is None
         self._connection.close()
         if self.process is None:
             return
         if unanswered:
-            note = f"not up to date when the command ended; `python -m flows.tracking {self.run.path}` tries again"
+            note = f"not up to date when the command ended; run `python -m flows.tracking {self.run.path}` to update it"
             _note_failure(self.run, note)
         else:
             with suppress(subprocess.TimeoutExpired):
@@ -144,7 +144,7 @@ class Mirror:
 
 @contextmanager
 def share_mirror(folder: Path) -> Iterator[None]:
-    """Inside the `with`, one process mirrors the runs of all processes for which `folder` is `warm_folder()`."""
+    """Inside this context, one process mirrors the runs of all processes whose `warm_folder()` is `folder`."""
     configure_environment()
     with listen(_address(folder)) as socket_:
         process = _serving(socket_)
@@ -153,7 +153,7 @@ def share_mirror(folder: Path) -> Iterator[None]:
     finally:
         last = _connect(folder)
         if last is not None:
-            with last, suppress(OSError):  # those that have ended may have asked for something
+            with last, suppress(OSError):  # wait for requests of processes that have ended
                 last.sendall(_request(""))
                 select.select([last], [], [], time_left(SETTLE_INTERRUPTED if is_interrupted() else SETTLE))
         process.kill()
@@ -161,24 +161,24 @@ def share_mirror(folder: Path) -> Iterator[None]:
 
 
 def _serving(connection: socket.socket) -> subprocess.Popen[bytes]:
-    """A mirror that answers on a socket: connected, or one that listens."""
-    # A server that is away is met again by the next mirror; there is no use in minutes of retries.
-    patience = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+    """Start a mirror process that answers on a connected or listening socket."""
+    # The next update tries again if the server is away, so long retries are not useful.
+    limits = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
     return spawn(
         "flows.tracking",
         "--on-request",
         str(connection.fileno()),
         pass_fds=(connection.fileno(),),
-        env=patience | os.environ,
+        env=limits | os.environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C ends training, and what was learned is still brought to MLflow
+        start_new_session=True,  # after Ctrl-C the mirror still copies the results to MLflow
     )
 
 
 def _connect(folder: Path | None) -> socket.socket | None:
-    """A connection to the mirror that all runs share, if there is one for stores such as this process's."""
+    """Connect to the shared mirror. Return None if there is none with the MLflow settings of this process."""
     if folder is None:
         return None
     connection = socket.socket(socket.AF_UNIX)
@@ -191,7 +191,7 @@ def _connect(folder: Path | None) -> socket.socket | None:
 
 
 def _address(folder: Path) -> Path:
-    """Socket of a mirror, in whose name is what decides which stores a mirror brings runs to."""
+    """Return the socket path of a mirror. Its name contains a hash of the settings that select the stores."""
     stores = sorted((k, v) for k, v in os.environ.items() if k.startswith(("MLFLOW_", "SHEPHERD_HOME")))
     return folder / f"mirror-{hashlib.sha256(json.dumps(stores).encode()).hexdigest()[:16]}"
 
@@ -200,8 +200,8 @@ def _request(run_dir: str) -> bytes:
     return json.dumps(run_dir).encode() + b"\n"
 
 
-def _hear(connection: socket.socket) -> bytes:
-    """Bytes that are there to be read; nothing where the other end is gone."""
+def _receive(connection: socket.socket) -> bytes:
+    """Receive available bytes; empty if the other end has closed the connection."""
     with suppress(ConnectionError):
         return connection.recv(65536)
     return b""
@@ -211,7 +211,7 @@ _MIRRORS: dict[str, Mirror] = {}
 
 
 def _mirror_of(run: RunDirectory) -> Mirror:
-    """The run's mirror, another one if the last was killed or failed."""
+    """Return the run's mirror; start a new one if there is none or the last one was killed or failed."""
     key = str(run.path.absolute())
     if key in _MIRRORS and _MIRRORS[key].answer() is False:
         _MIRRORS.pop(key).end()
@@ -221,11 +221,12 @@ def _mirror_of(run: RunDirectory) -> Mirror:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m flows.tracking RUN...`: bring runs up to date; a failure is a line in run.log and exit code 1.
+    """Update the backends of the runs in `arguments`; a failure is a line in run.log and exit code 1.
 
-    `--on-request DESCRIPTOR`: do it for every request on a socket, and answer each with `+` or, after a failure, `-`.
+    With `--on-request DESCRIPTOR`, update a run for every request on that socket and answer with `+`, or `-` after a
+    failure.
     """
-    os.nice(10)  # training comes first on a small machine
+    os.nice(10)  # training has priority on a small machine
     if arguments[:1] != ["--on-request"]:
         return 0 if all([update_or_warn(RunDirectory(argument)) for argument in arguments]) else 1
     _serve(socket.socket(fileno=int(arguments[1])))
@@ -233,35 +234,35 @@ def main(arguments: list[str]) -> int:
 
 
 def _serve(first: socket.socket) -> None:
-    """Answer one after the other whoever asks on a socket, or connects to it, until nobody can."""
-    heard: dict[socket.socket, bytes] = {first: b""}
+    """Answer requests, in order, on a socket and on the connections that it accepts, until all are closed."""
+    received: dict[socket.socket, bytes] = {first: b""}
     listens = bool(first.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-    while heard:
-        for connection in select.select(list(heard), [], [])[0]:
+    while received:
+        for connection in select.select(list(received), [], [])[0]:
             if listens and connection is first:
-                heard[first.accept()[0]] = b""
+                received[first.accept()[0]] = b""
                 continue
-            said = _hear(connection)
-            *requests, heard[connection] = (heard[connection] + said).split(b"\n")
+            data = _receive(connection)
+            *requests, received[connection] = (received[connection] + data).split(b"\n")
             for request in requests:
                 folder = json.loads(request)
                 done = not folder or update_or_warn(RunDirectory(folder))
-                with suppress(OSError):  # who asked has ended
+                with suppress(OSError):  # the requesting process has ended
                     connection.sendall(DONE if done else FAILED)
-            if not said:
-                del heard[connection]
+            if not data:
+                del received[connection]
                 connection.close()
 
 
 def update_or_warn(run: RunDirectory) -> bool:
-    """Bring a run's backends up to date in this process; False where run.log says why they lack something."""
+    """Update a run's backends in this process. Return False, with the reason in run.log, if that failed."""
     reason = ""
-    for pause in (0, 1, 3):  # another process may hold SQLite just now
+    for pause in (0, 1, 3):  # another process may have locked SQLite
         time.sleep(pause)
         try:
             update_backends(run)
             return True
-        except (RunError, UserError, OSError) as error:  # another try would meet the same
+        except (RunError, UserError, OSError) as error:  # a retry would fail too
             reason = str(error)
             break
         except Exception as error:

@@ -1,8 +1,8 @@
-"""The points of a run in MLflow: each once, whoever brings them and however often.
+"""Points (metric values) of a run in MLflow. Each is stored once, even if several processes log it.
 
-A point is a row of MLflow's table `metrics`, whose primary key is all of it, so a point that is brought twice is one
-row. MLflow's own `log_batch` makes an object of SQLAlchemy's of every point, which takes ten times as long as the row;
-into an SQLite file that lies here the rows are therefore written directly, many in one transaction.
+A point is a row of MLflow's table `metrics`. The primary key of the table is the whole row, so a point that is logged
+twice is one row. MLflow's `log_batch` creates an SQLAlchemy object for every point, which takes ten times as long as
+the row itself. Therefore the rows of a local SQLite file are written directly, many in one transaction.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-BATCH_METRICS = 1000  # the most MLflow takes in one call
-BATCH_ROWS = 10_000  # of a transaction, a tenth of a second
-BUSY = 30.0  # seconds that a transaction waits for another process's
-COLUMNS = ("key", "value", "timestamp", "step", "is_nan", "run_uuid")  # of both tables, in MLflow 3
-LARGEST = 1.7976931348623157e308  # MLflow's number for infinity
+BATCH_METRICS = 1000  # MLflow's maximum in one call
+BATCH_ROWS = 10_000  # rows of a transaction, about 0.1 s
+BUSY = 30.0  # seconds that a transaction waits for other processes
+COLUMNS = ("key", "value", "timestamp", "step", "is_nan", "run_uuid")  # columns of both tables in MLflow 3
+LARGEST = 1.7976931348623157e308  # MLflow's value for infinity
 ADD = f"insert or ignore into metrics ({', '.join(COLUMNS)}) values (?, ?, ?, ?, ?, ?)"
 ADD_LATEST = f"""
     insert into latest_metrics ({", ".join(COLUMNS)}) values (?, ?, ?, ?, ?, ?)
@@ -36,21 +36,21 @@ ADD_LATEST = f"""
 """
 
 
-def log_points(client: MlflowClient, found: Run, wanted: Iterable[Point], whole: bool) -> None:
-    """Bring the points that MLflow lacks, of all there are (`whole`) or of those that are new.
+def log_points(client: MlflowClient, stored: Run, wanted: Iterable[Point], whole: bool) -> None:
+    """Log the points that MLflow lacks. `wanted` are all points of the run (`whole`) or the new ones.
 
-    They are brought in the log's order, and MLflow returns the latest step of every metric with the run: it has every
-    point of a metric up to the first one at that step. Later ones may be there, which does no harm.
+    MLflow returns the latest step of every metric with the run. Points are logged in the order of the event log, so
+    MLflow has every point of a metric up to the first one at that step. Logging a later point again does no harm.
     """
-    latest = {metric.key: metric.step for metric in found.data.to_proto().metrics} if whole else {}
+    latest = {metric.key: metric.step for metric in stored.data.to_proto().metrics} if whole else {}
     missing = _leave_out(wanted, latest)
     database = file_of(client.tracking_uri)
     if database is not None and _has_known_tables(database):
         while batch := list(itertools.islice(missing, BATCH_ROWS)):
-            _insert(database, found.info.run_id, batch)
+            _insert(database, stored.info.run_id, batch)
     else:
         while batch := list(itertools.islice(missing, BATCH_METRICS)):
-            _log(client, found.info.run_id, batch)
+            _log(client, stored.info.run_id, batch)
 
 
 def _leave_out(wanted: Iterable[Point], latest: dict[str, int]) -> Iterable[Point]:
@@ -68,7 +68,7 @@ def _log(client: MlflowClient, run_id: str, batch: Sequence[Point]) -> None:
 
 
 def _has_known_tables(database: Path) -> bool:
-    """Return True if MLflow's tables of metrics have the columns that are written here, and no others."""
+    """Return True if MLflow's tables of metrics have exactly the columns COLUMNS."""
     with closing(sqlite3.connect(database, timeout=BUSY)) as store:
         tables = [store.execute(f"pragma table_info({table})") for table in ("metrics", "latest_metrics")]
         return all({column[1] for column in table} == set(COLUMNS) for table in tables)
@@ -84,7 +84,7 @@ def _insert(database: Path, run_id: str, batch: Sequence[Point]) -> None:
 
 
 def _row(point: Point, run_id: str) -> tuple[str, float, int, int, bool, str]:
-    """Return a point as MLflow keeps it."""
+    """Return a point as a row of MLflow's table."""
     name, value, when, step = point
     undefined = math.isnan(value)
     return name, 0.0 if undefined else max(-LARGEST, min(LARGEST, value)), when, step, undefined, run_id

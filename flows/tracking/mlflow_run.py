@@ -1,6 +1,6 @@
-"""The MLflow run of a run directory: parameters, points, files, results and status, made from the event log.
+"""MLflow run of a run directory: parameters, points, files, results and status, written from the event log.
 
-What MLflow has already is not written again, so it does not matter when and how often `bring` is called.
+Data that MLflow already has is not written again, so `update_mlflow` can be called at any time and any number of times.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ STATUS = dict.fromkeys(COMPLETE, "FINISHED")
 STATUS |= {"interrupted": "KILLED", "pruned": "KILLED", "failed": "FAILED", "died": "KILLED"}
 UPLOADS = ".mlflow/uploads.json"
 BATCH_PARAMS = 100
-KIND, TRAINING = "mlflow.experimentKind", "custom_model_development"  # its page opens on runs, not on traces
+KIND, TRAINING = "mlflow.experimentKind", "custom_model_development"  # MLflow's page then shows runs, not traces
 NOTE = "mlflow.note.content"  # MLflow's name for a run's description
 
 
 def update_mlflow(run: RunDirectory, news: NewEvents) -> str:
-    """Bring MLflow up to date with a run, whose lock the caller holds; gives the id of the run in MLflow.
+    """Update MLflow with a run and return the id of the run in MLflow. The caller holds the run's MLflow lock.
 
-    A `RunError` where somebody deleted the run or its experiment in MLflow (it is not made again behind their back), or
-    where its files are with a server that is not there.
+    Raises a `RunError` if the run or its experiment was deleted in MLflow (it is not created again), or if its files
+    are stored by a server that is not running.
     """
     tree = run.read_config()
     uri = store_of(run)
     prepare_store(uri)
     client = connect(uri)
-    found = find_run(client, run) or _create_run(client, run, tree, news)
-    run_id = found.info.run_id
-    if found.info.lifecycle_stage != "active":
-        raise RunError(f"MLflow run {run_id} of {run.path} was deleted there; restore it to have it kept up to date")
-    if _out_of_reach(found.info.artifact_uri or "", uri):
+    stored = find_run(client, run) or _create_run(client, run, tree, news)
+    run_id = stored.info.run_id
+    if stored.info.lifecycle_stage != "active":
+        raise RunError(f"MLflow run {run_id} of {run.path} was deleted in MLflow; restore it there to update it")
+    if _out_of_reach(stored.info.artifact_uri or "", uri):
         raise RunError(
-            f"MLflow run {run_id} of {run.path} was begun on a server that keeps its files; start that server and "
-            "set MLFLOW_TRACKING_URI to it"
+            f"MLflow run {run_id} of {run.path} was created by a server, which stores its files; start that server and "
+            "set MLFLOW_TRACKING_URI to its address"
         )
-    if PARENT not in found.data.tags:  # the sweep's run may be younger, or was not to be had
+    if PARENT not in stored.data.tags:  # the sweep's run may be newer, or was not available
         for key, value in tags_of_trial(client, run).items():
             client.set_tag(run_id, key, value)
-    _log_params(client, found, tree)
-    known = news.notes.get("mlflow") == (client.tracking_uri, run_id)  # else it lacks what was brought elsewhere
-    log_points(client, found, (news if known else news.everything()).points(), whole=not known)
+    _log_params(client, stored, tree)
+    known = news.notes.get("mlflow") == (client.tracking_uri, run_id)  # else earlier points went to another MLflow run
+    log_points(client, stored, (news if known else news.everything()).points(), whole=not known)
     news.notes["mlflow"] = client.tracking_uri, run_id
     _log_artifacts(client, run, run_id)
-    _log_results(client, run, found)
-    _set_status(client, found, news.ended)
+    _log_results(client, run, stored)
+    _set_status(client, stored, news.ended)
     return run_id
 
 
 def store_of(run: RunDirectory) -> str:
-    """The MLflow store of a run: the one that is chosen, else the file that it is in, also of another project.
+    """Return the MLflow store of a run: the configured one, else the SQLite file that already contains the run.
 
-    Whoever goes on with a run, or registers it, may sit in another checkout than the one that made it.
+    The file may belong to another checkout, because a run can be resumed or registered from a different checkout.
     """
     chosen, noted = store_uri(run.read_config()), _uploads(run)["store"].get("uri", "")
     there = file_of(noted)
@@ -81,7 +81,10 @@ def store_of(run: RunDirectory) -> str:
 
 
 def find_run(client: MlflowClient, run: RunDirectory) -> Run | None:
-    """The MLflow run of a run directory, also a deleted one: as noted there, else by its tag in all experiments."""
+    """Return the MLflow run of a run directory, even if it was deleted; None if there is none.
+
+    It is identified by the id in the run directory, or else by its tag in all experiments.
+    """
     from mlflow.entities import ViewType
     from mlflow.exceptions import MlflowException
 
@@ -95,13 +98,13 @@ def find_run(client: MlflowClient, run: RunDirectory) -> Run | None:
     query = f"tags.`{RUN_TAG}` = '{run.read_identity()['run_id']}'"
     for page in pages(client.search_experiments, view_type=ViewType.ALL):
         experiments = [experiment.experiment_id for experiment in page]
-        if found := client.search_runs(experiments, query, run_view_type=ViewType.ALL, max_results=1):
-            return found[0]
+        if runs := client.search_runs(experiments, query, run_view_type=ViewType.ALL, max_results=1):
+            return runs[0]
     return None
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A config tree as MLflow params: `a.b.c` -> text of at most 500 characters."""
+    """Return a config tree as MLflow params: `a.b.c` -> text of at most 500 characters."""
     params: dict[str, str] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
@@ -118,7 +121,7 @@ def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any]
 
 
 def experiment_of(client: MlflowClient, tree: Mapping[str, Any]) -> str:
-    """The id of the experiment in which a run of this config lies, made where it is not there."""
+    """Return the id of the experiment for a run with this config; create the experiment if it does not exist."""
     name = tree["metric"]["logger"]["experiment_name"] or tree["exp_name"]
     return _experiment(client, name or f"{tree['algo']['name']}_{tree['env']['id']}", client.tracking_uri)
 
@@ -128,10 +131,10 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
 
     experiment = client.get_experiment_by_name(name)
     if experiment is not None and _out_of_reach(experiment.artifact_location, uri):
-        # A server that somebody started on our file keeps this one's files, and cannot be asked for them now.
+        # A server on this SQLite file stores the files of this experiment, but now the file is opened without a server.
         return _experiment(client, f"{name} (no server)", uri)
     if experiment is None:
-        # A server decides itself where files go; for our own store we do.
+        # A server chooses the location of files itself; for the project's own store it is chosen here.
         location = f"{artifact_root()}/{name.replace('/', '-')}" if uri.startswith("sqlite:") else None
         try:
             return client.create_experiment(name, artifact_location=location, tags={KIND: TRAINING, VIEW: view()})
@@ -140,15 +143,15 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
             if experiment is None:
                 raise
     if experiment.lifecycle_stage != "active":
-        raise RunError(f"exp_name={name}: that MLflow experiment was deleted; restore it there or choose another name")
+        raise RunError(f"exp_name={name}: this MLflow experiment was deleted; restore it or choose another exp_name")
     for tag, value in ((KIND, TRAINING), (VIEW, view())):
-        if tag not in experiment.tags:  # made by hand, or by an earlier version
+        if tag not in experiment.tags:  # created by the user or an earlier version
             client.set_experiment_tag(experiment.experiment_id, tag, value)
     return experiment.experiment_id
 
 
 def _out_of_reach(artifacts: str, uri: str) -> bool:
-    """Tell whether files are kept by a server, while the store is opened without one."""
+    """Return True if a server stores the files, but the store is opened without a server."""
     return artifacts.startswith("mlflow-artifacts:") and uri.startswith("sqlite:")
 
 
@@ -177,28 +180,28 @@ def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _log_params(client: MlflowClient, found: Run, tree: Mapping[str, Any]) -> None:
+def _log_params(client: MlflowClient, stored: Run, tree: Mapping[str, Any]) -> None:
     from mlflow.entities import Param
 
-    wanted, there = flat(tree), found.data.params
-    missing = [Param(key, value) for key, value in wanted.items() if key not in there]
+    wanted, present = flat(tree), stored.data.params
+    missing = [Param(key, value) for key, value in wanted.items() if key not in present]
     for start in range(0, len(missing), BATCH_PARAMS):
-        client.log_batch(found.info.run_id, params=missing[start : start + BATCH_PARAMS])
-    # MLflow params are written once; a resumed run may have changed a few (the budget): said in tags.
+        client.log_batch(stored.info.run_id, params=missing[start : start + BATCH_PARAMS])
+    # MLflow params cannot be changed. Values that a resumed run has changed, such as the budget, are stored in tags.
     for key, value in wanted.items():
         tag = f"resumed.{key}"
-        if there.get(key, value) != value and found.data.tags.get(tag) != value:
-            client.set_tag(found.info.run_id, tag, value)
+        if present.get(key, value) != value and stored.data.tags.get(tag) != value:
+            client.set_tag(stored.info.run_id, tag, value)
 
 
 def _uploads(run: RunDirectory) -> dict[str, Any]:
-    """Notes of a mirror: `store` {uri, run}, where its run is in MLflow; `files` {name: hash}, uploaded there."""
+    """Load the mirror's notes: `store` {uri, run}, the run in MLflow; `files` {name: hash}, the uploaded files."""
     path = run.path / UPLOADS
     return json.loads(path.read_text()) if path.exists() else {"store": {}, "files": {}}
 
 
 def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None:
-    """Upload files that are new or changed."""
+    """Upload new and changed files."""
     noted, store = _uploads(run), {"uri": redact(client.tracking_uri), "run": run_id}
     if noted["store"] != store:
         noted = {"store": store, "files": {}}
@@ -216,25 +219,25 @@ def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None
         write_json(run.path / UPLOADS, noted)
 
 
-def _log_results(client: MlflowClient, run: RunDirectory, found: Run) -> None:
-    """The results as the run's description, unless a person wrote one."""
+def _log_results(client: MlflowClient, run: RunDirectory, stored: Run) -> None:
+    """Write the results as the description of the MLflow run, unless a user has written one."""
     summary = run.read_summary()
     if not summary.get("eval"):
         return
     from flows.report.tables import summary_markdown
 
-    results, there = summary_markdown(summary), found.data.tags.get(NOTE) or ""
-    ours = not there or there.splitlines()[0] == results.splitlines()[0]
-    if ours and there != results:
-        client.set_tag(found.info.run_id, NOTE, results)
+    results, present = summary_markdown(summary), stored.data.tags.get(NOTE) or ""
+    ours = not present or present.splitlines()[0] == results.splitlines()[0]
+    if ours and present != results:
+        client.set_tag(stored.info.run_id, NOTE, results)
 
 
-def _set_status(client: MlflowClient, found: Run, ended: Event | None) -> None:
-    """Say in MLflow how and when the run ended, or that it goes on."""
+def _set_status(client: MlflowClient, stored: Run, ended: Event | None) -> None:
+    """Set the status and end time of the MLflow run; RUNNING if the run has not ended."""
     status = STATUS[ended["status"]] if ended is not None else "RUNNING"
-    if found.info.status == status:
+    if stored.info.status == status:
         return
     if ended is not None:
-        client.set_terminated(found.info.run_id, status, int(ended["time"] * 1000))
+        client.set_terminated(stored.info.run_id, status, int(ended["time"] * 1000))
     else:
-        client.update_run(found.info.run_id, status)
+        client.update_run(stored.info.run_id, status)

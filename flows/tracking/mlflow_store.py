@@ -1,4 +1,4 @@
-"""The MLflow store of a run: where it is, made complete, opened."""
+"""MLflow store of a run: address, creation and clients."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from rlcore.system.secrets import redact
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-PATIENCE = 120.0  # seconds for which a locked database is waited for
+PATIENCE = 120.0  # seconds to wait for a locked database
 DATABASES = ("postgresql", "mysql", "mssql")
-# Of MLflow's own stores.
+# URI schemes of MLflow's own stores.
 SCHEMES = ("", "file", "sqlite", "http", "https", "databricks", "databricks-uc", "uc", *DATABASES)
-LOCKED = "{file}: another process has locked MLflow's database; end it, and try again"
+LOCKED = "{file}: another process has locked MLflow's database; end that process and retry"
 
 
 def store_uri(tree: Mapping[str, Any]) -> str:
-    """The MLflow store of a run: metric.logger.tracking_uri, else the project's."""
+    """Return the configured MLflow store of a run: metric.logger.tracking_uri, else the project's store."""
     return tree["metric"]["logger"]["tracking_uri"] or tracking_uri()
 
 
 @contextmanager
 def locks_in_a_sentence(uri: str, behind: str) -> Iterator[None]:
-    """Turn the error of a store that is locked inside the `with` into a `MachineFault`; `behind` ends its sentence."""
+    """Convert errors of a locked store inside the `with` to a `MachineFault`; `behind` is the end of its message."""
     try:
         yield
     except Exception as error:
@@ -45,14 +45,14 @@ def locks_in_a_sentence(uri: str, behind: str) -> Iterator[None]:
 
 
 def file_of(uri: str) -> Path | None:
-    """The file of an SQLite store; None for another store."""
+    """Return the file of an SQLite store; None for other stores."""
     return Path(unquote(uri.removeprefix("sqlite:///").split("?")[0])) if uri.startswith("sqlite:///") else None
 
 
 def connect(uri: str) -> MlflowClient:
-    """A client of an MLflow store, which must have been prepared; waits for a file that another process has locked.
+    """Return a client of a prepared MLflow store; wait if another process has locked its file.
 
-    A `MachineFault` says that it is locked for too long: MLflow itself would end in raw SQL, after seconds.
+    Raises a `MachineFault` if the file is locked for too long. MLflow itself fails after seconds with an SQL error.
     """
     file = file_of(uri)
     if file is not None and (error := wait_for_database(file, PATIENCE)):
@@ -64,11 +64,11 @@ def connect(uri: str) -> MlflowClient:
 
 
 def reachable_store(uri: str) -> MlflowClient:
-    """A client of a store, made if it is a file; of a server that is away a `UserError` says so.
+    """Return a client of a store; create the store if it is a file. Raise a `UserError` if a server does not answer.
 
-    MLflow itself would wait for minutes, and end in a traceback.
+    MLflow itself would wait for minutes and end with a traceback.
     """
-    # What a server refuses, MLflow says itself.
+    # MLflow reports errors that the server returns.
     if is_server(uri) and (reason := unreachable(f"{uri.rstrip('/')}/health", any_answer=True)):
         raise UserError(
             f"MLFLOW_TRACKING_URI={uri}: no MLflow server answers there ({reason}); start it with `make up`, "
@@ -79,7 +79,7 @@ def reachable_store(uri: str) -> MlflowClient:
 
 
 def pages(search: Callable[..., Any], *arguments: Any, **named: Any) -> Iterator[Any]:
-    """Every page of what one of the client's searches finds."""
+    """Yield all result pages of one of the client's search methods."""
     token = None
     while token != "":
         page = search(*arguments, **named, page_token=token)
@@ -88,10 +88,10 @@ def pages(search: Callable[..., Any], *arguments: Any, **named: Any) -> Iterator
 
 
 def prepare_store(uri: str) -> None:
-    """Make an SQLite store, if that is what the address names, complete before anyone sees it.
+    """Create an SQLite store, if the address is one, so that it becomes visible only when it is complete.
 
-    MLflow takes seconds to create its tables; a second process, or a kill half-way, would meet a store that neither
-    works nor can be upgraded. It is therefore built beside its name and renamed.
+    MLflow takes seconds to create its tables. An incomplete store, seen by a second process or left after a kill, does
+    not work and cannot be upgraded. Therefore the store is created under a temporary name and renamed.
     """
     path = file_of(uri)
     if path is None:
@@ -101,18 +101,18 @@ def prepare_store(uri: str) -> None:
         if path.is_file():
             return
         if path.exists():
-            raise UserError(f"{_place(uri)}: {path} is not a file; name the SQLite file in it, as {path}/mlflow.db")
+            raise UserError(f"{_place(uri)}: {path} is not a file; give an SQLite file in it, such as {path}/mlflow.db")
         with hold(path.with_name(f"{path.name}.lock")):
             if not path.exists():
                 building = path.with_name(f"{path.name}.building")
-                building.unlink(missing_ok=True)  # left by a killed process; nobody else is here
+                building.unlink(missing_ok=True)  # left by a killed process; the lock excludes others
                 connect(f"sqlite:///{building}").search_experiments(max_results=1)
-                building.chmod(0o600)  # a server will have it open
+                building.chmod(0o600)  # readable by the owner only
                 os.replace(building, path)
     except OSError as error:
         if error.errno in DISK_FAULTS:
             raise
-        raise UserError(f"{_place(uri)}: {path} cannot be made ({error.strerror}); name a file that can") from error
+        raise UserError(f"{_place(uri)}: {path} cannot be created ({error.strerror}); choose another file") from error
 
 
 def _place(uri: str) -> str:
@@ -120,17 +120,17 @@ def _place(uri: str) -> str:
 
 
 def check_address(uri: str, key: str) -> None:
-    """Raise a UserError if MLflow has no store for an address, or the driver of its database is not installed.
+    """Raise a `UserError` if MLflow has no store for an address, or the driver of its database is not installed.
 
     Args:
         uri: the address.
-        key: what it is a value of, for the message.
+        key: name of the setting, for the message.
     """
     scheme = split_address(uri, key).scheme.partition("+")[0]
     if scheme not in (*SCHEMES, *(point.name for point in entry_points(group="mlflow.tracking_store"))):
         raise UserError(
-            f"{key}={redact(uri)}: MLflow has no store for addresses that begin with {scheme}:; use a path, or an "
-            f"address with {', '.join(filter(None, SCHEMES))}"
+            f"{key}={redact(uri)}: MLflow has no store for addresses that begin with {scheme}:; use a path, or one of "
+            f"the schemes {', '.join(filter(None, SCHEMES))}"
         )
     if scheme not in DATABASES:
         return
@@ -141,15 +141,15 @@ def check_address(uri: str, key: str) -> None:
         make_url(uri).get_dialect().import_dbapi()
     except ImportError as error:
         raise UserError(
-            f"{key}={redact(uri)}: {error.name} is not installed, which connects to this database"
+            f"{key}={redact(uri)}: {error.name} is not installed; install this driver of the database"
         ) from None
     except ArgumentError as error:
         raise UserError(f"{key}={redact(uri)}: not the address of a database ({first_line(error)})") from None
 
 
 def user() -> str:
-    """User who runs this process, by name where there is one."""
+    """Return the name of the user who runs this process, or the user id if there is no name."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have none
+    except (KeyError, OSError):  # a user in a container may have no name
         return f"user {os.getuid()}"

@@ -1,8 +1,8 @@
-"""News of a run's event log: what it says that its backends have not been brought yet.
+"""New events of a run's log, which its backends do not have yet.
 
-A mirror is asked every half minute for days: what it costs is what is new, not the whole log again. Another process
-knows nothing of that, and begins at the first event. The points of a few events are kept for all backends; those of
-many are read again from the disk by each, and never kept in memory.
+A mirror may be asked every 30 s for days, so an update must cost only the new events, not the whole log. A new process
+starts at the first event. If there are few new events, their points are kept in memory for all backends; otherwise each
+backend reads them again from the disk.
 """
 
 from __future__ import annotations
@@ -21,69 +21,69 @@ FEW = 500  # events whose points are kept in memory
 
 
 class NewEvents:
-    """The log of one run, as this process has read it.
+    """Reader of a run's event log that remembers its position.
 
     Args:
-        run: whose.
+        run: the run.
     """
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
-        self.whole = False  # what is new is all there is
-        self.first: Event | None = None  # of the log
-        self.start: Event | None = None  # the one that says when and with what the run began
-        self.ended: Event | None = None  # how training ended, as `rlcore.store.events.ending` says
-        self.notes: dict[str, Any] = {}  # what a backend keeps from one time to the next
+        self.whole = False  # True if the new events are the complete log
+        self.first: Event | None = None  # first event of the log
+        self.start: Event | None = None  # the start event
+        self.ended: Event | None = None  # the end of training, from `rlcore.store.events.ending`
+        self.notes: dict[str, Any] = {}  # state of the backends between updates
         self._reader = EventReader(run.events)
-        self._told = PointFilter()
-        self._kept: list[list[Point]] | None = []  # new moments; None: too many
-        self._before = copy.deepcopy((self._reader, self._told))  # as they were before the last look
-        self._looks = 0
+        self._filter = PointFilter()
+        self._kept: list[list[Point]] | None = []  # points of each new event; None: too many
+        self._before = copy.deepcopy((self._reader, self._filter))  # their state before the last read
+        self._reads = 0
         self._files: dict[Path, tuple[int, int]] = {}
 
     def read(self) -> NewEvents:
-        """Read what has come since the last look."""
-        self._before = copy.deepcopy((self._reader, self._told))
-        self._looks += 1
-        self.whole = self._looks == 1
+        """Read the events since the last read."""
+        self._before = copy.deepcopy((self._reader, self._filter))
+        self._reads += 1
+        self.whole = self._reads == 1
         kept: list[list[Point]] = []
         for event in self._reader.read():
             self.first = self.first or event
             if event["kind"] == "start":
                 self.start = self.start or event
             self.ended = ending((event,), self.ended)
-            moment = list(points((event,), self._told))
+            moment = list(points((event,), self._filter))
             if len(kept) <= FEW:
                 kept.append(moment)
         self._kept = kept if len(kept) <= FEW else None
         return self
 
     def moments(self) -> Iterator[list[Point]]:
-        """Yield the points that came with the last look, a list for each event."""
+        """Yield the points of the last read, one list per event."""
         if self._kept is not None:
             yield from self._kept
             return
-        reader, told = copy.deepcopy(self._before)
+        reader, point_filter = copy.deepcopy(self._before)
         for event in reader.read(until=self._reader.offset):
-            yield list(points((event,), told))
+            yield list(points((event,), point_filter))
 
     def points(self) -> Iterator[Point]:
-        """Yield the points of all new moments."""
+        """Yield the points of all new events."""
         return itertools.chain.from_iterable(self.moments())
 
     def everything(self) -> NewEvents:
-        """The log up to now as a first look shows it."""
+        """Return the complete log up to now, read from the first event."""
         return self if self.whole else NewEvents(self.run).read()
 
     def note(self, path: Path) -> None:
-        """Note a file as this process has written it."""
-        self._files[path] = _as_it_is(path)
+        """Remember the state of a file after this process has written it."""
+        self._files[path] = _file_state(path)
 
     def is_unchanged(self, path: Path) -> bool:
-        """Tell whether a file is as this process has left it: another one, or a person, may have changed it."""
-        return path.exists() and self._files.get(path) == _as_it_is(path)
+        """Return True if no other process or user has changed a file since `note`."""
+        return path.exists() and self._files.get(path) == _file_state(path)
 
 
-def _as_it_is(path: Path) -> tuple[int, int]:
+def _file_state(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_size, status.st_mtime_ns

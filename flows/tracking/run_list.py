@@ -1,7 +1,7 @@
-"""The saved view of an experiment's runs in MLflow: the return first, then what was trained.
+"""Saved view of an experiment's runs in MLflow, with the columns return, algorithm, environment, seed and group.
 
-MLflow 3 has no setting for the columns that its list shows at first: each browser remembers its own. An experiment may
-have saved views, though, as tags. This one is offered under Views, and opened by `…/runs?viewStateShareKey=shepherd`.
+MLflow 3 has no setting for the default columns of its list: each browser stores its own. An experiment can have saved
+views as tags. This view is listed under Views; the address `…/runs?viewStateShareKey=shepherd` opens it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIDTH = 190  # pixels of a metric's column, so that its name can be read
 
 
 def view() -> str:
-    """Return the view as MLflow's pages write it: a name, times, and their state as JSON."""
+    """Return the view in the format of MLflow's pages: a name, times, and the state as JSON."""
     metrics = [f"metrics.`{name}`" for name in METRICS]
     shown = [*metrics, *(f"tags.`{name}`" for name in TAGS), "attributes.`Models`"]
     state = {

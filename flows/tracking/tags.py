@@ -1,11 +1,11 @@
-"""Tags in MLflow on what a run or a version was made from: hashes and paths, behind one prefix in its sorted lists."""
+"""MLflow tags with the origin of a run or version, such as hashes and paths. A prefix groups them in sorted lists."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 PREFIX = "shepherd."
-DIGEST = f"{PREFIX}checkpoint_digest"  # of logged models and versions
+DIGEST = f"{PREFIX}checkpoint_digest"  # tag of logged models and versions
 
 
 def prefixed(facts: Mapping[str, str]) -> dict[str, str]:
@@ -14,5 +14,5 @@ def prefixed(facts: Mapping[str, str]) -> dict[str, str]:
 
 
 def tag_value(tags: Mapping[str, str], name: str) -> str | None:
-    """Return what a tag says, None without it; earlier versions wrote it without the prefix."""
+    """Return the value of a tag, None if it is missing; earlier versions wrote tags without the prefix."""
     return tags.get(f"{PREFIX}{name}", tags.get(name))

@@ -1,8 +1,8 @@
-"""TensorBoard and CSV beside the event log: made from it alone, so that every point is there exactly once.
+"""TensorBoard and CSV files, written only from the event log, so that they contain every point exactly once.
 
-A file that this process has left as it is gets what is new. Of any other, what it should hold is made again, piece by
-piece, and compared with it: one that is the beginning of it (an earlier process's, or one that a kill cut off) is
-continued, so that an open TensorBoard follows; any other is replaced.
+If a file is unchanged since this process wrote it, the new points are appended. Otherwise the expected content is
+generated in pieces and compared with the file. If the file is a prefix of that content (from an earlier or killed
+process), it is continued, so that an open TensorBoard follows it; any other file is replaced.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.series import Point
 
 Cell = tuple[int, str, str]  # step, metric, value as text
-Row = dict[str, Any]  # metric -> value as text, beside policy_steps
-PIECE = 500  # rows or events that are made at once
+Row = dict[str, Any]  # policy_steps, and metric -> value as text
+PIECE = 500  # rows or events that are generated at once
 
 
 def write_csv(run: RunDirectory, news: NewEvents) -> Path:
-    """Bring metrics.csv up to date: a row a step, ascending, a column per metric, in a cell the last point."""
+    """Update metrics.csv: one row per step, ascending; one column per metric with its last point. Return the path."""
     path = run.path / "metrics.csv"
     names, tail, size = news.notes.get("csv", ((), {}, 0))  # columns, last row, bytes before it
     last = tail.get("policy_steps", 0)
@@ -41,7 +41,7 @@ def write_csv(run: RunDirectory, news: NewEvents) -> Path:
     else:
         whole = news.everything()
         names, late = _survey(whole.points())
-        tail = _bring_table(run, path, names, lambda: _rows(_on_time(_cells(whole.points())), late))
+        tail = _update_table(run, path, names, lambda: _rows(_on_time(_cells(whole.points())), late))
     news.notes["csv"] = names, tail, path.stat().st_size - len(_text(names, [tail] if tail else []))
     news.note(path)
     return path
@@ -52,7 +52,7 @@ def _cells(points: Iterable[Point]) -> Iterator[Cell]:
 
 
 def _survey(points: Iterable[Point]) -> tuple[tuple[str, ...], list[Cell]]:
-    """Return the metrics in the order of their first points, and the cells that come after those of a later step."""
+    """Return the metrics in the order of their first points, and the late cells, which follow cells of a later step."""
     names: dict[str, None] = {}
     late: list[Cell] = []
     highest = 0
@@ -65,7 +65,7 @@ def _survey(points: Iterable[Point]) -> tuple[tuple[str, ...], list[Cell]]:
 
 
 def _on_time(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """Leave out the cells that `_survey` calls late."""
+    """Yield the cells that are not late (see `_survey`)."""
     highest = 0
     for cell in cells:
         if cell[0] >= highest:
@@ -74,13 +74,13 @@ def _on_time(cells: Iterable[Cell]) -> Iterator[Cell]:
 
 
 def _rows(cells: Iterable[Cell], late: Iterable[Cell]) -> Iterator[Row]:
-    """Yield rows of cells that are in ascending order of steps; those that are late replace others."""
+    """Yield rows from cells in ascending order of steps; late cells replace others."""
     for step, of_step in itertools.groupby(heapq.merge(cells, late, key=itemgetter(0)), itemgetter(0)):
         yield {"policy_steps": step} | {name: value for _, name, value in of_step}
 
 
-def _bring_table(run: RunDirectory, path: Path, names: Sequence[str], rows: Callable[[], Iterator[Row]]) -> Row:
-    """Bring a table with a head up to date; return its last row."""
+def _update_table(run: RunDirectory, path: Path, names: Sequence[str], rows: Callable[[], Iterator[Row]]) -> Row:
+    """Update a table with a header line and return its last row."""
     head = io.StringIO()
     csv.writer(head, lineterminator="\n").writerow(["policy_steps", *names])
     last: Row = {}
@@ -93,7 +93,7 @@ def _bring_table(run: RunDirectory, path: Path, names: Sequence[str], rows: Call
             last = piece[-1]
             yield _text(names, piece)
 
-    _bring(run, path, pieces)
+    _update_file(run, path, pieces)
     return last
 
 
@@ -104,24 +104,24 @@ def _text(names: Sequence[str], rows: Iterable[Row]) -> bytes:
 
 
 def write_tensorboard(run: RunDirectory, news: NewEvents) -> Path:
-    """Bring the run's TensorBoard file up to date: the points in the log's order; no clock is read."""
+    """Update the run's TensorBoard file with the points in the order of the log; no clock is read."""
     assert news.first is not None
     start = news.first["time"]
-    # TensorBoard takes any name with `tfevents` in it; the time keeps those of several runs apart.
+    # TensorBoard reads all files with `tfevents` in their names; the time distinguishes several runs.
     path = run.path / "tensorboard" / f"events.out.tfevents.{int(start)}.shepherd"
     if news.is_unchanged(path):
         with open(path, "ab") as file:
             file.writelines(_records(news.moments()))
     else:
         whole = news.everything()
-        _bring(run, path, lambda: _records(whole.moments(), start))
+        _update_file(run, path, lambda: _records(whole.moments(), start))
     news.note(path)
     return path
 
 
 def _records(moments: Iterator[list[Point]], start: float | None = None) -> Iterator[bytes]:
-    """Yield points as TensorBoard's records, those of an event in one; `start` opens the file."""
-    # protobuf makes these classes when it is imported, where pyright cannot see them
+    """Yield points as TensorBoard records, one per event; if `start` is given, the file's first record comes first."""
+    # protobuf creates these classes at import, so pyright does not know them
     from tensorboard.compat.proto import event_pb2
     from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -145,24 +145,24 @@ def _records(moments: Iterator[list[Point]], start: float | None = None) -> Iter
         yield output.getvalue()
 
 
-def _bring(run: RunDirectory, path: Path, pieces: Callable[[], Iterator[bytes]]) -> None:
-    """Make a file hold what `pieces` yields: append what is missing, or replace a file that says something else."""
+def _update_file(run: RunDirectory, path: Path, pieces: Callable[[], Iterator[bytes]]) -> None:
+    """Make `pieces` the content of a file: append the missing rest, or replace a file with different content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+b") as file:
         file.seek(0)
         if all(_continue(file, piece) for piece in pieces()) and not file.read(1):
             return
-    temporary = run.path / f".mirror.{os.getpid()}"  # not beside the file: TensorBoard reads hidden event files too
+    temporary = run.path / f".mirror.{os.getpid()}"  # in another folder, because TensorBoard reads hidden files too
     with open(temporary, "wb") as file:
         file.writelines(pieces())
     os.replace(temporary, path)
 
 
 def _continue(file: io.BufferedRandom, piece: bytes) -> bool:
-    """Read what a file has of a piece, and append the rest at its end; return False if it has something else."""
+    """Read a piece from a file and append the rest at its end; return False if the content is different."""
     present = file.read(len(piece))
     if not piece.startswith(present):
         return False
-    if len(present) < len(piece):  # at the end of the file; elsewhere a write, even of nothing, would spoil the buffer
+    if len(present) < len(piece):  # only at the end of the file: elsewhere even an empty write would break the buffer
         file.write(piece[len(present) :])
     return True

@@ -142,12 +142,12 @@ def test_configure_environment_names_a_malformed_address(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("sqlite:///{0}/a_file/x.db", "cannot be made"),
-        ("sqlite:///{0}", "is not a file; name the SQLite file in it"),
+        ("sqlite:///{0}/a_file/x.db", "cannot be created"),
+        ("sqlite:///{0}", "is not a file; give an SQLite file in it"),
         ("mysql://host/name", "MySQLdb is not installed"),
         ("postgresql+nothing://host/name", "not the address of a database"),
         ("http://[x", r"not an address \(Invalid IPv6 URL\)"),
-        ("ftp://host", "MLflow has no store for addresses that begin with ftp:; use a path, or an address with file"),
+        ("ftp://host", "MLflow has no store for addresses that begin with ftp:; use a path, or one of the schemes"),
     ],
 )
 def test_prepare_store_names_an_address_that_cannot_be_used(tmp_path: Path, address: str, reason: str) -> None:

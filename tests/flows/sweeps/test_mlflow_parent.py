@@ -135,5 +135,5 @@ def test_a_store_that_is_away_ends_no_sweep(tmp_path: Path, monkeypatch: pytest.
     done: list[bool] = []
     at_once(sweep(tmp_path, "away"), lambda: done.append(True))
     assert done
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be created"):
         mlflow_parent.reachable_store(tracking_uri())

@@ -433,7 +433,7 @@ def test_a_brief_run_is_brought_by_the_process_that_ends_it(
     monkeypatch.delenv(WARM, raising=False)
     monkeypatch.setattr(mirror, "Mirror", None)  # no other process is asked
     brought: list[str] = []
-    monkeypatch.setattr(mirror, "bring", lambda run: brought.append(run.path.name))
+    monkeypatch.setattr(mirror, "update_backends", lambda run: brought.append(run.path.name))
     run = synthetic_run(tmp_path / "brief", "brief")
     assert mirror.finish_mirror(run) and brought == ["brief"]
 
@@ -443,7 +443,7 @@ def test_a_store_that_hangs_keeps_a_brief_run_no_longer_than_it_may(
 ) -> None:
     monkeypatch.delenv(WARM, raising=False)
     answered = threading.Event()
-    monkeypatch.setattr(mirror, "bring", lambda run: answered.wait(30))
+    monkeypatch.setattr(mirror, "update_backends", lambda run: answered.wait(30))
     run = synthetic_run(tmp_path / "hanging", "hanging")
     assert not mirror.finish_mirror(run, timeout=0.1)
     assert "MLflow is behind: no answer in 0.1 s" in run.log.read_text()
