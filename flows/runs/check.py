@@ -35,9 +35,9 @@ def prepare(
 ) -> tuple[RunConfig, Mapping[str, Any], dict[str, Any] | None]:
     """Check within seconds that a config can run, and resolve the weights that it starts from. Write nothing.
 
-    The checks cover the environment and its observation keys, the action space, the device, memory and disk, the
-    dataset, the initial weights or checkpoint, and the names of registered models. Device, memory and disk are checked
-    only if the run is trained `here`. A `UserError` names the key and the fix.
+    The checks cover the environment, its observation keys and action space, the device, memory and disk. They also
+    cover the dataset, the initial weights or checkpoint, and the names of registered models. Device, memory and disk
+    are checked only if the run is trained `here`. A `UserError` names the key and the fix.
 
     Returns config and values, in which `init_from` (possibly a models:/ URI) is a local folder, and the origin of the
     weights for `create_run`.

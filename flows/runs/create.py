@@ -44,9 +44,9 @@ def create_run(
 ) -> RunDirectory:
     """Create the folder of a new run with its config and identity.
 
-    run.json also contains the `source` of the initial weights (given, uri, path, digest), the checkpoint from which the
-    run resumes, the initial dataset of the replay buffer, and the `flow_run`. For a reproduction, `reproduces` is the
-    id of the original run.
+    run.json also contains the `source` of the initial weights (given, uri, path, digest) and the `flow_run`. If they
+    exist, it contains the checkpoint from which the run resumes and the initial dataset of the replay buffer. For a
+    reproduction, `reproduces` is the id of the original run.
     """
     origin = ({"init_from": dict(source)} if source else {}) | ({"flow_run": flow_run} if flow_run else {})
     if config.buffer.load_from:

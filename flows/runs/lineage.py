@@ -84,8 +84,8 @@ def lineage(run: RunDirectory) -> dict[str, Any]:
 def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the complete lineage of a run. With config.yaml it is sufficient to reproduce the run.
 
-    It contains the facts of run.json (code, host, seed, initial weights), the `machine` (device, threads, versions,
-    plugins), the keys that affect learning (`learned`) with their hash, the `compile` mode, and `dataset_digest`. By
+    It contains the facts of run.json (code, host, seed, initial weights) and the `machine` (device, threads, versions,
+    plugins). It has the keys that affect learning (`learned`) with their hash, `compile`, and `dataset_digest`. By
     policy steps, it has the `checkpoints` {digest, tensors, env_steps} and the mean returns of `evaluations`.
     `fingerprint` is the fingerprint of the newest checkpoint.
     """

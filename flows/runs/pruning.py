@@ -1,6 +1,6 @@
 """Pruning: ending a training early at a boundary.
 
-The process that trains the run decides with `judge_by`. Any process on any machine can request it with `prune`, which
+The process that trains the run decides with `prune_by`. Any process on any machine can request it with `prune`, which
 writes a note into the run directory.
 """
 
@@ -17,27 +17,27 @@ from rlcore.store.directory import RunDirectory, write_text
 from rlcore.train.boundary import Boundary
 
 NOTE = ".prune"
-Judge = Callable[[RunDirectory, Boundary], bool]
+PruningRule = Callable[[RunDirectory, Boundary], bool]
 
-_judges: list[Judge] = []
+_rules: list[PruningRule] = []
 
 
 @contextmanager
-def prune_by(judge: Judge) -> Iterator[None]:
-    """Inside the `with`, end a training at a boundary if `judge(run, boundary)` returns True.
+def prune_by(rule: PruningRule) -> Iterator[None]:
+    """Inside the `with`, end a training at a boundary if `rule(run, boundary)` returns True.
 
     It is called at every boundary except the last, after the stages that are due there.
     """
-    _judges.append(judge)
+    _rules.append(rule)
     try:
         yield
     finally:
-        _judges.remove(judge)
+        _rules.remove(rule)
 
 
 def is_trial() -> bool:
-    """Return True inside `judge_by`: this process trains a trial of a sweep."""
-    return bool(_judges)
+    """Return True inside `prune_by`: this process trains a trial of a sweep."""
+    return bool(_rules)
 
 
 def prune(run: RunDirectory, why: str) -> None:
@@ -46,9 +46,9 @@ def prune(run: RunDirectory, why: str) -> None:
 
 
 def end_early(run: RunDirectory, at: Boundary) -> bool:
-    """End an unfinished training at this boundary if a judge or a note requests it. Return True if it was ended."""
+    """End an unfinished training at this boundary if `prune_by` or a note requests it. Return True if it was ended."""
     note = run.path / NOTE
-    if not note.exists() and not any([judge(run, at) for judge in _judges]):
+    if not note.exists() and not any([rule(run, at) for rule in _rules]):
         return False
     note_end(run, replace(at, reason="pruned"))
     note.unlink(missing_ok=True)  # a resumed run continues

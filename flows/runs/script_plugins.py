@@ -3,7 +3,7 @@
     python -m flows.runs.script_plugins ENV_ID ALGORITHM MODULE ...
 
 The trainer is a separate process. To find the plugins that it needs, a child process imports the modules in order until
-environment and algorithm are registered, and prints the needed modules as one line of JSON.
+environment and algorithm are registered. It prints the needed modules as one line of JSON.
 """
 
 from __future__ import annotations

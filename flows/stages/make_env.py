@@ -21,7 +21,7 @@ def measure(run: RunDirectory) -> dict[str, Any]:
     """Return the measured card of a run's environment, and report a measurement that takes long."""
     env = config_of(run).env
     if env.image_key is not None:
-        emit("stage", {"doing": f"make-env: testing {env.id} with rendered images, for at most 30 s"})
+        emit("stage", {"doing": f"make-env: testing {env.id} with rendered images (up to about 30 s)"})
     try:
         return environment_card(env)
     except EnvironmentFault as error:

@@ -214,10 +214,10 @@ def _note(client: MlflowClient, name: str, this: str, decision: str) -> str:
 def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, Any], GateVerdict | str]:
     """Return the version's results and its comparison with the random policy, or the reason why there is none."""
     log = history(run.events)
-    baseline, judged = log.last("baseline"), log.last("evaluation", final=True)
+    baseline, final = log.last("baseline"), log.last("evaluation", final=True)
     here = checkpoint.relative_to(run.path).as_posix()
-    if judged is not None and judged.get("checkpoint") == here and judged["greedy"]["episodes"] >= EPISODES:
-        result = judged["greedy"]
+    if final is not None and final.get("checkpoint") == here and final["greedy"]["episodes"] >= EPISODES:
+        result = final["greedy"]
     else:
         # The best checkpoint was selected on the seeds of round 0, so its returns there are biased: use another round.
         result = play_candidate(run, checkpoint, with_torch, "comparing with the random baseline")

@@ -48,7 +48,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     path, bookkeeping = newest
     policy_steps, wall = checkpoint.manifest(path)["policy_steps"], bookkeeping["wall_s"]
     final, model = log.last("evaluation", final=True), log.last("registered")
-    judged = _read_final(run, final) if final else {}
+    evaluation = _read_final(run, final) if final else {}
     results = {
         **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},
         "policy_steps": policy_steps,
@@ -57,10 +57,10 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
         "wall_s": round(wall, 3),
         "cpu_s": round(bookkeeping["cpu_s"], 3),
         "policy_steps_per_s": round(policy_steps / wall, 1) if wall > 0 else None,
-        "eval": {mode: judged.get(mode) for mode in ("greedy", "stochastic")},
+        "eval": {mode: evaluation.get(mode) for mode in ("greedy", "stochastic")},
         "baseline": baseline and {key: baseline[key] for key in ("mean", "std", "ci95", "episodes", "returns")},
-        "checkpoint": judged.get("checkpoint", str(path.relative_to(run.path))),
-        "video": judged.get("video"),
+        "checkpoint": evaluation.get("checkpoint", str(path.relative_to(run.path))),
+        "video": evaluation.get("video"),
         "dreams": [str(path.relative_to(run.path)) for path in sorted(run.media.glob("dream_*"))],
         "model": {key: model[key] for key in ("name", "version", "aliases")} if model else None,
         "fingerprint": bookkeeping["fingerprint"],

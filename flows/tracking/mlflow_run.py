@@ -41,8 +41,8 @@ NOTE = "mlflow.note.content"  # MLflow's name for a run's description
 def update_mlflow(run: RunDirectory, news: NewEvents) -> str:
     """Update MLflow with a run and return the id of the run in MLflow. The caller holds the run's MLflow lock.
 
-    Raises a `RunError` if the run or its experiment was deleted in MLflow (it is not created again), or if its files
-    are stored by a server that is not running.
+    Raises a `RunError` if the run or its experiment was deleted in MLflow; it is not created again. Raises it too if a
+    server that is not running stores the files of the run.
     """
     tree = run.read_config()
     uri = store_of(run)
