@@ -46,20 +46,20 @@ KEYS: dict[tuple[str, ...], str] = {
 WHOSE = {
     "algo.per_rank_gradient_steps": "SheepRL's key of 2023; use algo.replay_ratio, the gradient steps for each policy "
     "step (algo.per_rank_gradient_steps / algo.train_every)",
-    "algo.shuffle": "rl8's key (shuffle_minibatches), not there yet; minibatches are always shuffled",
-    "algo.shuffle_minibatches": "rl8's key, not there yet; minibatches are always shuffled",
-    "algo.model": "rl8's key, not there yet; use algo.encoder, algo.actor and algo.critic",
-    "algo.model_cls": "rl8's key, not there yet; use algo.encoder, algo.actor and algo.critic",
-    "algo.model_config": "rl8's key, not there yet; use algo.encoder, algo.actor and algo.critic",
+    "algo.shuffle": "rl8's key (shuffle_minibatches), not supported yet; minibatches are always shuffled",
+    "algo.shuffle_minibatches": "rl8's key, not supported yet; minibatches are always shuffled",
+    "algo.model": "rl8's key, not supported yet; use algo.encoder, algo.actor and algo.critic",
+    "algo.model_cls": "rl8's key, not supported yet; use algo.encoder, algo.actor and algo.critic",
+    "algo.model_config": "rl8's key, not supported yet; use algo.encoder, algo.actor and algo.critic",
     "algo.distribution_cls": "rl8's key; use distribution.type",
     "algo.optimizer_cls": "rl8's key; choose the optimizer by optim=adam",
     "algo.optimizer_config": "rl8's key; use algo.optimizer.lr and the other keys of algo.optimizer",
     "algo.enable_amp": "rl8's key; use fabric.precision=bf16-mixed",
     "algo.device": "rl8's key; use fabric.accelerator=cuda",
-    "algo.vf_clip_param": "rl8's key, not there yet; algo.clip_vloss clips the value loss by algo.clip_coef",
-    "algo.horizons_per_env_reset": "rl8's key, not there yet; an environment is reset when its episode ends",
+    "algo.vf_clip_param": "rl8's key, not supported yet; algo.clip_vloss clips the value loss by algo.clip_coef",
+    "algo.horizons_per_env_reset": "rl8's key, not supported yet; an environment is reset when its episode ends",
     "algo.seq_len": "rl8's key of recurrent PPO; use algo.per_rank_sequence_length with exp=ppo_recurrent",
-    "algo.seqs_per_state_reset": "rl8's key of recurrent PPO, not there yet",
+    "algo.seqs_per_state_reset": "rl8's key of recurrent PPO, not supported yet",
 }
 
 
@@ -90,7 +90,7 @@ def refuse_absent_keys(tree: dict[str, Any]) -> None:
 
 def _whose(families: tuple[str, ...], name: str) -> str:
     there = any(known.startswith(families) for known in ALGORITHMS)
-    return f"SheepRL's key of {', '.join(families)}{'' if there else ', not there yet'}; {name} has no such key"
+    return f"SheepRL's key of {', '.join(families)}{'' if there else ', not supported yet'}; {name} has no such key"
 
 
 def _leaf(key: str, value: Any) -> tuple[str, Any]:

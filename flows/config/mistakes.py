@@ -39,12 +39,12 @@ def unknown_option(group: str, name: str, options: Collection[str]) -> str:
     if name in ("", "???"):
         return f"{group}={name}: no name given{choose}"
     if is_of_sheeprl(group, name):
-        return f"{group}={name}: SheepRL's {name} is not there yet{choose}"
+        return f"{group}={name}: SheepRL's {name} is not supported yet{choose}"
     return f"{group}={name}: no such file in the group {group}{nearest(name, options) or choose}"
 
 
 def is_of_sheeprl(group: str, name: str) -> bool:
-    """Return True if SheepRL has a file of this name that is not there yet."""
+    """Return True if SheepRL has a file of this name that is not supported yet."""
     return name.startswith(NOT_YET.get(group, ()))
 
 

@@ -259,7 +259,7 @@ def _env(node: Tree, place: str) -> None:
         if theirs and theirs not in CLASSES["env.wrapper"][0]:
             _refuse_other_suite(theirs, str(own), place)
         if isinstance(target, str) and target in ENVS_NOT_YET:
-            missing = f"{ENVS_NOT_YET[wrapper.pop('_target_')]} is not there yet; `shepherd envs` lists the suites"
+            missing = f"{ENVS_NOT_YET[wrapper.pop('_target_')]} is not supported yet; `shepherd envs` lists the suites"
             raise NotSupported(f"{place}.wrapper._target_={target}: {missing}")
         if wrapper.get("id", own) != own and not _is_own(target):
             raise UserError(

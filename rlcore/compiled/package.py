@@ -147,7 +147,7 @@ def _unsafe(file: Path | int) -> str:
     """Return the reason if another user, except root, could have written a file or folder; "" if none could."""
     try:
         status = os.stat(file)
-    except OSError:  # not there yet
+    except OSError:  # it does not exist yet
         return ""
     if status.st_uid not in (os.geteuid(), 0):
         return "belongs to another user"

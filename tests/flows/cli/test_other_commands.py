@@ -31,7 +31,7 @@ STANDS_FOR = [
     ("--exp=sac --env gym --critic_hidden_size 8", "train exp=sac env=gym algo.critic.hidden_size=8"),
     ("train --exp ppo --num_envs 8", "train exp=ppo env.num_envs=8"),
     ("sac --env_id Pendulum-v1", "train exp=sac env.id=Pendulum-v1"),
-    ("dreamer_v3 --seed 1", "train exp=dreamer_v3 seed=1"),  # which is refused as not there yet
+    ("dreamer_v3 --seed 1", "train exp=dreamer_v3 seed=1"),  # which is refused as not supported yet
     ("sheeprl.py ppo -h", "train exp=ppo -h"),
     ("sheeprl.py --sheeprl_help", "agents"),
     ("--sheeprl_help", "agents"),

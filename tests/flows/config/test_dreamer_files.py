@@ -22,9 +22,9 @@ HOW = ("env sync_env", MINUS)  # not what is learned
 REFUSED = {  # and what is said
     "dreamer_v3_L_doapp": "rgb is not encoded",
     "dreamer_v3_L_doapp_128px_gray_combo_discrete": "rgb is not encoded",
-    "dreamer_v3_L_navigate": "MineRL is not there yet",
-    "dreamer_v3_minedojo": "MineDojo is not there yet",
-    "dreamer_v3_super_mario_bros": "Super Mario Bros is not there yet",
+    "dreamer_v3_L_navigate": "MineRL is not supported yet",
+    "dreamer_v3_minedojo": "MineDojo is not supported yet",
+    "dreamer_v3_super_mario_bros": "Super Mario Bros is not supported yet",
 }
 
 

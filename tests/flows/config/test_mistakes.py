@@ -94,7 +94,7 @@ MISTAKES = [
     ("evaluation.episodes=1000000000000", ["evaluation.episodes=1000000000000", "<= 1e+06"]),
     ("env.id=???", ["env.id", "required"]),
     ("env=gymm", ["env=gymm", "'gym'"]),
-    ("env=minerl", ["env=minerl", "not there yet"]),
+    ("env=minerl", ["env=minerl", "not supported yet"]),
     ("env=null", ["env=null", "gym"]),
     ("env=[gym]", ["env=[gym]", "gym"]),
     ("~env", ["~env", "gym"]),
@@ -133,8 +133,8 @@ MISTAKES = [
     ("checkpoint.exploration_ckpt_path=x", ["checkpoint.exploration_ckpt_path=x", "p2e"]),
     # Keys that they have, and no counterpart of: told as such, where the nearest match would mislead.
     ("env.restart_on_exception.attempts=-1", ["env.restart_on_exception.attempts=-1", "must be an integer"]),
-    ("algo.shuffle=false", ["algo.shuffle=false", "rl8's key", "not there yet"]),
-    ("algo.model=mine", ["algo.model=mine", "rl8's key", "not there yet"]),
+    ("algo.shuffle=false", ["algo.shuffle=false", "rl8's key", "not supported yet"]),
+    ("algo.model=mine", ["algo.model=mine", "rl8's key", "not supported yet"]),
     ("algo.enable_amp=true", ["algo.enable_amp=true", "rl8's key", "fabric.precision=bf16-mixed"]),
     ("algo.num_sgd_iters=4", ["algo.num_sgd_iters", "'algo.update_epochs'"]),
     ("algo.sgd_minibatch_size=64", ["algo.sgd_minibatch_size", "'algo.per_rank_batch_size'"]),
@@ -212,8 +212,8 @@ def test_a_mistake_is_told_with_key_value_and_what_is_allowed(files_read_once, o
         (["exp=ppoo"], ["exp=ppoo", "'ppo'"]),
         (["exp="], ["exp=", "shepherd agents"]),
         (["exp=???"], ["exp=???", "shepherd agents"]),
-        (["exp=p2e_dv1_exploration"], ["exp=p2e_dv1_exploration", "not there yet", "shepherd agents"]),
-        (["exp=ppo_super_mario_bros"], ["exp=ppo_super_mario_bros", "not there yet"]),
+        (["exp=p2e_dv1_exploration"], ["exp=p2e_dv1_exploration", "not supported yet", "shepherd agents"]),
+        (["exp=ppo_super_mario_bros"], ["exp=ppo_super_mario_bros", "not supported yet"]),
         (
             ["exp=sac", "buffer.memmap=true", "buffer.on_device=true"],
             ["buffer.on_device=true", "buffer.memmap=true", "false"],
@@ -237,7 +237,7 @@ def test_mistakes_are_told_all_at_once_and_those_that_outweigh_others_first():
     with pytest.raises(UserError) as caught:
         compose(["exp=ppo", "algo.gama=0.9", "algo.dense_act=x", "algo.replay_ratio=1", "seed=-1", "env=minedojo"])
     first, *others = [str(mistake) for mistake in caught.value.mistakes]
-    assert first.startswith("env=minedojo: SheepRL's minedojo is not there yet")
+    assert first.startswith("env=minedojo: SheepRL's minedojo is not supported yet")
     assert sorted(sentence.split("=")[0].split(" (")[0] for sentence in others) == [
         "algo.dense_act",  # and not the three keys that take its value
         "algo.replay_ratio",
@@ -272,7 +272,7 @@ def test_what_the_world_lacks_is_told_at_once_too(tmp_path, monkeypatch):
 def test_compose_tells_keys_of_a_suite_whatever_words_an_id_has():
     """Only a suite that is not supported hides mistakes in its keys, and not an id that says so."""
     with pytest.raises(UserError) as caught:
-        compose(["exp=ppo", "env.id='Maze is not there yet'", "env.wrapper.size=3", "env.nokey=1"])
+        compose(["exp=ppo", "env.id='Maze is not supported yet'", "env.wrapper.size=3", "env.nokey=1"])
     told = [str(mistake) for mistake in caught.value.mistakes]
     assert [sentence.startswith("unknown key 'env.nokey'") for sentence in told] == [False, True]
 
@@ -420,7 +420,7 @@ FILES = [
     (GLOBAL + "defaults: [ppo, _self_]\n7: x\n", ["7", "x"]),
     (GLOBAL + "defaults: [ppo, _self_]\nalgo: {gama: 0.9}\n", ["algo.gama", "gamma'"]),
     (GLOBAL + "defaults: [ppo, _self_]\nseed: '3'\n", ["seed", "3", "integer"]),
-    (GLOBAL + "defaults: [ppo, _self_]\nalgo: {ensembles: 15}\n", ["algo.ensembles=15", "p2e", "not there yet"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nalgo: {ensembles: 15}\n", ["algo.ensembles=15", "p2e", "not supported yet"]),
 ]
 
 

@@ -29,7 +29,7 @@ TYPED = {
     "env=diambra": ("algo.mlp_keys.encoder=[own_health]", "algo.cnn_keys.encoder=[frame]"),
 }
 HALF_MINUTES = ("a2c_atari", "env=atari", "env=crafter")
-REFUSED = {"ppo_super_mario_bros": "Super Mario Bros is not there yet"}
+REFUSED = {"ppo_super_mario_bros": "Super Mario Bros is not supported yet"}
 
 
 @pytest.mark.parametrize("name", sorted(FILES.keys() - REFUSED))

@@ -231,7 +231,7 @@ def test_no_class_string_is_left_in_the_tree():
     ],
 )
 def test_a_suite_that_is_not_there_yet_is_called_by_its_name(target, suite):
-    with pytest.raises(UserError, match=f"{suite} is not there yet"):
+    with pytest.raises(UserError, match=f"{suite} is not supported yet"):
         compose(["exp=ppo", f"env.wrapper._target_={target}"])
 
 

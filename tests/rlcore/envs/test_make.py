@@ -44,7 +44,7 @@ def spaces_env(**kwargs):
         ("CartPole", ("use CartPole-v1",)),
         ("MsPacman-v4", ("did you mean 'ALE/MsPacman-v5'",)),
         ("MiniGrid-Empt-8x8-v0", ("did you mean 'MiniGrid-Empty-8x8-v0'",)),
-        ("phys2d/CartPole-v1", ("not there yet",)),
+        ("phys2d/CartPole-v1", ("not supported yet",)),
         ("os:CartPole-v1", ("SHEPHERD_PLUGINS=os", "env.id=CartPole-v1")),
     ],
 )
