@@ -1,4 +1,4 @@
-"""Checkpoints of ring buffers in chunks of rows; a chunk is written again only if a row of it has changed."""
+"""Checkpoints of ring buffers in chunks of rows, so that a checkpoint writes only chunks with new or changed rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rlcore.data.ring import Ring
 from rlcore.data.sizes import PIECES
 from rlcore.types import Chunk, State
 
-Span = tuple[int, int]  # rows
+Span = tuple[int, int]  # first row of a chunk, and the row after its last one
 
 
 class ChunkedRing:
-    """Ring buffer whose rows are grouped into chunks for checkpoints.
+    """Ring buffer that divides its rows into chunks, so that consecutive checkpoints can share unchanged chunks.
 
     Args:
         ring: the ring buffer.
@@ -29,15 +29,16 @@ class ChunkedRing:
         self._changed = np.zeros(ring.slots, bool)  # slots overwritten by `change` since the last call of `state`
 
     def change(self, places: np.ndarray, columns: dict[str, Tensor]) -> None:
-        """Overwrite rows at distinct places [N], also rows of chunks that a checkpoint already contains."""
+        """Overwrite the rows at distinct places [N]; they can belong to chunks that a checkpoint already contains."""
         self.ring.put(places, columns)
         self._changed[places // self.ring.width % self.ring.slots] = True
 
     def state(self, oldest: int, end: int) -> State:
-        """Return the rows from the chunk that contains `oldest` to `end` inclusive, as `chunks` and `tail`.
+        """Return the stored rows up to row `end` (inclusive) as two lists of chunks, `chunks` and `tail`.
 
-        `tail` has the rows after the last full chunk, in smaller pieces. Its last piece is a copy of the newest rows
-        and is written with every checkpoint. All other chunks are reused until their rows change.
+        `chunks` has the full chunks, starting with the one that contains row `oldest`. `tail` has the rows after the
+        last full chunk, in smaller pieces. The last piece is a copy of the newest rows, and every checkpoint writes it.
+        All other chunks are written again only if one of their rows has changed.
         """
         full = end // self.part
         spans = [(n * self.part, (n + 1) * self.part) for n in range(oldest // self.part, full)]
@@ -59,7 +60,7 @@ class ChunkedRing:
         return Chunk(functools.partial(self.ring.between, *span))
 
     def load(self, state: State, end: int) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Load a `state` whose newest row was `end`; yield the first row and the columns of each chunk."""
+        """Load the result of `state`, whose newest row was `end`; yield the first row and the columns of each chunk."""
         full = end // self.part
         begin = (full - len(state["chunks"])) * self.part
         self._chunks = {}

@@ -1,8 +1,9 @@
-"""Trajectories as TensorDicts, the form in which datasets and replay buffers are exchanged with other code.
+"""Conversion between trajectories and TensorDicts, the format of datasets that other code can read.
 
     obs/<key> [T, B, ...]   action [T, B, ...]   reward, terminated, truncated, is_first [T, B]   (and extras/<key>)
 
-Rows are aligned as in rlcore/types.py. The training loop does not use TensorDicts: each call costs microseconds.
+Rows have the time alignment of rlcore/types.py. The training loop does not use TensorDicts, because each call of them
+costs microseconds.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 
 def as_tensordict(steps: Trajectory) -> TensorDict:
-    """Convert a trajectory [T, B] to a TensorDict with that batch size, without a copy; `carry` is dropped."""
-    from tensordict import TensorDict  # the import takes half a second
+    """Convert a trajectory [T, B] to a TensorDict of batch size [T, B], without a copy. `carry` is not converted."""
+    from tensordict import TensorDict  # imported here, because the import takes half a second
 
     parts = {"obs": steps.obs, "action": steps.action} | {flag: getattr(steps, flag) for flag in FLAGS}
     return TensorDict(parts | ({"extras": steps.extras} if steps.extras else {}), batch_size=steps.reward.shape)
@@ -37,22 +38,22 @@ def as_tensordict(steps: Trajectory) -> TensorDict:
 
 @torch.no_grad()
 def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Trajectory, Trajectory]:
-    """Convert a dataset to the rows that this rank would have collected, to fill a replay buffer.
+    """Convert a dataset to the trajectory that this rank would have collected, to fill a replay buffer.
 
-    The recordings of the dataset's environments are concatenated and cut into pieces of equal length, one for each
-    environment of each rank. `is_first` is set at the start of each recording and each piece, so that no transition
-    crosses a boundary.
+    The recordings of the dataset's K environments are concatenated. The result is cut into pieces of equal length, one
+    for each training environment of each rank. `is_first` is set in the first row of each recording and of each piece,
+    so that no transition connects two of them.
 
     Args:
-        rows: [T, K] with any number K of environments, `action` in the environment's form.
-        agent: converts the actions to its form.
+        rows: [T, K], with `action` in the environment's form.
+        agent: converts the actions to the agent's form.
         context: specs and number of the training environments, and number of ranks.
 
     Returns:
-        Trajectory [T', B] on the CPU and the time step [B] after it, the arguments of `Buffer.extend`.
+        Trajectory [T', B] on the CPU and the time step [B] after it, which are the arguments of `Buffer.extend`.
 
     Raises:
-        UserError: keys or shapes do not match the environment, or there are too few rows.
+        UserError: keys or shapes do not match the environment, or the dataset has too few rows.
     """
     spec, flat = context.spec, rows.transpose(0, 1).reshape(-1)
     columns = {f"obs/{key}": _column(flat, ("obs", key), f"observation {key!r}", spec.obs[key]) for key in spec.obs}
@@ -64,7 +65,9 @@ def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Traj
     width, ranks = context.num_envs, context.ranks
     length = len(taken) // (width * ranks.size)
     if length < 2:
-        raise UserError(f"the dataset has {len(taken)} rows, too few for {width * ranks.size} environments")
+        raise UserError(
+            f"the dataset has {len(taken)} rows, but {width * ranks.size} environments need at least 2 rows each"
+        )
     of_rank = slice(ranks.rank * width * length, (ranks.rank + 1) * width * length)
     pieces = {name: rows[of_rank].unflatten(0, (width, length)).transpose(0, 1) for name, rows in columns.items()}
     pieces["is_first"][0] = True
@@ -76,7 +79,8 @@ def _column(rows: TensorDict, key: Any, what: str, spec: ArraySpec | ActionSpec)
     """Return a column [N, ...] in the environment's dtype. Raises UserError if it is missing or has another shape."""
     column = rows.get(key, None)
     if column is None:
-        raise UserError(f"the dataset has no {what}, only {', '.join(map(str, rows.get('obs').keys()))}")
+        there = ", ".join(map(str, rows.get("obs").keys()))
+        raise UserError(f"the dataset has no {what}; its observations are {there}")
     if column.shape[1:] != spec.shape:
         shapes = f"{list(column.shape[1:])}, but the environment has {list(spec.shape)}"
         raise UserError(f"the dataset has {what} of shape {shapes}")
@@ -84,16 +88,16 @@ def _column(rows: TensorDict, key: Any, what: str, spec: ArraySpec | ActionSpec)
 
 
 def load_dataset(folder: Path | str) -> TensorDict:
-    """Load a dataset that `collect` wrote.
+    """Load a dataset that `shepherd collect` wrote.
 
     Args:
-        folder: the dataset, such as `runs/mine/dataset`.
+        folder: folder of the dataset, such as `runs/mine/dataset`.
 
     Returns:
-        [T, B]; `action` is in the environment's form. `as_collected` converts it for a replay buffer.
+        TensorDict [T, B]; `action` is in the environment's form. `as_collected` converts it for a replay buffer.
 
     Raises:
-        UserError: there is no dataset, or a file was changed; the message names it.
+        UserError: there is no dataset in the folder, or a file was changed; the message names the file.
     """
     from safetensors.torch import load
 

@@ -8,11 +8,11 @@ import numpy as np
 
 
 class WholeEpisodes(NamedTuple):
-    """Complete episodes, ordered by their last row, then by environment.
+    """Complete episodes in a replay buffer, ordered by their last row, then by environment.
 
     Attributes:
-        begins: [E] int64, places of their first rows, row · B + environment.
-        lengths: [E] int64, number of rows of each, including the row that ended it.
+        begins: [E] int64, places of their first rows; the place of a row is row · B + environment.
+        lengths: [E] int64, numbers of their rows, including the row that ended the episode.
     """
 
     begins: np.ndarray
@@ -20,10 +20,12 @@ class WholeEpisodes(NamedTuple):
 
 
 class EpisodeIndex:
-    """Incremental search for complete episodes, by the rows that ended them.
+    """Incremental search for complete episodes in a replay buffer.
 
-    An episode starts after the row that ended the previous one. It is found only if that row is stored too, unless it
-    is the first episode of the run. The result depends only on the stored rows, not on when `find` was called.
+    An episode ends with a row in which it terminated or was truncated; the next episode starts in the following row. An
+    episode is complete if all of its rows are stored, and also the row before it, which shows where it starts. The
+    first episode of the run needs no row before it. The result depends only on the stored rows, not on when `find` was
+    called.
 
     Args:
         width: B, number of environments.
@@ -33,23 +35,24 @@ class EpisodeIndex:
         self.width, self._row = width, 0  # the first row that was not searched yet
         self._open = np.zeros(width, np.int64)  # first row of each unfinished episode; -1: unknown
         self._found = WholeEpisodes(np.zeros(0, np.int64), np.zeros(0, np.int64))
-        self._first = 0  # smallest place of a found episode
+        self._first = 0  # smallest place of the first row of a complete episode
 
     def next_row(self, oldest: int) -> int:
-        """Return the first row, from `oldest`, that was not passed to `find` yet."""
+        """Return the first row at or after `oldest` that was not passed to `find` yet."""
         if oldest > self._row:
             self._row, self._open[:] = oldest, -1
         return self._row
 
     def find(self, ended: np.ndarray, oldest: int) -> WholeEpisodes:
-        """Find the complete episodes among the rows from `oldest`.
+        """Return the complete episodes among the rows at or after row `oldest`.
 
         Args:
-            ended: [rows, B] bool, True if an episode ended; the rows from `next_row` to the newest.
-            oldest: the first row that is stored.
+            ended: [rows, B] bool, True if an episode ended in the row; has the rows from `next_row` to the newest one.
+            oldest: the oldest row that is stored.
 
         Returns:
-            All complete episodes, including those found by earlier calls; the same object if nothing changed.
+            All complete episodes, including those that earlier calls returned. If nothing changed, the same object is
+            returned.
         """
         begins: list[int] = []
         lengths: list[int] = []
@@ -59,7 +62,7 @@ class EpisodeIndex:
                 lengths.append(row - self._open[env] + 1)
             self._open[env] = row + 1
         self._row += len(ended)
-        # An older episode is dropped, because the row before its first row is no longer stored.
+        # An episode before `kept_from` is removed, because the row before its first row is no longer stored.
         known, kept_from = self._found, (oldest + 1) * self.width if oldest else 0
         if not begins and (self._first >= kept_from or not len(known.begins)):
             return known

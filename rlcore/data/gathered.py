@@ -1,4 +1,4 @@
-"""Gathering of K batches at once from the ring buffers of a replay buffer."""
+"""Copying of K batches at once from the ring buffers of a replay buffer."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ from rlcore.data.ring import HostRing, Ring, to_device
 from rlcore.data.staging import FLAGS
 from rlcore.types import Trajectory
 
-ManyColumns = dict[str, tuple[Tensor, ...]]  # column -> K tensors
+ManyColumns = dict[str, tuple[Tensor, ...]]  # name of a column -> K tensors
 
 
 def gather_batches(
     rings: Mapping[str, Ring], begins: np.ndarray, first: int, offsets: np.ndarray, before: int, target: torch.device
 ) -> Iterator[tuple[Any, ...]]:
-    """Gather K batches of N sequences.
+    """Copy K batches of N sequences from the ring buffers of a replay buffer.
+
+    The place of a row is row · B + environment.
 
     Args:
-        rings: `given` (environment data and actions), and optionally `said` (extras) and `carry`.
+        rings: ring buffers: `given` has the environment data and actions; optional are `said` (the agent's extras) and
+            `carry`.
         begins: [K, N], places of the first rows of the sequences.
-        first: smallest place of any row that is gathered.
-        offsets: [H + L + 1, 1], from the first row of a sequence to each of its rows and the time step after it.
+        first: smallest place of all rows that are copied.
+        offsets: [H + L + 1, 1], differences between the place of a sequence's first row and those of the H rows before
+            it, its L rows, and the time step after it.
         before: H, number of rows before each sequence.
         target: device of the batches.
 
     Yields:
-        Trajectory [L, N], the time step after it [N], and the places of the rows [L, N]. `carry` is a dict by tensor
-        name; `past` has the H rows before, which are zeros before the first row of the run.
+        For each batch: Trajectory [L, N], the time step after it [N], and the places of its rows [L, N]. In the
+        trajectory, `carry` is a dict by tensor name, and `past` has the H rows before the sequence. Rows before the
+        first row of the run are zeros.
     """
     rows = begins[:, None] + offsets
     cuts = slice(before, -1), -1, *([slice(before)] if before else [])
@@ -54,7 +59,7 @@ def _is_shown(name: str) -> bool:
 
 
 def _gather(ring: Ring, places: np.ndarray, first: int, target: torch.device, *cuts: slice | int) -> list[ManyColumns]:
-    single = len(places) == 1  # `unbind` costs as much as gathering
+    single = len(places) == 1  # `unbind` takes as long as copying one batch, so it is avoided for K = 1
     found = ring.gather(places[0] if single else places, first, *cuts)
     if target.type != "cpu" or not isinstance(ring, HostRing):
         found = [{n: to_device(value, target) for n, value in part.items()} for part in found]
@@ -62,7 +67,7 @@ def _gather(ring: Ring, places: np.ndarray, first: int, target: torch.device, *c
 
 
 def _steps(columns: ManyColumns, keys: list[tuple[str, str]], k: int) -> Trajectory:
-    """Return the k-th trajectory or time step; `keys` has the observation keys and their column names."""
+    """Return the k-th of K trajectories or time steps. `keys` has pairs (observation key, name of its column)."""
     obs = {key: columns[name][k] for key, name in keys}
     reward, terminated, truncated, is_first = [columns[flag][k] for flag in FLAGS]
     return Trajectory(obs, columns["action"][k], reward, terminated, truncated, is_first)

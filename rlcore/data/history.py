@@ -1,16 +1,17 @@
 """Observation history: past observations and actions that an agent sees in addition to the newest observation.
 
-An agent declares `history`, a `Window` for each key whose past rows it sees. A key is one of its observation keys, or
-ACTION for its own past actions. `act` and the losses then receive [frames, *shape] for this key, or [frames, A] of
-actions. In row t, frame j of n (the newest is the last) is
+An agent that uses past data has an attribute `history`: key -> `Window`. The key is an observation key, or ACTION for
+the agent's own past actions. For this key, `act` and the losses receive the last frames, [frames, *shape], instead of
+the newest one only; past actions are [frames, A]. In row t, frame j of n frames (frame n-1 is the newest) is
 
     row  t - min((n-1-j) · dilation, age[t])        age: rows since the first row of the episode
 
-Frames never cross the start of an episode: its first row is repeated instead. Actions before the start are zeros.
+Frames never come from an earlier episode: the first row of the episode is repeated instead. Actions before the start of
+the episode are zeros.
 
-Rollouts and replay buffers store each row once, and the rows before a batch are in `Trajectory.past`. For acting,
-`HistoryWrapper` wraps an agent and keeps the past rows in the carry. The collector, evaluations, videos and served
-policies use it.
+Rollouts and replay buffers store each row only once. For training, `Trajectory.past` has the rows before a batch. For
+acting (data collection, evaluation, videos and served policies), `HistoryWrapper` wraps the agent and keeps the past
+rows in the carry.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ Columns = dict[str, Tensor]  # obs/<key>, action and is_first, [rows, B, ...]
 
 
 def rows_before(history: History) -> int:
-    """Return the number of rows before a row that its history needs."""
+    """Return how many rows before a row are needed for all windows of a history."""
     return max((window.reach + (key == ACTION) for key, window in history.items()), default=0)
 
 
 def gather(rows: Tensor, is_first: Tensor, window: Window, count: int) -> Tensor:
-    """Gather the frames of the last `count` rows.
+    """Return the frames that a window contains in each of the last `count` rows.
 
     Args:
         rows: [L, B, ...].
         is_first: [L, B] bool, True if a row is the first of an episode.
-        window: number and distance of the frames.
+        window: number of frames, and distance between them in rows.
         count: T, at most L.
 
     Returns:
@@ -52,11 +53,11 @@ def gather(rows: Tensor, is_first: Tensor, window: Window, count: int) -> Tensor
 
 
 def _places(is_first: Tensor, window: Window, count: int) -> Tensor:
-    """Return the indices [count, B, frames] int64, into all L·B rows, of the frames of the last `count` rows."""
+    """Return the indices of the frames of the last `count` rows: [count, B, frames] int64, into L·B flattened rows."""
     length, width = is_first.shape
     index = torch.arange(length, device=is_first.device).unsqueeze(-1)
     opened = torch.where(is_first, index, 0)
-    # Acting needs one row only; `amax` is then enough, and every compiler backend supports it.
+    # Acting needs only one row. In this case `amax` gives the same result, and every compiler backend supports it.
     start = opened.cummax(0).values[length - count :] if count > 1 else opened.amax(0, keepdim=True)
     newest = index[length - count :]
     back = torch.arange(window.frames - 1, -1, -1, device=is_first.device) * window.dilation
@@ -69,7 +70,7 @@ def _last(rows: Tensor, count: int) -> Tensor:
 
 
 def _column(key: str, window: Window, past: Columns, new: Columns) -> tuple[Tensor, Tensor]:
-    """Return the rows [reach + T, B, ...] that the window of a key needs, and their `is_first`."""
+    """Return the rows [reach + T, B, ...] that are needed for the window of a key, and their `is_first`."""
     opens = torch.cat([_last(past["is_first"], window.reach), new["is_first"]])
     if key != ACTION:
         return torch.cat([_last(past[f"obs/{key}"], window.reach), new[f"obs/{key}"]]), opens
@@ -78,18 +79,22 @@ def _column(key: str, window: Window, past: Columns, new: Columns) -> tuple[Tens
 
 
 class SamplesWithHistory(NamedTuple):
-    """N independent samples with their history, stored without copying frames.
+    """N independent samples (observations) with their history; frames that samples share are stored only once.
 
     Attributes:
-        rows: key -> [S, ...] as returned by the environment: the N rows, and for a key with a window also past rows.
-        places: key -> [N, frames] int64, indices into `rows` of the frames of a key with a window.
+        rows: key -> [S, ...] as returned by the environment: the rows of the N samples and, for a key with a window,
+            also past rows.
+        places: key with a window -> [N, frames] int64, the indices of the sample's frames in `rows`.
     """
 
     rows: dict[str, Tensor]
     places: dict[str, Tensor]
 
     def at(self, index: Tensor) -> dict[str, Tensor]:
-        """Return observations of samples `index` [*M] int64: key -> [*M, ...], or [*M, frames, ...] with a window."""
+        """Return the observations of the samples with indices `index` [*M] int64.
+
+        The result is key -> [*M, ...], or [*M, frames, ...] for a key with a window.
+        """
         rows, places = self
         return {key: _take(row, _take(places[key], index) if key in places else index) for key, row in rows.items()}
 
@@ -99,18 +104,18 @@ def _take(rows: Tensor, places: Tensor) -> Tensor:
 
 
 def gather_history(batch: Batch, history: History, keys: Iterable[str]) -> tuple[SamplesWithHistory, dict[str, Tensor]]:
-    """Return the rows of a batch as N = T·B samples with history.
+    """Return the T·B rows of a batch as N = T·B samples with their history, without copying each frame.
 
-    Only keys with a window are copied, once per row instead of once per frame.
+    Only keys with a window are copied, and each of their rows only once.
 
     Args:
-        batch: [T, B], observations as returned by the environment, with `past`.
+        batch: [T, B], with observations as returned by the environment, and the rows before them in `past`.
         history: history of the agent.
         keys: observation keys that the agent reads.
 
     Returns:
-        The samples, with these keys and with ACTION if the history has it, and the observations of the time step after
-        the batch as the agent sees them, key -> [B, ...] or [B, frames, ...].
+        The samples, with these keys and also ACTION if the history has it. The observations of the time step after the
+        batch as the agent sees them: key -> [B, ...] or [B, frames, ...].
     """
     rows, places = {key: batch.steps.obs[key].flatten(0, 1) for key in keys}, dict[str, Tensor]()
     last, new = dict(batch.last.obs), _newest(batch, history) if history else {}
@@ -123,9 +128,10 @@ def gather_history(batch: Batch, history: History, keys: Iterable[str]) -> tuple
 
 
 def add_history(batch: Batch, history: History) -> Batch:
-    """Return the batch with observations as the agent sees them: [T, B, frames, ...] for keys with a window.
+    """Return the batch with its observations as the agent sees them: [T, B, frames, ...] for keys with a window.
 
-    This copies every frame. Use it for batches of a replay buffer and for rollouts that are used once.
+    Every frame is copied. Use this function for batches of a replay buffer, and for rollouts that are used only once;
+    use `gather_history` for rollouts that are used in several epochs.
     """
     if not history:
         return batch
@@ -144,7 +150,9 @@ def _newest(batch: Batch, history: History) -> Columns:
 
 
 class HistoryWrapper(nn.Module):
-    """Wrapper that gives an agent its history. Its carry is {"agent": carry of the agent, "past": rows [B, rows, ...]}.
+    """Wrapper that adds past observations and actions to the input of an agent that has a `history`.
+
+    Its carry is {"agent": carry of the agent, "past": past rows [B, rows, ...]}.
 
     Args:
         agent: agent with a `history`.
@@ -173,7 +181,7 @@ class HistoryWrapper(nn.Module):
     def act(
         self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool
     ) -> tuple[Carry, Tensor, dict[str, Tensor]]:
-        """Call the agent's `act` with its history; obs: key -> [B, ...] as returned by the environment."""
+        """Call the agent's `act` with its history. `obs`: key -> [B, ...] as returned by the environment."""
         past, new = past_of(carry), self._new(obs, is_first)
         seen = dict(obs)
         for key, window in self.history.items():
@@ -182,7 +190,7 @@ class HistoryWrapper(nn.Module):
         return {"agent": own, "past": _move_on(past, new | {"action": action.unsqueeze(0)})}, action, extras
 
     def append(self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, action: Tensor) -> Carry:
-        """Return the carry after a row for which the action was not chosen by this agent."""
+        """Return the carry after a row whose action was not chosen by this agent, for example a random action."""
         new = self._new(obs, is_first) | {"action": action.unsqueeze(0)}
         return {"agent": carry["agent"], "past": _move_on(past_of(carry), new)}
 
@@ -193,21 +201,24 @@ class HistoryWrapper(nn.Module):
         return rows | {"action": nothing.to(dtype), "is_first": is_first.unsqueeze(0)}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """See `Agent`."""
+        """Convert actions as `Agent.to_env` does."""
         return self.agent.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """See `Agent`."""
+        """Convert actions as `Agent.from_env` does."""
         return self.agent.from_env(action)
 
 
 def past_of(carry: Carry) -> Columns:
-    """Return the past rows [rows, B, ...] in a carry of `HistoryWrapper`."""
+    """Return the past rows [rows, B, ...] that the carry of a `HistoryWrapper` contains."""
     return {name: rows.transpose(0, 1) for name, rows in carry["past"].items()}
 
 
 def _move_on(past: Columns, new: Columns) -> Columns:
-    """Return the past rows for the next row, [B, rows, ...]; rows before an episode's start are set to zero."""
+    """Return the past rows [B, rows, ...] for the next time step: append the new row, and remove the oldest one.
+
+    If the new row starts an episode, the rows before it are set to zero.
+    """
     opens = new["is_first"]
     return {
         name: torch.cat([rows.masked_fill(opens.view(1, -1, *[1] * (rows.ndim - 2)), 0), new[name].to(rows.dtype)])[
@@ -218,5 +229,5 @@ def _move_on(past: Columns, new: Columns) -> Columns:
 
 
 def with_history(agent: Any, spec: EnvSpec) -> Agent:
-    """Return the agent, wrapped in `HistoryWrapper` if it has a history."""
+    """Return the agent, wrapped in `HistoryWrapper` if the agent has a history."""
     return HistoryWrapper(agent, spec) if getattr(agent, "history", None) else agent

@@ -1,4 +1,4 @@
-"""Row-wise storage of all columns of a rollout, so that one copy transfers a row from the host to a device."""
+"""Storage of all columns of a rollout row by row, so that one copy transfers a row from the host to a device."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ALIGNED = 16  # bytes; alignment of columns, sufficient for every dtype
 
 
 class Packed:
-    """Block of rows on the host and its copy on the agent's device, transferred row by row.
+    """Memory block with the rows of a rollout on the host, and a copy of it on the agent's device.
 
-    If the device is a GPU, the host memory is pinned, so that copies are asynchronous.
+    Rows are transferred one by one. If the device is a GPU, the host memory is pinned, so that copies are asynchronous.
 
     Args:
         length: number of rows.
@@ -22,7 +22,7 @@ class Packed:
         device: device of the copy.
     """
 
-    # on_host, there: name -> [length, B, ...], views of the two blocks
+    # on_host, there: name -> [length, B, ...], views of the block on the host and of its copy on the device
 
     def __init__(self, length: int, columns: Mapping[str, np.ndarray], device: torch.device) -> None:
         places, size = dict[str, int](), 0

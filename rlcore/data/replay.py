@@ -1,4 +1,4 @@
-"""Replay buffer, which also decides how many batches are sampled per policy step."""
+"""Replay buffer, which also determines how many batches are sampled per policy step."""
 
 from __future__ import annotations
 
@@ -32,45 +32,48 @@ if TYPE_CHECKING:
 
 ENDS = ("terminated", "truncated", "is_first")
 NONE = np.zeros((0, 1), bool)
-AT_ONCE = 1 << 20  # maximum bytes of the batches that are gathered together
+AT_ONCE = 1 << 20  # maximum bytes of the batches that are copied from the buffer together
 
 
 class Replay(Buffer):
-    """Ring buffer of rows. The newest `size` rows of each environment can be sampled.
+    """Replay buffer: a ring buffer of rows, of which the newest `size` of each environment can be sampled.
 
-    Row positions are sampled on the host, which knows which rows are only resets; this needs no synchronization with
-    the device that stores the rows. The batches that are due are gathered together, up to 1 MiB. The last time step,
-    which has no action yet, is written after the newest row before anything is sampled or saved. The newest transition
-    can therefore be sampled too.
+    A row has an observation, the action that followed it, and reward and flags. The last time step has no action yet.
+    It is written after the newest row before anything is sampled or saved, so that the newest transition can be sampled
+    too.
 
-    Rows also store the agent's outputs named in `extras`, and its carry if `carry` is given. They are those of the
-    agent at collection time; `write_back` can update extras. Their shapes must be given in advance, because rows with
-    random actions have neither.
+    If an environment is reset in the step after a row, this row has no transition and is not sampled. The positions of
+    the samples are drawn on the host, which knows these rows; no synchronization with the device of the buffer is
+    needed. Several batches that are due are copied together, up to 1 MiB.
 
-    With `buffer.memmap`, rows are in temporary files that are removed when the process ends. Checkpoints store the rows
-    as chunks.
+    Rows also store the agent's outputs named in `extras`, and the agent's carry if `carry` is given. The values are
+    from the time of collection; `write_back` can update extras. Their shapes must be given in advance, because rows
+    with random actions have neither extras nor a carry.
+
+    With `buffer.memmap`, rows are stored in temporary files that are removed when the process ends. Checkpoints store
+    the rows in chunks.
 
     Args:
-        context: ranks and number of environments; its `replay` stream draws the samples.
-        sampler: chooses where sequences start, and their number of steps (L).
+        context: ranks and number of environments; its random stream `replay` draws the samples.
+        sampler: chooses where sequences start, and their number of steps L.
         size: number of rows per environment that can be sampled.
-        batch_size: N, sequences in a batch.
-        ratio: gradient steps per policy step: after S policy steps, ⌊ratio · S⌋ are due. Policy steps of all ranks
-            count; a gradient step that all ranks take together counts once.
-        starts: number of policy steps before the first batch, for which no gradient steps are due.
+        batch_size: N, number of sequences in a batch.
+        ratio: gradient steps per policy step: after S policy steps, ⌊ratio · S⌋ gradient steps are due. S counts the
+            policy steps of all ranks; a gradient step that all ranks take together counts once.
+        starts: number of policy steps before the first batch; no gradient steps are due for them.
         pretrain: additional gradient steps at the first update.
-        every: policy steps between two updates, each of which takes all gradient steps due by then. It does not change
-            their total number.
+        every: policy steps between two updates. Each update takes all gradient steps that are due, so `every` does not
+            change their total number.
         end: policy steps of the whole run; at the end all remaining gradient steps are taken.
-        online: each batch starts with sequences that are new, each used exactly once in this way, oldest first. The
-            rest of the batch is sampled.
-        before: number of rows before each sequence that are returned as `Steps.past`; at least `rows_before` of the
-            agent's history.
+        online: if True, each batch starts with sequences of new rows, oldest first. Each row is used only once in this
+            way. The rest of the batch is sampled.
+        before: number of rows before each sequence that are returned as `Trajectory.past`. It must be at least the
+            `rows_before` of the agent's history.
         extras: name -> shape and dtype of one row of the agent's outputs to store.
-        fixed_extras: names of extras that the learner never writes back, such as the log-probability of an action.
-            Only `rlcore.conformance` reads it, which requires that the learner writes back all others.
-        carry: `agent.initial(1)`, if each sequence needs the carry before it; rollouts then have one row. Rows that the
-            agent did not process, such as those of a dataset, get this carry.
+        fixed_extras: names of extras that the learner never writes back, such as the log-probability of an action. Only
+            `rlcore.conformance` uses them: it checks that the learner writes back all other extras.
+        carry: `agent.initial(1)` if the learner needs the carry before each sequence; rollouts must then have one row.
+            Rows that the agent did not process, such as those of a dataset, get this carry.
         device: device that stores the rows; batches are returned on the learner's device.
     """
 
@@ -94,7 +97,7 @@ class Replay(Buffer):
         device: torch.device | str = "cpu",
     ) -> None:
         if size <= (length := sampler.length):
-            raise ValueError(f"size={size}: too small for a sequence of {length} steps; must be at least {length + 1}")
+            raise ValueError(f"size={size}: too small for sequences of {length} steps; must be at least {length + 1}")
         if unknown := {*fixed_extras} - {*(extras or ())}:
             raise ValueError(f"fixed_extras={sorted(unknown)}: not in extras ({', '.join(extras or ()) or 'none'})")
         self.extras, self.fixed_extras = tuple(extras or ()), tuple(fixed_extras)
@@ -110,25 +113,30 @@ class Replay(Buffer):
         self._carry, fresh = carry, tree.name_leaves(carry)
         self._fresh = {name: value[0].cpu() for name, value in fresh.items()}
         said = {name: (part.shape, getattr(torch, part.dtype)) for name, part in (extras or {}).items()}
-        self._forms: dict[str, Form] = {"said": said, "carry": form_of(fresh, 1)}  # environment data is added later
+        self._forms: dict[str, Form] = {
+            "said": said,
+            "carry": form_of(fresh, 1),
+        }  # environment data is added with the first rows
         self.row_bytes = row_bytes(context.spec) + sum(map(form_bytes, self._forms.values()))
         self.chunk_rows = chunk_rows(size, self.width * self.row_bytes)
-        self._at_once = max(1, AT_ONCE // (self.batch_rows * self.row_bytes))  # batches
+        self._at_once = max(1, AT_ONCE // (self.batch_rows * self.row_bytes))  # batches per copy
         self._rings: dict[str, ChunkedRing] = {}
-        self._resets = np.zeros(0, bool)  # [slots, B]: the step from this row is only a reset
+        self._resets = np.zeros(0, bool)  # [slots, B]: True if the next step only resets
         self._flags: list[np.ndarray] = []  # views [slots, B] of ENDS, if the rows are in host memory
-        self._offsets = np.arange(-before, length + 1)[:, None] * self.width  # places of a sequence, from its start
+        self._offsets = (
+            np.arange(-before, length + 1)[:, None] * self.width
+        )  # places of a sequence's rows minus its first place
         self.written = 0  # rows per environment since the start of the run
-        self.taken = 0  # number of batches returned
-        self._last: Trajectory | None = None  # the time step after the newest rows, until it is written
-        self._newest = 0  # policy steps of the last `extend`, over all ranks
+        self.taken = 0  # number of batches that were returned so far
+        self._last: Trajectory | None = None  # time step after the newest row, until it is written
+        self._newest = 0  # policy steps in the rows of the last `extend`, over all ranks
         self._steps_seen = 0  # policy steps over all ranks
         self._queue: Position = ()  # position in the queue of new sequences
         self._episodes = EpisodeIndex(self.width)
 
     @property
     def stores_carry(self) -> bool:
-        """True if rows store the agent's carry."""
+        """True if each row stores the agent's carry."""
         return bool(self._fresh)
 
     @property
@@ -147,17 +155,17 @@ class Replay(Buffer):
 
     @property
     def batch_rows(self) -> int:
-        """Rows of one batch, including the time steps after the sequences and the rows before them."""
+        """Number of rows of one batch, including the time step after each sequence and the rows before it."""
         return self.batch_size * (self.before + self.sampler.length + 1)
 
     @property
     def learned_rows(self) -> int:
-        """Rows of one batch that the learner trains on."""
+        """Number of rows of one batch that the learner trains on."""
         return self.batch_size * self.sampler.length
 
     @property
     def in_files(self) -> bool:
-        """True if rows are stored in files."""
+        """True if the rows are stored in files."""
         return self._files is not None
 
     @property
@@ -173,19 +181,19 @@ class Replay(Buffer):
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def extend(self, steps: Trajectory, last: Trajectory) -> None:
-        """Add T rows [T, B, ...] and the time step [B, ...] after them, overwriting the oldest rows.
+        """Add T rows [T, B, ...] and the time step [B, ...] after them; the oldest rows are overwritten.
 
         Args:
             steps: trajectory, [T, B, ...].
             last: time step after it. It is not copied and must not be changed before the next call.
 
         Raises:
-            ValueError: the buffer stores carries and T is not 1, because a rollout has only the carry of its first row.
+            ValueError: the buffer stores carries and T is not 1. A longer rollout has only the carry of its first row.
         """
         count, given = len(steps.reward), self._columns(steps)
         self._newest = count * self.width * self.ranks.size
         if given["carry"] and count != 1:
-            raise ValueError(f"a replay buffer that stores carries takes rollouts of one row, got {count}")
+            raise ValueError(f"a replay buffer that stores carries accepts only rollouts of one row, got {count} rows")
         if count <= self.size:
             self._write(self.written, count, given)
         else:
@@ -193,10 +201,10 @@ class Replay(Buffer):
                 part = {k: {n: v[begin : begin + self.size] for n, v in c.items()} for k, c in given.items()}
                 self._write(self.written + begin, min(self.size, count - begin), part)
         self.written += count
-        self._last = last  # not written yet, because usually the next call contains it, with its action
+        self._last = last  # not written yet, because the next call usually contains the same time step with its action
 
     def _write_last(self) -> None:
-        """Write the time step after the newest rows, which sampling needs."""
+        """Write the time step after the newest row, which is needed to sample the newest transition."""
         if self._last is not None:
             self._write(self.written, 1, self._columns(self._last))
             self._last = None
@@ -215,8 +223,8 @@ class Replay(Buffer):
 
     def _note_resets(self, row: int, count: int, given: Mapping[str, Tensor]) -> None:
         begin = row % len(self._resets)
-        # In rows of a dataset, an episode can start although the row before it did not end one.
-        if count == 1 and self._flags:  # the row was just written, so its flags can be read there
+        # In rows of a dataset, an episode can start although no episode ended in the row before.
+        if count == 1 and self._flags:  # the row was just written to these arrays, so its flags can be read from them
             terminated, truncated, opens = self._flags
             np.logical_or(terminated[begin], truncated[begin], out=self._resets[begin])
             self._resets[begin - 1] |= opens[begin]
@@ -242,7 +250,7 @@ class Replay(Buffer):
         self._flags = [ring.column(name) for name in ENDS] if isinstance(ring, HostRing) else []
 
     def write_back(self, places: np.ndarray, extras: Mapping[str, Tensor]) -> None:
-        """Replace the extras of the rows of a batch, except rows that were overwritten since.
+        """Replace the extras of the rows of a batch; rows that were overwritten since then are not changed.
 
         Args:
             places: `Batch.places` [L, N]; if a row occurs twice, the last occurrence is used.
@@ -254,7 +262,7 @@ class Replay(Buffer):
         known = self._forms["said"].keys()
         if unknown := extras.keys() - known:
             raise ValueError(
-                f"{', '.join(sorted(unknown))}: no such extras in this buffer, only {', '.join(known) or 'none'}"
+                f"{', '.join(sorted(unknown))}: not among the extras of this buffer ({', '.join(known) or 'none'})"
             )
         flat = places.ravel()
         rows, newest = np.unique(flat[::-1], return_index=True)
@@ -267,9 +275,10 @@ class Replay(Buffer):
     # Batches ----------------------------------------------------------------------------------------------------------
 
     def batches(self, policy_steps: int) -> Iterator[Batch]:
-        """Yield the batches that are due: sequences [L, N] and the time step [N] after each.
+        """Yield the batches that are due, each with sequences [L, N] and the time step [N] after them.
 
-        Several batches are gathered at once; they contain extras written back before the gathering, not after it.
+        Several batches are copied from the buffer at once. They contain extras that were written back before this copy,
+        but not those written back for an earlier batch of the same copy.
 
         Args:
             policy_steps: number of policy steps before the newest rows.
@@ -278,7 +287,7 @@ class Replay(Buffer):
             One batch per gradient step.
 
         Raises:
-            RunError: the run ends and gradient steps are due, but no sequence can be sampled.
+            RunError: gradient steps are due at the end of the run, but no sequence can be sampled.
         """
         self._steps_seen = policy_steps + self._newest
         owed = self.count_batches(self._steps_seen) - self.taken
@@ -293,7 +302,7 @@ class Replay(Buffer):
                 yield batch
 
     def due(self, policy_steps: int) -> int:
-        """Return the number of batches that are due; `policy_steps` counts the steps before the newest rows."""
+        """Return the number of batches that are due. `policy_steps`: number of policy steps before the newest rows."""
         now = policy_steps + self._newest
         trains = now // self.every > policy_steps // self.every or now == self.end
         owed = self.count_batches(now) - self.taken
@@ -303,9 +312,9 @@ class Replay(Buffer):
         return owed if self.sampler.can_draw(self) else 0
 
     def count_batches(self, policy_steps: int) -> int:
-        """Return the total number of batches due after `policy_steps` of a run."""
+        """Return the total number of batches that are due in the first `policy_steps` policy steps of a run."""
         learned = policy_steps - self.starts
-        # Integers, because a product of Fractions computes a greatest common divisor: a tenth of the sampling time.
+        # Integers: a product of Fractions computes a greatest common divisor, which takes a tenth of the sampling time.
         return self.ratio.numerator * learned // self.ratio.denominator + self.pretrain if learned > 0 else 0
 
     def episodes(self) -> WholeEpisodes:
@@ -315,11 +324,11 @@ class Replay(Buffer):
         return self._episodes.find(ended, self.oldest)
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
-        """Return [N] bool for places [N]: True if the step from a row is only a reset, without an action."""
+        """Return [N] bool for rows at places [N]: True if the next step only resets the environment."""
         return self._resets.ravel()[places % self._resets.size]
 
     def _draw(self, count: int, policy_steps: int) -> Iterator[Batch]:
-        # Positions are sampled batch by batch, so that they do not depend on how many batches are gathered together.
+        # Positions are drawn batch by batch, so that they do not depend on how many batches are copied together.
         begins = np.empty((count, self.batch_size), np.int64)
         for row in begins:
             new = 0
@@ -340,7 +349,7 @@ class Replay(Buffer):
             yield Batch(steps, last, policy_steps, places, back)
 
     def metrics(self) -> Metrics:
-        """Return the replay ratio so far: gradient steps, summed over ranks, per policy step."""
+        """Return the metric replay ratio: gradient steps so far, summed over ranks, divided by policy steps so far."""
         taken = self.taken * self.ranks.size
         return {"Params/replay_ratio": taken / self._steps_seen} if self._steps_seen else {}
 
@@ -354,7 +363,7 @@ class Replay(Buffer):
     # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """Return counters, the random stream, and the rows that can be sampled, in chunks."""
+        """Return the counters, the state of the random stream, and the rows that can be sampled, in chunks."""
         self._write_last()
         first = max(0, self.oldest - self.before)
         rows = {name: ring.state(first, self.written) for name, ring in self._rings.items()}
@@ -364,7 +373,10 @@ class Replay(Buffer):
         return counts | {"rng": rng} | queue | given | rows
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the state returned by `state_dict`, with its chunk size, which may be smaller after a shorter run."""
+        """Restore the state returned by `state_dict`.
+
+        The chunk size of the state is used; it can be smaller than this buffer's, if the state is from a shorter run.
+        """
         self.chunk_rows = state.get("part", self.chunk_rows)
         streams.load_generator_state(self.rng, state["rng"])
         self.written, self.taken, self._rings, self._last = state["written"], state["taken"], {}, None

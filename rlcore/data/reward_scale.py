@@ -1,4 +1,4 @@
-"""Reward normalization by the running standard deviation of the discounted return."""
+"""Reward normalization: division by the running standard deviation of the discounted return."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from rlcore.types import Batch, Ranks, SingleProcess, State
 
 
 class RewardScaler:
-    """Scaling of rewards by the standard deviation of discounted returns (Engstrom et al. 2020, arXiv:2005.12729).
+    """Division of rewards by the standard deviation of discounted returns (Engstrom et al. 2020, arXiv:2005.12729).
 
-    The return of a step is the discounted sum of its episode's rewards so far. No mean is subtracted, because that
-    would change the optimal policy. Only training uses scaled rewards; evaluation reports raw rewards.
+    Here the discounted return of a step is the discounted sum of the rewards of its episode so far. The mean is not
+    subtracted, because that would change the optimal policy. Only training uses scaled rewards; evaluations report
+    unscaled rewards.
 
     Args:
         gamma: discount of one step.
@@ -28,10 +29,10 @@ class RewardScaler:
     def __init__(self, gamma: float, clip: float, ranks: Ranks | None = None) -> None:
         self.gamma, self.clip, self.ranks = gamma, clip, ranks or SingleProcess()
         self.moments = RunningMoments(1)
-        self.running = torch.zeros(0, dtype=torch.float64)  # [B], of the open episodes
+        self.running = torch.zeros(0, dtype=torch.float64)  # [B], discounted returns of the unfinished episodes
 
     def __call__(self, step: TransitionTargets) -> Tensor:
-        """Update the statistics with transitions [T, B], and return their scaled rewards [T, B] float32."""
+        """Update the statistics with transitions [T, B], and return their scaled rewards, [T, B] float32."""
         reward = step.reward.double().cpu()
         done, counts = step.done.cpu(), step.weight.cpu() > 0
         running = self.running if len(self.running) else torch.zeros_like(reward[0])
@@ -39,7 +40,7 @@ class RewardScaler:
         for reward_t, done_t, counts_t in zip(reward, done, counts, strict=True):
             running = torch.where(counts_t, self.gamma * running + reward_t, running)
             returns.append(running)
-            # A reset row also restarts the sum, because an episode cut at a checkpoint ends without a done step.
+            # A reset also sets the sum to 0: an episode that is truncated at a checkpoint has no step with `done`.
             running = torch.where(done_t | ~counts_t, torch.zeros_like(running), running)
         self.running = running
         self.moments.update(torch.stack(returns)[counts].unsqueeze(-1), self.ranks.sum)
@@ -47,13 +48,13 @@ class RewardScaler:
         return scaled.float().to(step.reward.device)
 
     def scale(self, batch: Batch) -> Batch:
-        """Return the batch with scaled rewards, in the time alignment of `Steps`."""
+        """Return the batch with scaled rewards; `reward[t]` still belongs to the transition that ends in row t."""
         scaled = self(transitions(batch))
         rows = torch.cat([batch.steps.reward[:1], scaled[:-1]])
         return replace(batch, steps=replace(batch.steps, reward=rows), last=replace(batch.last, reward=scaled[-1]))
 
     def state_dict(self) -> State:
-        """Return the statistics and the discounted returns of unfinished episodes on this rank."""
+        """Return the statistics, and the discounted returns of unfinished episodes on this rank."""
         return {"moments": self.moments.state_dict(), "running": self.running}
 
     def load_state_dict(self, state: State) -> None:

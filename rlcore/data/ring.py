@@ -1,7 +1,7 @@
 """Ring buffers of named columns [slots, B, ...], in host memory, in files, or on a device.
 
-The *place* of a row is row · B + environment, where rows are counted from the start of the run. A ring buffer stores
-it in slot row modulo slots.
+The *place* of a row is the number row · B + environment; rows are counted from the start of the run. A ring buffer
+stores a row in the slot (row modulo slots).
 """
 
 from __future__ import annotations
@@ -16,46 +16,49 @@ from torch import Tensor
 
 from rlcore.data.table import Form, Table, row_size
 
-WIDE = 1024  # bytes; wider columns get their own table, narrower ones share one, so that one access fetches them all
+WIDE = (
+    1024  # bytes; wider columns have their own tables; all others share a table, so that one access reads all of them
+)
 
 
 class Ring(Protocol):
-    """Protocol of a ring buffer: named columns [slots, B, ...]."""
+    """Interface of a ring buffer with named columns [slots, B, ...]."""
 
     form: Form
     slots: int
     width: int
 
     def write(self, row: int, count: int, columns: Mapping[str, Tensor], absent: Mapping[str, Any]) -> None:
-        """Overwrite `count` rows from `row` with columns [count, B, ...], or [B, ...] if `count` is 1.
+        """Overwrite `count` rows, starting at `row`. Columns are [count, B, ...], or [B, ...] if `count` is 1.
 
-        A missing column is filled with the value of its name in `absent`, or with zero.
+        If a column is not given, it is filled with the value of its name in `absent`, or with zeros.
         """
         ...
 
     def gather(self, places: np.ndarray, first: int, *cuts: slice | int) -> list[dict[str, Tensor]]:
-        """Return copies of the rows at places [..., T, N]: for each cut of T, column -> [..., *cut, N, *row].
+        """Return copies of the rows at places [..., T, N].
 
-        All places are in [first, first + slots · B).
+        The rows are divided along T: for each element of `cuts` (a slice or an index), the result has column -> [...,
+        *cut, N, *row]. All places must be in [first, first + slots · B).
         """
         ...
 
     def put(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
-        """Overwrite the rows at distinct places [N] with column -> [N, ...]."""
+        """Overwrite the rows at places [N], which must be distinct, with column -> [N, ...]."""
         ...
 
     def between(self, begin: int, end: int) -> dict[str, Tensor]:
-        """Return copies of the rows from `begin` up to but not including `end`, column -> [rows, B, ...]."""
+        """Return copies of the rows from `begin` up to and excluding `end`: column -> [rows, B, ...]."""
         ...
 
 
 def form_of(columns: Mapping[str, Tensor], lead: int) -> Form:
-    """Return the shapes and dtypes of one row of columns with `lead` batch dimensions."""
+    """Return column -> (shape, dtype) of one row; `lead` is the number of batch dimensions of the given columns."""
     return {name: (tuple(value.shape[lead:]), value.dtype) for name, value in columns.items()}
 
 
 def form_bytes(form: Form) -> int:
-    """Return the bytes of one row of one environment."""
+    """Return the size in bytes of one row of one environment."""
     return sum(row_size(shape, dtype) for shape, dtype in form.values())
 
 
@@ -68,10 +71,10 @@ class HostRing:
     """Ring buffer in host memory, or in temporary files that are removed even if the process is killed.
 
     Args:
-        form: shapes and dtypes of the columns.
-        slots: rows of each environment.
+        form: column -> shape and dtype of one row.
+        slots: number of rows of each environment.
         width: B.
-        folder: folder of the files; None: in memory, which the system allocates when rows are written.
+        folder: folder of the files. None: in memory, which the system allocates when rows are written.
     """
 
     def __init__(self, form: Form, slots: int, width: int, folder: Path | None = None) -> None:
@@ -104,8 +107,8 @@ class HostRing:
 
     def gather(self, places: np.ndarray, first: int, *cuts: slice | int) -> list[dict[str, Tensor]]:
         """See `Ring`."""
-        # `take(mode="wrap")` wraps by repeated subtraction, which takes an eighth of the time of a division if a place
-        # wraps at most once.
+        # `take(mode="wrap")` computes the slot of a place by repeated subtraction. If one subtraction is enough, this
+        # takes an eighth of the time of a division.
         places = places - first // (self.slots * self.width) * (self.slots * self.width)
         found: list[dict[str, Tensor]] = [{} for _ in cuts]
         for table in self._tables:
@@ -131,11 +134,11 @@ class HostRing:
 
 
 class DeviceRing:
-    """Ring buffer with each column as a tensor on a device. No method synchronizes with the device.
+    """Ring buffer that stores each column as a tensor on a device. No method synchronizes with the device.
 
     Args:
-        form: shapes and dtypes of the columns.
-        slots: rows of each environment.
+        form: column -> shape and dtype of one row.
+        slots: number of rows of each environment.
         width: B.
         device: device of the tensors.
     """
@@ -185,19 +188,19 @@ class DeviceRing:
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device asynchronously; to a GPU through pinned memory, which torch keeps during the copy."""
+    """Copy a tensor to a device asynchronously; for a GPU, through pinned memory, which torch keeps during the copy."""
     if value.device.type == "cpu" and device.type == "cuda":
         value = value.pin_memory()
     return value.to(device, non_blocking=True)
 
 
 def _array(value: Tensor, dtype: torch.dtype) -> np.ndarray:
-    """Return values as an array to write into a column; NumPy may still cast its dtype on assignment."""
+    """Return a tensor as an array that can be assigned to a column; the assignment may cast it to another dtype."""
     if dtype is torch.bfloat16:
         return value.to("cpu", dtype).view(torch.int16).numpy()
     try:
         return value.numpy()
-    except TypeError:  # on a device, or bfloat16
+    except TypeError:  # the tensor is on another device, or has type bfloat16
         return value.to("cpu", dtype).numpy()
 
 

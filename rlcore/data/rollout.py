@@ -1,4 +1,4 @@
-"""On-policy buffer, and the division of a rollout into minibatches and sequences."""
+"""On-policy buffer, and functions that divide a rollout into minibatches and sequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Record = TypeVar("Record")
 
 
 class Rollout(Buffer):
-    """On-policy buffer: yields each rollout once, complete and in time order."""
+    """On-policy buffer: it yields each rollout once, with all rows in time order."""
 
     def __init__(self) -> None:
         self.pending: tuple[Trajectory, Trajectory] | None = None
@@ -29,14 +29,14 @@ class Rollout(Buffer):
         self.pending = (steps, last)
 
     def batches(self, policy_steps: int) -> Iterator[Batch]:
-        """Yield the stored rollout, if any; `policy_steps` counts the steps before it."""
+        """Yield the stored rollout, if there is one. `policy_steps`: number of policy steps before it."""
         if self.pending is not None:
             steps, last = self.pending
             self.pending = None
             yield Batch(steps, last, policy_steps)
 
     def state_dict(self) -> State:
-        """Return {}: between iterations no rollout is stored."""
+        """Return {}, because no rollout is stored between iterations."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
@@ -45,11 +45,12 @@ class Rollout(Buffer):
 
 
 def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Draw K = ceil(N / size) minibatches of fixed shape per epoch. Each valid sample occurs once in an epoch.
+    """Draw K = ceil(N / size) minibatches of equal shape per epoch, in which each valid sample occurs once.
 
-    The number of minibatches depends only on N, not on how many rows are resets. Every run and every rank therefore
-    takes the configured number of gradient steps. The last minibatch is padded with repeated samples of weight 0. If
-    it had only padding, the valid samples are distributed evenly over all minibatches instead.
+    Samples of weight 0, such as resets, are not valid. K depends only on N and not on the number of valid samples.
+    Therefore every run and every rank takes the configured number of gradient steps. The last minibatch is padded with
+    repeated samples of weight 0. If it would consist only of padding, the valid samples are instead distributed evenly
+    over all minibatches.
 
     Args:
         weight: [N]; samples of weight 0 are not used.
@@ -58,8 +59,8 @@ def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator
         rng: draws the order.
 
     Returns:
-        Sample indices [E, K, M] int64, and weights [K, M] in the dtype of `weight`, which are the same in all epochs;
-        both on the device of `weight`.
+        Sample indices [E, K, M] int64, and weights [K, M] in the dtype of `weight`. The weights are the same in all
+        epochs. Both results are on the device of `weight`.
     """
     counted = weight.cpu().numpy().nonzero()[0]
     size, left = min(size, len(weight)), len(counted)
@@ -83,8 +84,8 @@ def cut_sequences(length: int, width: int, longest: int) -> tuple[Tensor, Tensor
         longest: maximum number of rows of a sequence.
 
     Returns:
-        Row indices t·B + b, [S, L] int64, of S = ceil(T / longest) · B sequences, and a mask [S, L] bool. The mask is
-        False if a shorter sequence is padded by repeating its last row.
+        Row indices t·B + b, [S, L] int64, of S = ceil(T / longest) · B sequences, and a mask [S, L] bool. A shorter
+        sequence is padded by repeating its last row; the mask is False for the padding.
     """
     count = math.ceil(length / longest)
     first = torch.arange(count + 1) * length // count
@@ -95,16 +96,18 @@ def cut_sequences(length: int, width: int, longest: int) -> tuple[Tensor, Tensor
 
 
 def fill_groups(rows: Tensor, weight: Tensor, size: int, total: Sum) -> tuple[Tensor, Tensor]:
-    """Keep the minibatches that have a valid sample on any rank, padded to a multiple of `size` minibatches.
+    """Remove minibatches without valid samples, and pad the rest to a multiple of `size` minibatches.
+
+    A minibatch is kept if it has a valid sample (weight > 0) on any rank.
 
     Args:
-        rows: [E, K, M], from `minibatches`.
-        weight: [K, M], from `minibatches`.
+        rows: [E, K, M], sample indices from `minibatches`.
+        weight: [K, M], weights from `minibatches`.
         size: G, number of minibatches in a group.
-        total: sums a tensor over ranks.
+        total: function that sums a tensor over ranks.
 
     Returns:
-        Sample indices [E, K', M] and weights [K', M], with K' a multiple of G. The padding repeats minibatches with
+        Sample indices [E, K', M] and weights [K', M]; K' is a multiple of G. The padding repeats minibatches with
         weight 0.
     """
     counted = total(weight.sum(-1)).nonzero().squeeze(-1)
@@ -116,7 +119,10 @@ def fill_groups(rows: Tensor, weight: Tensor, size: int, total: Sum) -> tuple[Te
 
 
 def split(record: Record, size: int) -> Iterator[list[Record]]:
-    """Split a nested record of tensors [K, ...] into K records of tensors [...], and yield them in groups of `size`."""
+    """Split a nested structure of tensors [K, ...] into K structures of tensors [...].
+
+    Yield lists of these structures, with up to `size` in each list.
+    """
     columns = [column.unbind(0) for column in leaves(record)]
     each = [rebuild(record, iter(parts)) for parts in zip(*columns, strict=True)]
     return (each[first : first + size] for first in range(0, len(each), size))

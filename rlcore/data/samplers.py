@@ -1,4 +1,4 @@
-"""Samplers, which choose the sequences of a replay buffer that a gradient step trains on.
+"""Samplers, which choose the sequences of rows in a replay buffer that a gradient step uses.
 
 A sampler defines the length of the sequences and where they start. To sample in another way, for example by priority,
 write a subclass of `Sampler`.
@@ -14,12 +14,12 @@ import numpy as np
 from rlcore.data.episodes import WholeEpisodes
 from rlcore.errors import RunError
 
-MANY = 64  # rounds of resampling, after which `draw` checks if there is any valid step
+MANY = 64  # number of times that rows are drawn again, before `draw` checks if there is any valid row
 Position = tuple[int, ...]  # position in a queue of new sequences; () at its start
 
 
 class Remembered(Protocol):
-    """Interface of a replay buffer for samplers: rows `oldest` to `written` of `width` environments."""
+    """Interface of a replay buffer for samplers; it has rows `oldest` to `written` of `width` environments."""
 
     @property
     def oldest(self) -> int:
@@ -28,12 +28,12 @@ class Remembered(Protocol):
 
     @property
     def written(self) -> int:
-        """Index of the row after the newest: the last time step, which has no action yet."""
+        """Index of the row after the newest one: the last time step, which has no action yet."""
         ...
 
     @property
     def collected(self) -> int:
-        """Index of the first row that this run collected; the rows before it are from a dataset."""
+        """Index of the first row that this run collected. The rows before it are from a dataset."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class Remembered(Protocol):
         ...
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
-        """Return [N] bool for places [N]: True if the step from a row is only a reset, without an action."""
+        """Return [N] bool for rows at places [N]: True if the next step only resets the environment."""
         ...
 
     def episodes(self) -> WholeEpisodes:
@@ -51,10 +51,10 @@ class Remembered(Protocol):
 
 
 class Sampler:
-    """Base class of samplers, which choose the places at which sequences start.
+    """Base class of samplers, which choose the places at which sequences start; a place is row · B + environment.
 
     Attributes:
-        length: L, number of steps of a sequence; the row after its last step is also returned.
+        length: L, number of steps of a sequence. The row after its last step is returned too.
     """
 
     length: int
@@ -64,28 +64,34 @@ class Sampler:
         return memory.written >= self.length
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Sample places [count] int64, row · B + environment, of first rows, with row + L ≤ `memory.written`."""
+        """Sample the places [count] int64 of the first rows of sequences.
+
+        A place is row · B + environment. Every sequence is complete: row + L ≤ `memory.written`.
+        """
         raise NotImplementedError
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
-        """Return the next new sequences, oldest first. Together, they contain each new row at most once.
+        """Return the next sequences of new rows, oldest first; together they contain each new row at most once.
 
         Args:
             memory: the replay buffer.
-            position: position in the queue; sequences that were overwritten since are skipped.
+            position: position in the queue of new sequences; sequences that were overwritten in the meantime are
+                skipped.
             count: maximum number of sequences.
 
         Returns:
-            Places of their first rows, [count] or fewer, and the position after them.
+            Places of the first rows of the sequences, [count] or fewer, and the position in the queue after them.
 
         Raises:
-            NotImplementedError: the sampler does not support it.
+            NotImplementedError: the sampler does not support new sequences.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no queue of new sequences")
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot return the newest sequences, because it does not implement `queue`"
+        )
 
 
 class Transitions(Sampler):
-    """Uniform sampling of transitions, each with the up to n - 1 transitions after it.
+    """Uniform sampling of transitions. A sample also has the up to n - 1 transitions after it, for n-step returns.
 
     Args:
         n_step: n.
@@ -95,7 +101,10 @@ class Transitions(Sampler):
         self.length = n_step
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """See `Sampler`. Rows that are only resets are resampled. Raises RunError if all rows are."""
+        """Sample places as `Sampler.draw` does.
+
+        A row is drawn again if the next step only resets the environment. Raises RunError if this is true of all rows.
+        """
         low, high = _bounds(memory, self.length)
         places = rng.integers(low, high, count)
         for rounds in itertools.count(1):
@@ -104,14 +113,14 @@ class Transitions(Sampler):
                 break
             if rounds % MANY == 0 and memory.only_resets(np.arange(low, high)).all():
                 raise RunError(
-                    f"no transition can be sampled: each of the {high - low} rows in the replay buffer is only a "
-                    "reset; increase buffer.size or algo.learning_starts"
+                    f"no transition can be sampled: all {high - low} rows in the replay buffer are last rows of "
+                    "episodes; increase buffer.size or algo.learning_starts"
                 )
             places[resets] = rng.integers(low, high, again)
         return places
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
-        """See `Sampler`. Rows that are only resets are skipped."""
+        """Return new transitions as `Sampler.queue` does; skip rows after which the environment is only reset."""
         low, high = _bounds(memory, self.length)
         low = max(low, memory.collected * memory.width, *(position or (0,)))
         end = max(low, min(high, low + 2 * count))
@@ -121,7 +130,7 @@ class Transitions(Sampler):
 
 
 class Sequences(Sampler):
-    """Uniform sampling of sequences of consecutive rows of an environment, which may cross episode ends.
+    """Uniform sampling of sequences of consecutive rows of one environment, which may contain ends of episodes.
 
     Args:
         length: L.
@@ -131,13 +140,17 @@ class Sequences(Sampler):
         self.length = length
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """See `Sampler`."""
+        """Sample places as `Sampler.draw` does."""
         return rng.integers(*_bounds(memory, self.length), count)
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
-        """See `Sampler`. The sequences of an environment are adjacent, from the first row that this run collected."""
+        """Return new sequences as `Sampler.queue` does.
+
+        The sequences of an environment follow each other without gap, starting with the first row that this run
+        collected.
+        """
         width, length, first = memory.width, self.length, memory.collected
-        lost = max(0, -(-(memory.oldest - first) // length))  # overwritten sequences of each environment
+        lost = max(0, -(-(memory.oldest - first) // length))  # number of overwritten sequences of each environment
         low, high = max(lost * width, *(position or (0,))), (memory.written - first) // length * width
         number = np.arange(low, max(low, min(high, low + count)))
         places = (first + number // width * length) * width + number % width
@@ -145,27 +158,27 @@ class Sequences(Sampler):
 
 
 class Episodes(Sampler):
-    """Sampling of sequences within complete episodes, uniform over the episodes with at least L rows.
+    """Sampling of sequences within complete episodes of at least L rows. All these episodes are equally likely.
 
-    The start within the episode is uniform too. With `prioritize_ends` (arXiv:2010.02193, code of the authors), starts
-    up to L rows beyond the last possible one are also drawn and moved back to it. The last possible start is then
-    L + 1 times as likely as any other.
+    The start within an episode is uniform too. With `prioritize_ends` (arXiv:2010.02193, code of the authors), starts
+    up to L rows after the last possible start are also drawn, and then replaced by the last possible start. This start
+    is therefore L + 1 times as likely as any other.
 
     Args:
         length: L; shorter episodes are never sampled.
-        prioritize_ends: sample the last sequence of an episode more often.
+        prioritize_ends: if True, the last sequence of an episode is sampled more often.
     """
 
     def __init__(self, length: int, prioritize_ends: bool = False) -> None:
         self.length, self.prioritize_ends = length, prioritize_ends
-        self._fitting: tuple[WholeEpisodes, np.ndarray] | None = None  # cache of `_long_enough`
+        self._fitting: tuple[WholeEpisodes, np.ndarray] | None = None  # cached result of `_long_enough`
 
     def can_draw(self, memory: Remembered) -> bool:
-        """Return True if an episode of at least L rows is complete."""
+        """Return True if the buffer has a complete episode of at least L rows."""
         return len(self._long_enough(memory.episodes())) > 0
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """See `Sampler`."""
+        """Sample places as `Sampler.draw` does."""
         episodes = memory.episodes()
         begins, lengths = episodes
         fits = self._long_enough(episodes)
@@ -181,10 +194,11 @@ class Episodes(Sampler):
         return self._fitting[1]
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
-        """See `Sampler`. The sequences of an episode are returned after it has ended; the last one ends with it.
+        """Return new sequences as `Sampler.queue` does.
 
-        The first `length % L` rows of an episode are skipped. The position has the last place of the newest episode
-        that was used, and the number of its sequences that were returned.
+        The sequences of an episode are returned after the episode has ended. The last sequence ends with the episode,
+        and the first `length % L` rows of the episode are skipped. The position has two numbers: the place of the last
+        row of the newest episode that was used, and how many sequences of this episode were returned.
         """
         width, (begins, lengths) = memory.width, memory.episodes()
         ends = begins + (lengths - 1) * width

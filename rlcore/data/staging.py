@@ -1,4 +1,4 @@
-"""Transfer of time steps between environments and agents, and the staging buffer of a rollout.
+"""Transfer of time steps between environments and agents, and the staging buffer in which a rollout is collected.
 
 Data of NumPy environments is converted to tensors; tensors of other environments stay on their device if possible.
 """
@@ -18,7 +18,7 @@ FLAGS = ("reward", "terminated", "truncated", "is_first")
 
 
 def tensor(rows: Rows, device: torch.device | str) -> Tensor:
-    """Return rows of a time step as a tensor on a device, without a copy if possible."""
+    """Return a field of a time step as a tensor on a device, without a copy if possible."""
     return (torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows).to(device)
 
 
@@ -96,7 +96,11 @@ class StagingBuffer:
         return len(self.arrivals)
 
     def begin(self, time_step: TimeStep) -> None:
-        """Store the time step of row 0. If it is row T of the last rollout, it is not copied to the device again."""
+        """Store the time step of row 0.
+
+        If it is the same as row T of the previous rollout, it is already on the agent's device and is not copied there
+        again.
+        """
         self.put(0, time_step)
         self._sent = 0
         if self._packed and time_step is self.last:
@@ -110,7 +114,10 @@ class StagingBuffer:
                 self.rows[key][t] = value
 
     def show(self, t: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Return observations key -> [B, ...] and is_first [B] of row t on the device; call in the order of rows."""
+        """Return observations key -> [B, ...] and is_first [B] of row t, on the agent's device.
+
+        Rows must be requested in ascending order.
+        """
         if t in self._shown:
             return self._shown[t]
         if self._packed:
@@ -124,7 +131,7 @@ class StagingBuffer:
         return shown
 
     def _send_to(self, t: int) -> dict[str, Tensor]:
-        """Copy the rows up to t that are not on the device yet, and return all columns on the device."""
+        """Copy the rows up to t that are not on the agent's device yet, and return all columns on this device."""
         if self._packed is None:
             return {key: tensor(rows, self.device) for key, rows in self.rows.items()}
         for row in range(self._sent, t + 1):
@@ -133,13 +140,13 @@ class StagingBuffer:
         return self._packed.there
 
     def count_ended(self) -> int:
-        """Return the number of rows 0..T-1 in which an episode ended."""
+        """Return the number of episodes that ended in rows 0..T-1."""
         terminated, truncated = self.rows["terminated"][:-1], self.rows["truncated"][:-1]
         ended: Rows = terminated | truncated
         return int(ended.sum())
 
     def split(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the columns of rows 0..T-1 and of row T, on the device."""
+        """Return the columns of rows 0..T-1, and the columns of row T, on the agent's device."""
         if self._parts is None or not self._shared:
             rows = self._send_to(len(self) - 1)
             self._parts = {k: v[:-1] for k, v in rows.items()}, {k: v[-1] for k, v in rows.items()}

@@ -1,4 +1,7 @@
-"""Transitions of a batch: the only code that depends on the time alignment of `Steps` (table in rlcore/types.py)."""
+"""Conversion of the rows of a batch to transitions; only this module depends on their time alignment.
+
+The table in rlcore/types.py shows the alignment.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from rlcore.types import Batch
 
 
 def transitions(batch: Batch) -> TransitionTargets:
-    """Return the outcome of each step t → t+1: reward, terminated and truncated of row t+1."""
+    """Return the results of each step t → t+1: reward, terminated and truncated of row t+1, and a weight."""
     steps, last = batch.steps, batch.last
-    # In concatenated recordings, the row before `is_first` has not always ended an episode.
+    # In concatenated recordings, an episode can start although no episode ended in the row before.
     reset = steps.terminated | steps.truncated | shift(steps.is_first, last.is_first)
     done = shift(reset, last.terminated | last.truncated) & ~reset
     terminated = shift(steps.terminated, last.terminated)
@@ -23,15 +26,16 @@ def transitions(batch: Batch) -> TransitionTargets:
 
 
 class Transition(NamedTuple):
-    """N independent transitions of up to n steps each.
+    """N independent transitions, each over up to n steps.
 
     Attributes:
-        obs: key -> [N, ...], first observation.
+        obs: key -> [N, ...], observation before the first step.
         action: [N, A], action of the first step.
-        reward: [N] float32, Σ γᵏ rₖ over n steps, or fewer if the episode ends before.
-        discount: [N], γᵏ after these k steps; 0 if the episode terminated.
+        reward: [N] float32, sum of γᵏ rₖ over the n steps (k = 0, 1, …), or over fewer steps if the episode ends
+            earlier.
+        discount: [N], γ to the power of the number of these steps; 0 if the episode terminated.
         next_obs: key -> [N, ...], observation after the last of these steps.
-        weight: [N] float32; 0 if the first step is only a reset, otherwise 1.
+        weight: [N] float32; 0 if the first step only resets the environment, otherwise 1.
     """
 
     obs: dict[str, Tensor]
@@ -43,18 +47,18 @@ class Transition(NamedTuple):
 
 
 def n_step(batch: Batch, gamma: float) -> Transition:
-    """Compute n-step transitions from row 0 of a batch [n, N] to the time step after it.
+    """Compute the n-step transitions that start in row 0 of a batch [n, N] and end in the time step after the batch.
 
-    If the episode ends before, the transition has fewer steps and ends at the last observation of the episode. After a
-    truncation, the caller can bootstrap from this observation.
+    If an episode ends earlier, its transition has fewer steps and ends at the last observation of the episode. If the
+    episode was truncated, the caller can bootstrap from this observation.
     """
     steps, last, step = batch.steps, batch.last, transitions(batch)
     continues = (~step.done).to(step.reward)
     reached = torch.cat(
         [torch.ones_like(continues[:1]), continues[:-1].cumprod(0)]
-    )  # [n, N]; 1: step k is of the episode
+    )  # [n, N]; 1 if step k belongs to the episode
     decay = gamma ** torch.arange(len(reached), device=reached.device, dtype=reached.dtype).unsqueeze(-1)
-    count = reached.sum(0)  # [N], steps until the end
+    count = reached.sum(0)  # [N], number of steps of the transition
     terminated = (step.terminated * reached).any(0)
     end = count.long()
     rows = torch.arange(steps.reward.shape[1], device=end.device)
@@ -73,11 +77,11 @@ def n_step(batch: Batch, gamma: float) -> Transition:
 
 
 def shift(rows: Tensor, last: Tensor) -> Tensor:
-    """Return rows 1..T-1 of [T, B, ...] followed by the time step after them [B, ...]: [T, B, ...]."""
+    """Return rows 1..T-1 of [T, B, ...], followed by the time step after them [B, ...]; the result is [T, B, ...]."""
     return torch.cat([rows[1:], last.unsqueeze(0)])
 
 
 def transform_reward(config: EnvConfig, reward: Tensor) -> Tensor:
-    """Return the rewards [...] for the learner: times `reward_scale`, then tanh if `clip_rewards` is set."""
+    """Return the rewards [...] that the learner uses: times `reward_scale`, then tanh if `clip_rewards` is true."""
     scaled = reward if config.reward_scale == 1 else reward * config.reward_scale
     return scaled.tanh() if config.clip_rewards else scaled

@@ -1,4 +1,4 @@
-"""Tables of records in memory, or in a temporary file that is removed when the process ends."""
+"""Arrays of the rows of a replay buffer, in memory or in a temporary file that is removed when the process ends."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ import torch
 
 from rlcore.errors import DiskFault
 
-Form = Mapping[str, tuple[tuple[int, ...], torch.dtype]]  # column -> shape of one row, and type
-RESERVED = 32 << 20  # bytes of disk space that are allocated at once
+Form = Mapping[str, tuple[tuple[int, ...], torch.dtype]]  # column -> shape and dtype of one row
+RESERVED = 32 << 20  # bytes of disk space that each allocation adds
 
 
 class Table:
-    """Structured array of [slots · B] records with one field per column.
+    """Structured NumPy array of [slots · B] rows, with one field per column.
 
     Args:
-        form: shapes and dtypes of the columns.
-        slots: rows of each environment.
+        form: column -> shape and dtype of one row.
+        slots: number of rows of each environment.
         width: B.
-        folder: folder of the file; None: in memory, which the system allocates when rows are written.
+        folder: folder of the file. None: in memory, which the system allocates when rows are written.
     """
 
     def __init__(self, form: Form, slots: int, width: int, folder: Path | None) -> None:
-        names = sorted(form, key=lambda name: (-form[name][1].itemsize, name))  # keeps every field aligned
+        names = sorted(
+            form, key=lambda name: (-form[name][1].itemsize, name)
+        )  # largest dtype first, so that every field is aligned
         record = np.dtype([(name, numpy_type(form[name][1]), form[name][0]) for name in names])
         align = form[names[0]][1].itemsize
         pad = -record.itemsize % align
@@ -41,7 +43,7 @@ class Table:
         self.columns = {name: self.rows.reshape(slots, width)[name] for name in names}
 
     def _map(self, folder: Path) -> mmap.mmap:
-        """Return the memory map of an unlinked file, which the system removes even if the process is killed."""
+        """Return the memory map of a file without a name, which the system removes even if the process is killed."""
         with tempfile.TemporaryFile(dir=folder) as file:
             file.truncate(self._whole)
             self._file = os.dup(file.fileno())
@@ -51,7 +53,8 @@ class Table:
     def reserve(self, slots: int) -> None:
         """Allocate disk space for the first `slots` slots. Raises DiskFault if the disk is full.
 
-        Without this, a write to the memory map of a full disk would kill the process (SIGBUS).
+        Without this allocation, the system would kill the process (SIGBUS) when it writes to the memory map of a full
+        disk.
         """
         if self._file is None or self._reserved >= slots * self._slot:
             return
@@ -65,7 +68,10 @@ class Table:
         self._reserved = end
 
     def take(self, places: np.ndarray, cuts: Sequence[slice | int]) -> Iterator[list[tuple[str, np.ndarray]]]:
-        """Yield, for each cut of T, the columns of the rows at places [..., T, N]; places may wrap around once."""
+        """Read the rows at places [..., T, N]; yield (name, array) of all columns for each cut, an index or slice of T.
+
+        A place past the end of the table wraps around to its start.
+        """
         if len(self.columns) == 1:
             ((name, column),) = self.columns.items()
             flat = column.reshape(-1, *column.shape[2:])
@@ -85,12 +91,16 @@ def numpy_type(dtype: torch.dtype) -> np.dtype:
 
 
 def row_size(shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Return the bytes of one row of a column."""
+    """Return the size in bytes of one row of a column."""
     return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
 
 
 def scratch_folder(config: Any) -> Path:
-    """Return the folder for temporary files: `buffer.memmap_dir`, else the run, else the system's temporary folder."""
+    """Return the folder for temporary files.
+
+    This is `buffer.memmap_dir` if it is set, else the run directory if it exists, else the temporary folder of the
+    system.
+    """
     if config.buffer.memmap_dir is not None:
         folder = Path(config.buffer.memmap_dir)
         folder.mkdir(parents=True, exist_ok=True)

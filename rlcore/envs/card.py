@@ -1,4 +1,8 @@
-"""Environment card: spaces, package versions and the way of exact resume of one environment, measured by playing it."""
+"""Environment card: measured properties of one environment (spaces, package versions, method of exact resume).
+
+The properties are measured by playing the environment with random actions. The method of exact resume is called the
+tier of the environment: "snapshot", "replay" or "boundary".
+"""
 
 from __future__ import annotations
 
@@ -40,25 +44,27 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 TRIED_STEPS = 100
-SEED = 0  # of the probe episodes; fixed, because one card is shared by all runs on the environment
+SEED = 0  # seed of the measured episodes; fixed, because all runs on the environment share one card
 
 
 @user_code()
 def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
-    """Build the environment, read its spaces and play it with random actions.
+    """Measure an environment and return its environment card: build it, read its spaces, play it with random actions.
 
-    Episodes are recorded for at most three seconds of processor time, and replayed for each comparison. If steps are
-    slow, for example with images, the whole takes about six times as long.
+    Episodes are recorded for at most three seconds of processor time. Each of them is then replayed several times and
+    compared. If steps are slow, for example because the observations are images, the whole measurement takes about six
+    times as long as the recording.
 
     Args:
         config: the env group of the configuration.
 
     Returns:
-        JSON values; `spec` is from `EnvSpec.to_json`, `tier` and `fresh_instance` are arguments of `make_vector_env`.
+        JSON values. `spec` is the result of `EnvSpec.to_json`; `tier` and `fresh_instance` are arguments of
+        `make_vector_env`.
 
     Raises:
-        UserError: The environment cannot be made, or no agent can be trained on it.
-        EnvironmentFault: The environment fails under random actions, or returns an invalid value.
+        UserError: The environment cannot be created, or no agent can be trained on it.
+        EnvironmentFault: The environment raises an error under random actions, or returns an invalid value.
     """
     settings = EnvSettings.of(config)
     began = time.perf_counter()
@@ -96,9 +102,10 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
 
 
 def _tier(suite: Suite, build: Build, attempts: int) -> TierReport:
-    """Measure the tier of an environment, unless its suite declares "boundary".
+    """Measure the tier (method of exact resume) of an environment, unless its suite declares the tier "boundary".
 
-    If the environment fails during the measurement and `attempts` restarts are allowed, the tier is "boundary".
+    If the environment raises an error during the measurement, and the config allows `attempts` > 0 restarts, the tier
+    is "boundary".
     """
     try:
         return try_boundary(build, SEED, suite.tier_reason) if suite.tier == "boundary" else measure_tier(build, SEED)
@@ -109,7 +116,7 @@ def _tier(suite: Suite, build: Build, attempts: int) -> TierReport:
 
 
 def _read_claims(config: EnvConfig | EnvSettings) -> dict[str, Any]:
-    """Return what the environment declares about itself, without stepping it."""
+    """Return what the environment declares about itself (id, spaces, time limit, …), without taking a step in it."""
     with limited_env(config) as limited:
         env = limited.env
         spec = spec_of(env)
@@ -127,7 +134,7 @@ def _read_claims(config: EnvConfig | EnvSettings) -> dict[str, Any]:
 
 
 def _play_checked(config: EnvConfig | EnvSettings) -> dict[str, int]:
-    """Play random actions with all checks of training; return the number of values out of bounds, by key."""
+    """Play random actions with all checks of training; return observation key -> number of values out of bounds."""
     rng = streams.generator(SEED, "probe", 2)
     envs = make_vector_env(config, num_envs=1, seed=SEED, purpose="probe", tier="replay")
     try:
@@ -141,7 +148,7 @@ def _play_checked(config: EnvConfig | EnvSettings) -> dict[str, int]:
 
 
 def warn_of_boundary(card: Mapping[str, Any]) -> None:
-    """Warn that scheduled checkpoints truncate the episodes of this environment, if its tier is "boundary"."""
+    """Warn if the environment has the tier "boundary": every scheduled checkpoint then truncates its episodes."""
     if card["tier"] != "boundary":
         return
     exact = "with these truncations a resumed run is identical, bit for bit, to an uninterrupted one"
@@ -158,9 +165,10 @@ def warn_of_boundary(card: Mapping[str, Any]) -> None:
 
 
 def card_key(config: EnvConfig | EnvSettings) -> str | None:
-    """Return the SHA-256 of a card's inputs: settings, versions, the code of the environment and of this package.
+    """Return the cache key of an environment card: the SHA-256 of everything that the card depends on.
 
-    Return None if the source files of the environment cannot be found: such a card is not reused.
+    These inputs are the settings, the package versions, the source code of the environment, and the code of this
+    package. Return None if the source files of the environment cannot be located; its card is then not cached.
     """
     settings = EnvSettings.of(config)
     sources = source_files(settings)
@@ -174,10 +182,10 @@ def card_key(config: EnvConfig | EnvSettings) -> str | None:
 
 
 def source_files(settings: EnvSettings) -> list[Path] | None:
-    """Return the sorted Python files of the packages that define an environment's class and its base classes.
+    """Return the Python files, sorted, of the packages that define an environment's class and its base classes.
 
-    A module outside a package adds all modules of its folder; an installed module adds itself only. Return None if
-    one of the modules has no file.
+    If the class is in a module outside a package, all modules of the module's folder are returned. If this module is
+    installed in site-packages, only the module itself is returned. Return None if one of the modules has no file.
     """
     suite, env_id = suite_for(settings)
     makers = suite.sources(env_id)
@@ -209,7 +217,7 @@ def package_versions(env_id: str) -> dict[str, str]:
 
 
 def readable_space(space: spaces.Space[Any]) -> str:
-    """Describe a space in one line; the bounds of a Box are given as the smallest and the largest one."""
+    """Describe a space in one line; for a Box, with the smallest lower bound and the largest upper bound."""
     if not isinstance(space, spaces.Box):
         return str(space)
     shape = "×".join(map(str, space.shape)) or "one number"

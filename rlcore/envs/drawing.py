@@ -1,4 +1,4 @@
-"""Rendered images as an observation key, for environments without image observations."""
+"""Rendered images as an observation, for environments that do not return images themselves."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from rlcore.errors import UserError, first_line
 from rlcore.spec import IMAGES_ARE
 from rlcore.user_code import is_failure, spell_error
 
-_SHAPES: dict[str, tuple[int, ...] | None] = {}  # shapes of rendered images, by environment and arguments
+_SHAPES: dict[str, tuple[int, ...] | None] = {}  # cache: (environment, arguments) -> shape of its rendered image
 
 
 def drawn_shape(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) -> tuple[int, ...] | None:
-    """Return the shape of the rendered image of an environment, or None if it has an image observation already.
+    """Return the shape of an environment's rendered image, or None if its observations already contain an image.
 
-    The shape is measured once per process, in a separate instance, because rendering requires a `reset`.
+    The shape is measured once per process, in a separate instance of the environment, because an environment must be
+    reset before it can be rendered.
 
     Args:
         suite: the suite of the environment.
@@ -35,8 +36,8 @@ def drawn_shape(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str)
         [height, width, 3], or None.
 
     Raises:
-        UserError: The environment has no image observation and cannot be rendered, or the observation `key` exists but
-            its space is not that of an image.
+        UserError: The environment has no image observation and cannot be rendered. Also raised if the environment has
+            an observation `key` whose space is not that of an image.
     """
     name = repr((suite.name, env_id, sorted(wrapper.items(), key=str)))
     if name not in _SHAPES:
@@ -50,7 +51,10 @@ def drawn_shape(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str)
 
 
 def _refuse_undeclared(env_id: str, key: str, parts: Mapping[str, spaces.Space[Any]]) -> None:
-    """Raise UserError if an existing observation is meant, but its type or bounds are not those of an image."""
+    """Raise UserError if an observation looks like an image, but its space does not declare one.
+
+    The user then probably means this observation and does not want a rendered image.
+    """
     for part, space in parts.items():
         if isinstance(space, spaces.Box) and (spec := array_spec(part, space)).looks_like_image:
             raise UserError(
@@ -60,7 +64,7 @@ def _refuse_undeclared(env_id: str, key: str, parts: Mapping[str, spaces.Space[A
 
 
 def _draw_once(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    message = f"algo.cnn_keys.encoder=[{key}]: {env_id} has no image observation, and cannot be rendered here"
+    message = f"algo.cnn_keys.encoder=[{key}]: {env_id} has no image observation, and it cannot be rendered here"
     try:
         with closing(open_env(suite, env_id, wrapper, "rgb_array")) as env:
             env.reset(seed=0)
@@ -76,10 +80,10 @@ def _draw_once(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) 
 
 
 class DrawnImage(gymnasium.ObservationWrapper):
-    """Wrapper that adds the rendered image of an environment as a key of its flat dict.
+    """Wrapper that adds the rendered image of an environment as a key of its flat dict of observations.
 
-    Gymnasium's AddRenderObservation resets the environment without a seed when it is constructed; this wrapper does
-    not.
+    Gymnasium has a similar wrapper, AddRenderObservation. That one resets the environment without a seed during
+    construction; this wrapper does not reset it.
 
     Args:
         env: environment with flat dict observations.
@@ -87,7 +91,7 @@ class DrawnImage(gymnasium.ObservationWrapper):
         shape: shape of the image, from `drawn_shape`.
 
     Attributes:
-        draws: if False, the image is black; used when an episode is replayed and its images are not needed.
+        draws: if False, the image is black. This saves time if an episode is replayed and its images are not needed.
     """
 
     draws: bool
@@ -98,22 +102,22 @@ class DrawnImage(gymnasium.ObservationWrapper):
         self.observation_space = spaces.Dict({**obs_spaces(env), key: spaces.Box(0, 255, shape, np.uint8)})
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """Add the current image to the dict."""
+        """Add the current image to the dict of observations."""
         observation[self.key] = self.env.render() if self.draws else np.zeros(self.shape, np.uint8)
         return observation
 
 
 def stop_drawing(env: gymnasium.Env, stopped: bool) -> None:
-    """Switch the rendering of image observations off (`stopped=True`) or on."""
+    """Switch the rendering of image observations off (`stopped=True`) or on (`stopped=False`)."""
     for layer in layers(env):
         if isinstance(getattr(layer, "draws", None), bool):
             layer.draws = not stopped
 
 
 class SparselyDrawn(gymnasium.Wrapper):
-    """Wrapper that renders the image observation of each reset and each `EVERY`-th step only; other images are black.
+    """Wrapper that renders the image observation only at each reset and each `EVERY`-th step; other images are black.
 
-    It saves time when episodes are compared, which does not need every image.
+    It saves time when recorded episodes are compared, because the comparison does not need every image.
     """
 
     EVERY = 32
@@ -123,7 +127,7 @@ class SparselyDrawn(gymnasium.Wrapper):
         self.count = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Open an episode."""
+        """Start an episode."""
         self.count = 0
         stop_drawing(self.env, False)
         return self.env.reset(seed=seed, options=options)

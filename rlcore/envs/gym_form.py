@@ -1,4 +1,4 @@
-"""Detection of environments that do not follow the Gymnasium API, for example those of the old Gym API."""
+"""Detection of environments that do not follow the Gymnasium API, for example those of the older Gym API."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ COMPATIBLE = (
 
 
 def explain_form(env: gymnasium.Env, call: str, error: BaseException, action: Any = None) -> str:
-    """Explain a failed call if the environment does not return Gymnasium's tuple; return "" otherwise.
+    """Explain an environment's failed call if its cause is a return value of the wrong form; otherwise return "".
 
-    The unwrapped environment is called again, because wrappers hide its return value. It is called only if `error` can
-    be the result of a wrong tuple.
+    The expected form is the tuple that Gymnasium's API specifies for `reset` and `step`. To see the return value, the
+    unwrapped environment is called once more, because wrappers hide it. This is done only if a wrong tuple can be the
+    cause of `error`.
 
     Args:
         env: the environment.
-        call: "reset" or "step".
+        call: name of the failed method, "reset" or "step".
         error: exception of the failed call.
         action: action of the step.
 
@@ -37,7 +38,7 @@ def explain_form(env: gymnasium.Env, call: str, error: BaseException, action: An
 
 
 def describe_form(env: gymnasium.Env, call: str, action: Any = None) -> str:
-    """Call reset or step of the unwrapped environment again, and describe a return value of the wrong form, else ""."""
+    """Call reset or step of the unwrapped environment again; describe a wrong return value, else return ""."""
     try:
         given: Any = env.unwrapped.reset() if call == "reset" else env.unwrapped.step(action)
     except Exception:
@@ -56,7 +57,7 @@ def describe_form(env: gymnasium.Env, call: str, action: Any = None) -> str:
 
 
 def _explain_arguments(env: gymnasium.Env) -> str:
-    """Explain that reset does not accept a seed, if that is the case; return "" otherwise."""
+    """Return an explanation if the environment's `reset` does not accept a seed; otherwise return ""."""
     try:
         env.unwrapped.reset(seed=0)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Wrappers of image observations: channel axis, size, color and frame stacking."""
+"""Wrappers of image observations: channel axis, size, color and frame stack."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LUMA = np.array([299, 587, 114])  # weights of red, green and blue in thousandth
 
 
 def image_keys(env: gymnasium.Env) -> dict[str, ArraySpec]:
-    """Return the image keys, with shape and dtype, of an environment with flat dict observations."""
+    """Return image key -> shape and dtype, for the images of an environment with flat dict observations."""
     found = {key: space for key, space in obs_spaces(env).items() if kind_of(key, space) == "image"}
     return {key: ArraySpec(tuple(space.shape), str(space.dtype)) for key, space in found.items()}
 
 
 class GrayChannel(gymnasium.ObservationWrapper):
-    """Wrapper that reshapes gray images [height, width] to [height, width, 1]; other keys are unchanged."""
+    """Wrapper that reshapes gray images [height, width] to [height, width, 1]; other observations are unchanged."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
@@ -73,7 +73,7 @@ class ScreenSize(gymnasium.ObservationWrapper):
         self.observation_space = spaces.Dict(parts)
 
     def shape_of(self, spec: ArraySpec) -> tuple[int, ...]:
-        """Return the shape of the result of `change`."""
+        """Return the shape of an image after resizing and conversion with `change`."""
         height, width = spec.pixels if self.side is None else (self.side, self.side)
         channels = spec.shape[-3] if spec.channels_first else spec.shape[-1]
         channels = 1 if self.grayscale and channels == 3 else channels
@@ -81,7 +81,7 @@ class ScreenSize(gymnasium.ObservationWrapper):
         return (*spec.shape[:-3], *pixels)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """Resize and convert the images of the dict."""
+        """Resize and convert the images in a dict of observations."""
         for key, channels_first in self.images.items():
             observation[key] = self.change(observation[key], channels_first)
         return observation
@@ -113,14 +113,15 @@ def luminance(planes: np.ndarray) -> np.ndarray:
 
 
 class FrameStack(gymnasium.Wrapper):
-    """Wrapper that declares how many frames of each image an agent sees; the observations stay single frames.
+    """Wrapper that declares how many past frames of each image the agent sees; it does not stack them itself.
 
-    `rlcore.data.history` stacks the frames when they are read, so that each frame is stored once.
+    The observations of this wrapper are still single frames. `rlcore.data.history` stacks the frames when they are read
+    from a rollout or replay buffer, so each frame is stored only once.
 
     Args:
         env: environment with flat dict observations.
         frames: number of stacked frames.
-        dilation: distance between two stacked frames, in observations.
+        dilation: distance between two stacked frames, counted in observations.
     """
 
     def __init__(self, env: gymnasium.Env, frames: int, dilation: int) -> None:
@@ -134,5 +135,5 @@ class FrameStack(gymnasium.Wrapper):
 
     @property
     def frame_windows(self) -> dict[str, Window]:
-        """Return the window of each image key."""
+        """Return image key -> `Window` (number of frames, and distance between them)."""
         return dict.fromkeys(image_keys(self.env), Window(self.frames, self.dilation))

@@ -1,4 +1,4 @@
-"""Creation of one environment from the config: its suite makes it, then the configured wrappers are added."""
+"""Creation of one environment from the config: its suite creates the environment, then the wrappers are added."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from rlcore.errors import UserError
 
 @dataclass(frozen=True)
 class EnvSettings:
-    """Settings of one environment from the env group, as plain values that can be sent to a worker process.
+    """Settings of one environment: the config group `env` as plain values that can be sent to a worker process.
 
-    Every field has the name of its key in `EnvConfig`, with two exceptions: `num_stack`, `noop` and `dilation` are from
-    the group `actions_as_observation`, and `restart` is the group `restart_on_exception`.
+    Each field has the name of its key in `EnvConfig`. There are two exceptions: `num_stack`, `noop` and `dilation` are
+    keys of the group `env.actions_as_observation`, and the field `restart` contains the group
+    `env.restart_on_exception`.
     """
 
     id: str
@@ -56,7 +57,7 @@ class EnvSettings:
 
     @staticmethod
     def of(config: EnvConfig | EnvSettings) -> EnvSettings:
-        """Return the settings from the env group; settings are returned unchanged."""
+        """Return the settings in a config group `env`; an argument of type `EnvSettings` is returned unchanged."""
         if isinstance(config, EnvSettings):
             return config
         stack = config.actions_as_observation
@@ -82,12 +83,15 @@ class EnvSettings:
 
 
 def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> gymnasium.Env:
-    """Make one environment with the configured wrappers; its observations are a flat dict.
+    """Create one environment with the configured wrappers; its observations are a flat dict.
 
-    The wrappers are in SheepRL's order: normalized actions, action repeat, flat dict, channel of gray images (only if
-    the agent reads images), masked velocities, rendered image, size and color of images, frame stack, `action_stack`,
-    `reward`, time limit. The time limit of the id counts environment steps; `max_episode_steps` counts actions.
-    Restarts after a failure are not a wrapper: `SingleEnv` does them.
+    The wrappers are added in SheepRL's order: normalized actions, action repeat, flat dict, channel axis of gray images
+    (only if the agent reads images), masked velocities, rendered image, size and color of images, frame stack, past
+    actions (`action_stack`), last reward (`reward`), time limit.
+
+    Two time limits can apply. The limit that is registered with the id counts steps of the environment.
+    `env.max_episode_steps` counts actions of the agent, each of which can be repeated. No wrapper restarts an
+    environment after a failure; `SingleEnv` does this.
 
     Args:
         config: the env group, or settings from it.
@@ -97,7 +101,7 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
         The environment, not yet reset.
 
     Raises:
-        UserError: The id is unknown, a package is missing, or an option does not fit this environment.
+        UserError: The id is unknown, a package is missing, or an option is not possible with this environment.
     """
     settings = EnvSettings.of(config)
     suite, env_id = suite_for(settings)
@@ -135,7 +139,7 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
 
 
 def _with_images(env: gymnasium.Env, settings: EnvSettings) -> gymnasium.Env:
-    """Add the wrappers of images, if the environment has an image."""
+    """Add the wrappers of images, if the observations contain an image."""
     if not any(kind_of(key, space) == "image" for key, space in obs_spaces(env).items()):
         return env
     env = ScreenSize(env, settings.screen_size, settings.grayscale)
@@ -143,7 +147,7 @@ def _with_images(env: gymnasium.Env, settings: EnvSettings) -> gymnasium.Env:
 
 
 def suite_for(settings: EnvConfig | EnvSettings) -> tuple[Suite, str]:
-    """Return the suite that makes the environment of these settings, and the id in that suite.
+    """Return the suite that creates the environment of these settings, and the environment's id in that suite.
 
     Raise UserError if no suite has the id.
     """
@@ -157,6 +161,6 @@ def suite_for(settings: EnvConfig | EnvSettings) -> tuple[Suite, str]:
 
 
 def adapt_to_evaluation(config: EnvConfig) -> EnvConfig:
-    """Return the env group of evaluation episodes: that of training, with the changes that the suite makes."""
+    """Return the config group `env` for evaluation episodes: the group for training, changed as its suite requires."""
     suite, env_id = suite_for(config)
     return dataclasses.replace(config, wrapper=dict(suite.evaluation(env_id, config.wrapper)))

@@ -11,13 +11,14 @@ from rlcore.spec import EnvSpec
 
 
 def draw_allowed(spec: EnvSpec, obs: Mapping[str, Any], rng: np.random.Generator) -> np.ndarray:
-    """Draw uniformly random actions among the choices that the masks allow.
+    """Draw random actions, uniformly among the choices that the action masks allow.
 
-    Sub-actions are drawn in order, because the choices of a sub-action can depend on earlier ones.
+    The sub-actions of an action are drawn one after another, because the allowed choices of a sub-action can depend on
+    the sub-actions before it.
 
     Args:
         spec: spec of the environment, with `mask_keys`.
-        obs: arrays [B, ...] of these keys.
+        obs: mask key -> array [B, ...].
         rng: random generator.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Encoding of plain values (numbers, text, arrays, random generators, containers of them) for checkpoints."""
+"""Encoding of plain values for checkpoints: numbers, text, arrays, random generators, and containers of them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 
 CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 MANY_DIGESTS = 64
-_DIGESTS: dict[str, str] = {}  # digests of tables, by their `repr`
+_DIGESTS: dict[str, str] = {}  # cache: `repr` of a table -> its digest
 BIT_GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
 
 
 class OpaqueValueError(Exception):
-    """Error of a value that cannot be encoded."""
+    """Error for a value of a type that cannot be encoded."""
 
 
 def encode(value: Any) -> Any:
-    """Encode a value as JSON scalars, arrays and dicts with a `kind`; raise OpaqueValueError if that is impossible."""
+    """Encode a value as JSON scalars, arrays and dicts with a `kind`; raise OpaqueValueError for other types."""
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -58,7 +58,7 @@ def _encode_container(value: Any) -> Any:
 
 
 def encode_inner(value: Any) -> Any:
-    """Encode a value inside a container; raise OpaqueValueError for a table, which cannot be rebuilt."""
+    """Encode a value inside a container; raise OpaqueValueError for a table, of which only a digest could be stored."""
     encoded = encode(value)
     if isinstance(encoded, dict) and encoded["kind"] == "table":
         raise OpaqueValueError
@@ -66,7 +66,7 @@ def encode_inner(value: Any) -> Any:
 
 
 def decode(encoded: Any) -> Any:
-    """Decode a value from `encode` as a new object."""
+    """Return a new object from the result of `encode`."""
     if isinstance(encoded, np.ndarray):
         return encoded.copy()
     if not isinstance(encoded, dict):
@@ -95,9 +95,9 @@ def decode(encoded: Any) -> Any:
 
 
 def restore_in_place(value: Any, encoded: Any) -> bool:
-    """Set the state of a random generator in place, because other objects can share it.
+    """Set the state of a random generator without replacing the object, because other objects can refer to it.
 
-    Return False, and change nothing, if `value` and `encoded` are not generators of one type.
+    If `value` and `encoded` are not random generators of the same type, return False and change nothing.
     """
     if not isinstance(encoded, dict) or encoded["kind"] not in ("generator", "random state"):
         return False
@@ -112,7 +112,7 @@ def restore_in_place(value: Any, encoded: Any) -> bool:
 
 def digest(value: Any) -> str:
     """Return the SHA-256 of a table of plain values; cached, because many environments have equal tables."""
-    text = repr(value)  # unique for numbers to the last bit, but not for arrays
+    text = repr(value)  # the repr of a number is exact to its last bit; the repr of an array is not
     if "array(" in text:
         return _compute_digest(value)
     if text not in _DIGESTS:
@@ -129,7 +129,7 @@ def _compute_digest(value: Any) -> str:
 
 
 def _hash_into(digest: Any, value: Any) -> None:
-    """Hash a table of plain values; raise OpaqueValueError if an element is not plain."""
+    """Update a hash with a table of plain values; raise OpaqueValueError if an element has another type."""
     kind = type(value)
     digest.update(kind.__name__.encode())
     if value is None or kind in (bool, int, float, str, bytes) or isinstance(value, np.generic):

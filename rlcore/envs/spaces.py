@@ -1,4 +1,4 @@
-"""Conversion of Gymnasium spaces to `EnvSpec`, and the checks of spaces that agents cannot be trained on."""
+"""Conversion of Gymnasium spaces to `EnvSpec`, and checks that agents can be trained on these spaces."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec, Window
 from rlcore.system.free_memory import memory, size
 
-GOALS = ("achieved_goal", "desired_goal")  # keys of a GoalEnv, in addition to `observation`
+GOALS = ("achieved_goal", "desired_goal")  # keys that a GoalEnv has in addition to `observation`
 WINDOWS = "frame_windows"  # attribute of the wrapper that declares the frame stack of each image
 REAL = ("float16", "float32", "float64")  # dtypes that torch also has; the only ones allowed for Box actions
 WHOLE = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
-LARGEST = float(np.finfo(np.float32).max)  # agents compute in float32: a larger finite number becomes infinite
-UNCHECKED = 32 << 20  # bytes; smaller requests are never refused
-MOST_ELEMENTS = 100_000  # limit for the elements of an action; each needs an output of the policy
+LARGEST = float(np.finfo(np.float32).max)  # agents compute in float32, in which larger numbers become infinite
+UNCHECKED = 32 << 20  # bytes; arrays up to this size are always allowed
+MOST_ELEMENTS = 100_000  # maximum number of elements of an action; the policy has an output for each of them
 Bounds = dict[str, tuple[np.ndarray, np.ndarray]]
 BINDINGS = "mask_bindings"  # attribute of an environment: key -> (part,) or (part, by, when), the fields of `Binding`
 
 
 def spec_of(env: gymnasium.Env) -> EnvSpec:
-    """Return id, observation keys and action of an environment from `make`.
+    """Return the `EnvSpec` (id, observation keys and action) of an environment that `make` created.
 
-    Raise UserError with key and space if no agent of this project supports a space.
+    Raise UserError with the key and the space if no agent of this project supports the space.
     """
     found = obs_spaces(env)
     obs = {key: array_spec(key, space) for key, space in found.items()}
@@ -45,7 +45,7 @@ def spec_of(env: gymnasium.Env) -> EnvSpec:
 
 
 def bind(obs: dict[str, ArraySpec], action: ActionSpec, declared: Mapping[str, Any]) -> dict[str, Binding]:
-    """Convert and check the bindings of masks to sub-actions that an environment declares.
+    """Check the bindings that an environment declares: which action mask applies to which sub-action.
 
     Args:
         obs: observation keys of the environment.
@@ -56,7 +56,7 @@ def bind(obs: dict[str, ArraySpec], action: ActionSpec, declared: Mapping[str, A
         Mask key -> `Binding`.
 
     Raises:
-        UserError: A key is not a mask, or its size or its binding does not fit the sub-actions.
+        UserError: A key is not a mask, or the size or binding of a mask does not match the sub-actions.
     """
     found: dict[str, Binding] = {}
     for key, value in declared.items():
@@ -78,7 +78,7 @@ def bind(obs: dict[str, ArraySpec], action: ActionSpec, declared: Mapping[str, A
 
 
 def obs_spaces(env: gymnasium.Env) -> dict[str, Any]:
-    """Return the space of each observation key of an environment from `make`."""
+    """Return observation key -> space, for an environment that `make` created."""
     space = env.observation_space
     if not isinstance(space, spaces.Dict):
         raise TypeError(f"expected an environment from rlcore.envs.make, got observations {space}")
@@ -86,10 +86,10 @@ def obs_spaces(env: gymnasium.Env) -> dict[str, Any]:
 
 
 def action_spec(space: spaces.Space[Any]) -> ActionSpec:
-    """Convert an action space to an `ActionSpec`; sub-actions are in C order of the space's shape.
+    """Convert an action space to an `ActionSpec`. The sub-actions are in C order of the space's shape.
 
-    Raise UserError unless the space is a Box of real numbers, Discrete, MultiDiscrete or MultiBinary. Also raise it if
-    the space has too many elements, or if no element of a Box has more than one value.
+    Raise UserError if the space is not a Box of real numbers, Discrete, MultiDiscrete or MultiBinary. Also raise it if
+    the space has too many elements, or if it is a Box in which every element has only one possible value.
     """
     if not isinstance(space, spaces.Discrete) and (count := math.prod(space.shape or ())) > MOST_ELEMENTS:
         kind = type(space).__name__
@@ -121,12 +121,12 @@ def action_spec(space: spaces.Space[Any]) -> ActionSpec:
 
 
 def refuse_large(asked: str, what: str, count: int) -> None:
-    """Check the memory of a large array of one environment before it is allocated.
+    """Raise UserError if a large array of one environment does not fit into memory; call it before the allocation.
 
     Args:
-        asked: key and value of the option, or of the environment, that needs the array.
+        asked: text `key=value` of the option, or the name of the environment, that needs the array.
         what: description of the array.
-        count: its size in bytes.
+        count: size of the array in bytes.
 
     Raises:
         UserError: The array needs more than a sixteenth of the free memory (and more than 32 MiB).
@@ -156,9 +156,10 @@ def _leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
 
 
 def _usable_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of an action Box; both are infinite if high - low overflows, because it cannot be a scale.
+    """Return the lower and upper bounds of an action Box.
 
-    Raise UserError if both bounds of an element are the same infinity.
+    If high - low overflows, actions cannot be scaled by this difference, so both bounds are returned as infinite. Raise
+    UserError if both bounds of an element are +inf, or both are -inf.
     """
     low, high = np.array(space.low, np.float64), np.array(space.high, np.float64)
     if (wrong := np.isinf(low) & (low == high)).any():
@@ -173,10 +174,10 @@ def _usable_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
 
 
 def kind_of(key: str, space: spaces.Space[Any]) -> str:
-    """Return the kind of an observation key: "image", "mask" (of actions) or "vector".
+    """Return the kind of an observation key: "image", "mask" (action mask) or "vector".
 
-    An image is a Box with three dimensions (four with a leading frame dimension), of uint8 or of floats in [0, 1]. A
-    mask has a key that starts with `action_mask` or `mask`, and only the values 0 and 1.
+    An image is a Box with three dimensions, or with four of which the first counts frames. Its values are uint8, or
+    floats in [0, 1]. An action mask has a key that starts with `action_mask` or `mask`, and only the values 0 and 1.
     """
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     binary = isinstance(space, spaces.MultiBinary) or space.dtype == bool
@@ -195,7 +196,10 @@ def is_plane(space: spaces.Space[Any]) -> bool:
 
 
 def obs_bounds(env: gymnasium.Env) -> Bounds:
-    """Return lower and upper bounds [*shape] of the observation keys with a finite bound, including discrete keys."""
+    """Return the bounds (lower, upper), each [*shape], of every observation key that has a finite bound.
+
+    Discrete observations are included, because their values are bounded.
+    """
     bounds: Bounds = {}
     for key, space in obs_spaces(env).items():
         if isinstance(space, spaces.Discrete):

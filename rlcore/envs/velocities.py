@@ -1,4 +1,4 @@
-"""Indices of the velocities in observation vectors, by environment id (for `env.mask_velocities`)."""
+"""Positions of the velocities in observation vectors, by environment id (for `env.mask_velocities`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Layout(NamedTuple):
-    """Layout of an observation vector.
+    """Length of an observation vector, and positions of the velocities in it.
 
     Attributes:
         size: length of the vector.

@@ -1,4 +1,4 @@
-"""Wrappers of one environment, in the order in which `make` applies them."""
+"""Wrappers of one environment, in the order in which `rlcore.envs.make.make` applies them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlcore.envs.spaces import action_spec, refuse_large
 from rlcore.envs.velocities import LAYOUTS
 from rlcore.errors import UserError
 
-OURS = __name__, "rlcore.envs.images"  # modules of the wrappers that `make` applies
+OURS = __name__, "rlcore.envs.images"  # modules that define the wrappers of `make`
 
 
 def layers(env: Any) -> Iterator[Any]:
@@ -29,10 +29,10 @@ def layers(env: Any) -> Iterator[Any]:
 
 
 class NormalizeAction(TransformAction):
-    """Wrapper that rescales bounded action elements to [-1, 1]; rescaled actions are clipped to the original bounds.
+    """Wrapper that lets agents act in [-1, 1] and rescales each element of an action to the bounds of the environment.
 
-    An element is unchanged if low == high, or if one of its bounds is infinite. Raises UserError if the action space is
-    not a Box of real numbers.
+    Rescaled actions are clipped to these bounds. An element is not rescaled if low == high, or if one of its bounds is
+    infinite. Raises UserError if the action space is not a Box of real numbers.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -44,7 +44,7 @@ class NormalizeAction(TransformAction):
         dtype: Any = space.dtype.type
         closed, finite = space.low == space.high, np.isfinite(space.low) & np.isfinite(space.high)
         low, high = (np.where(finite, edge, side).astype(dtype) for edge, side in ((-1, space.low), (1, space.high)))
-        # An element with low == high cannot be scaled: it is unchanged here, and `action` clips it to its value.
+        # An element with low == high cannot be scaled. It is not changed here; `action` clips it to its only value.
         scaled = spaces.Box(np.where(closed, low, space.low), np.where(closed, high, space.high), dtype=dtype)
         _, _, backward = rescale_box(scaled, low, high)
         shown = spaces.Box(np.where(closed, space.low, low), np.where(closed, space.high, high), dtype=dtype)
@@ -57,7 +57,7 @@ class NormalizeAction(TransformAction):
 
 
 class ActionRepeat(gymnasium.Wrapper):
-    """Wrapper that repeats every action `amount` times (at least 1), until the episode ends; rewards are summed."""
+    """Wrapper that repeats every action `amount` times, or until the episode ends; the rewards are summed."""
 
     def __init__(self, env: gymnasium.Env, amount: int) -> None:
         super().__init__(env)
@@ -75,12 +75,12 @@ class ActionRepeat(gymnasium.Wrapper):
 
 
 def bare_env(env: gymnasium.Env) -> gymnasium.Env:
-    """Remove the wrappers of `make`; those of Gymnasium and of the suite remain."""
+    """Return an environment without the wrappers that `make` added; wrappers of Gymnasium and of its suite remain."""
     return [layer.env for layer in layers(env) if type(layer).__module__ in OURS][-1]
 
 
 def time_limit(env: gymnasium.Env) -> int | None:
-    """Return the time limit of an environment in actions, or None if it has no limit."""
+    """Return the time limit of an environment, counted in actions of the agent, or None if it has no limit."""
     limits, repeat = [], 1
     for layer in layers(env):
         if isinstance(layer, ActionRepeat):
@@ -91,10 +91,10 @@ def time_limit(env: gymnasium.Env) -> int | None:
 
 
 class FlatDictObservation(gymnasium.ObservationWrapper):
-    """Wrapper that flattens observations to one dict with the keys of `flat_leaves`.
+    """Wrapper that flattens nested observations to one dict; `flat_leaves` defines its keys.
 
-    An observation that is neither a dict nor a tuple gets `key`. Parts of size 0 are left out. Raises UserError if no
-    part remains, or if two parts get the same key.
+    An observation that is neither a dict nor a tuple is stored under `key`. Parts of size 0 are left out. Raises
+    UserError if no part remains, or if two parts would have the same key.
     """
 
     def __init__(self, env: gymnasium.Env, key: str = "state") -> None:
@@ -115,12 +115,16 @@ class FlatDictObservation(gymnasium.ObservationWrapper):
         self.observation_space = spaces.Dict(flat)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take one action; a bare observation needs no further call, which would slow down cheap environments."""
+        """Take one action.
+
+        An observation that is neither a dict nor a tuple is not passed to `observation`: the call would slow down
+        environments with fast steps.
+        """
         obs, reward, terminated, truncated, info = self.env.step(action)
         return {self.key: obs} if self.bare else self.observation(obs), reward, terminated, truncated, info
 
     def observation(self, observation: Any) -> dict[str, Any]:
-        """Return a new flat dict with the leaves of an observation."""
+        """Return the leaves of an observation as a new flat dict."""
         if self.bare:
             return {self.key: observation}
         return {key: get_leaf(observation, path) for key, path in self.paths.items()}
@@ -130,9 +134,9 @@ Leaf = tuple[str, tuple[Any, ...], spaces.Space[Any]]  # flat key, path inside t
 
 
 def flat_leaves(space: spaces.Space[Any], key: str = "", path: tuple[Any, ...] = ()) -> list[Leaf]:
-    """Return the leaves of a space in order: key in the flat dict, path inside an observation, and space.
+    """Return the leaves of a nested space in order, each as (key in the flat dict, path inside an observation, space).
 
-    A key inside nested dicts is `a.b`; the parts of a tuple are `state_0`, `state_1`, ….
+    In nested dicts, the keys are joined by a dot, as in `a.b`. The parts of a tuple are called `state_0`, `state_1`, ….
     """
     if isinstance(space, spaces.Dict):
         parts = [(f"{key}.{name}" if key else str(name), name, inner) for name, inner in space.spaces.items()]
@@ -144,17 +148,17 @@ def flat_leaves(space: spaces.Space[Any], key: str = "", path: tuple[Any, ...] =
 
 
 def get_leaf(obs: Any, path: tuple[Any, ...]) -> Any:
-    """Return the leaf at a path inside an observation or a batch of observations."""
+    """Return the leaf at a path (keys and indices) inside a nested observation or a batch of observations."""
     for step in path:
         obs = obs[step]
     return obs
 
 
 class MaskVelocities(gymnasium.ObservationWrapper):
-    """Wrapper that zeroes the velocities in one key of a flat dict, which makes the task partially observed.
+    """Wrapper that sets the velocities in one observation key to 0, so that the task becomes partially observed.
 
-    Raises UserError if the indices of the velocities are not known for the id, or if the observation has another size
-    than the id's default.
+    Raises UserError if the positions of the velocities are not known for the environment's id, or if the observation
+    does not have the size that is the default for this id.
     """
 
     def __init__(self, env: gymnasium.Env, key: str = "state") -> None:
@@ -173,13 +177,13 @@ class MaskVelocities(gymnasium.ObservationWrapper):
         (size,) = env.observation_space[key].shape or (1,)
         if size != layout.size:
             raise UserError(
-                f"env.mask_velocities=true: {env_id} has observations of {layout.size} numbers by default, but here of "
-                f"{size}; remove the keys of env.wrapper that change them"
+                f"env.mask_velocities=true: observations of {env_id} have {layout.size} numbers by default, but here "
+                f"they have {size}; remove the keys of env.wrapper that change them"
             )
         self.velocities = np.array(layout.velocities)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """Replace the key by a copy with zeroed velocities."""
+        """Replace the observation by a copy in which the velocities are 0."""
         state = observation[self.key].copy()
         state[self.velocities] = 0
         observation[self.key] = state
@@ -187,16 +191,16 @@ class MaskVelocities(gymnasium.ObservationWrapper):
 
 
 class ActionsAsObservation(gymnasium.Wrapper):
-    """Wrapper that adds past actions as key `action_stack`: float32, oldest first, one-hot for discrete actions.
+    """Wrapper that adds past actions to the observation, as key `action_stack`: float32, oldest first.
 
-    At the start of an episode all actions are the no-op. With dilation d, every d-th of the last n·d actions is shown,
-    including the newest.
+    Discrete actions are one-hot encoded. At the start of an episode, all actions are the no-op. With a dilation of d,
+    the stack contains every d-th of the last n·d actions, including the newest.
 
     Args:
         env: environment with flat dict observations.
-        num_stack: number of actions shown.
-        noop: action used before the first one: one number, or one per sub-action.
-        dilation: distance between two shown actions, in actions.
+        num_stack: n, number of actions in the stack.
+        noop: action that fills the stack at the start of an episode: one number, or one per sub-action.
+        dilation: d, distance between two actions of the stack, counted in actions.
 
     Raises:
         UserError: The no-op is not an action of this environment, or the stack is too large.
@@ -249,14 +253,14 @@ class ActionsAsObservation(gymnasium.Wrapper):
         return row
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode with a history of no-ops."""
+        """Start an episode; all actions of the history are no-ops."""
         obs, info = self.env.reset(seed=seed, options=options)
         self.history[:] = self.noop
         obs["action_stack"] = self.show()
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take one action and add it to the history."""
+        """Take one action and append it to the history."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.history[:-1] = self.history[1:]
         self.history[-1] = self.encode(action)
@@ -264,14 +268,14 @@ class ActionsAsObservation(gymnasium.Wrapper):
         return obs, reward, terminated, truncated, info
 
     def show(self) -> np.ndarray:
-        """Return the actions that the observation shows, as one vector."""
+        """Return the past actions that are part of the observation, concatenated to one vector."""
         return self.history[self.dilation - 1 :: self.dilation].reshape(-1).copy()
 
 
 class RewardAsObservation(gymnasium.Wrapper):
-    """Wrapper that adds the last reward as key `reward`: float32 (1,), 0 at the start of an episode.
+    """Wrapper that adds the last reward to the observation as key `reward`: float32 (1,), 0 when an episode starts.
 
-    Raises UserError if the environment already has a key `reward`.
+    Raises UserError if the observations already have a key `reward`.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -281,7 +285,7 @@ class RewardAsObservation(gymnasium.Wrapper):
         self.observation_space = _with_key(env.observation_space, "reward", box, "reward_as_observation")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; its reward is 0."""
+        """Start an episode; `reward` in its first observation is 0."""
         obs, info = self.env.reset(seed=seed, options=options)
         obs["reward"] = np.zeros(1, np.float32)
         return obs, info

@@ -18,17 +18,19 @@ from rlcore.spec import EnvSpec
 from rlcore.user_code import is_failure, spell_error
 
 MAX_EPISODES = 20
-MAX_STEPS = 4000  # over all episodes
+MAX_STEPS = 4000  # maximum number of steps of all recorded episodes together
 MAX_SECONDS = 3.0  # processor time, so that other load on the machine does not change the result
 MAX_WAIT = 20.0  # seconds of wall-clock time, for environments that mostly wait
-LONGEST_HOLD = 20  # steps; every other episode repeats actions, because a robot never falls under uniform noise
+# Maximum number of repeats of an action. Every other episode repeats actions, because a robot never falls under noise
+# that changes with each step.
+LONGEST_HOLD = 20
 
 Build = Callable[[], gymnasium.Env]
 
 
 @dataclass
 class Recording:
-    """Record of one episode: time steps as bytes, actions, rewards, and how it ended."""
+    """Record of one episode: everything that the environment returned (as bytes), the actions, rewards, and the end."""
 
     arrivals: list[bytes] = field(default_factory=list)
     actions: list[Any] = field(default_factory=list)
@@ -37,7 +39,7 @@ class Recording:
     truncated: bool = False
 
     def reset(self, env: gymnasium.Env, seed: int) -> dict[str, Any]:
-        """Start the episode; return its first observation."""
+        """Start the recorded episode; return its first observation."""
         obs, _ = env.reset(seed=seed)
         self.arrivals.append(arrival_bytes(obs))
         return obs
@@ -52,9 +54,10 @@ class Recording:
         return obs
 
     def try_step(self, env: gymnasium.Env, action: Any) -> None:
-        """Take one action; record an error as the end of the episode.
+        """Take one action; if the environment raises an error, record it as the end of the episode.
 
-        An error is possible, because an action can be invalid if the episode differs from the recorded one.
+        An error is possible, because the recorded actions can be invalid in an episode that differs from the recorded
+        one.
         """
         try:
             self.step(env, action)
@@ -66,29 +69,30 @@ class Recording:
 
 
 def arrival_bytes(obs: dict[str, Any], reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> bytes:
-    """Return the bits of everything that one reset or step returned."""
+    """Return everything that one call of reset or step returned, as bytes for a bitwise comparison."""
     parts = [np.asarray(value).tobytes() for value in obs.values()]
     return b"|".join([*parts, np.float64(reward).tobytes(), bytes([terminated, truncated])])
 
 
 def episode_seed(seed: int, episode: int) -> int:
-    """Return the seed of one probe episode."""
+    """Return the seed of one recorded episode."""
     return streams.integer(seed, "probe", 1, episode)
 
 
 def record_episodes(make_env: Build, spec: EnvSpec, seed: int) -> tuple[list[Recording], str]:
-    """Play episodes of random actions, each in a newly built environment.
+    """Play episodes of random actions, each in a newly built environment, and record them.
 
     Args:
         make_env: function that builds one environment.
         spec: spec of the environment.
-        seed: seed of the probe.
+        seed: root of the random numbers of the measurement.
 
     Returns:
         The recordings, and the limit that ended them: "episodes", "steps" or "seconds".
 
     Raises:
-        EnvironmentFault: The environment raises, or returns a reward that is not finite; names episode and step.
+        EnvironmentFault: The environment raises an error, or returns a reward that is not finite. The message has the
+            episode and the step.
     """
     has_time, steps_left, episodes = timer(), MAX_STEPS, []
     for episode in range(MAX_EPISODES):
@@ -106,12 +110,12 @@ def record_episodes(make_env: Build, spec: EnvSpec, seed: int) -> tuple[list[Rec
 def record_episode(
     env: gymnasium.Env, spec: EnvSpec, seed: int, episode: int, steps: int, has_time: Callable[[], bool]
 ) -> Recording:
-    """Play one probe episode of random actions.
+    """Play one episode of random actions and record it.
 
     Args:
         env: the environment.
         spec: spec of the environment.
-        seed: seed of the probe.
+        seed: root of the random numbers of the measurement.
         episode: number of the episode; in odd episodes each action is repeated for some steps.
         steps: maximum number of actions.
         has_time: function that returns False if the time is used up.
@@ -120,7 +124,8 @@ def record_episode(
         The recording.
 
     Raises:
-        EnvironmentFault: The environment raises, or returns a reward that is not finite; names episode and step.
+        EnvironmentFault: The environment raises an error, or returns a reward that is not finite. The message has the
+            episode and the step.
     """
     rng, recording = streams.generator(seed, "probe", 0, episode), Recording()
     try:
@@ -147,15 +152,15 @@ def record_episode(
 
 
 def timer() -> Callable[[], bool]:
-    """Start a timer; return a function that returns True until its time is used up."""
+    """Start a timer; return a function that returns True until the time limit of the recordings is reached."""
     cpu, wall = time.process_time() + MAX_SECONDS, time.monotonic() + MAX_WAIT
     return lambda: time.process_time() < cpu and time.monotonic() < wall
 
 
 def allowed_action(action: Any, spec: EnvSpec, obs: dict[str, Any]) -> Any:
-    """Replace sub-actions that the masks of an observation forbid by the next allowed choice.
+    """Return the action, with every sub-action that an action mask forbids replaced by the next allowed choice.
 
-    Return the same object if the action is allowed, or if there are no masks.
+    If the action is allowed, or if there are no masks, the same object is returned.
     """
     if not (keys := spec.mask_keys):
         return action
@@ -173,9 +178,10 @@ def allowed_action(action: Any, spec: EnvSpec, obs: dict[str, Any]) -> Any:
 
 
 def random_action(spec: EnvSpec, rng: np.random.Generator, obs: dict[str, Any] | None = None) -> Any:
-    """Draw a uniformly random action in the form of the action space; unbounded elements of a Box are standard normal.
+    """Draw a uniformly random action; unbounded elements of a Box are drawn from the standard normal distribution.
 
-    If an observation is given, discrete actions are drawn among the choices that its masks allow.
+    The action has the form of the environment's action space. If an observation is given, discrete actions are drawn
+    among the choices that its action masks allow.
     """
     action, keys = spec.action, spec.mask_keys if obs is not None else ()
     if action.continuous:

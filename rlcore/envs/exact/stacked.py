@@ -1,7 +1,8 @@
 """Stacked states of many environments: one dict of arrays instead of one dict per environment.
 
-Common values are stored once, different values as an array over the environments. Therefore the number of entries does
-not depend on the number of environments. Every entry is a dict, and its first key names the form:
+A value that is the same in all environments is stored once; different values are stored as an array with one element
+per environment. The number of entries therefore does not depend on the number of environments. Every entry is a dict,
+and its first key names the form in which the values are stored:
 
     same     one value that all environments share
     fields   key -> entry, if all values are dicts with these keys
@@ -26,7 +27,7 @@ NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
 def stack(values: Sequence[Any]) -> State:
-    """Stack the values of B environments: JSON values, arrays of numbers, and dicts of them with text keys."""
+    """Stack the values of B environments, which consist of JSON values, arrays of numbers, and dicts with text keys."""
     forms = [_form(value) for value in values]
     groups: dict[Hashable, list[Any]] = {}
     for form, value in zip(forms, values, strict=True):
@@ -39,9 +40,10 @@ def stack(values: Sequence[Any]) -> State:
 
 
 def stack_encoded(values: Sequence[Any], one: Callable[[Any], Any] = encode) -> State:
-    """Return `stack([one(value) for value in values])`; fast for random generators and the parts of their states.
+    """Return `stack([one(value) for value in values])`; faster than that for random generators and their parts.
 
-    `one` is `encode`, or `encode_inner` inside a container. Raise OpaqueValueError if a value cannot be encoded.
+    `one` is the function `encode`, or `encode_inner` for values inside a container. Raise OpaqueValueError if a value
+    cannot be encoded.
     """
     first, kind = values[0], type(values[0])
     if set(map(type, values)) == {kind}:
@@ -66,7 +68,7 @@ def stack_encoded(values: Sequence[Any], one: Callable[[Any], Any] = encode) -> 
 
 
 def unstack(entry: State, count: int) -> list[Any]:
-    """Return the values that were stacked; raise ValueError if their number is not `count`."""
+    """Return the list of values that were passed to `stack`; raise ValueError if there are not `count` of them."""
     kind = next(iter(entry))
     content = entry[kind]
     if kind == "same":
@@ -81,7 +83,7 @@ def unstack(entry: State, count: int) -> list[Any]:
 
 
 def _form(value: Any) -> Hashable:
-    """Return the form of a value; values of one form are stored in one array."""
+    """Return the form (type, keys, shape) of a value; values with equal forms can be stored in one array."""
     if isinstance(value, dict):
         return dict, tuple(value)
     if isinstance(value, np.ndarray):
@@ -92,7 +94,7 @@ def _form(value: Any) -> Hashable:
 
 
 def _stack(values: Sequence[Any]) -> State:
-    """Stack values of one form."""
+    """Stack values that all have the same form."""
     first = values[0]
     if isinstance(first, dict):
         return {"fields": {key: stack([value[key] for value in values]) for key in first}}

@@ -1,9 +1,10 @@
 """Saving and restoring of the state of an environment, without pickle.
 
-A state consists of the plain attributes of all wrappers and of the environment: numbers, text, arrays, random
-generators and containers of them. If an attribute has another type (for example a physics engine), `capture` raises,
-unless the suite saves this attribute. Constant objects (spaces, functions, Gymnasium's specs) are not saved. Tables
-that are not arrays of numbers (transition tables of toy text) are not saved either, but compared when restoring.
+A state consists of the plain attributes of the environment and its wrappers: numbers, text, arrays, random generators
+and containers of them. If an attribute has another type, for example a physics engine, `capture` raises
+OpaqueStateError, unless the environment's suite saves this attribute itself. Constant objects (spaces, functions,
+Gymnasium's specs) are not saved. Constant tables that are not arrays of numbers, such as the transition tables of toy
+text, are not saved either; when a state is restored, their digests are compared.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ def capture(env: gymnasium.Env) -> State:
         env: any environment.
 
     Returns:
-        Nested dicts of arrays and JSON scalars for `restore`.
+        Nested dicts of arrays and JSON scalars, the input of `restore`.
 
     Raises:
-        OpaqueStateError: An attribute cannot be saved; names the first one.
+        OpaqueStateError: An attribute cannot be saved; the message has the name of the first one.
     """
     suite = suite_of(env)
     engines = () if suite is None else suite.engines
@@ -81,26 +82,26 @@ def _encode_attributes(layer: Any, engines: Sequence[str]) -> State:
 
 
 def _is_canvas(value: Any) -> bool:
-    """Return True for an object of pygame (screen, clock); it has no state, because rendering redraws everything."""
+    """Return True for an object of pygame (screen, clock), which is not saved, because rendering redraws everything."""
     return type(value).__module__.partition(".")[0] == "pygame"
 
 
 def restore(env: gymnasium.Env, state: State) -> None:
-    """Restore a captured state in an environment, new or used.
+    """Restore a captured state in an environment, which can be new or used.
 
     Args:
-        env: an environment made with the same settings as the captured one.
+        env: an environment created with the same settings as the captured one.
         state: state from `capture`; it can have been saved to disk.
 
     Raises:
-        RunError: The state belongs to another kind of environment.
+        RunError: The state was captured from another kind of environment.
     """
     own = list(layers(env))
     saved = [state["layers"][str(i)] for i in range(len(state["layers"]))]
     names = [type(layer).__name__ for layer in own]
     if names != [layer["class"] for layer in saved]:
         raise RunError(
-            f"the saved environment state is of {' > '.join(layer['class'] for layer in saved)}, "
+            f"the saved environment state belongs to {' > '.join(layer['class'] for layer in saved)}, "
             f"but this environment is {' > '.join(names)}"
         )
     suite = suite_of(env)
@@ -127,7 +128,7 @@ def _restore_layer(layer: Any, attributes: State, engines: Sequence[str]) -> Non
 
 
 def _attributes(layer: Any, engines: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a layer that can change, except those that the suite saves."""
+    """Yield (name, value) of a wrapper's or environment's attributes that can change, except those its suite saves."""
     for name, value in vars(layer).items():
         if name in CONSTANT_NAMES or isinstance(value, CONSTANT):
             continue

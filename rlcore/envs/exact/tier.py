@@ -1,4 +1,8 @@
-"""Measurement of an environment's tier (its way of exact resume), by playing episodes and comparing bits."""
+"""Measurement of an environment's tier, which is the method by which its episodes are resumed exactly.
+
+"snapshot": the state of the environment is saved and restored. "replay": the unfinished episode is played again from
+its seed and actions. "boundary": neither is exact, so unfinished episodes are truncated at every checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -26,30 +30,30 @@ from rlcore.errors import EnvironmentFault
 from rlcore.types import State
 from rlcore.user_code import is_failure
 
-OTHER_SEEDS = 3  # seeds to compare before the report states that the seed has no effect
+OTHER_SEEDS = 3  # if the episodes of this many other seeds are the same, the report states that the seed has no effect
 CAPTURES = 6  # snapshots that are restored in a new environment and continued to the end of the next episode
-GLANCES = 64  # further snapshots, continued for `GLANCE` steps: an incomplete state can show in one of ten only
+GLANCES = 64  # more snapshots, continued for `GLANCE` steps; an incomplete state may cause an error in one of ten only
 GLANCE = 4
 
 
 @dataclass(frozen=True)
 class TierReport:
-    """Result of the measurement of a tier.
+    """Result of the measurement of an environment's tier (method of exact resume).
 
     Attributes:
         tier: "snapshot", "replay" or "boundary".
-        fresh_instance: True if only a new environment gives the same episode from the same seed, or if too few steps
-            were played to know.
+        fresh_instance: True if the same seed gives the same episode only in a newly built environment. Also True if too
+            few steps were played to know.
         deterministic: True if the same seed and actions give the same episode.
         reason: why the environment does not have a better tier; "" for the best tier.
         episodes: number of recorded episodes.
         steps: number of actions in all episodes.
-        capped: limit that ended the recording: "episodes", "steps", "seconds", or "failure".
+        capped: limit that ended the recording ("episodes", "steps" or "seconds"), or "failure".
         longest: length of the longest finished episode, in actions.
         truncated_at: lengths at which episodes were truncated.
         reward: smallest and largest reward.
-        findings: notes for the author of the environment, one line each: a seed without effect, or state that survives
-            a reset or is shared between instances.
+        findings: messages for the author of the environment, one line each: the seed has no effect, or state is kept
+            after a reset or shared between instances.
     """
 
     tier: str
@@ -66,22 +70,25 @@ class TierReport:
 
 
 def measure_tier(make_env: Build, seed: int) -> TierReport:
-    """Measure the best tier that is exact, bit for bit, over several episodes of random actions.
+    """Measure the best tier (method of exact resume) of an environment, by playing episodes of random actions.
 
-    Snapshot: states saved at several steps and restored in new environments reproduce the rest of the episode and the
-    next one. States saved at many other steps and restored in a used environment reproduce the next steps. Replay: the
-    seed and the actions of an episode reproduce it, in a used environment or in a new one. Boundary: neither of them,
-    or environments of one process influence each other.
+    The tiers, from best to worst, and what is compared bit for bit:
+
+    - snapshot: states are saved at several steps and restored in new environments, which must reproduce the rest of the
+      episode and the next one. More states are saved at many other steps and restored in a used environment, which must
+      reproduce the next steps.
+    - replay: the seed and the actions of an episode must reproduce it, in a used environment or in a new one.
+    - boundary: neither of them is exact, or environments of one process influence each other.
 
     Args:
         make_env: function that builds one environment (with `rlcore.envs.make`).
-        seed: seed of the probe; the run's random streams are not used.
+        seed: root of the random numbers of the measurement; the random streams of the run are not used.
 
     Returns:
         The tier, and how much was played.
 
     Raises:
-        EnvironmentFault: The environment raises under random actions.
+        EnvironmentFault: The environment raises an error under random actions.
     """
     with make_env() as env:
         spec = spec_of(env)
@@ -122,22 +129,22 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
 
 
 def try_boundary(make_env: Build, seed: int, reason: str) -> TierReport:
-    """Test an environment whose suite declares tier "boundary".
+    """Test an environment whose suite declares the tier "boundary".
 
-    One episode is played, and its actions are repeated with the same seed (is it deterministic?) and with another seed
-    (does the seed have an effect?).
+    One episode of random actions is played. Its actions are then repeated with the same seed, to see if the environment
+    is deterministic, and with another seed, to see if the seed has an effect.
 
     Args:
-        make_env: function that builds one environment (with `rlcore.envs.make`); called once, because an engine can be
-            slow to start.
-        seed: seed of the probe.
+        make_env: function that builds one environment (with `rlcore.envs.make`). It is called only once, because an
+            engine can be slow to start.
+        seed: root of the random numbers of the test.
         reason: why the environment has this tier.
 
     Returns:
         The report, with a finding if the other seed gave the same episode.
 
     Raises:
-        EnvironmentFault: The environment raises under random actions.
+        EnvironmentFault: The environment raises an error under random actions.
     """
     with make_env() as env:
         played = record_episode(env, spec_of(env), seed, 0, MAX_STEPS, timer())
@@ -160,7 +167,11 @@ def try_boundary(make_env: Build, seed: int, reason: str) -> TierReport:
 
 
 def report_failing(error: Exception) -> TierReport:
-    """Return a report for an environment that fails at times: tier "boundary", because it cannot be replayed."""
+    """Return the report for an environment that sometimes raises an error.
+
+    Its episodes cannot be replayed reliably, so its tier is "boundary": unfinished episodes are truncated at
+    checkpoints.
+    """
     message = str(error) if isinstance(error, EnvironmentFault) else f"{type(error).__name__}: {error}"
     return TierReport(
         tier="boundary",
@@ -178,7 +189,7 @@ def report_failing(error: Exception) -> TierReport:
 
 
 def _replay(env: gymnasium.Env, recorded: Recording, seed: int) -> list[bytes]:
-    """Play the actions of a recorded episode from a seed; return its time steps as bytes."""
+    """Play the actions of a recorded episode in an environment reset with a seed; return what it returned, as bytes."""
     again = Recording()
     again.reset(env, seed)
     for action in recorded.actions:
@@ -189,7 +200,7 @@ def _replay(env: gymnasium.Env, recorded: Recording, seed: int) -> list[bytes]:
 
 
 def _deterministic(make_env: Build, episodes: list[Recording], seed: int) -> bool:
-    """Return True if every episode is reproduced in a new environment."""
+    """Return True if a new environment reproduces every recorded episode."""
     for index, recorded in enumerate(episodes):
         with make_env() as env:
             if _replay(env, recorded, episode_seed(seed, index)) != recorded.arrivals:
@@ -198,7 +209,7 @@ def _deterministic(make_env: Build, episodes: list[Recording], seed: int) -> boo
 
 
 def _why_seedless(make_env: Build, recorded: Recording, seed: int) -> str:
-    """Return a finding if other seeds give the same episode for the same actions; "" otherwise."""
+    """Return a message for the report if other seeds give the same episode for the same actions; "" otherwise."""
     for number in range(OTHER_SEEDS):
         with make_env() as env:
             if _replay(env, recorded, episode_seed(seed, MAX_EPISODES + number)) != recorded.arrivals:
@@ -211,7 +222,7 @@ def _seedless(tried: str) -> str:
 
 
 def _why_not_reusable(make_env: Build, episodes: list[Recording], seed: int) -> str:
-    """Return the first difference between a used environment and new ones; "" if all episodes are equal."""
+    """Return the first difference between episodes in a used environment and in new ones; "" if there is none."""
     if len(episodes) < 2:
         return "no second episode was reached, so a used environment could not be compared with a new one"
     with make_env() as env:
@@ -224,10 +235,10 @@ def _why_not_reusable(make_env: Build, episodes: list[Recording], seed: int) -> 
 
 
 def _what_is_shared(make_env: Build, episodes: list[Recording], seed: int) -> str:
-    """Return the first difference if two environments of one process influence each other; "" otherwise.
+    """Return a message with the first difference if two environments of one process influence each other; otherwise "".
 
-    The two are stepped in turn and compared with the recordings. Neither a snapshot nor a replay restores state that
-    environments share.
+    Two environments are stepped in turn and compared with the recordings. State that environments share could be
+    restored neither by a snapshot nor by a replay.
     """
     pair = [0, min(1, len(episodes) - 1)]
     both = [Recording() for _ in pair]
@@ -249,13 +260,14 @@ def _what_is_shared(make_env: Build, episodes: list[Recording], seed: int) -> st
 
 
 def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> str:
-    """Return why captured states do not continue exactly in other environments; "" if they do.
+    """Return the reason why saved states do not continue exactly in other environments; "" if they do.
 
-    As in training, the environment is seeded once, and later episodes use its own generator.
+    As in training with the tier "snapshot", the environment gets a seed only once; later episodes use its own
+    generator.
     """
     plan = [action for recorded in episodes for action in recorded.actions]
     moments = {round(len(plan) * i / CAPTURES) for i in range(CAPTURES)}
-    # Also at the end of the first episode and one action before it, to test counters and the pending reset.
+    # States are also saved at the end of the first episode and one action before it: this tests counters and autoreset.
     first = len(episodes[0].actions)
     moments |= {moment for moment in (first - 1, first) if 0 <= moment < len(plan)}
     glances = {round(len(plan) * (i + 0.5) / GLANCES) for i in range(GLANCES)} - moments - {len(plan)}
@@ -287,10 +299,10 @@ def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> s
 def _play_through(
     make_env: Build, plan: list[Any], seed: int, moments: set[int]
 ) -> tuple[list[bytes], dict[int, tuple[State, bool]], list[Any]]:
-    """Play planned actions in one environment, with autoreset.
+    """Play the planned actions in one environment, with autoreset, and save its state at some steps.
 
-    Return the time steps as bytes, the (state, done) before the actions at `moments`, and the actions taken. An action
-    that the masks of an observation forbid is replaced by an allowed one.
+    An action that the masks of an observation forbid is replaced by an allowed one. Return what each call returned (as
+    bytes), step -> (state, done) before the actions at `moments`, and the actions that were taken.
     """
     states: dict[int, tuple[State, bool]] = {}
     with make_env() as env:
@@ -311,7 +323,10 @@ def _play_through(
 def _continue(
     env: gymnasium.Env, state: State, done: bool, plan: list[Any], arrivals: list[bytes], moment: int
 ) -> int | None:
-    """Restore a state and continue to the end of the next episode; return the first step that differs, or None."""
+    """Restore a saved state and play the planned actions to the end of the next episode.
+
+    Return the first step at which the environment returns something other than `arrivals`, or None if there is none.
+    """
     restore(env, state)
     ends = 0
     for index in range(moment, len(plan)):

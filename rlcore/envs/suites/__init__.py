@@ -1,1 +1,1 @@
-"""Suites of environments: their ids, the extras that install them, and how they are made and saved."""
+"""Suites of environments: their ids, the extras that install them, and code to create, save and restore them."""

@@ -15,17 +15,17 @@ from rlcore.envs.suites.gym import MAKE_ARGUMENTS, ImportedSuite
 from rlcore.types import State
 
 PREPROCESSING = tuple(inspect.signature(AtariPreprocessing).parameters)[1:]
-# Arguments of the emulator that the preprocessing or the id sets.
+# Arguments of the emulator that are set by the preprocessing or by the environment id.
 DECIDED = ("game", "obs_type", "frameskip", "sound_obs", *MAKE_ARGUMENTS)
 SCREEN = (160, 210)  # width and height of the emulator's images
 
 
 class Preprocessing(AtariPreprocessing):
-    """Gymnasium's AtariPreprocessing with sticky actions; it gives the same bits in three quarters of the time.
+    """Gymnasium's AtariPreprocessing with sticky actions; bit-identical to it, but a step takes a quarter less time.
 
-    Gymnasium's wrapper steps the environment for each frame, which renders all frames, although at most two are used.
-    This wrapper renders these two only. Sticky actions (Machado et al., 2018, §5.2) are implemented here instead of in
-    the emulator, because the emulator's saved state does not include the action to repeat.
+    Gymnasium's wrapper steps the emulator once per frame and renders every frame, although an observation uses at most
+    two of them. This wrapper renders only these two. Sticky actions (Machado et al., 2018, §5.2) are implemented here
+    instead of in the emulator, because the emulator's saved state does not include the action to repeat.
 
     Args:
         game: environment with one frame per step and without sticky actions.
@@ -42,7 +42,7 @@ class Preprocessing(AtariPreprocessing):
     def __init__(self, game: gymnasium.Env, stickiness: float, **others: Any) -> None:
         super().__init__(game, **others)
         own = game.unwrapped
-        # Functions are not part of a saved state, so states that were saved without this attribute can be loaded.
+        # A function is not part of a saved state. States saved without this attribute can therefore be loaded.
         self.sticks = (lambda: bool(own.np_random.random() < stickiness)) if stickiness else (lambda: False)
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -103,11 +103,11 @@ class AtariSuite(ImportedSuite):
         super().__init__(r"ALE/|\w+NoFrameskip-v\d", "atari", "ale_py.", "atari", ("ale-py",), "ale_py", note)
 
     def ids(self) -> list[str]:
-        """Return two ids of each game; ids of version 0 can be made, but are not listed."""
+        """Return two ids of each game. Ids with version 0 can be created too, but are not listed."""
         return [env_id for env_id in super().ids() if not env_id.endswith("-v0")]
 
     def ids_to_try(self) -> Sequence[str]:
-        """Return the first id only: the other games differ in a file of the package."""
+        """Return the first id only, because all games use the same package and differ only in a data file."""
         return self.ids()[:1]
 
     def parameters(self, env_id: str) -> list[str]:
@@ -115,7 +115,7 @@ class AtariSuite(ImportedSuite):
         return [*PREPROCESSING, *(name for name in super().parameters(env_id) or () if name not in DECIDED)]
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Make a game with preprocessed observations, including a channel axis."""
+        """Create a game whose observations are preprocessed and have a channel axis."""
         # By default OpenCV starts one thread per core, which is too many for images of some thousand pixels.
         importlib.import_module("cv2").setNumThreads(1)
         ale: Any = importlib.import_module("ale_py")

@@ -15,8 +15,8 @@ from rlcore.envs.suites.mujoco_warnings import log_mujoco_warnings
 from rlcore.envs.suites.suite import DECIDED_ELSEWHERE, Suite
 
 FILM = (240, 320)  # height and width of the images of `render`
-FREE = 1e9  # bounds this large mean "unbounded" (LQR): the action is not rescaled
-FAST = {"shadow": False, "reflection": False}  # with these an image takes an eighth of the time
+FREE = 1e9  # dm-control uses bounds this large for unbounded actions (domain lqr), which are not rescaled
+FAST = {"shadow": False, "reflection": False}  # rendering flags with which an image takes an eighth of the time
 
 # Domain -> tasks of dm-control 1.0; an id is `<domain>_<task>`.
 TASKS: Mapping[str, str] = {
@@ -43,30 +43,30 @@ TASKS: Mapping[str, str] = {
 
 
 class DMC(gymnasium.Env):
-    """One task as a Gymnasium environment: keys `rgb` and `state`, actions in [-1, 1].
+    """Task of DeepMind Control as a Gymnasium environment: observation keys `rgb` and `state`, actions in [-1, 1].
 
-    An episode terminates if the task's discount is 0. It is truncated at the task's time limit (1,000 steps in most
-    tasks).
+    An episode terminates if the task's discount is 0. It is truncated at the task's time limit, which is 1,000 steps in
+    most tasks.
 
     Args:
         domain_name: domain of the task.
         task_name: name of the task in the domain.
-        from_pixels: add key `rgb`, uint8, the camera image. Rendering takes nine tenths of the time of a step. If
-            `env.wrapper` does not set it, images are rendered if `algo.cnn_keys` reads an image.
-        from_vectors: add key `state`, float32, all observations of the task concatenated.
+        from_pixels: add the camera image as key `rgb`, uint8. Rendering takes nine tenths of the time of a step. If
+            `env.wrapper` does not set this argument, images are rendered only if `algo.cnn_keys` contains an image.
+        from_vectors: add all observations of the task, concatenated, as key `state`, float32.
         height: height of the image in pixels.
         width: width of the image in pixels.
         camera_id: number of the camera.
         task_kwargs: arguments of the task.
         environment_kwargs: arguments of the task's environment.
-        channels_first: the image is [3, height, width]; otherwise [height, width, 3].
+        channels_first: if True, the image is [3, height, width]; otherwise [height, width, 3].
         visualize_reward: color the bodies by the reward.
         fast_rendering: render without antialiasing, shadows and reflections. The pixels differ, so do not use it for
             comparisons with published results.
         render_mode: None, or "rgb_array".
 
     Attributes:
-        draws: if False, images are black; used when an episode is replayed and its images are not needed.
+        draws: if False, images are black. This saves time if an episode is replayed and its images are not needed.
         metadata: render modes and frame rate, as in Gymnasium.
     """
 
@@ -159,7 +159,7 @@ class DMCSuite(Suite):
     extra = "dmc"
     requires = "dm_control"
     packages = ("dm-control", "mujoco")
-    note = "vectors, pixels or both; resumed by replaying the open episode"
+    note = "vectors, pixels or both; on resume, the unfinished episode is replayed"
     targets = ("sheeprl.envs.dmc.DMCWrapper",)
     decided = (*DECIDED_ELSEWHERE, "domain_name", "task_name", "seed", "_recursive_")
     from_keys: Mapping[str, str] = {"height": "screen_size", "width": "screen_size", "from_pixels": "image_key"}

@@ -13,14 +13,14 @@ from rlcore.envs.suites.suite import Suite
 
 
 class Dummy(gymnasium.Env):
-    """Environment with observations that show the number of actions taken; the reward is always 0.
+    """Environment for tests of a pipeline: observations show the number of actions taken; the reward is always 0.
 
     Args:
         action: action space.
-        image_size: shape of the image, uint8; every pixel is the count modulo 256.
+        image_size: shape of the image, uint8; every pixel is the number of actions modulo 256.
         n_steps: the episode terminates with action number `n_steps` + 1.
-        vector_shape: shape of the vector, float32; each element is the count.
-        dict_obs_space: observations have the keys `rgb` and `state`; otherwise they are the vector only.
+        vector_shape: shape of the vector, float32; each element is the number of actions.
+        dict_obs_space: if True, observations have the keys `rgb` and `state`; otherwise they are only the vector.
         render_mode: None, or "rgb_array".
 
     Attributes:
@@ -72,21 +72,21 @@ class Dummy(gymnasium.Env):
 
 
 class ContinuousDummy(Dummy):
-    """Dummy with an action of `action_dim` unbounded real numbers; `others` are the arguments of `Dummy`."""
+    """Dummy environment with `action_dim` unbounded real action elements; `others`: arguments of `Dummy`."""
 
     def __init__(self, action_dim: int = 2, **others: Any) -> None:
         super().__init__(spaces.Box(-np.inf, np.inf, (action_dim,), np.float32), **others)
 
 
 class DiscreteDummy(Dummy):
-    """Dummy with `action_dim` discrete actions and short episodes; `others` are the arguments of `Dummy`."""
+    """Dummy environment with `action_dim` discrete actions and short episodes; `others`: arguments of `Dummy`."""
 
     def __init__(self, action_dim: int = 2, n_steps: int = 4, **others: Any) -> None:
         super().__init__(spaces.Discrete(action_dim), n_steps=n_steps, **others)
 
 
 class MultiDiscreteDummy(Dummy):
-    """Dummy with one discrete sub-action per entry of `action_dims`; `others` are the arguments of `Dummy`."""
+    """Dummy environment with one discrete sub-action per entry of `action_dims`; `others`: arguments of `Dummy`."""
 
     def __init__(self, action_dims: Sequence[int] = (2, 2), **others: Any) -> None:
         super().__init__(spaces.MultiDiscrete(list(action_dims)), **others)
@@ -111,7 +111,7 @@ class DummySuite(Suite):
         return tuple(CLASSES)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Make an environment of the id's class."""
+        """Create an environment of the class that has this id."""
         return CLASSES[env_id](**arguments, render_mode=render_mode)
 
     def source(self, env_id: str) -> Any:

@@ -1,4 +1,4 @@
-"""Suites of Gymnasium (classic control, toy text, Box2D, MuJoCo), and ids that plugins register with Gymnasium."""
+"""Suites of Gymnasium's environments (classic control, toy text, Box2D, MuJoCo), and of ids registered by plugins."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from rlcore.envs.suites.mujoco_warnings import log_mujoco_warnings
 from rlcore.envs.suites.suite import Lanes, Suite, is_installed
 
-MAKE_ARGUMENTS = ("max_episode_steps",)  # arguments of gymnasium.make itself; others go to the environment's class
+MAKE_ARGUMENTS = ("max_episode_steps",)  # arguments of gymnasium.make itself, which passes all others to the class
 ENDLESS = np.iinfo(np.int32).max
 DRAWN = ("_np_random", "_np_random_seed")  # attributes of an environment that a reset changes
-PACKAGES = ("gymnasium.", "ale_py.", "minigrid.")  # ids of these packages are not ids of a plugin
+PACKAGES = ("gymnasium.", "ale_py.", "minigrid.")  # ids of classes in these packages belong to other suites
 
 
 class GymnasiumSuite(Suite):
-    """Suite of the ids of Gymnasium's registry that have their class in one package."""
+    """Suite of the ids in Gymnasium's registry that have their class in a given package."""
 
     targets = ("gymnasium.make", "gym.make", "sheeprl.envs.wrappers.gym.make")
 
@@ -33,7 +33,7 @@ class GymnasiumSuite(Suite):
         self.requires, self.note = requires, note
 
     def ids(self) -> list[str]:
-        """Return the sorted ids with a class in the package; excludes ids that only raise an error (MuJoCo v2, v3)."""
+        """Return the sorted ids with a class in the package, without ids that only raise an error (MuJoCo v2, v3)."""
         return sorted(env_id for env_id in gymnasium.registry if self.has(env_id))
 
     def has(self, env_id: str) -> bool:
@@ -44,7 +44,7 @@ class GymnasiumSuite(Suite):
         return entry(spec).replace(":", ".").startswith(self.package)  # module:Class, or package:Class
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Make an environment of Gymnasium's registry."""
+        """Create an environment with gymnasium.make."""
         # The argument is omitted if nothing is rendered, because not every class accepts it.
         drawn = {} if render_mode is None else {"render_mode": render_mode}
         return gymnasium.make(env_id, disable_env_checker=True, **drawn, **arguments)
@@ -56,12 +56,15 @@ class GymnasiumSuite(Suite):
 
     def parameters(self, env_id: str) -> list[str] | None:
         """Return the names of the arguments of gymnasium.make and of the class."""
-        # MuJoCo's classes pass **kwargs to a base class, which refuses unknown ones in gymnasium.make.
+        # MuJoCo's classes pass **kwargs to a base class, so that unknown names raise an error only in gymnasium.make.
         names = super().parameters(env_id)
         return None if names is None else [*MAKE_ARGUMENTS, *names]
 
     def vector(self, env_id: str, arguments: Mapping[str, Any]) -> Callable[[int], Lanes] | None:
-        """Return the vectorized code of an id, if it is known to be exact (CartPole only); None otherwise."""
+        """Return a function from B to vectorized code for B environments; None if none is known to be exact.
+
+        Only CartPole has exact vectorized code.
+        """
         known = f"{CartPoleVectorEnv.__module__}:{CartPoleVectorEnv.__name__}"
         if gymnasium.registry[env_id].vector_entry_point not in (CartPoleVectorEnv, known):
             return None
@@ -73,7 +76,7 @@ class MujocoSuite(GymnasiumSuite):
     """Suite of Gymnasium's MuJoCo robots."""
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Make a robot; the engine's warnings are sent to the log."""
+        """Create a robot environment; the engine's warnings are sent to the log."""
         log_mujoco_warnings()
         return super().make(env_id, arguments, render_mode)
 
@@ -81,10 +84,10 @@ class MujocoSuite(GymnasiumSuite):
 class ImportedSuite(GymnasiumSuite):
     """Suite of ids that a package registers with Gymnasium when it is imported.
 
-    Because the import is slow, the package is imported only for ids that match a pattern.
+    Because the import is slow, the package is imported only if the id matches a pattern.
 
     Args:
-        form: regular expression that matches the start of all ids of the suite, and of no others.
+        form: regular expression that matches the beginning of every id of the suite, and of no other id.
         *others: the arguments of `GymnasiumSuite`; `requires` is the package.
     """
 
@@ -100,7 +103,7 @@ class ImportedSuite(GymnasiumSuite):
         return super().ids()
 
     def has(self, env_id: str) -> bool:
-        """Return True if the suite has an id; if the package is not installed, True if the id matches the pattern."""
+        """Return True if the suite has an id. Without the package, return True if the id matches the pattern."""
         if re.match(self.form, env_id) is None:
             return False
         if not is_installed(self):
@@ -109,7 +112,7 @@ class ImportedSuite(GymnasiumSuite):
         return super().has(env_id)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Make an environment of the package; raise ImportError if the package is missing."""
+        """Create an environment of the package; raise ImportError if the package is not installed."""
         importlib.import_module(self.requires)
         return super().make(env_id, arguments, render_mode)
 
@@ -118,26 +121,29 @@ class RegisteredSuite(GymnasiumSuite):
     """Suite of the ids that plugins register with Gymnasium."""
 
     def has(self, env_id: str) -> bool:
-        """Return True if an id was registered with a class, or with the name of a class outside the known packages."""
+        """Return True if a plugin has registered the id.
+
+        Ids with an entry point in one of the packages of other suites are excluded.
+        """
         spec = gymnasium.registry.get(env_id)
         return spec is not None and (isinstance(spec.entry_point, type) or not entry(spec).startswith(PACKAGES))
 
     def ids_to_try(self) -> Sequence[str]:
-        """Return no ids, because each environment can be large."""
+        """Return no ids: a plugin's environment can be large, so none is created as a test."""
         return ()
 
 
 class CartPoleLanes:
-    """Lanes of Gymnasium's vectorized CartPole; `arguments` are the arguments of its class."""
+    """Implementation of `Lanes` with Gymnasium's vectorized CartPole; `arguments` are passed to its class."""
 
     def __init__(self, num_envs: int, arguments: Mapping[str, Any]) -> None:
         self.vector: Any = CartPoleVectorEnv(num_envs, max_episode_steps=ENDLESS, **arguments)
-        self.vector.reset(seed=0)  # creates the arrays; `put` overwrites every lane
+        self.vector.reset(seed=0)  # creates the arrays; `put` overwrites the state of every environment
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Implement `Lanes.step`."""
         obs, reward, terminated, _, _ = self.vector.step(action)
-        self.vector.prev_done[:] = False  # prevent the autoreset, which uses one generator for all lanes
+        self.vector.prev_done[:] = False  # prevent the autoreset, which uses one generator for all environments
         self.vector.steps[:] = 0
         return obs, reward + 0.0, terminated  # + 0.0 converts -0.0 to 0.0, as single environments return
 
@@ -172,10 +178,20 @@ GYMNASIUM = (
     GymnasiumSuite("classic control", "gymnasium.envs.classic_control.", note="fast; state saved exactly"),
     GymnasiumSuite("toy text", "gymnasium.envs.toy_text.", note="small discrete tasks; state saved exactly"),
     GymnasiumSuite(
-        "box2d", "gymnasium.envs.box2d.", "box2d", ("box2d", "Box2D"), "Box2D", "resumed by replaying the open episode"
+        "box2d",
+        "gymnasium.envs.box2d.",
+        "box2d",
+        ("box2d", "Box2D"),
+        "Box2D",
+        "on resume, the unfinished episode is replayed",
     ),
     MujocoSuite(
-        "mujoco", "gymnasium.envs.mujoco.", "mujoco", ("mujoco",), "mujoco", "resumed by replaying the open episode"
+        "mujoco",
+        "gymnasium.envs.mujoco.",
+        "mujoco",
+        ("mujoco",),
+        "mujoco",
+        "on resume, the unfinished episode is replayed",
     ),
 )
 REGISTERED = RegisteredSuite("plugins", "", note="registered by your plugins")

@@ -7,10 +7,11 @@ import os
 
 
 def headless_rendering() -> None:
-    """Select renderers that need no display, if there is no display; call it before an environment is made.
+    """Select renderers that need no display, if there is no display. Call this before an environment is created.
 
-    Set MUJOCO_GL (EGL, or OSMesa if only that library is installed) and SDL_VIDEODRIVER (pygame), unless the user has
-    set them. An empty MUJOCO_GL is removed, because MuJoCo's renderer refuses it.
+    This sets the environment variables MUJOCO_GL (EGL, or OSMesa if only that library is installed) and SDL_VIDEODRIVER
+    (pygame), unless the user has set them. An empty MUJOCO_GL is removed, because MuJoCo's renderer raises an error for
+    it.
     """
     if not os.environ.get("MUJOCO_GL"):
         os.environ.pop("MUJOCO_GL", None)

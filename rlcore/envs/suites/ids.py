@@ -12,7 +12,7 @@ from rlcore.envs.suites.gym import entry
 from rlcore.envs.suites.registry import SUITES, suite_with
 from rlcore.errors import NotSupported, UserError
 
-# First parts of ids -> suites that this version does not support.
+# Beginning of an id -> its suite, for suites that this version does not support.
 ABSENT = {
     "minatar": "MinAtar",
     "meta-world": "Meta-World",
@@ -26,11 +26,11 @@ ABSENT = {
 
 
 def known_id(env_id: str) -> str:
-    """Return `env.id` as its suite knows it, without the prefix `module:` of a plugin.
+    """Return `env.id` without the prefix `module:`, which names a plugin; its suite knows the id in this form.
 
     Raise UserError, with suggestions, if no suite has the id.
     """
-    if suite_with(env_id) is not None:  # avoids importing plugins in processes that only step CartPole
+    if suite_with(env_id) is not None:  # tried first, because then no plugins need to be imported
         return env_id
     plugins.load()
     if ":" in env_id:
@@ -52,7 +52,7 @@ def known_id(env_id: str) -> str:
 
 
 def _instead_of(env_id: str) -> str:
-    """Return the end of the message for an unknown id, with suggestions."""
+    """Return the end of the error message for an unknown id, with suggestions."""
     living = [known for suite in SUITES.values() for known in suite.ids()]
     name = re.sub(r"-v\d+$", "", env_id)
     versions = [known for known in living if re.sub(r"-v\d+$", "", known) == name]

@@ -1,4 +1,4 @@
-"""MiniGrid and BabyAI: grid worlds with a partial view and a mission in words."""
+"""MiniGrid and BabyAI: grid worlds in which the agent sees a part of the grid and a mission in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlcore.envs.suites.gym import ImportedSuite
 
 log = logging.getLogger(__name__)
 
-# Number of values of a cell's object, color and state (open, closed, locked).
+# Numbers of possible objects, colors and states (open, closed, locked) of a cell.
 CELL = (11, 6, 3)
 # Every word of every mission of MiniGrid 3.2.
 VOCABULARY = (
@@ -28,7 +28,10 @@ WORDS = tuple(VOCABULARY.split())
 
 
 class MissionWords(gymnasium.ObservationWrapper):
-    """Wrapper that encodes the key `mission` as a bag of words: one entry per word of `WORDS`, one for other words."""
+    """Wrapper that encodes the key `mission` as a bag of words.
+
+    The vector has one entry for each word of `WORDS`, and one for all other words.
+    """
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
@@ -46,9 +49,9 @@ class MissionWords(gymnasium.ObservationWrapper):
 
 
 class Cells(gymnasium.ObservationWrapper):
-    """Wrapper that one-hot encodes the cells in view (key `image`): object, color and state of each cell.
+    """Wrapper that one-hot encodes object, color and state of each visible cell (key `image`).
 
-    MiniGrid gives them as category numbers, which a network would treat as brightness.
+    MiniGrid encodes them as category numbers, which a network would interpret as brightness.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -61,14 +64,14 @@ class Cells(gymnasium.ObservationWrapper):
         self.rows = [np.eye(count, dtype=np.int8) for count in CELL]
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """Encode the cells as [height, width, 20] int8."""
+        """Encode the visible cells as [height, width, 20] int8."""
         cells = observation["image"]
         drawn = [rows[cells[..., part]] for part, rows in enumerate(self.rows)]
         return {**observation, "image": np.concatenate(drawn, -1)}
 
 
 class MiniGridSuite(ImportedSuite):
-    """Ids of MiniGrid and BabyAI; with `env.wrapper.pixels=true` key `image` is a picture, 8 pixels per cell."""
+    """Suite of MiniGrid and BabyAI. With `env.wrapper.pixels=true`, `image` is a picture with 8 pixels per cell."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -78,7 +81,7 @@ class MiniGridSuite(ImportedSuite):
             "minigrid",
             ("minigrid",),
             "minigrid",
-            "resumed by replaying the open episode",
+            "on resume, the unfinished episode is replayed",
         )
 
     def ids(self) -> list[str]:
@@ -87,11 +90,11 @@ class MiniGridSuite(ImportedSuite):
         return list(newest.values())
 
     def has(self, env_id: str) -> bool:
-        """Return True if the suite has an id; excludes wave function collapse, which lacks its patterns."""
+        """Return True if the suite has an id; ids of wave function collapse are excluded: they need extra files."""
         return not env_id.startswith("MiniGrid-WFC-") and super().has(env_id)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Make an environment with numeric observations."""
+        """Create an environment whose observations are numeric."""
         others = {key: value for key, value in arguments.items() if key != "pixels"}
         env = super().make(env_id, others, render_mode)
         # BabyAI prints every rejected mission to stdout; log it instead.

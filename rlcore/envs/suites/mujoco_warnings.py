@@ -1,4 +1,4 @@
-"""Redirection of MuJoCo's warnings to the log, each once, for Gymnasium's robots and DeepMind Control."""
+"""Redirection of MuJoCo's warnings to the log, where each appears once, for Gymnasium's robots and DeepMind Control."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ log = logging.getLogger(__name__)
 
 
 def log_mujoco_warnings() -> None:
-    """Send the engine's warnings to logging; by default it writes MUJOCO_LOG.TXT in the working directory.
+    """Send the engine's warnings to logging. By default, MuJoCo writes them to MUJOCO_LOG.TXT in the working directory.
 
-    dm-control redirects them to a logger that repeats each one, so call this function after it is imported.
+    dm-control redirects these warnings to a logger that repeats each one. Call this function after dm-control is
+    imported.
     """
     mujoco: Any = importlib.import_module("mujoco")
     mujoco.set_mju_user_warning(_tell)
@@ -21,5 +22,8 @@ def log_mujoco_warnings() -> None:
 
 @functools.cache
 def _tell(text: str) -> None:
-    """Log a warning; deprecations in the files of packages are logged at debug level, because users cannot fix them."""
+    """Log a warning of the engine.
+
+    Deprecation warnings about files of packages are logged at debug level, because users cannot fix these files.
+    """
     log.log(logging.DEBUG if "is deprecated" in text else logging.WARNING, "MuJoCo: %s", text)

@@ -1,4 +1,4 @@
-"""Environments and wrappers of the user, named by `env.wrapper._target_` as in SheepRL's files."""
+"""Environments and wrappers of the user, given by `env.wrapper._target_` as in SheepRL's config files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ KEY = "env.wrapper._target_"
 
 
 class OwnClass(Suite):
-    """Suite of one class or function of a plugin, `target`; it accepts any id.
+    """Suite of one environment class or function of the user, given by its dotted name `target`; it accepts any id.
 
-    Raises UserError if the package of `target` is not a plugin, or if `target` does not make an environment.
+    Raises UserError if the package of `target` is not a plugin, or if `target` does not create an environment.
     """
 
     name = "your own class"
@@ -29,8 +29,8 @@ class OwnClass(Suite):
 
     def __init__(self, target: str) -> None:
         self.target, found = target, plugins.member(KEY, target)
-        # For safety no other function is accepted: a foreign config could name one that the plugin imports, for example
-        # `subprocess.run`.
+        # Other functions are not accepted, for safety: a config from somebody else could name a function that the
+        # plugin imports, for example `subprocess.run`.
         if not (_is_env_class(found) or (inspect.isfunction(found) and _makes_env(found))):
             raise UserError(
                 f"{KEY}={target}: must be a subclass of gymnasium.Env, or a function of the plugin with the return "
@@ -56,15 +56,15 @@ class OwnClass(Suite):
         return _check_env(self.own(**{**arguments, **drawn}))
 
     def source(self, env_id: str) -> Any:
-        """Return the class or function."""
+        """Return the user's class or function that creates the environments."""
         return self.own
 
     def parameters(self, env_id: str) -> None:
-        """Return None: the call itself reports unknown arguments."""
+        """Return None: argument names are not checked in advance, because the call itself reports unknown ones."""
         return
 
     def place(self, env_id: str) -> str:
-        """Return the key that names the class or function."""
+        """Return the config key and value that name the class or function."""
         return f"{KEY}={self.target}"
 
 
@@ -80,7 +80,7 @@ def _check_env(made: Any) -> gymnasium.Env:
 
 
 def _makes_env(function: Any) -> bool:
-    """Return True if a function is defined in a plugin and annotated to return an environment."""
+    """Return True if a function is defined in a plugin and has the return annotation gymnasium.Env."""
     if not any(f"{function.__module__}.".startswith(f"{plugin}.") for plugin in plugins.list_named()):
         return False
     try:
@@ -90,16 +90,18 @@ def _makes_env(function: Any) -> bool:
 
 
 class OwnWrapper(Suite):
-    """Environments of a suite in a wrapper of the user.
+    """Suite whose environments are those of another suite, in a wrapper class of the user.
 
-    The wrapper gets the keys of `env.wrapper` that its signature names; the suite's environment gets the others.
+    The keys of `env.wrapper` that are parameters of the wrapper class are passed to it. All other keys are passed to
+    the environment of the other suite.
 
     Args:
-        own: the wrapper.
+        own: the wrapper class.
         inner: suite of the wrapped environments.
 
     Raises:
-        UserError: An argument of the wrapper has the name of an argument that the suite takes from the env group.
+        UserError: A parameter of the wrapper class has the same name as an argument of the suite that a key of the env
+            group sets.
     """
 
     def __init__(self, own: OwnClass, inner: Suite) -> None:
@@ -110,20 +112,20 @@ class OwnWrapper(Suite):
         for name in self.names:
             if name in inner.from_keys:
                 raise UserError(
-                    f"{KEY}={own.target}: its argument {name} would hide the argument of the suite {inner.name} that "
-                    f"is set by env.{inner.from_keys[name]}; rename it"
+                    f"{KEY}={own.target}: its argument {name} has the same name as an argument of the suite "
+                    f"{inner.name} that env.{inner.from_keys[name]} sets; rename the argument in your class or function"
                 )
 
     def ids(self) -> Sequence[str]:
-        """Return the ids of the suite."""
+        """Return the ids of the wrapped suite."""
         return self.inner.ids()
 
     def has(self, env_id: str) -> bool:
-        """Return True if the suite has an id."""
+        """Return True if the wrapped suite has an id."""
         return self.inner.has(env_id)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Make the suite's environment and wrap it."""
+        """Create an environment of the wrapped suite and wrap it."""
         mine = {name: value for name, value in arguments.items() if name in self.names}
         env = open_env(self.inner, env_id, self._others(arguments), render_mode)
         try:
@@ -138,37 +140,37 @@ class OwnWrapper(Suite):
             ) from error
 
     def _others(self, wrapper: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keys of `env.wrapper` that belong to the suite."""
+        """Return the keys of `env.wrapper` that are passed to the wrapped suite."""
         return {key: value for key, value in wrapper.items() if key not in self.names and key not in self.decided}
 
     def parameters(self, env_id: str) -> None:
-        """Return None: the suite checks its own arguments."""
+        """Return None: argument names are not checked here, because the wrapped suite checks its own arguments."""
         return
 
     def source(self, env_id: str) -> Any:
-        """Return the wrapper."""
+        """Return the wrapper class."""
         return self.own.own
 
     def sources(self, env_id: str) -> Sequence[Any]:
-        """Return the wrapper and the sources of the wrapped environment."""
+        """Return the wrapper class, and the classes and functions of the wrapped environment."""
         return (self.own.own, *self.inner.sources(env_id))
 
     def evaluation(self, env_id: str, wrapper: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return `env.wrapper` with the suite's changes for evaluation."""
+        """Return `env.wrapper` for evaluation episodes, with the changes that the wrapped suite makes."""
         return {**wrapper, **self.inner.evaluation(env_id, self._others(wrapper))}
 
     def check(self, env_id: str, wrapper: Mapping[str, Any], together: int) -> None:
-        """Check the suite's keys with the suite."""
+        """Check the keys that are passed to the wrapped suite; it raises UserError."""
         self.inner.check(env_id, self._others(wrapper), together)
 
     def repeats(self, wrapper: Mapping[str, Any]) -> bool:
-        """Return True if the suite's environments repeat actions themselves."""
+        """Return True if the environments of the wrapped suite repeat actions themselves."""
         return self.inner.repeats(self._others(wrapper))
 
     def free_instances(self, env_id: str) -> int | None:
-        """Return the suite's number of further environments."""
+        """Return how many more environments of the wrapped suite can be created now; None: any number."""
         return self.inner.free_instances(env_id)
 
     def place(self, env_id: str) -> str:
-        """Return the key that names the wrapper."""
+        """Return the config key and value that name the wrapper class."""
         return self.own.place(env_id)

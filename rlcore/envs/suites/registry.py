@@ -1,4 +1,4 @@
-"""Registry of all suites, including those of plugins; finds the suite of `env.id` and `env.wrapper`."""
+"""Registry of all suites, including those of plugins: which suite creates the environment of a config."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ SUITES: dict[str, Suite] = {
 
 
 def register(suite: Suite) -> None:
-    """Add a suite of a plugin; a suite of the same class (for example after a reload) is replaced.
+    """Register a suite of a plugin; an earlier suite of the same class (for example before a reload) is replaced.
 
-    Raise UserError if a suite of another class has this name.
+    Raise UserError if a suite of another class has the same name.
     """
     known = SUITES.get(suite.name)
     # Compare names, because a reloaded module has a new class object.
@@ -56,15 +56,15 @@ def suite_with(env_id: str) -> Suite | None:
 
 
 def suite_of(env: gymnasium.Env) -> Suite | None:
-    """Return the suite of an environment, or None if its class belongs to no suite."""
+    """Return the suite of an environment, or None if no suite has the environment's class."""
     spec = env.unwrapped.spec
     return None if spec is None else suite_with(spec.id)
 
 
 def own_class(wrapper: Mapping[str, Any]) -> OwnClass | None:
-    """Return the class of a plugin that `env.wrapper` names, or None if a suite makes the environment.
+    """Return the suite of the user's class that `env.wrapper._target_` names, or None if no such class is named.
 
-    Raise UserError if the package is not a plugin, or if the class is not a subclass of gymnasium.Env.
+    Raise UserError if the package of the class is not a plugin, or if the class does not create environments.
     """
     target = wrapper.get("_target_")
     if target is None or any(target in suite.targets for suite in SUITES.values()):
@@ -74,7 +74,7 @@ def own_class(wrapper: Mapping[str, Any]) -> OwnClass | None:
 
 @dataclass(frozen=True)
 class Listed:
-    """Row of `shepherd envs`: a suite, its extra, its ids, and the reason for each id that cannot be made."""
+    """Row of the table of `shepherd envs`: a suite, its extra, its ids, and why some ids cannot be created."""
 
     name: str
     extra: str
@@ -85,7 +85,10 @@ class Listed:
 
 
 def list_suite(suite: Suite, wanted: Sequence[str] | None = None) -> Listed:
-    """Return the ids of a suite, or those `wanted`, after trying to make them (`Suite.ids_to_try`)."""
+    """Return a suite's row for `shepherd envs`, after some of its ids were created as a test (`Suite.ids_to_try`).
+
+    The row has the ids of the suite, or those in `wanted`.
+    """
     here, ids = is_installed(suite), suite.ids() if wanted is None else wanted
     tried = [env_id for env_id in suite.ids_to_try() if env_id in ids] if here else []
     refused = {env_id: why for env_id in tried if (why := why_not(suite, env_id)) is not None}

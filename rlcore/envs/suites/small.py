@@ -1,4 +1,4 @@
-"""Two small tasks that are learned within minutes on a CPU: one with vectors (or images), one with images."""
+"""Suite of two small tasks that agents learn within minutes on a CPU: one has vectors (or images), one has images."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # (row, column): up, down,
 
 
 class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Task to push a mass in the plane to the center and keep it there.
+    """Task to push a mass in the plane to the center and to keep it there.
 
-    The mass starts at rest on a circle of radius 1; its position is clipped to ±1.5. A step computes
-    v ← 0.8 v + 0.2 force and x ← x + 0.2 v, with a force in [-1, 1]². The reward is exp(-4 d²) at distance d from the
-    center, so the return of an episode is less than `n_steps`.
+    The mass starts at rest on a circle of radius 1. A step computes v ← 0.8 v + 0.2 force and x ← x + 0.2 v, with a
+    force in [-1, 1]²; the position x is clipped to ±1.5. The reward is exp(-4 d²) at distance d from the center. The
+    return of an episode is therefore less than `n_steps`.
 
     Args:
         n_steps: the episode is truncated after this number of actions.
@@ -55,7 +55,7 @@ class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
         return self._obs(), reward, False, self.count == self.n_steps, {}
 
     def render(self) -> Any:
-        """Return an image [64, 64, 3] uint8: the mass is a red dot and the center a green one, with blurred edges."""
+        """Return an image [64, 64, 3] uint8, with the mass as a red dot and the center as a green dot."""
         middles = np.stack([self.place, np.zeros(2)], 1)[..., None]  # [2, dots, 1]
         along = np.exp(-np.square(31.5 + 20 * middles - np.arange(64)) / 18)
         picture = np.zeros((64, 64, 3), np.uint8)
@@ -67,10 +67,10 @@ class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 class Crosshair(gymnasium.Env[np.ndarray, np.int64]):
-    """Task to move a crosshair onto another one, repeatedly, from pixels.
+    """Task, from pixels, to move a red crosshair onto a green one, as often as possible.
 
-    Each crosshair is a row and a column of the image in one color. The agent moves the red one up, down, left or right.
-    If both are in the same cell, the reward is 1 and the green one moves to another cell.
+    Each crosshair is a row and a column of the image in its color. The agent moves the red crosshair up, down, left or
+    right. If both are in the same cell, the reward is 1, and the green crosshair moves to another cell.
 
     Args:
         cells: cells per side of the board, 2 to 8.
@@ -100,7 +100,7 @@ class Crosshair(gymnasium.Env[np.ndarray, np.int64]):
         return self.render(), {}
 
     def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Move one cell, unless the edge is reached."""
+        """Move the red crosshair by one cell; at the edge of the board it does not move."""
         self.place = np.clip(self.place + MOVES[action], 0, self.cells - 1)
         self.count += 1
         found = bool((self.place == self.goal).all())
@@ -117,7 +117,7 @@ class Crosshair(gymnasium.Env[np.ndarray, np.int64]):
         return picture
 
     def _hide(self) -> None:
-        """Draw a random cell for the goal, different from the agent's cell."""
+        """Move the green crosshair to a random cell that differs from the cell of the red one."""
         cell = int(self.np_random.integers(self.cells**2 - 1))
         cell += cell >= self.place[0] * self.cells + self.place[1]
         self.goal = np.array(divmod(cell, self.cells))
@@ -127,7 +127,7 @@ CLASSES: Mapping[str, type[gymnasium.Env[Any, Any]]] = {"point_mass": PointMass,
 
 
 class SmallSuite(Suite):
-    """Suite of the two tasks."""
+    """Suite of the two small tasks, PointMass and Crosshair."""
 
     name = "small"
     note = "push a mass, align crosshairs: learned within minutes"

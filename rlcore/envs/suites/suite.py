@@ -1,4 +1,4 @@
-"""Protocol of a suite: its ids, and how its environments are made, vectorized, saved and evaluated."""
+"""Interface of a suite, which is a family of environments: its ids, and code to create, save and evaluate them."""
 
 from __future__ import annotations
 
@@ -20,45 +20,48 @@ from rlcore.errors import UserError, first_line
 from rlcore.types import State
 from rlcore.user_code import is_failure, spell_error
 
-# Keys of `env.wrapper` in SheepRL's files that other keys set here.
+# Keys of `env.wrapper` in SheepRL's files that are set by other keys in this project.
 DECIDED_ELSEWHERE = ("_target_", "_convert_", "id", "render_mode")
 
 
 class OpaqueStateError(Exception):
-    """Error of an environment with an attribute that cannot be saved; the text names it: `LunarLander.world`."""
+    """Error for an environment attribute that cannot be saved; its text names the attribute: `LunarLander.world`."""
 
 
 class Lanes(Protocol):
-    """Protocol of code that steps B environments at once; the state of each lane can be set and read.
+    """Interface of code that computes B copies of an environment at once; each copy is called a lane.
 
-    A lane gives the same bits as a single environment in the same state. The caller applies time limits and resets.
-    `put` and `take` copy everything that the next step depends on, including random generators.
+    A lane returns bit-identical results to a single environment in the same state. The caller applies time limits and
+    resets. `put` and `take` copy everything that the next step depends on, including random generators.
     """
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray | dict[str, np.ndarray], np.ndarray, np.ndarray]:
-        """Take actions [B, ...] in the form of the environment's action space; return obs, reward [B], terminated [B].
+        """Take actions [B, ...] in the environment's form; return (obs, reward [B], terminated [B]).
 
         Observations are [B, ...], or key -> [B, ...] if those of a single environment are a dict.
         """
         ...
 
     def put(self, index: int, env: gymnasium.Env) -> None:
-        """Copy the state of a single environment (its `unwrapped`) to a lane."""
+        """Copy the state of a single environment (its `unwrapped`) to the copy with this index."""
         ...
 
     def take(self, index: int, env: gymnasium.Env) -> None:
-        """Copy the state of a lane to a single environment (its `unwrapped`)."""
+        """Copy the state of the copy with this index to a single environment (its `unwrapped`)."""
         ...
 
     def attributes(self, envs: Sequence[gymnasium.Env]) -> Mapping[str, np.ndarray | list[Any]] | None:
-        """Return the attributes that `take` and resets change in single environments, for all lanes at once.
+        """Return, for all copies at once, the attributes that `take` and resets change in single environments.
+
+        If the suite does not implement this, each copy is saved separately, which takes 0.15 ms.
 
         Args:
-            envs: the single environment of each lane (its `unwrapped`), which draws the starts of episodes.
+            envs: one environment object (its `unwrapped`) per copy, which draws the initial states of the copy's
+                episodes.
 
         Returns:
-            Name -> array [B, ...] or list of B values; all other attributes are equal in all lanes. None if this is not
-            known, or if the suite has `engines`; then each lane is saved separately, which takes 0.15 ms.
+            Attribute name -> array [B, ...] or list of B values; all other attributes must be equal in all copies. None
+            if the attributes are not known, or if the suite has `engines`.
         """
         ...
 
@@ -68,20 +71,22 @@ class Lanes(Protocol):
 
 
 class Suite(Protocol):
-    """Protocol of a family of environments. Subclass it, override what differs, and `register` an instance.
+    """Interface of a family of environments. Subclass it, override the methods that differ, and `register` an instance.
 
     Attributes:
-        name: name in the list of `shepherd envs`.
+        name: name in the table of `shepherd envs`.
         extra: extra of this project that installs the suite; "" if it is always installed.
-        requires: module that must be importable for the extra to count as installed; "" if none.
-        packages: alternative names of the engine's distribution; the version of the first installed one is recorded.
-        note: one line for the list of `shepherd envs`.
+        requires: module that can be imported if the extra is installed; "" if none is needed.
+        packages: possible names of the engine's package. The version of the first one that is installed is recorded.
+        note: description of one line for the table of `shepherd envs`.
         targets: values of `env.wrapper._target_` in SheepRL's files that mean this suite; they are not imported.
         engines: attributes of the environments (for example `AtariEnv.ale`) that `capture` saves.
-        decided: keys of `env.wrapper` that are not arguments, because other keys set them.
-        tier: "boundary" if the environments can be neither saved nor replayed; "" to measure the tier.
+        decided: keys of `env.wrapper` that are not passed to the environment, because other config keys set them.
+        tier: "boundary" if the environments can be neither saved nor replayed, so that episodes are truncated at
+            checkpoints; "" if the method of exact resume is measured.
         tier_reason: reason for `tier`.
-        from_keys: argument -> key of the env group that sets it, unless `env.wrapper` has the argument.
+        from_keys: argument of the environment -> key of the env group that sets it, unless `env.wrapper` has the
+            argument.
     """
 
     name: str
@@ -97,11 +102,11 @@ class Suite(Protocol):
     from_keys: Mapping[str, str] = {}
 
     def ids(self) -> Sequence[str]:
-        """Return the ids that can be listed; if the suite is not installed, this can be none."""
+        """Return the ids of the suite that can be listed. The list can be empty if the suite is not installed."""
         ...
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Make an environment without this project's wrappers; exceptions are reported as a UserError.
+        """Create an environment without this project's wrappers. Exceptions are reported to the user as a UserError.
 
         Args:
             env_id: an id of the suite.
@@ -114,11 +119,14 @@ class Suite(Protocol):
         ...
 
     def source(self, env_id: str) -> Any:
-        """Return the class or function that makes an id; a change in its package invalidates environment cards."""
+        """Return the class or function that creates an id's environment.
+
+        If code in its package changes, the environment card of the id is measured again.
+        """
         ...
 
     def sources(self, env_id: str) -> Sequence[Any]:
-        """Return all classes and functions that make an id."""
+        """Return all classes and functions that take part in creating an id's environment."""
         return (self.source(env_id),)
 
     def has(self, env_id: str) -> bool:
@@ -126,21 +134,22 @@ class Suite(Protocol):
         return env_id in self.ids()
 
     def ids_to_try(self) -> Sequence[str]:
-        """Return the ids that `shepherd envs` makes as a test; a suite of many similar ids returns some of them."""
+        """Return the ids of which `shepherd envs` creates an environment as a test; if many are similar, only some."""
         return self.ids()
 
     def is_listed(self) -> bool:
-        """Return True if `shepherd envs` lists the suite: it has ids, or an extra."""
+        """Return True if `shepherd envs` lists the suite, which is the case if it has ids or an extra."""
         return bool(self.extra or self.ids())
 
     def vector(self, env_id: str, arguments: Mapping[str, Any]) -> Callable[[int], Lanes] | None:
-        """Return a function from B to vectorized code for B environments; None if there is no exact code."""
+        """Return a function from B to vectorized code for B environments; None if there is no exact code for the id."""
         return None
 
     def capture(self, env: gymnasium.Env) -> State:
-        """Return the state of the `engines` of an environment (its `unwrapped`), as dicts of arrays and JSON scalars.
+        """Return the state of an environment's `engines` as dicts of arrays and JSON scalars.
 
-        Other attributes are saved without the suite. Raise OpaqueStateError if the state cannot be read now.
+        `env` is the `unwrapped` environment. Other attributes than the engines are saved without the suite. Raise
+        OpaqueStateError if the state cannot be read now.
         """
         return {}
 
@@ -149,29 +158,33 @@ class Suite(Protocol):
         assert not state, f"the suite {self.name} implements capture, but not restore"
 
     def evaluation(self, env_id: str, wrapper: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return `env.wrapper` of evaluation episodes; it must not change observations and actions.
+        """Return `env.wrapper` for evaluation episodes. It must not change observations and actions.
 
-        For example, an episode that ends with a lost life in training continues to the end of the game.
+        For example, an Atari episode that ends with a lost life in training continues to the end of the game in
+        evaluation.
         """
         return wrapper
 
     def check(self, env_id: str, wrapper: Mapping[str, Any], together: int) -> None:
-        """Raise UserError if a run with `together` environments is impossible, although a single one can be made."""
+        """Raise UserError if `together` environments cannot run at the same time, although one of them can."""
 
     def repeats(self, wrapper: Mapping[str, Any]) -> bool:
         """Return True if the environments repeat actions themselves; then no `ActionRepeat` wrapper is added."""
         return "action_repeat" in self.from_keys.values()
 
     def free_instances(self, env_id: str) -> int | None:
-        """Return how many more environments of the suite can be made now; None = any number."""
+        """Return how many more environments of the suite can be created now; None: any number."""
         return None
 
     def trial(self, env_id: str) -> None:
-        """Raise UserError if an id cannot be made here; by default an environment is made."""
+        """Raise UserError if an environment with this id cannot be created on this machine.
+
+        The default implementation creates one and closes it.
+        """
         open_env(self, env_id, {}).close()
 
     def parameters(self, env_id: str) -> list[str] | None:
-        """Return the names of the arguments of an id; None if any name is accepted, or if they are not known."""
+        """Return the names of an environment's arguments; None if they are unknown or any name is accepted."""
         try:
             parameters = inspect.signature(self.source(env_id)).parameters.values()
         except Exception:  # `make` reports errors in the code of the id
@@ -181,7 +194,7 @@ class Suite(Protocol):
         return [p.name for p in parameters if p.name not in ("self", "render_mode")]
 
     def place(self, env_id: str) -> str:
-        """Return the key and value with which the user chose the environment; messages start with it."""
+        """Return the text `key=value` with which the user chose the environment; error messages start with it."""
         return f"env.id={env_id}"
 
 
@@ -194,7 +207,7 @@ def is_installed(suite: Suite) -> bool:
 
 
 def refuse_missing(suite: Suite, env_id: str) -> None:
-    """Raise UserError, with the command to install it, if the extra of a suite is missing."""
+    """Raise UserError, with the install command, if the package of a suite is not installed."""
     if suite.extra and not is_installed(suite):
         raise UserError(
             f"{suite.place(env_id)}: the package for {suite.name} is not installed; "
@@ -203,7 +216,7 @@ def refuse_missing(suite: Suite, env_id: str) -> None:
 
 
 def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode: str | None = None) -> gymnasium.Env:
-    """Make an environment of a suite, without this project's wrappers.
+    """Create an environment of a suite, without this project's wrappers.
 
     Args:
         suite: the suite.
@@ -215,7 +228,7 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
         The environment, not yet reset; its `unwrapped.spec` has the id.
 
     Raises:
-        UserError: The suite's extra is missing, an argument is unknown, or the environment cannot be made.
+        UserError: The suite's package is not installed, an argument is unknown, or the environment cannot be created.
     """
     refuse_missing(suite, env_id)
     arguments = check_arguments(suite, env_id, wrapper)
@@ -251,7 +264,7 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
 
 
 def check_arguments(suite: Suite, env_id: str, wrapper: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `env.wrapper` as arguments of an environment; raise UserError for an unknown argument."""
+    """Return `env.wrapper` without the keys in `Suite.decided`; raise UserError for an unknown argument."""
     arguments = {key: value for key, value in wrapper.items() if key not in suite.decided}
     known = suite.parameters(env_id)
     for key in arguments:
@@ -262,7 +275,10 @@ def check_arguments(suite: Suite, env_id: str, wrapper: Mapping[str, Any]) -> di
 
 
 def why_not(suite: Suite, env_id: str) -> str | None:
-    """Return the reason why an id cannot be made here, or None; warnings of the environment are suppressed."""
+    """Return the reason why an environment with this id cannot be created on this machine, or None if it can.
+
+    Warnings of the environment are suppressed.
+    """
     quiet = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""Creation of the vector of environments that a config asks for, and the seeds of its episodes."""
+"""Creation of the B environments that a config asks for, and the seeds of their episodes."""
 
 from __future__ import annotations
 
@@ -28,24 +28,28 @@ def make_vector_env(
     offset: int = 0,
     episode_seed: EpisodeSeed | None = None,
 ) -> EpisodicVectorEnv:
-    """Make B environments: in this process, in one process each (`sync_env=false`), or as one vectorized computation.
+    """Create B environments that are stepped together.
+
+    They run in this process, in one process each (`env.sync_env=false`), or as one vectorized computation
+    (`env.vectorization`).
 
     Args:
-        config: the env group, or settings from it (then in this process).
+        config: the env group, or settings from it; with settings, the environments run in this process.
         num_envs: B.
         seed: seed of the run.
         rank: rank of this process in distributed training.
-        purpose: stream of the seeds, a key of `rlcore.streams.PURPOSES`.
-        tier: from the environment card. "snapshot" uses one seed per environment, other tiers one per episode.
-        fresh_instance: from the environment card; build a new environment for every episode.
-        offset: index of the first environment in its stream.
-        episode_seed: replaces the seeds above: (env index, episode index) -> seed.
+        purpose: random stream of the seeds, a key of `rlcore.streams.PURPOSES`.
+        tier: method of exact resume, from the environment card: "snapshot", "replay" or "boundary". With "snapshot",
+            each environment gets one seed for the whole run; with the others, each episode gets its own seed.
+        fresh_instance: from the environment card; if True, a new environment is built for every episode.
+        offset: index of the first environment in the random stream.
+        episode_seed: function (env index, episode index) -> seed, used instead of the seeds above.
 
     Returns:
         The environments, not yet reset.
 
     Raises:
-        UserError: The environment cannot be made, or the requested vectorization does not support it.
+        UserError: The environment cannot be created, or it does not support the requested vectorization.
     """
     settings = EnvSettings.of(config)
     seeds = episode_seed or stream_seeds(seed, purpose, rank, offset, tier)
@@ -67,7 +71,10 @@ def check_vector_env(config: EnvConfig | EnvSettings) -> None:
 
 
 def stream_seeds(seed: int, purpose: str, rank: int, offset: int, tier: str) -> EpisodeSeed:
-    """Return the seeds of a run's environments: one per environment for tier "snapshot", else one per episode."""
+    """Return the function that gives the seeds of a run's environments, (env index, episode index) -> seed.
+
+    With the tier "snapshot" (method of exact resume), each environment gets one seed; otherwise each episode gets one.
+    """
 
     def episode_seed(env_index: int, episode_index: int) -> int | None:
         if tier != "snapshot":
@@ -78,7 +85,7 @@ def stream_seeds(seed: int, purpose: str, rank: int, offset: int, tier: str) -> 
 
 
 def refuse_foreign_vector(envs: Any) -> None:
-    """Raise UserError if `envs` is not a `VectorEnv` of this project, for example a vector of Gymnasium."""
+    """Raise UserError if `envs` does not implement this project's `VectorEnv`, for example a Gymnasium vector env."""
     names = [*VectorEnv.__annotations__, *(name for name in vars(VectorEnv) if not name.startswith("_"))]
     if missing := [name for name in names if not hasattr(envs, name)]:
         raise UserError(

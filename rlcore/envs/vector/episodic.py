@@ -1,4 +1,4 @@
-"""Base class of all vectors of environments: seeds, autoreset, checks, episode counts, exact resume."""
+"""Base class for B environments that are stepped together: seeds, autoreset, checks, episode counts, exact resume."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rlcore.types import Episode, State, TimeStep
 
 log = logging.getLogger(__name__)
 
-FORMAT, UNSTACKED = 2, 1  # formats of state_dict: the current one, and the older one with a dict per environment
-TIERS = {  # tier, i.e. how `state_dict` saves an open episode -> description
+FORMAT, UNSTACKED = 2, 1  # formats of state_dict: the current one, and the older one that has one dict per environment
+TIERS = {  # tier (method by which `state_dict` saves an unfinished episode) -> description
     "snapshot": "the state is saved and restored",
     "replay": "the open episode is replayed from its seed and actions",
     "boundary": "the open episode is truncated at every scheduled checkpoint, in resumed and uninterrupted runs alike",
@@ -33,7 +33,7 @@ EpisodeSeed = Callable[[int, int], int | None]
 
 
 class EpisodicVectorEnv(ABC):
-    """Base class of B environments with autoreset: the step after the end of an episode resets the environment.
+    """Base class for B environments with autoreset: the step after the end of an episode resets its environment.
 
     Subclasses define where the environments run. Every `TimeStep` has new arrays that are not changed later, unless the
     caller passes arrays to `step`.
@@ -41,10 +41,10 @@ class EpisodicVectorEnv(ABC):
     Args:
         num_envs: B.
         spec: spec of one environment.
-        bounds: bounds of the observation keys; values outside are counted.
+        bounds: bounds of the observation keys; values outside of them are counted.
         episode_seed: function that returns the seed of each episode.
-        tier: how `state_dict` saves the environments.
-        fresh_instance: build a new environment for every episode.
+        tier: method by which `state_dict` saves unfinished episodes: "snapshot", "replay" or "boundary" (see `TIERS`).
+        fresh_instance: if True, a new environment is built for every episode.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class EpisodicVectorEnv(ABC):
 
     @abstractmethod
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
-        """Reset the environments in `seeds`, step the others, and write the results to `rows`.
+        """Reset the environments in `seeds`, step all others, and write the results to the arrays `rows`.
 
-        A reset writes the observation only. Return the ordered indices of the environments whose episode has ended. If
-        a step fails and the environment can be restarted, its episode has ended: no observation is written, and
-        `_note_failures` is called.
+        A reset writes only an observation. Return the indices of the environments whose episode has ended, in ascending
+        order. If a step fails and the environment can be restarted, its episode counts as ended: `_note_failures` is
+        called, and no observation is written.
         """
 
     @abstractmethod
@@ -104,7 +104,10 @@ class EpisodicVectorEnv(ABC):
 
     @abstractmethod
     def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], obs: dict[str, np.ndarray]) -> None:
-        """Replay open episodes, env index -> (seed, actions [n, ...]), and write their last observations to `obs`."""
+        """Replay unfinished episodes and write their last observations to `obs`.
+
+        `episodes`: env index -> (seed, actions [n, ...]).
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -113,14 +116,14 @@ class EpisodicVectorEnv(ABC):
     # Stepping
 
     def reset(self) -> TimeStep:
-        """Reset all environments; raise EnvironmentFault as `step` does."""
+        """Reset all environments. Raise EnvironmentFault in the same cases as `step`."""
         return self._arrive(None, list(range(self.num_envs)), None)
 
     def step(self, action: np.ndarray, into: TimeStep | None = None) -> TimeStep:
-        """Take actions [B, ...] in the form of the environments' action space; reset those whose episode has ended.
+        """Take actions [B, ...] in the environments' form; reset the environments whose episode has ended.
 
-        If `into` is given, the result is written to its arrays. Raise EnvironmentFault with env index, step and key if
-        an environment fails or returns an invalid value; close the vector then.
+        If `into` is given, the result is written to its arrays. If an environment fails or returns an invalid value,
+        close all environments and raise EnvironmentFault with env index, step and key.
         """
         # Actions with a shape are copied, because environments and the replay log can keep their rows.
         own = (np.asarray if self._takes_numbers else np.array)(action, self._action_dtype)
@@ -128,7 +131,10 @@ class EpisodicVectorEnv(ABC):
         return self._arrive(own, self._pending, into)
 
     def _builds(self, action: np.ndarray | None, seeds: dict[int, int | None]) -> bool:
-        """Return True if `_advance` builds environments or resets them for the first time: `first_limit` applies."""
+        """Return True if `_advance` will build environments or reset them for the first time.
+
+        The time limit of such a call is `first_limit`.
+        """
         return action is None or bool(self._rebuild) or (self.fresh_instance and bool(seeds))
 
     def _arrive(self, action: np.ndarray | None, opening: list[int], into: TimeStep | None) -> TimeStep:
@@ -159,7 +165,7 @@ class EpisodicVectorEnv(ABC):
         return time_step
 
     def _note_failures(self, index: int, failures: list[str], cut: bool) -> None:
-        """Count and log failures after which the environment restarts; `cut`: the last one ended an episode."""
+        """Count and log failures after which an environment restarts; `cut`: the last one ended an episode."""
         for failure in failures:
             log.warning("%s; the environment is restarted (env.restart_on_exception)", failure)
         self.restarts += len(failures)
@@ -167,7 +173,7 @@ class EpisodicVectorEnv(ABC):
             self._cut.add(index)
 
     def _repeat_last(self, time_step: TimeStep) -> None:
-        """Write the previous observation for each step that failed; the transition is truncated."""
+        """Write the previous observation for environments whose step failed; the transition is truncated."""
         assert self._last is not None
         for index in self._cut:
             for key, values in time_step.obs.items():
@@ -175,7 +181,7 @@ class EpisodicVectorEnv(ABC):
         self._cut.clear()
 
     def _spare_seed(self, index: int) -> int:
-        """Return the seed of an episode after a restart, if the environment would have used its own generator."""
+        """Return the seed of the episode after a restart, if the environment normally uses its own generator."""
         return streams.integer(self._episode_seed(index, 0) or 0, "env", int(self._episode_index[index]))
 
     def _open(self, index: int) -> int | None:
@@ -214,7 +220,7 @@ class EpisodicVectorEnv(ABC):
                 )
 
     def _outside(self, key: str, values: np.ndarray, fine: np.ndarray) -> None:
-        """Count values outside the declared bounds and warn once; raise for an index outside a Discrete space."""
+        """Count the values outside the declared bounds, and warn once; raise for an index outside a Discrete space."""
         if self.spec.obs[key].n is not None:
             self._refuse(f"key {key!r} is outside its space: the value", fine, values)
         if key not in self.out_of_bounds:
@@ -236,11 +242,12 @@ class EpisodicVectorEnv(ABC):
         return finished
 
     def boundary(self) -> TimeStep | None:
-        """Truncate open episodes for a scheduled checkpoint, if the tier is "boundary".
+        """Truncate unfinished episodes before a scheduled checkpoint, if the environments have the tier "boundary".
 
-        Every open episode is truncated at its last observation, and the next `step` starts an episode in a new
-        environment. This happens in uninterrupted runs too. The returned time step replaces that of `step`;
-        it is None before `reset`. With other tiers the last time step is returned unchanged.
+        The state of such environments cannot be saved during an episode. Every unfinished episode is truncated at its
+        last observation, and the next `step` starts an episode in a new environment. To get identical results, an
+        uninterrupted run does the same. Return the time step that replaces the last one, or None before `reset`. With
+        other tiers, the last time step is returned unchanged.
         """
         if self.tier != "boundary" or self._last is None:
             return self._last
@@ -258,11 +265,14 @@ class EpisodicVectorEnv(ABC):
     def state_dict(self) -> State:
         """Return everything that the next step depends on, as nested dicts of arrays and JSON scalars.
 
-        Raise RunError if the state of an environment cannot be read. With tier "boundary" also raise it if `boundary`
-        has not been called first.
+        Raise RunError if the state of an environment cannot be read. With the tier "boundary", also raise it if
+        `boundary` was not called first.
         """
         if self.tier == "boundary" and self._last is not None and len(self._pending) < self.num_envs:
-            raise RunError("tier boundary: open episodes cannot be saved; call boundary() before state_dict()")
+            raise RunError(
+                "the state of these environments cannot be saved during an episode (tier boundary); "
+                "call boundary() before state_dict()"
+            )
         pending = np.zeros(self.num_envs, bool)
         pending[self._pending] = True
         state: State = {
@@ -294,9 +304,10 @@ class EpisodicVectorEnv(ABC):
         return np.stack(self._actions[index]) if self._actions[index] else empty
 
     def load_state_dict(self, state: State) -> None:
-        """Continue, bit for bit, from a `state_dict` of the same environments in this process or another.
+        """Restore a `state_dict` of the same environments, so that the next steps are bit-identical.
 
-        Raise RunError if the state does not fit these environments, or if a replay differs from the saved episode.
+        The state can be from this process or another one. Raise RunError if it does not belong to these environments,
+        or if a replayed episode differs from the saved one.
         """
         mine = {"format": FORMAT, "tier": self.tier, "environments": self.num_envs}
         theirs = {k: state.get(k) for k in ("format", "tier")} | {"environments": len(state["episode_index"])}
@@ -355,7 +366,7 @@ class EpisodicVectorEnv(ABC):
 
 
 def _allowed(dtype: np.dtype, bounds: tuple[np.ndarray, np.ndarray] | None) -> tuple[Any, Any] | None:
-    """Return the bounds in which values are valid: finite, and inside the space; None if every value is valid."""
+    """Return the lower and upper bounds of valid values (finite and inside the space); None if every value is valid."""
     if dtype.kind in "iu" and bounds is not None:
         held = np.iinfo(dtype)  # uint8 pixels in 0 to 255 need no comparison, which would cost more than a copy
         return None if (bounds[0] <= held.min).all() and (bounds[1] >= held.max).all() else bounds

@@ -14,9 +14,9 @@ from rlcore.user_code import user_code
 
 @contextmanager
 def limited_env(config: EnvConfig | EnvSettings, render_mode: str | None = None) -> Iterator[StepTimeLimit]:
-    """Make one environment with the limit `env.step_timeout` on every call; close it at the end of the context.
+    """Create one environment whose calls have the time limit `env.step_timeout`; close it at the end of the context.
 
-    Construction has the limit `first_limit`.
+    The construction of the environment has the longer time limit `first_limit`.
 
     Args:
         config: the env group, or settings from it.

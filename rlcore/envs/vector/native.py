@@ -1,8 +1,9 @@
-"""Environments computed together by the vectorized code that a suite has for some ids (`env.vectorization=native`).
+"""B environments computed by one vectorized implementation, which some suites have (`env.vectorization=native`).
 
-A lane is one environment of the vectorized code. Each lane has a single environment, which draws the starts of its
-episodes from the lane's own seed. Therefore a lane gives the same bits as a single environment and does not depend on
-other lanes, and a state saved by one kind of vector can be loaded by the other.
+The vectorized implementation computes B copies of the environment, called lanes. For each lane there is also a normal
+environment object, which draws the initial states of the lane's episodes from the lane's own seed. A lane therefore
+returns bit-identical results to a single environment and does not depend on other lanes. A state that was saved with
+single environments can be loaded into lanes, and vice versa.
 """
 
 from __future__ import annotations
@@ -34,18 +35,21 @@ from rlcore.user_code import is_failure, spell_error
 
 log = logging.getLogger(__name__)
 
-TRIED, TRIED_STEPS = 13, 60  # lanes (not a power of two) and steps of the test of exactness
-MEASURED = "SHEPHERD_VECTORIZED"  # environment variable: results of the test by settings; child processes inherit it
+TRIED, TRIED_STEPS = 13, 60  # number of environments (not a power of two) and of steps in the test of exactness
+MEASURED = "SHEPHERD_VECTORIZED"  # environment variable: settings -> result of this test; inherited by children
 FORBIDS = ("normalize_actions", "action_repeat", "mask_velocities", "num_stack", "reward_as_observation", "restart")
 OTHER_NAMES = {"num_stack": "actions_as_observation", "restart": "restart_on_exception"}
-WORTH_IT = 8  # minimum of environments; one step of 4: 37 µs single, 48 µs native; of 8: 63 µs single, 51 µs native
+WORTH_IT = 8  # minimum B for native; a step of 4 takes 37 µs single, 48 µs native; of 8, 63 µs single, 51 µs native
 
 
 class NativeVectorEnv(EpisodicVectorEnv):
-    """B lanes of one vectorized environment, in this process. Their state is always saved as a snapshot.
+    """B copies (lanes) of an environment, computed by one vectorized implementation in this process.
+
+    Their state is always saved as a snapshot.
 
     Args:
-        settings: settings of one environment, accepted by `refuse`.
+        settings: settings of one environment, already checked with `refuse`, which raises an error if they are not
+            supported.
         num_envs: B.
         episode_seed: function that returns the seed of each episode.
     """
@@ -63,7 +67,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
         obs, reward, terminated, truncated = rows
         if action is not None:
-            for index in seeds:  # the reset continues the lane's generator; the step of this lane is discarded
+            for index in seeds:  # the reset uses this environment's generator; its vectorized step is discarded
                 self._lanes.take(index, self._single[index])
             try:
                 new, reward[:], terminated[:] = self._lanes.step(action)
@@ -71,7 +75,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
                 if not is_failure(error):
                     raise
                 raise EnvironmentFault(f"the environments' step raised {spell_error(error)}") from error
-            named = new if isinstance(new, dict) else dict.fromkeys(obs, new)  # a bare observation has one key
+            named = new if isinstance(new, dict) else dict.fromkeys(obs, new)  # not a dict: one key
             for key, values in named.items():
                 obs[key][:] = values
             if self._limit is not None:
@@ -85,9 +89,9 @@ class NativeVectorEnv(EpisodicVectorEnv):
         return (terminated | truncated).nonzero()[0].tolist()
 
     def _capture(self) -> State:
-        """Return the states of the lanes, stacked in the form of single environments."""
+        """Return the states of the B environments, stacked, in the same form as the states of single environments."""
         lengths = self._length.tolist()
-        find = getattr(self._lanes, "attributes", None)  # optional for lanes of a plugin
+        find = getattr(self._lanes, "attributes", None)  # optional in vectorized code of a plugin
         values = find([one.unwrapped for one in self._single]) if find else None
         if values is None:
             return stack([self._capture_lane(index, length) for index, length in enumerate(lengths)])
@@ -103,7 +107,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
         return {"fields": {"env": {"fields": {"layers": {"fields": parts}}}, "length": counts}}
 
     def _capture_lane(self, index: int, length: int) -> State:
-        """Return the state of a lane as the state of a single environment."""
+        """Return the state of one of the B environments, in the form of the state of a single environment."""
         single = self._single[index]
         self._lanes.take(index, single)
         for layer in layers(single):
@@ -129,13 +133,16 @@ class NativeVectorEnv(EpisodicVectorEnv):
 
 
 def is_faster(config: EnvConfig, num_envs: int) -> bool:
-    """Return True if `env.vectorization=auto` uses native code: B is large enough, and the code fits and is exact."""
+    """Return True if `env.vectorization=auto` uses vectorized code: B is large, and the code is available and exact."""
     fits = num_envs >= WORTH_IT and config.sync_env and not _forbidden(config) and _has_code(config)
     return fits and not _wrappers(config) and _exact_here(EnvSettings.of(config))
 
 
 def _exact_here(settings: EnvSettings) -> bool:
-    """Test if lanes give the bits of single environments; vectorized sines differ on some machines."""
+    """Return True if the vectorized environments return bit-identical results to single environments on this machine.
+
+    This is measured, because vectorized sines differ on some machines.
+    """
     key = repr(settings)
     measured: dict[str, bool] = json.loads(os.environ.get(MEASURED, "{}"))
     if key not in measured:
@@ -154,9 +161,9 @@ def _trial_seed(env_index: int, episode_index: int) -> int:
 
 
 def _play_bytes(envs: NativeVectorEnv | SerialVectorEnv) -> list[bytes]:
-    """Return the bits of time steps under random actions, and of the final states of open episodes.
+    """Play random actions; return the results of all steps and the final states of the environments, as bytes.
 
-    The states are included because float32 observations do not show their last bits.
+    The states are compared too, because observations in float32 do not contain the last bits of states in float64.
     """
     rng, time_step, found = np.random.default_rng(0), envs.reset(), []
     for _ in range(TRIED_STEPS):
@@ -188,7 +195,7 @@ def refuse(config: EnvConfig) -> None:
     if not _has_code(config):
         have = [env_id for suite in SUITES.values() for env_id in suite.ids() if suite.vector(env_id, {}) is not None]
         raise UserError(
-            f"{asked}: {config.id} has no vectorized code with a seed per lane; it is available for "
+            f"{asked}: {config.id} has no vectorized code with one seed per environment; it is available for "
             f"{', '.join(sorted(have))}; set env.vectorization=single"
         )
     for key in _forbidden(config):
@@ -203,7 +210,7 @@ def refuse(config: EnvConfig) -> None:
             "set env.vectorization=single"
         )
     if not config.sync_env:
-        raise UserError(f"{asked}: native code runs in this process; set env.sync_env=true")
+        raise UserError(f"{asked}: vectorized code runs in this process; set env.sync_env=true")
 
 
 def _has_code(config: EnvConfig) -> bool:
@@ -212,7 +219,7 @@ def _has_code(config: EnvConfig) -> bool:
 
 
 def _wrappers(config: EnvConfig) -> list[str]:
-    """Return the names of this project's wrappers that change single environments, for example `ScreenSize`."""
+    """Return the names of the configured wrappers that change single environments, for example `ScreenSize`."""
     with closing(make(config)) as env:
         ours = [layer for layer in layers(env) if isinstance(layer, gymnasium.Wrapper)]
     return [

@@ -8,7 +8,7 @@ from rlcore.config.groups import RestartConfig
 
 
 class Restarts:
-    """Counter of the failures of one environment within the configured window."""
+    """Counter of an environment's failures within the time window `env.restart_on_exception.window`."""
 
     def __init__(self, config: RestartConfig) -> None:
         self.attempts, self.window, self.wait = config.attempts, config.window, config.wait
@@ -25,11 +25,11 @@ class Restarts:
         time.sleep(self.wait)
 
     def seconds(self, limit: float) -> float:
-        """Return the maximum time in seconds of all restarts of one reset, if each of them takes up to `limit`."""
+        """Return the maximum time in seconds of all restarts during one reset; each can take `limit` seconds."""
         return self.attempts * (self.wait + limit)
 
     def explain_giving_up(self) -> str:
-        """Return the end of the message of the last failure; "" if restarts are disabled."""
+        """Return the end of the error message if no more restarts are allowed; "" if restarts are disabled."""
         if not self.attempts:
             return ""
         return f" (failure {self.attempts + 1} within {self.window:g} s: env.restart_on_exception.attempts is used up)"

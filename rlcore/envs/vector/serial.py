@@ -1,4 +1,4 @@
-"""Vector of environments in this process."""
+"""B environments that are stepped one after another in this process."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class SerialVectorEnv(EpisodicVectorEnv):
-    """Vector that steps environments in this process, one after another; fastest if a step takes microseconds.
+    """B environments stepped one after another in this process; the fastest choice if a step takes microseconds.
 
-    `build` makes one environment. `step_timeout` is in seconds, for one step of all environments. `restart` configures
-    the restarts after failures.
+    `build` creates one environment. `step_timeout` is the time limit in seconds for one step of all environments.
+    `restart` configures the restarts after failures.
     """
 
     def __init__(

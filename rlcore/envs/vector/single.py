@@ -1,4 +1,4 @@
-"""One environment of a vector: construction, steps, checks and saving. Used in this process and in workers."""
+"""Environment as one of B that are stepped together: construction, steps, checks, saving, restarts."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ Row = tuple[float, bool, bool]  # reward, terminated, truncated
 class SingleEnv:
     """One environment that writes its observations to one row of given arrays [B, ...].
 
+    It is used in this process and in worker processes.
+
     Args:
-        build: function that makes the environment; called again for every episode if `fresh_instance`.
+        build: function that creates the environment; called again for every episode if `fresh_instance`.
         index: index of the environment, for messages.
-        fresh_instance: build a new environment for every episode, because a used one behaves differently.
+        fresh_instance: if True, a new environment is built for every episode, because a used one behaves differently.
         restart: limits on restarts after failures.
-        lost: True if it replaces an environment that was lost with its process; its first episode is after a restart.
+        lost: True if it replaces an environment whose process died or hung; its first episode then counts as an episode
+            after a restart.
 
     Attributes:
-        failures: messages of the failures since the caller last cleared the list; the environment restarts after each.
+        failures: messages of the failures after which the environment was restarted; the caller clears the list.
     """
 
     failures: list[str]
@@ -70,14 +73,14 @@ class SingleEnv:
     ) -> None:
         """Start an episode and write its first observation.
 
-        Raise EnvironmentFault if the environment raises, or if its observation is invalid.
+        Raise EnvironmentFault if the environment raises an error, or if its observation is invalid.
 
         Args:
-            seed: seed of the episode; None continues the environment's own generator.
+            seed: seed of the episode; None: the environment continues its own random generator.
             obs: arrays to write to.
             row: row of these arrays.
             rebuild: build a new environment first.
-            spare: seed to use after a restart if `seed` is None.
+            spare: seed to use if `seed` is None and the environment has been restarted.
         """
         self.length = 0
         while True:
@@ -106,7 +109,7 @@ class SingleEnv:
             raise
 
     def _restart(self) -> None:
-        """Build a new environment after a failure; errors when the broken one is closed are ignored."""
+        """Build a new environment after a failure; errors raised while the failed one is closed are ignored."""
         if self.used:
             with contextlib.suppress(Exception):
                 self.close()
@@ -126,9 +129,9 @@ class SingleEnv:
     def step(self, action: Any, obs: dict[str, np.ndarray], row: int) -> Row:
         """Take one action in the form of the environment's action space, and write the observation.
 
-        If the environment fails and can be restarted, the episode is truncated, nothing is written, and the message is
-        added to `failures`. Otherwise raise EnvironmentFault with env index, step and key. Also raise it if a return
-        value is invalid.
+        If the environment fails and can be restarted, its episode is truncated: the message is added to `failures`, and
+        no observation is written. If it cannot be restarted, raise EnvironmentFault with env index, step and key. Also
+        raise this error if the environment returns an invalid value.
         """
         self.length += 1
         try:
@@ -140,7 +143,7 @@ class SingleEnv:
             return 0.0, False, True
         self._write(new, obs, row)
         plain = reward if isinstance(reward, float) else self._plain_reward(reward)
-        if not -LARGEST <= plain <= LARGEST:  # NaN is not
+        if not -LARGEST <= plain <= LARGEST:  # also True for NaN
             raise self._fault(f"reward is {plain}")
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
             return plain, self._plain_flag("terminated", terminated), self._plain_flag("truncated", truncated)
@@ -160,8 +163,8 @@ class SingleEnv:
             return {"env": capture(self.env), "length": self.length}
         except OpaqueStateError as opaque:
             raise RunError(
-                f"environment {self.index}: {opaque} cannot be saved, so {self.spec.id} does not have tier snapshot; "
-                "recreate the environment card"
+                f"environment {self.index}: {opaque} cannot be saved, so the state of {self.spec.id} cannot be stored, "
+                "although its environment card has the tier snapshot; recreate it with `shepherd stage make-env RUN`"
             ) from None
 
     def restore(self, state: State) -> None:
@@ -174,7 +177,7 @@ class SingleEnv:
             self.used = True
 
     def replay(self, seed: int | None, actions: list[Any], obs: dict[str, np.ndarray], row: int) -> None:
-        """Replay an episode from its seed in a new environment, and write its last observation."""
+        """Replay an episode from its seed in a new environment, and write the last observation."""
         if self.used:
             self.rebuild()
         stop_drawing(self.env, bool(actions))  # only the last image is used

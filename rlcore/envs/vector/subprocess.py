@@ -1,4 +1,4 @@
-"""Vector of environments in one process each, for expensive steps and for engines that can hang or crash.
+"""B environments in one process each, for slow steps and for engines that can hang or crash.
 
 Observations are passed in shared memory: an image is copied once in the worker and once in the parent.
 """
@@ -33,12 +33,12 @@ ERRORS = {kind.__name__: kind for kind in (UserError, EnvironmentFault, RunError
 
 
 class Worker:
-    """Parent's side of one worker process.
+    """Worker process of one environment, as seen by the parent process.
 
     Args:
         settings: settings of the environment.
         index: index of the environment, for messages.
-        fresh_instance: build a new environment for every episode.
+        fresh_instance: if True, a new environment is built for every episode.
         lost: True if the process replaces one that died.
 
     Attributes:
@@ -64,7 +64,7 @@ class Worker:
         self.send(Request.BUILD, pickle.dumps((settings, index, fresh_instance, lost)))
 
     def receive_spec(self, deadline: Deadline) -> tuple[EnvSpec, Bounds]:
-        """Receive spec and bounds after the environment has been built; raise as `receive` does."""
+        """Receive spec and bounds after the environment has been built. Raise the same errors as `receive`."""
         told, bounds = pickle.loads(self.receive(deadline, 0))
         spec = EnvSpec.from_json(told)
         self.row = SharedRow(spec, self._memory)
@@ -76,9 +76,10 @@ class Worker:
             self.connection.send_bytes(bytes([request]) + payload)
 
     def receive(self, deadline: Deadline, step: int) -> bytes:
-        """Return the bytes of the answer, or raise the worker's error; `step` is the step of the episode, for messages.
+        """Return the bytes of the worker's answer, or raise the error that the worker has sent.
 
-        Raise EnvironmentLost if the process has died. If it does not answer in time, it is killed first.
+        `step` is the step of the episode, for messages. Raise EnvironmentLost if the process has died. If it does not
+        answer in time, kill it and raise EnvironmentLost.
         """
         where = f"environment {self.index}, step {step} of its episode"
         try:
@@ -113,9 +114,10 @@ class Worker:
 
 
 class Deadline:
-    """Time limit of workers' answers, in seconds in which both the worker and this process run.
+    """Time limit for a worker's answer, in seconds.
 
-    Time in which a process is paused (SIGSTOP) does not count, because a paused process has not hung.
+    Only time during which both the worker and this process are running counts: a process that is paused (SIGSTOP) has
+    not hung.
     """
 
     def __init__(self, limit: float) -> None:
@@ -142,9 +144,9 @@ def _end(process: subprocess.Popen[bytes], connection: Connection, memory: int) 
 
 
 class SubprocessVectorEnv(EpisodicVectorEnv):
-    """Vector with one process per environment; its trajectories are identical, bit for bit, to `SerialVectorEnv`.
+    """B environments in one process each; their trajectories are bit-identical to those of `SerialVectorEnv`.
 
-    `step_timeout` is in seconds, for one step of all environments.
+    `step_timeout` is the time limit in seconds for one step of all environments.
     """
 
     def __init__(
@@ -207,15 +209,15 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         self.workers[index].send(Request.RESET, pickle.dumps((seed, index in self._rebuild, spare)))
 
     def _limit(self, builds: bool, resets: bool) -> float:
-        """Return the time limit in seconds of one request to all workers.
+        """Return the time limit in seconds for the answers of all workers to one request.
 
-        It is longer if environments are built, and longest if a reset can restart them.
+        It is longer if the request builds environments, and longest if a reset can restart them several times.
         """
         first = first_limit(self.step_timeout)
         return (first if builds else self.step_timeout) + (self._restarts[0].seconds(first) if resets else 0.0)
 
     def _receive_or_restart(self, index: int, seeds: dict[int, int | None], deadline: Deadline) -> bool:
-        """Receive the answer of one worker; return True if its step failed and the environment is restarted."""
+        """Receive the answer of one worker; return True if its step failed and its environment is restarted."""
         while True:
             try:
                 answer = self.workers[index].receive(deadline, int(self._steps[index]))

@@ -1,9 +1,10 @@
-"""Watchdog of environments in this process: a thread that limits the time of each call without cost per step.
+"""Watchdog: a thread that limits the time of calls of environments in this process, without cost per step.
 
-The thread checks periodically if the call that it saw in the last check is still running. After enough checks it sends
-a signal to the main thread. The signal handler raises `StepTimeout` inside the environment: in a loop, a sleep, a read.
-Checks are counted instead of seconds, so that time in which the process is paused (SIGSTOP) does not count. C code that
-never releases the interpreter lock also blocks this thread; then the driver ends the trainer because it is silent.
+The thread checks at regular intervals if the call that was running at the last check is still running. After several
+such checks it sends a signal to the main thread. The signal handler then raises `StepTimeout` inside the environment's
+code, which can be a loop, a sleep or a read. Checks are counted instead of seconds, so that time in which the process
+is paused (SIGSTOP) does not count. C code that never releases the interpreter lock blocks this thread too. In this case
+the process that started the trainer ends it, because it no longer reports progress.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ class StepTimeout(BaseException):
 
 
 def step_limit(config: Any) -> float:
-    """Return the time limit of one step in seconds: `env.step_timeout`, or the default for `EnvSettings`."""
+    """Return the time limit of one step in seconds: `env.step_timeout`, or the default if `config` is `EnvSettings`."""
     return getattr(config, "step_timeout", STEP_TIMEOUT)
 
 
 def first_limit(step_timeout: float) -> float:
-    """Return the time limit of construction and first reset in seconds; it is longer, because these load engines."""
+    """Return the time limit in seconds of construction and first reset, which is longer because engines are loaded."""
     return max(step_timeout, min(START_LIMIT, 10 * step_timeout))
 
 
 class Watchdog:
-    """Watchdog that raises `StepTimeout` in the main thread if an environment's call takes longer than `limit` seconds.
+    """Watchdog that raises `StepTimeout` in the main thread if an environment's call takes longer than a time limit.
 
-    The caller of an environment adds 1 to `calls` before and after the call, so an odd number means that a call is
-    running. Calls in other threads cannot be interrupted and have no limit.
+    The code that calls an environment adds 1 to `calls` before and after each call. An odd number therefore means that
+    a call is running. Calls in other threads cannot be interrupted, so they have no limit. `limit` is in seconds.
     """
 
     def __init__(self, limit: float) -> None:
@@ -70,7 +71,7 @@ class Watchdog:
             self.checks_allowed = CHECKS
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Return the result of one call of an environment; raise EnvironmentLost if it takes too long."""
+        """Call a method of an environment and return its result; raise EnvironmentLost if the call takes too long."""
         self.calls += 1
         try:
             return function()
@@ -80,7 +81,7 @@ class Watchdog:
             self.calls += 1
 
     def build(self, make: Callable[[], Any]) -> Any:
-        """Return the result of a function that builds an environment, with the limit `first_limit`."""
+        """Call a function that builds an environment and return its result; the time limit is `first_limit`."""
         with self.limit_to(first_limit(self.limit)):
             return self.call(make)
 
@@ -116,14 +117,15 @@ def _on_signal(number: int, frame: Any) -> None:
 
 
 class StepTimeLimit(gymnasium.Wrapper):
-    """Wrapper that applies the time limit of a watchdog to every call, for code that steps a single environment."""
+    """Wrapper that applies a watchdog's time limit to every call of one environment."""
 
     def __init__(self, env: gymnasium.Env, watchdog: Watchdog) -> None:
         super().__init__(env)
-        self._call = watchdog.call  # methods are not part of a captured state, so this layer does not change the tier
+        # A method is not part of a saved state, so this wrapper does not change the measured tier.
+        self._call = watchdog.call
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Open an episode."""
+        """Start an episode."""
         return self._call(functools.partial(self.env.reset, seed=seed, options=options))
 
     def step(self, action: Any) -> Any:

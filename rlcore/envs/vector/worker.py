@@ -1,7 +1,8 @@
 """Worker process of one environment: `python -m rlcore.envs.vector.worker CONNECTION MEMORY`. Does not import torch.
 
-The worker answers one request at a time (a byte of `Request`, then its arguments) until its pipe closes. Rows are
-passed in anonymous memory that parent and worker share; the answer only signals that the row is complete.
+The worker answers one request at a time until its pipe closes. A request is a byte of `Request` and its arguments. The
+results of a step (observation, reward and flags: one row) are written to anonymous memory that parent and worker share.
+The answer only signals that the row is complete.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rlcore.user_code import explain_exit
 
 
 class Request(enum.IntEnum):
-    """Requests of the parent process."""
+    """Requests of the parent process: first byte of each request."""
 
     BUILD = 1
     RESET = 2
@@ -36,14 +37,14 @@ class Request(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """First byte of an answer."""
+    """Status of an answer: its first byte."""
 
     DONE = 0
     ERROR = 1
 
 
 def record_dtype(spec: EnvSpec) -> np.dtype:
-    """Return the record type of one row: obs_0, obs_1, ... in the order of the spec, reward, terminated, truncated."""
+    """Return the record dtype of one row: obs_0, obs_1, … in the spec's order, reward, terminated, truncated."""
     fields: list[Any] = [(f"obs_{i}", part.dtype, part.shape) for i, part in enumerate(spec.obs.values())]
     return np.dtype([*fields, ("reward", "f8"), ("terminated", "?"), ("truncated", "?")], align=True)
 
@@ -78,7 +79,7 @@ class SharedRow:
 
 
 class RequestHandler:
-    """Handler of the parent's requests for one environment; its rows are written to `memory`."""
+    """Handler of the parent's requests for one environment; it writes the results of steps to the shared `memory`."""
 
     def __init__(self, memory: int) -> None:
         self.env: Any = None
@@ -87,10 +88,10 @@ class RequestHandler:
         self.obs: dict[str, np.ndarray] = {}  # views into the row, [1, ...]
 
     def answer(self, request: bytes) -> bytes:
-        """Return the bytes of the answer, without status, to a request (a byte of `Request` and its arguments).
+        """Return the bytes of the answer to a request, without the status byte.
 
-        Raise EnvironmentFault if the environment fails or returns an invalid value, UserError if it cannot be made, and
-        RunError if its state cannot be read or does not fit.
+        Raise EnvironmentFault if the environment fails or returns an invalid value. Raise UserError if it cannot be
+        created. Raise RunError if its state cannot be read, or if a saved state does not belong to it.
         """
         kind, payload = Request(request[0]), request[1:]
         if kind is Request.STEP:
@@ -129,7 +130,7 @@ class RequestHandler:
         self.row.reward[...], self.row.terminated[...], self.row.truncated[...] = reward, terminated, truncated
 
     def _failures(self) -> bytes:
-        """Return the pickled failures since the last answer and `broken`; b"" if there are none, the common case."""
+        """Return the pickled failures since the last answer, and `broken`; usually b"", because there are none."""
         if not self.env.failures:
             return b""
         failures, self.env.failures = self.env.failures, []

@@ -237,7 +237,7 @@ def test_a_dataset_of_another_environment_is_refused_by_what_differs() -> None:
     ):
         with pytest.raises(UserError, match=f"^the dataset has {sentence}"):
             as_collected(rows, Shifted(), dataclasses.replace(context, spec=dataclasses.replace(spec, **change)))
-    with pytest.raises(UserError, match="^the dataset has 3 rows, too few for 3 environments"):
+    with pytest.raises(UserError, match="^the dataset has 3 rows, but 3 environments need at least 2 rows each"):
         as_collected(rows[:1], Shifted(), context)
 
 
@@ -286,7 +286,7 @@ def test_batches_are_drawn_without_reading_anything_back_from_the_device_of_the_
 
 
 def test_a_memory_too_small_for_a_sequence_is_refused() -> None:
-    with pytest.raises(ValueError, match="too small for a sequence of 6 steps"):
+    with pytest.raises(ValueError, match="too small for sequences of 6 steps"):
         memory(Sequences(6), size=6)
 
 

@@ -184,7 +184,7 @@ def test_rows_of_random_actions_have_zeros_and_the_first_carry() -> None:
     (batch,) = drawn(replay, 1)
     assert all((batch.steps.extras[name] == 0).all() for name in EXTRAS)
     assert (batch.steps.carry["h"][0] == -1).all() and batch.steps.carry["h"][1].dtype == torch.int64
-    with pytest.raises(ValueError, match="takes rollouts of one row"):
+    with pytest.raises(ValueError, match="accepts only rollouts of one row"):
         replay.extend(*[dataclasses.replace(part, carry=CARRY) for part in oracle.steps(2)])
 
 
@@ -310,7 +310,7 @@ def test_what_rows_do_not_have_is_not_written_back(extras: Any, only: str) -> No
     oracle, replay = Oracle(0), memory(Sequences(2), extras=extras)
     replay.extend(*oracle.steps(5))
     (batch,) = drawn(replay, 1)
-    with pytest.raises(ValueError, match=f"^z: no such extras in this buffer, only {only}$"):
+    with pytest.raises(ValueError, match=rf"^z: not among the extras of this buffer \({only}\)$"):
         batch.write_back({"z": torch.zeros(batch.places.shape)})
 
 
@@ -321,5 +321,5 @@ def test_a_memory_of_which_every_row_only_resets_is_refused() -> None:
         def only_resets(self, places: np.ndarray) -> np.ndarray:
             return np.ones(len(places), bool)
 
-    with pytest.raises(RunError, match="no transition can be sampled: each of the 6 rows"):
+    with pytest.raises(RunError, match="no transition can be sampled: all 6 rows"):
         Transitions().draw(Resets(), 4, np.random.default_rng(0))

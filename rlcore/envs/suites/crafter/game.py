@@ -1,9 +1,9 @@
 """Crafter as a deterministic Gymnasium environment, and its state as plain values.
 
-Crafter is not deterministic by itself: it stores the creatures of each part of the map in a set and draws random ones
-from it, and the order of a set depends on memory addresses. Here they are stored in the order of insertion. Crafter
-derives the seeds of episodes from one seed and a counter; here every reset draws a seed from the environment's
-generator.
+Crafter itself is not deterministic. It stores the creatures of each part of the map in a set and draws random ones from
+this set, but the order of a set depends on memory addresses. In this module, the creatures are stored in the order of
+insertion. Crafter derives the seed of an episode from one seed and a counter; in this module, every reset draws a seed
+from the environment's generator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlcore.types import State
 VIDEO = 256  # side of rendered images in pixels
 COUNTERS = ("_step", "_episode", "_seed", "_last_health", "_unlocked")  # attributes of the game
 MAPS = ("daylight", "_mat_map", "_obj_map")  # attributes of the world
-SHARED = ("world", "random", "player")  # attributes that all creatures share
+SHARED = ("world", "random", "player")  # attributes of creatures that refer to objects shared by all of them
 
 
 class Members(dict[Any, None]):
@@ -52,15 +52,15 @@ class World(engine.World):
 
 
 class Crafter(gymnasium.Env):
-    """Crafter (Hafner 2021, arXiv:2109.06780): an image [height, width, 3] uint8 and 17 actions.
+    """Game Crafter (Hafner 2021, arXiv:2109.06780), with an image [height, width, 3] uint8 and 17 actions.
 
-    An episode terminates with the player's death and is truncated after `length` actions.
+    An episode terminates if the player dies, and is truncated after `length` actions.
 
     Args:
         reward: if False, the reward is always 0.
         screen_size: size of the image in pixels: one number for both sides, or width and height.
         area: size of the map in cells.
-        view: size of the view in cells, including the inventory.
+        view: size of the visible part of the map in cells, including the rows for the inventory.
         length: time limit in actions.
         render_mode: None, or "rgb_array".
 
@@ -81,7 +81,8 @@ class Crafter(gymnasium.Env):
     ) -> None:
         sides = (64, 64) if screen_size is None else np.broadcast_to(screen_size, 2).tolist()
         self.game: Any = crafter.Env(tuple(area), tuple(view), tuple(sides), reward, length, seed=0)
-        self.game._world.__class__ = World  # replacing the class keeps the object that the game's views refer to
+        # The class is replaced instead of the object, because the game's views refer to the object.
+        self.game._world.__class__ = World
         self.observation_space = spaces.Box(0, 255, (*sides[::-1], 3), np.uint8)  # rows, columns
         self.action_space = spaces.Discrete(self.game.action_space.n)
         self.render_mode = render_mode
@@ -99,7 +100,7 @@ class Crafter(gymnasium.Env):
         return obs, float(reward), bool(dead), bool(done and not dead), info
 
     def render(self) -> Any:
-        """Return an image for videos; its night noise does not change the game's random generator."""
+        """Return an image for videos, without changing the game's random generator, which also draws night noise."""
         random, sides = self.game._world.random, self.game._size
         state = random.get_state()
         try:

@@ -15,7 +15,7 @@ IDS = {"crafter_reward": True, "crafter_nonreward": False}
 
 
 class CrafterSuite(Suite):
-    """Suite of both ids; the environments are deterministic and their state is saved (see `game.py`)."""
+    """Suite of Crafter with and without reward; deterministic, and the state of a game can be saved (see `game.py`)."""
 
     name = "crafter"
     extra = "crafter"
@@ -32,11 +32,11 @@ class CrafterSuite(Suite):
         return tuple(IDS)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Make a game."""
+        """Create a game."""
         return self.source(env_id)(IDS[env_id], **arguments, render_mode=render_mode)
 
     def source(self, env_id: str) -> Any:
-        """Return the class of both ids."""
+        """Return the environment class of both ids."""
         return _game().Crafter
 
     def capture(self, env: gymnasium.Env) -> State:

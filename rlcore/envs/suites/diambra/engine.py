@@ -14,13 +14,13 @@ from rlcore.errors import UserError
 
 VARIABLE = "DIAMBRA_ENVS"
 DEFAULT = "localhost:50051"
-PATIENCE = 5.0  # seconds to wait for an engine that another process is releasing, and for an engine to close a game
-START = 20.0  # seconds to wait for an engine's port; `diambra run` waits for the first engine only
+PATIENCE = 5.0  # seconds to wait for another process to release an engine, and for an engine to close a game
+START = 20.0  # seconds to wait for an engine's port, because `diambra run` waits only for the first engine
 HOW = "diambra run -s={} shepherd train …"
 
 
 class EngineError(RuntimeError):
-    """Error of an engine that does not answer, or answers with an error."""
+    """Error for an engine that does not answer, or that answers with an error."""
 
 
 def addresses() -> list[str]:
@@ -34,10 +34,10 @@ def are_named() -> bool:
 
 
 def take(address: str) -> socket.socket | None:
-    """Claim an engine until the socket is closed or this process ends; return None if another process has claimed it.
+    """Claim an engine until the returned socket is closed or this process ends; None if another process has it.
 
-    The claim is needed, because a second client would take the engine from the first one. It is an abstract Unix
-    socket: its name is unique in a network namespace, and the kernel releases it if the process is killed.
+    The claim is needed, because an engine drops its client if a second client connects. The claim is an abstract Unix
+    socket. Its name is unique in a network namespace, and the kernel releases it if the process is killed.
     """
     claim = socket.socket(socket.AF_UNIX)
     try:
@@ -49,7 +49,7 @@ def take(address: str) -> socket.socket | None:
 
 
 def take_any(patience: float = PATIENCE) -> tuple[str, socket.socket] | None:
-    """Claim the first free engine; return its address and the claim, or None if none is free in `patience` seconds."""
+    """Claim the first free engine; return (address, claim), or None if none becomes free in `patience` seconds."""
     until = time.monotonic() + patience
     while True:
         for address in addresses():
@@ -71,7 +71,7 @@ def count_free() -> int:
 
 
 def is_there(address: str, until: float) -> bool:
-    """Return True if a server listens at an address; try until `until`, a time of the monotonic clock."""
+    """Return True if a server listens at an address; retry until the time `until` of the monotonic clock."""
     host, _, port = address.rpartition(":")
     while True:
         try:
@@ -87,7 +87,7 @@ def is_there(address: str, until: float) -> bool:
 
 
 def refuse_absent(needed: list[str], suggested: int, patience: float = START) -> None:
-    """Raise UserError if one of the engines does not listen; `suggested` is the number of engines to start."""
+    """Raise UserError if no server listens at one of the addresses; `suggested`: number of engines to start."""
     until = time.monotonic() + (patience if are_named() else 0)
     if silent := [address for address in needed if not is_there(address, until)]:
         where = f"at {' '.join(silent)} of {VARIABLE}" if are_named() else f"at {DEFAULT}, and {VARIABLE} is not set"
@@ -100,16 +100,16 @@ def refuse_few(training: int) -> None:
     if given < needed:
         has = f"{VARIABLE} names {given}" if are_named() else f"{VARIABLE} is not set"
         raise UserError(
-            f"env.num_envs (of all fabric.devices) is {training}: {needed} engines are needed, one for each and one "
-            f"for evaluation, but {has}; start the command with engines: {HOW.format(needed)}"
+            f"env.num_envs, summed over fabric.devices, is {training}: {needed} engines are needed, one for each "
+            f"environment and one for evaluation, but {has}; start the command with engines: {HOW.format(needed)}"
         )
 
 
 class Engine:
-    """Connection to a claimed engine.
+    """Connection to an engine that this process has claimed.
 
     Args:
-        address: `host:port`.
+        address: `host:port` of the engine.
         claim: claim from `take`; it is closed with the connection.
         patience: seconds to wait for the start of the game.
     """
@@ -117,7 +117,7 @@ class Engine:
     def __init__(self, address: str, claim: socket.socket, patience: float) -> None:
         self.grpc: Any = importlib.import_module("grpc")
         self.address, self.patience, self._claim = address, patience, claim
-        # Without a local pool, gRPC shares connections to one address and keeps them open after `close`.
+        # By default, gRPC shares connections to one address and keeps them open after `close`; a local pool does not.
         self._channel = self.grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         self._calls = {name: self._call(name) for name in METHODS}
 
@@ -128,11 +128,11 @@ class Engine:
         )
 
     def start(self, settings: Any) -> Any:
-        """Start a game with an `EnvSettings`; return the `EnvInitResponse`."""
+        """Start a game with an `EnvSettings` message; return the `EnvInitResponse`."""
         return self._ask("EnvInit", settings, wait_for_ready=True, timeout=self.patience)
 
     def reset(self, episode: Any) -> Any:
-        """Start an episode with its `EpisodeSettings`; return a `StepResetResponse`."""
+        """Start an episode with an `EpisodeSettings` message; return a `StepResetResponse`."""
         return self._ask("Reset", episode)
 
     def step(self, move: int, attack: int) -> Any:

@@ -38,7 +38,10 @@ GAME_STATES = {
 
 
 class Readout(NamedTuple):
-    """Observation of one number in the game's memory: its category and number, its space, and its encoding."""
+    """Description of one observed number in the game's memory.
+
+    It has the number's category and index, the observation space, and the function that encodes the number.
+    """
 
     category: int
     number: int
@@ -47,16 +50,16 @@ class Readout(NamedTuple):
 
 
 class DiambraEnv(gymnasium.Env):
-    """Game with one player; observations are a flat dict with SheepRL's keys, `frame` is uint8 [h, w, c].
+    """Game of DIAMBRA with one player; observations are a flat dict with SheepRL's keys.
 
-    Actions of kind DISCRETE are the moves (0 is no move), followed by the attacks. Numbers are int32 (1,). An episode
-    terminates when the engine reports its end.
+    `frame` is the image, uint8 [h, w, c]; numbers are int32 (1,). Actions of kind DISCRETE are the moves (0 is no
+    move), followed by the attacks. An episode terminates when the engine reports its end.
 
     Args:
         game: the engine's id of the game.
         keys: `env.wrapper`.
         outfits: number of outfits of the game.
-        engine: connection to the engine; closed with the environment, also if the constructor raises.
+        engine: connection to the engine; it is closed with the environment, also if the constructor raises an error.
         render_mode: None, or "rgb_array".
 
     Attributes:
@@ -118,7 +121,7 @@ class DiambraEnv(gymnasium.Env):
         return spaces.Dict(self._filter_keys(found))
 
     def _prefixes(self) -> tuple[str, str, str]:
-        """Return the key prefixes of common numbers and of those of both players."""
+        """Return the key prefixes of numbers of both players, of the first player, and of the second player."""
         return ("", "own_", "opp_") if self.keys.diambra_wrappers.role_relative else ("", "P1_", "P2_")
 
     def _reading(self, category: int, number: int, state: Any) -> Readout:
@@ -179,7 +182,7 @@ class DiambraEnv(gymnasium.Env):
         return self._obs(response), self._scale_reward(reward), over, False, self._info(response)
 
     def _split(self, action: int) -> tuple[int, int]:
-        """Split an action of kind DISCRETE into move and attack."""
+        """Split an action of kind DISCRETE into a move and an attack, one of which is "none"."""
         return (action, 0) if action < self._moves else (0, action - self._moves + 1)
 
     def _is_over(self, response: Any) -> bool:
@@ -193,7 +196,7 @@ class DiambraEnv(gymnasium.Env):
         return float(np.sign(reward)) if wrappers.clip_reward else reward
 
     def _full_health(self) -> int:
-        """Return the range of the health of the first player's character."""
+        """Return the largest minus the smallest value of health of the first player's character."""
         states = self.info.ram_states_categories[P1].ram_states
         first = min(number for number in states if "health" in RAM_STATES.get(number, ""))
         return states[first].max - states[first].min

@@ -1,7 +1,8 @@
 """Messages of the engine's gRPC service `interface.EnvServer`, compatible with version 2.2 of DIAMBRA Arena.
 
-The message classes are built here from field numbers, which are all that the wire format uses. DIAMBRA's generated
-classes need protobuf < 4, which conflicts with MLflow and TensorBoard. Enumerations are plain integers, as on the wire.
+The message classes are built here from field numbers; the wire format does not use anything else. DIAMBRA's own
+generated classes need protobuf < 4, which conflicts with MLflow and TensorBoard. Enumerations are plain integers, as in
+the wire format.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ RAM_STATES: Mapping[int, str] = {100: "stage", 101: "timer", **dict(enumerate(_O
 @functools.cache
 def messages() -> Any:
     """Return a namespace of the message classes; raise ImportError if protobuf is missing."""
-    # Imported here, because it takes 60 ms and is installed by the extra `diambra` only.
+    # Imported here, because the import takes 60 ms and only the extra `diambra` installs the package.
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="shepherd/diambra.proto", package="shepherd.diambra")

@@ -1,6 +1,7 @@
-"""Keys of `env.wrapper` for DIAMBRA's games, with SheepRL's and DIAMBRA's names, and the messages made from them.
+"""Keys of `env.wrapper` for DIAMBRA's games, and the protobuf messages to the engine that are built from them.
 
-Random choices of DIAMBRA (role, character, …) are drawn from the environment's generator in every episode.
+The keys have the names that SheepRL and DIAMBRA use. A setting without a value (role, character, …) is drawn from the
+environment's generator in every episode.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LARGEST_FRAME, LARGEST_STACK = 512, 48
 
 @dataclass(frozen=True)
 class GameKeys:
-    """Settings of the engine: `diambra_settings`. A value of null is drawn for every episode."""
+    """Settings of the engine: the group `diambra_settings`. A setting that is null is drawn for every episode."""
 
     role: str | None = arg(None, "side of the player; null: random", choices=("P1", "P2", None))
     step_ratio: int = arg(6, "frames of the game per action", low=1, high=6)
@@ -64,7 +65,7 @@ class GameKeys:
 
 @dataclass(frozen=True)
 class WrapperKeys:
-    """Settings of actions, observations and rewards: `diambra_wrappers`."""
+    """Settings of actions, observations and rewards: the group `diambra_wrappers`."""
 
     no_op_max: int = arg(0, "maximum of random no-ops at the start of an episode (at least 1); 0: none", low=0, high=12)
     normalize_reward: bool = arg(False, "divide rewards by normalization_factor x full health")
@@ -86,7 +87,7 @@ class WrapperKeys:
     dilation: Any = arg(None, unused="env.frame_stack_dilation sets it")
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if keys cannot be combined."""
+        """Raise UserError if values of these keys cannot be combined."""
         mistakes = Mistakes()
         if self.stack_actions > 1 and not self.add_last_action:
             mistakes.note(
@@ -133,7 +134,7 @@ class Keys:
 
 
 def read_keys(wrapper: Mapping[str, Any]) -> Keys:
-    """Convert `env.wrapper` to `Keys`; raise one UserError with all mistakes in it."""
+    """Convert `env.wrapper` to `Keys`; raise one UserError that lists all invalid keys."""
     plain = {key: _short(value) for key, value in wrapper.items()}
     settings = plain.get("diambra_settings")
     if isinstance(settings, Mapping):
@@ -153,9 +154,9 @@ def _short(value: Any) -> Any:
 
 
 def check_choices(settings: Mapping[str, Any], game: str, outfits: int) -> None:
-    """Raise one UserError if outfits or fighting style are out of the game's range; needs no engine.
+    """Raise one UserError if outfits or fighting style are out of the game's range. No engine is needed.
 
-    `settings` are `diambra_settings` as typed; `read_keys` reports values that are not integers.
+    `settings` is the group `diambra_settings` as the user typed it; `read_keys` reports values that are not integers.
     """
     mistakes, most = Mistakes(), {"outfits": outfits, "fighting_style": STYLES_OF.get(game, STYLES)[-1]}
     for key, high in most.items():
@@ -167,7 +168,7 @@ def check_choices(settings: Mapping[str, Any], game: str, outfits: int) -> None:
 
 
 def check_game(keys: Keys, game: str, outfits: int, info: Any) -> None:
-    """Raise one UserError if settings do not fit the game; `info` is the engine's `EnvInitResponse`."""
+    """Raise one UserError if settings are not valid in the game; `info` is the engine's `EnvInitResponse`."""
     mistakes, settings, place = Mistakes(), keys.diambra_settings, "env.wrapper.diambra_settings."
     low, high, characters = info.difficulty_bounds.min, info.difficulty_bounds.max, info.characters_info
     if settings.difficulty is not None and not low <= settings.difficulty <= high:
@@ -185,15 +186,15 @@ def check_game(keys: Keys, game: str, outfits: int, info: Any) -> None:
 
 
 def named_characters(settings: GameKeys) -> tuple[str | None, ...]:
-    """Return the characters that the user has named; None stands for a random one."""
+    """Return the characters that the user has chosen; None stands for a random character."""
     named = settings.characters
     return (named,) if isinstance(named, str) else named or ()
 
 
 def draw_characters(settings: GameKeys, characters: Any, rng: np.random.Generator) -> list[str]:
-    """Return the named characters, and random ones up to the number that the game selects.
+    """Return the chosen characters, followed by random ones up to the number that the game selects.
 
-    A random character is never another name of a character that is already selected.
+    Some characters have several names. A random character is never the same as one that is already selected.
     """
     chosen = dict(enumerate(named_characters(settings)[: characters.chars_to_select]))
     twins = dict(characters.char_homonymy_map)
@@ -227,12 +228,13 @@ def env_settings(keys: Keys, game: str) -> Any:
 
 
 def episode_settings(keys: Keys, game: str, info: Any, rng: np.random.Generator) -> Any:
-    """Return the `EpisodeSettings` message of a new episode; open settings are drawn, always in the same order."""
+    """Return the `EpisodeSettings` message of a new episode. Settings without a value are drawn in a fixed order."""
     settings = keys.diambra_settings
     kinds = messages()
 
     def draw_if_open(value: Any, choices: range) -> int:
-        draw = choices[int(rng.integers(len(choices)))]  # always draw, so that one setting does not change the others
+        # A random value is drawn even if the user chose one, so that the other random values stay the same.
+        draw = choices[int(rng.integers(len(choices)))]
         return draw if value is None else value
 
     seed = int(rng.integers(2**31 - 1))

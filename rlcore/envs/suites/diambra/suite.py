@@ -1,4 +1,4 @@
-"""Suite of DIAMBRA's games: ids, creation on a free engine, and checks of the settings."""
+"""Suite of DIAMBRA's games: ids, creation of environments on free engines, and checks of the settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlcore.errors import Mistakes, UserError
 
 log = logging.getLogger(__name__)
 
-OUTFITS: Mapping[str, int] = {  # number of outfits; the only property of a game that the engine does not report
+OUTFITS: Mapping[str, int] = {  # game -> number of outfits; the engine reports all other properties of a game
     "doapp": 4,
     "sfiii3n": 7,
     "tektagt": 5,
@@ -49,7 +49,7 @@ class DiambraSuite(Suite):
     name = "diambra"
     extra = "diambra"
     requires = "grpc"
-    note = "needs engines: diambra run -s=2 shepherd train …; open episodes are truncated at checkpoints"
+    note = "needs engines: diambra run -s=2 shepherd train …; unfinished episodes are truncated at checkpoints"
     targets = ("sheeprl.envs.diambra.DiambraWrapper",)
     from_keys = {  # noqa: RUF012 - read only
         "screen_size": "screen_size",
@@ -94,8 +94,8 @@ class DiambraSuite(Suite):
         if found is None:
             known = addresses()
             raise UserError(
-                f"env.id={env_id}: every environment needs its own engine, but all are in use ({' '.join(known)}); "
-                f"start the command with more: {HOW.format(len(known) + 1)}"
+                f"env.id={env_id}: every environment needs its own engine, but all are in use "
+                f"({' '.join(known)}); start the command with more engines: {HOW.format(len(known) + 1)}"
             )
         try:
             refuse_absent([found[0]], max(2, len(addresses())))
@@ -111,7 +111,7 @@ class DiambraSuite(Suite):
             refuse_missing(self, env_id)
         with mistakes.catch():
             refuse_few(together)
-        if are_named():  # otherwise `refuse_few` has reported that there are none
+        if are_named():  # otherwise `refuse_few` has already reported that there are no engines
             with mistakes.catch():
                 refuse_absent(known[: together + 1], together + 1)
         with mistakes.catch():
@@ -122,24 +122,24 @@ class DiambraSuite(Suite):
         mistakes.raise_collected()
 
     def source(self, env_id: str) -> Any:
-        """Return the environment's class; the version of the engine cannot be read."""
+        """Return the environment's class. The version of the engine is unknown to this code."""
         return DiambraEnv
 
     def parameters(self, env_id: str) -> None:
-        """Return None: `make` reports wrong keys together with all other problems."""
+        """Return None: argument names are not checked here; `make` reports them with all other problems."""
         return
 
     def free_instances(self, env_id: str) -> int:
-        """Return the number of free engines."""
+        """Return the number of free engines, which is the number of environments that can be created now."""
         return count_free()
 
     def trial(self, env_id: str) -> None:
-        """Raise UserError if no engine answers; no game is started, because its ROM can be missing."""
+        """Raise UserError if no engine answers. No game is started, because the file of the game can be missing."""
         refuse_absent(addresses()[:1], 2, patience=0)
 
 
 def _unused(wrapper: Mapping[str, Any]) -> Sequence[str]:
-    """Return a message, with the reason, for each key of `env.wrapper` that is set but has no effect."""
+    """Return one message for each key of `env.wrapper` that is set but has no effect; it gives the reason."""
     given = {a.key: (at(wrapper, a.key), a.unused) for a in arguments(Keys) if a.unused}
     return [
         f"env.wrapper.{key}={spell(value)} has no effect: {why}"
@@ -150,7 +150,7 @@ def _unused(wrapper: Mapping[str, Any]) -> Sequence[str]:
 
 @functools.cache
 def _tell_unused(sentences: tuple[str, ...]) -> None:
-    """Warn once of keys without effect."""
+    """Log each message about keys without effect once."""
     for sentence in sentences:
         log.warning("%s", sentence)
 

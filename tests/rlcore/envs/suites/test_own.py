@@ -216,7 +216,7 @@ def test_the_card_of_a_wrapped_environment_is_that_of_its_suite(suite: str, tmp_
 
 def test_an_argument_that_hides_one_of_the_env_group_is_refused() -> None:
     pytest.importorskip("ale_py")
-    hides = "own_envs.Hiding: its argument screen_size would hide .* of the suite atari .* env.screen_size"
+    hides = "own_envs.Hiding: its argument screen_size has the same name as an .* suite atari that env.screen_size sets"
     with pytest.raises(UserError, match=hides):
         make(EnvSettings("PongNoFrameskip-v4", {"_target_": "own_envs.Hiding"}))
 
