@@ -22,13 +22,13 @@ def parameters(learner: Learner) -> dict[str, nn.Parameter]:
 
     A parameter that several components share is returned once, with the name of the first of them.
     """
-    found: dict[int, tuple[str, nn.Parameter]] = {}
+    named: dict[int, tuple[str, nn.Parameter]] = {}
     for at, part in learner.components().items():
         module = _module(part)
         if isinstance(module, nn.Module):
             for name, parameter in module.named_parameters():
-                found.setdefault(id(parameter), (f"{at}.{name}", parameter))
-    return dict(found.values())
+                named.setdefault(id(parameter), (f"{at}.{name}", parameter))
+    return dict(named.values())
 
 
 def convert_old_state(state: State) -> State:

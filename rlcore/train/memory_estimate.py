@@ -76,10 +76,10 @@ class ResourceEstimate:
     device: dict[str, int] = field(default_factory=dict[str, int])
     disk: dict[str, int] = field(default_factory=dict[str, int])
     threads: int = 0
-    busy: int = 1  # processes that compute on the CPU all the time
+    busy: int = 1  # number of processes that always use the CPU
     countable: bool = True
-    plan: str = ""  # the training in words: its steps and its device
-    ratios: str = ""  # the planned gradient steps in words; of an algorithm with a replay buffer
+    plan: str = ""  # description of the training: steps and device
+    ratios: str = ""  # description of the gradient steps; "" without a replay buffer
 
     def find_shortage(self, free: FreeResources) -> str | None:
         """Return a description of the first resource that is too small, or None if everything fits."""
@@ -96,16 +96,16 @@ class ResourceEstimate:
 
     def sentence(self, free: FreeResources, command: bool = False) -> str:
         """Return the plan with the needed and the free bytes; `command`: the command's processes are included."""
-        *sides, last = (
-            f"{size(sum(parts.values()))} of {size(there)} free {name}"
-            for name, parts, there in self._with(command)._compare(free)
+        *needs, last = (
+            f"{size(sum(parts.values()))} of {size(available)} free {name}"
+            for name, parts, available in self._with(command)._compare(free)
         )
-        return f"{self.plan}; needs about {', '.join(sides)} and {last}"
+        return f"{self.plan}; needs about {', '.join(needs)} and {last}"
 
     def details(self, free: FreeResources, command: bool = False) -> list[str]:
         """Return sentences with the parts of the needed bytes, and with the ratios."""
-        sides = self._with(command)._compare(free)
-        return [f"{name}: {_list(parts)}" for name, parts, _ in sides] + [self.ratios] * bool(self.ratios)
+        resources = self._with(command)._compare(free)
+        return [f"{name}: {_list(parts)}" for name, parts, _ in resources] + [self.ratios] * bool(self.ratios)
 
     def _with(self, command: bool) -> ResourceEstimate:
         return replace(self, memory=self.memory | {"command, Prefect and MLflow": COMMAND}) if command else self
@@ -172,35 +172,35 @@ def _window_bytes(spec: EnvSpec) -> tuple[int, int]:
     return past, shown
 
 
-def resized(spec: EnvSpec, made: EnvConfig, asked: EnvConfig) -> EnvSpec:
+def resized(spec: EnvSpec, old: EnvConfig, new: EnvConfig) -> EnvSpec:
     """Return the spec of an env config that differs only in sizes, without creating its environment.
 
     Args:
         spec: spec of an environment.
-        made: env config of this environment.
-        asked: the other env config.
+        old: env config of this environment.
+        new: the other env config.
 
     Returns:
         The spec with `screen_size`, `frame_stack`, `frame_stack_dilation` and `actions_as_observation.num_stack` of
-        `asked`.
+        `new`.
     """
     obs = dict(spec.obs)
-    before, after = made.actions_as_observation.num_stack, asked.actions_as_observation.num_stack
+    before, after = old.actions_as_observation.num_stack, new.actions_as_observation.num_stack
     if before != after and "action_stack" in obs and before > 0:
         stack = obs["action_stack"]
         obs["action_stack"] = replace(stack, shape=(math.prod(stack.shape) // before * max(0, after),))
-    frames = (asked.frame_stack, asked.frame_stack_dilation)
+    frames = (new.frame_stack, new.frame_stack_dilation)
     for key, part in spec.obs.items():
-        if part.window is not None and frames != (made.frame_stack, made.frame_stack_dilation):
-            obs[key] = replace(obs[key], window=Window(*frames) if asked.frame_stack > 1 else None)
-        if part.kind == "image" and asked.screen_size and asked.screen_size != made.screen_size:
-            sides = (asked.screen_size if side == made.screen_size else side for side in part.shape)
+        if part.window is not None and frames != (old.frame_stack, old.frame_stack_dilation):
+            obs[key] = replace(obs[key], window=Window(*frames) if new.frame_stack > 1 else None)
+        if part.kind == "image" and new.screen_size and new.screen_size != old.screen_size:
+            sides = (new.screen_size if side == old.screen_size else side for side in part.shape)
             obs[key] = replace(obs[key], shape=tuple(sides))
     return replace(spec, obs=obs)
 
 
 def _plan(config: RunConfig, counted: TensorSizes) -> str:
-    """Return the policy steps, the gradient steps (if they are known) and the device of a run in words."""
+    """Return a description of policy steps, gradient steps (if known) and device of a run."""
     ranks = f" ({config.fabric.ranks} ranks)" if config.fabric.ranks > 1 else ""
     updates = "" if counted.updates is None else f" with {counted.updates:,} gradient steps"
     steps = f"{config.algo.budget(config.width):,} policy steps{updates}"
@@ -208,7 +208,7 @@ def _plan(config: RunConfig, counted: TensorSizes) -> str:
 
 
 def _ratios(config: RunConfig, counted: TensorSizes) -> str:
-    """Return the planned gradient steps in both units that papers use."""
+    """Return a description of the gradient steps with replay ratio and train ratio, because papers use either."""
     if counted.updates is None:
         return ""
     ratio, rows = counted.replay_ratio, counted.learned_rows

@@ -48,7 +48,7 @@ def test_a_killed_rank_ends_all_and_the_run_goes_on_to_the_same_bits(algo: str, 
     run = prepare(home / "cut", algo=algo, **RUN)
     process = start(home, "stage", "train", "cut", **NO_STORE)
     wait_for(lambda: count(run, "checkpoint"), "a checkpoint")
-    os.kill(one(home, "follower"), signal.SIGKILL)
+    os.kill(one(home, "worker_rank"), signal.SIGKILL)
     code, said = end(process)
     assert (code, "rank 1 of the training was killed by signal 9" in said, "Traceback" in said) == (1, True, False), (
         said
