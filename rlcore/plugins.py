@@ -127,7 +127,7 @@ def _time_limit() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
-        signal.signal(signal.SIGALRM, handler)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
 
 
 def importing() -> str | None:

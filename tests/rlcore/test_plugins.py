@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,22 @@ def test_load_ends_the_import_of_a_plugin_that_hangs(folder: Path, monkeypatch: 
         plugins.load()
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) == before
+
+
+def test_load_replaces_a_handler_that_python_cannot_restore(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a handler that a C library has set, `signal.signal` returns None and does not accept it."""
+    write(quick="")
+    set_handler, before, handlers = signal.signal, signal.getsignal(signal.SIGALRM), list[Any]()
+
+    def set_and_return_none(number: int, handler: Any) -> None:
+        handlers.append(handler)
+        set_handler(number, handler)
+
+    monkeypatch.setattr(signal, "signal", set_and_return_none)
+    plugins.name(["quick"])
+    plugins.load()
+    set_handler(signal.SIGALRM, before)
+    assert handlers[1:] == [signal.SIG_DFL]
 
 
 def test_the_hash_is_of_every_source_of_the_package_and_of_nothing_else(folder: Path) -> None:

@@ -8,6 +8,7 @@ single environments can be loaded into lanes, and vice versa.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -30,6 +31,7 @@ from rlcore.envs.vector.episodic import ArrivalArrays, EpisodeSeed, EpisodicVect
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.wrappers import FlatDictObservation, layers, time_limit
 from rlcore.errors import EnvironmentFault, RunError, UserError
+from rlcore.system.devices import processor
 from rlcore.types import State
 from rlcore.user_code import is_failure, spell_error
 
@@ -143,7 +145,8 @@ def _exact_here(settings: EnvSettings) -> bool:
 
     This is measured, because vectorized sines differ on some machines.
     """
-    key = repr(settings)
+    # A digest, because the kernel limits the length of a variable. The result holds for one processor and one NumPy.
+    key = hashlib.sha256(repr((settings, processor(), np.__version__)).encode()).hexdigest()[:16]
     measured: dict[str, bool] = json.loads(os.environ.get(MEASURED, "{}"))
     if key not in measured:
         lanes = NativeVectorEnv(settings, TRIED, _trial_seed)

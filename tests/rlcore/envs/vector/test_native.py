@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -232,3 +234,12 @@ def test_worth_it_takes_the_result_of_the_parent_process(monkeypatch: pytest.Mon
     ask += "native._play_bytes = None  # a second test would fail\n"
     ask += "sys.exit(0 if native.is_faster(EnvConfig('CartPole-v1'), 64) else 3)"
     assert subprocess.run([sys.executable, "-c", ask], check=False).returncode == 0
+
+
+def test_is_faster_tests_again_on_another_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(native.MEASURED, "{}")
+    for model in ("one", "other"):
+        monkeypatch.setattr(native, "processor", lambda model=model: {"model name": model})
+        assert is_faster(EnvConfig("CartPole-v1"), 64)
+    assert [*json.loads(os.environ[native.MEASURED]).values()] == [True, True]
+    assert len(os.environ[native.MEASURED]) < 60  # the kernel limits a variable to 128 KiB
