@@ -84,8 +84,7 @@ def build(functions: Sequence[TracedFunction]) -> list[Compiled]:
     """
     folder, wanted = cache_folder(), {each.key: each for each in functions}
     try:
-        make_directory(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        _make_own(folder)
         with ExitStack() as locks:
             for key in sorted(wanted):
                 locks.enter_context(_lock(folder / f"{key}.lock"))
@@ -133,14 +132,20 @@ def _own_instead_of(folder: Path) -> Path:
 def kernels_folder() -> Path:
     """Return the folder for kernels of torch's compiler, in `cache_folder`; only its owner can enter it."""
     kernels = cache_folder() / "kernels"
-    make_directory(kernels.parent)
+    _make_own(kernels.parent)
     if _unsafe(kernels):
         aside = kernels.with_name(f"kernels-unsafe-{os.getpid()}")
         with suppress(FileNotFoundError):  # another process does the same
             kernels.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
-    kernels.mkdir(mode=0o700, exist_ok=True)
+    _make_own(kernels)
     return kernels
+
+
+def _make_own(folder: Path) -> None:
+    """Create a folder that only its owner can enter, whatever the umask is."""
+    make_directory(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _unsafe(file: Path | int) -> str:

@@ -151,3 +151,15 @@ def test_kernels_folder_is_made_again_if_others_can_write_it(tmp_path: Path, mon
         assert kernels_folder() == tmp_path / "kernels"
         assert [path.name for path in tmp_path.rglob("*")] == ["kernels"]
         assert (tmp_path / "kernels").stat().st_mode & 0o777 == 0o700
+
+
+def test_kernels_folder_creates_a_cache_folder_that_stays_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path / "cache"))
+    old = os.umask(0)
+    try:
+        assert kernels_folder() == tmp_path / "cache/kernels"
+    finally:
+        os.umask(old)
+    assert cache_folder() == tmp_path / "cache"
