@@ -196,14 +196,15 @@ class RunDirectory:
     def removed_if_refused(self) -> Iterator[None]:
         """Context manager that removes the run if a UserError is raised before the environment card is written.
 
-        It removes only folders that `make` of this object created.
+        It removes only folders that `make` of this object created, once, and not while another process uses the run.
         """
         try:
             yield
         except UserError:
-            if self._made and not self.card.exists():
+            if self._made and not self.card.exists() and not self.is_taken():
                 shutil.rmtree(self.path, ignore_errors=True)
-                for folder in self._made[1:]:
+                parents, self._made = self._made[1:], []
+                for folder in parents:
                     with contextlib.suppress(OSError):  # another command uses it by now
                         folder.rmdir()
             raise

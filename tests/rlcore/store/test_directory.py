@@ -36,7 +36,14 @@ def test_removed_if_refused_leaves_only_what_was_there(tmp_path: Path) -> None:
     with pytest.raises(UserError), run.removed_if_refused():
         raise UserError("env.id=Mine-v0: step raised ValueError")
     assert [*tmp_path.rglob("*")] == [tmp_path / "runs"]
+    run.path.mkdir(parents=True)
+    with pytest.raises(UserError), run.removed_if_refused():
+        raise UserError("the run is removed already, and the user created a folder of this name")
+    run.path.rmdir()
     run.make("", {"run_id": "2"}, "{}")
+    with pytest.raises(UserError), RunDirectory(run.path).driving(), run.removed_if_refused():
+        raise UserError("another process is writing this run")
+    assert run.config.exists()
     write_json(run.card, {"tier": "A"})
     with pytest.raises(UserError), run.removed_if_refused():
         raise UserError("later than make-env")
