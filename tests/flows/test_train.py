@@ -108,20 +108,6 @@ def task_runs(home: Path, run: RunDirectory, wanted: int) -> Counter[tuple[str, 
     return Counter((name.split()[0], state) for name, state in rows)
 
 
-def test_run_flow_removes_a_run_that_make_env_refuses(
-    api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(run: RunDirectory) -> None:
-        raise UserError(f"env.id={run.read_config()['env']['id']}: step raised ValueError")
-
-    monkeypatch.setattr("flows.stages.make_env.measure_once", refuse)
-    from flows.train import run_flow
-
-    with pytest.raises(UserError, match="step raised ValueError"):
-        run_flow(new_run(tmp_path / "runs" / "refused"))
-    assert [*tmp_path.iterdir()] == []
-
-
 def test_an_unchanged_environment_is_not_measured_twice(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
 ) -> None:
