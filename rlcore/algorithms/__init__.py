@@ -21,8 +21,8 @@ class Algorithm:
 
     Attributes:
         package: package of the algorithm. Its module `learner` imports torch; its config module does not.
-        keys: name of the config module in the package. If algorithms share a learner, each one has its own config
-            module.
+        keys: name of the module in the package that defines `Config`. Algorithms that share a learner have one config
+            module each.
     """
 
     package: str
@@ -49,7 +49,7 @@ class Algorithm:
         return self.learner.build
 
 
-LONGEST_TITLE = 20  # characters; a longer text before the colon is not a name, but a sentence of a plugin's docstring
+LONGEST_TITLE = 20  # characters; a longer text before the colon is a sentence of a plugin's docstring, not a title
 ALGORITHMS: dict[str, Any] = {  # name -> `Algorithm`, or the module of a plugin
     **{name: Algorithm(f"{__name__}.on_policy.{name}") for name in ("ppo", "a2c", "ppo_recurrent")},
     "sac": Algorithm(f"{__name__}.sac"),
@@ -64,7 +64,7 @@ ABSENT = ("dreamer_v3_5", "p2e", "ppo_decoupled", "sac_decoupled")
 
 
 def refuse_unknown(name: str) -> None:
-    """Refuse an algorithm that is not registered, with a separate message for algorithms of SheepRL."""
+    """Raise UserError if no algorithm `name` is registered; algorithms that only SheepRL has get their own message."""
     if name in ALGORITHMS:
         return
     known = f"algorithms: {', '.join(ALGORITHMS)}, and those of plugins (plugins=[your_module])"
@@ -80,7 +80,7 @@ def title(name: str) -> str:
 
 
 def paper(algorithm: Any) -> str:
-    """Return title, authors, year and arXiv id of an algorithm's paper: the first line of its module docstring.
+    """Return the first line of an algorithm's module docstring, which cites the paper (title, authors, year, arXiv id).
 
     The module is parsed, not imported, because importing it would import torch.
     """
@@ -102,12 +102,12 @@ def register(name: str, module: Any) -> None:
             first line of its docstring cites the paper.
 
     Raises:
-        UserError: If one of them is missing, or if another algorithm has this name.
+        UserError: If `Config`, `Agent` or `build` is missing, or if another algorithm has this name.
     """
     if ALGORITHMS.get(name, module) is not module:
         raise UserError(
-            f"algorithm {name!r} of plugin {getattr(module, '__name__', module)}: the name is taken; "
-            "choose another name"
+            f"algorithm {name!r} of plugin {getattr(module, '__name__', module)}: the name is taken by another "
+            "algorithm; choose another name"
         )
     missing = [part for part in ("Config", "Agent", "build") if not hasattr(module, part)]
     if missing or not issubclass(module.Config, AlgorithmConfig):

@@ -36,43 +36,50 @@ class ReplayConfig(AlgorithmConfig):
     replay_ratio: float = arg(1.0, "gradient steps per policy step", above=0)
     train_every: int | None = arg(
         None,
-        "policy steps between updates; each update takes all gradient steps that are due; null = after every row",
+        "policy steps between updates; an update takes all gradient steps that replay_ratio requires by then; "
+        "null = update after every step of all environments",
         low=1,
     )
     learning_starts: int = arg(100, "policy steps with random actions before the first gradient step", low=0)
     per_rank_pretrain_steps: int = arg(0, "additional gradient steps at the first update", low=0)
 
     def check(self, prefix: str) -> None:
-        """Refuse a budget that ends before learning starts; `prefix` is the dotted path of this group."""
+        """Raise UserError if training ends before learning starts; `prefix` is the dotted path of this group."""
         super().check(prefix)
         if self.learning_starts >= self.total_steps:
             raise UserError(
-                f"{prefix}learning_starts={self.learning_starts}: nothing would be learned; "
+                f"{prefix}learning_starts={self.learning_starts}: nothing would be learned before training ends; "
                 f"must be below {prefix}total_steps ({self.total_steps})"
             )
 
     def rows(self, size: int | None, width: int) -> int:
-        """Return the capacity in rows of each environment; `buffer.size` counts all environments, as in SheepRL."""
+        """Return how many rows (time steps) of each environment the replay buffer can store.
+
+        `size` is `buffer.size`, which counts the rows of all `width` environments, as in SheepRL.
+        """
         return (size or ROWS) // width
 
     def count_remembered(self, run: RunConfig) -> int:
-        """Return the capacity in rows over all environments."""
+        """Return how many rows (time steps) of all environments together the replay buffer can store."""
         return self.rows(run.buffer.size, run.width) * run.width
 
     def random_steps(self, width: int) -> int:
-        """Return the policy steps with random actions: `learning_starts`, rounded down to whole iterations."""
+        """Return the number of policy steps with random actions: `learning_starts`, rounded down to whole iterations.
+
+        One iteration takes `width` policy steps, one in each environment.
+        """
         return self.learning_starts // width * width
 
     @property
     def annealing_keys(self) -> tuple[str, ...]:
-        """Keys that make the run depend on its length: with `train_every`, the last update ends at the budget."""
+        """Keys that make results depend on `total_steps`: with `train_every`, an additional update ends training."""
         return ("train_every",) if self.train_every is not None else ()
 
     def learning_starts_steps(self, width: int, rows: int = 0) -> int:
-        """Return the number of policy steps for which no gradient steps are due.
+        """Return the number of policy steps at the start of training for which no gradient steps are taken.
 
-        These are all steps before the last iteration with random actions, and all steps before every environment has
-        stored `rows` rows.
+        Gradient steps are counted from the last iteration with random actions, or, if that is later, from the iteration
+        in which every environment has stored `rows` rows.
         """
         return max(0, max(self.random_steps(width), rows * width) - width)
 
@@ -90,23 +97,27 @@ class OffPolicyConfig(ReplayConfig):
     cnn_keys: KeysConfig = arg(KeysConfig(), "image observation keys")
 
     def check_with(self, run: RunConfig) -> None:
-        """Refuse a replay buffer that is smaller than a batch, or that samples episodes."""
+        """Raise UserError if the replay buffer is smaller than a batch, or if it samples episodes."""
         if run.buffer.type != "sequential":
             raise UserError(
-                f"buffer.type={run.buffer.type}: {self.name} learns from single transitions; set it to sequential"
+                f"buffer.type={run.buffer.type}: not available for {self.name}, which learns from single transitions; "
+                "set it to sequential"
             )
         if self.rows(run.buffer.size, run.width) <= self.n_step:
             key = f"buffer.size={spell(run.buffer.size)}"
-            raise UserError(f"{key}: of {run.width} environments; at least {run.width * (self.n_step + 1)} rows")
+            raise UserError(
+                f"{key}: too small for transitions of {self.n_step} steps in {run.width} environments; must be at "
+                f"least {run.width * (self.n_step + 1)} rows"
+            )
         held = self.rows(run.buffer.size, run.width) * run.env.num_envs
         if held < self.per_rank_batch_size:
             raise UserError(
-                f"buffer.size={spell(run.buffer.size)}: the {held} rows of a rank are fewer than one batch; must be at "
-                f"least algo.per_rank_batch_size ({self.per_rank_batch_size}) for each rank"
+                f"buffer.size={spell(run.buffer.size)}: the {held} rows that each rank stores are fewer than one "
+                f"batch; each rank must store at least algo.per_rank_batch_size ({self.per_rank_batch_size}) rows"
             )
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Refuse observation keys that the environment does not have."""
+        """Raise UserError if the environment does not have an observation key of the config."""
         check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds, self.smallest)
 
 
@@ -132,26 +143,35 @@ class AlphaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SoftConfig(OffPolicyConfig):
-    """Config keys of soft actor-critics: a squashed normal policy over bounded continuous actions, a temperature."""
+    """Config keys of soft actor-critics; they have a squashed normal policy over bounded actions, and a temperature."""
 
     kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
 
     alpha: AlphaConfig = arg(AlphaConfig(), "temperature, the weight of the entropy")
 
     def check_with(self, run: RunConfig) -> None:
-        """Refuse another distribution, and a replay buffer that is smaller than a batch."""
+        """Raise UserError if the distribution is not a squashed normal, or the replay buffer is too small."""
         if run.distribution.type not in ("auto", "tanh_normal"):
             kind = run.distribution.type
-            raise UserError(f"distribution.type={kind}: {self.name} has a squashed normal; set it to auto")
+            raise UserError(
+                f"distribution.type={kind}: not available for {self.name}, which has a squashed normal policy; "
+                "set it to auto"
+            )
         super().check_with(run)
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Refuse actions that are not continuous and bounded, and unknown observation keys."""
+        """Raise UserError for actions that are not continuous and bounded, or for unknown observation keys."""
         if not spec.action.continuous:
-            found = f"this one has {spec.action.space}; `shepherd agents` lists what takes that"
-            raise UserError(f"env.id={spec.id}: {self.name} takes continuous actions, and {found}")
+            other = f"`shepherd agents` lists the algorithms for {spec.action.space} actions"
+            raise UserError(
+                f"env.id={spec.id}: {self.name} takes continuous actions, but this environment has "
+                f"{spec.action.space} actions; {other}"
+            )
         if not all(map(math.isfinite, (*spec.action.low, *spec.action.high))):
-            raise UserError(f"env.id={spec.id}: {self.name} takes actions bounded on both sides, and these are not")
+            raise UserError(
+                f"env.id={spec.id}: {self.name} takes only actions with a finite lower and upper bound, and this "
+                "environment has others; choose another environment or algorithm"
+            )
         super().check_spec(spec)
 
     def target_entropy(self, size: int) -> float:

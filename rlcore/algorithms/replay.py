@@ -15,7 +15,7 @@ def make_replay(context: Context, sampler: Sampler, rows: int = 0, before: int =
 
     Args:
         context: build context whose `config.algo` is a `ReplayConfig`.
-        sampler: draws the transitions or sequences of a gradient step.
+        sampler: object that draws the transitions or sequences for a gradient step.
         rows: rows of each environment that must be stored before the first gradient step.
         before: rows that precede each drawn sequence, for an agent with a history.
 

@@ -39,7 +39,8 @@ def test_it_refuses_what_cannot_be_decoded_or_takes_no_single_step(changes: dict
 
 
 @pytest.mark.parametrize(
-    ("side", "told"), [(65, "rgb 65 × 65 pixels; height and width must be even"), (14, "at least 16 pixels per side")]
+    ("side", "told"),
+    [(65, "images of rgb have 65 × 65 pixels; height and width must be even"), (14, "at least 16 pixels per side")],
 )
 def test_it_refuses_pictures_that_the_decoder_cannot_give_back(side: int, told: str) -> None:
     action = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))

@@ -31,7 +31,8 @@ class DreamerConfig(ReplayConfig):
     obeys_masks_with: ClassVar[str] = f"algo.actor.cls={MASKED}"
     exported_components: ClassVar[Mapping[str, str]] = WORLD_PARTS
     side: ClassVar[int | None] = 64  # image side in pixels that the convolutions accept; None: any power of two
-    continuous: ClassVar[tuple[str, ...]] = ("trunc_normal", "tanh_normal", "normal")  # allowed; the first is `auto`
+    # Values of `distribution.type` for continuous actions; "auto" selects the first one.
+    continuous: ClassVar[tuple[str, ...]] = ("trunc_normal", "tanh_normal", "normal")
 
     lmbda: float = arg(0.95, "λ of the λ-return", low=0, high=1)
     horizon: int = arg(15, "imagination horizon, in steps", low=1)
@@ -49,7 +50,7 @@ class DreamerConfig(ReplayConfig):
     cnn_act: str = arg("elu", "default activation of convolutions", choices=tuple(ACTIVATIONS))
 
     def check(self, prefix: str) -> None:
-        """Refuse a world model without observations to reconstruct; `prefix` is the dotted path of this group."""
+        """Raise UserError if no observation is reconstructed; `prefix` is the dotted path of this config group."""
         super().check(prefix)
         seen = self.mlp_keys.encoder + self.cnn_keys.encoder
         if seen and not self.mlp_keys.decoded + self.cnn_keys.decoded:
@@ -59,7 +60,7 @@ class DreamerConfig(ReplayConfig):
             )
 
     def check_with(self, run: RunConfig) -> None:
-        """Refuse a replay buffer that cannot store a whole sequence of each environment."""
+        """Raise UserError if the replay buffer cannot store a whole sequence of each environment."""
         rows, length = self.rows(run.buffer.size, run.width), self.per_rank_sequence_length
         if rows <= length:
             raise UserError(
@@ -69,7 +70,7 @@ class DreamerConfig(ReplayConfig):
             )
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Refuse unknown observation keys, a masked actor without masks, and images of unsupported sizes."""
+        """Raise UserError for unknown observation keys, a masked actor without masks, or images of unsupported size."""
         check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds, SMALLEST)
         actor: Any = getattr(self, "actor", None)  # a field of the derived configs
         if actor is not None and actor.cls == MASKED and not spec.mask_keys:
@@ -91,7 +92,11 @@ class DreamerConfig(ReplayConfig):
                 )
 
     def policy_kind(self, action: ActionSpec, distribution: str) -> str:
-        """Return the policy distribution of an action space; raise UserError if `distribution.type` does not fit it."""
+        """Return the name of the policy distribution for an action space.
+
+        `distribution` is the value of `distribution.type`; "auto" selects the default. Raise UserError if the
+        distribution is not available for this action space.
+        """
         fitting = self.continuous if action.continuous else ("discrete",)
         kind = fitting[0] if distribution == "auto" else distribution
         if kind not in fitting:
@@ -108,7 +113,7 @@ class DreamerConfig(ReplayConfig):
         return actor is not None and actor.cls == MASKED
 
     def notices(self, run: RunConfig) -> Iterator[str]:
-        """Yield notices about keys without effect, and if learning starts later than `learning_starts`."""
+        """Yield notices for the user: keys without effect, and a start of learning later than `learning_starts`."""
         if run.env.frame_stack > 1:
             yield (
                 f"env.frame_stack={run.env.frame_stack}: {self.name} uses only the newest frame; its recurrent state "
@@ -118,7 +123,8 @@ class DreamerConfig(ReplayConfig):
         if buffer.online and self.replay_ratio * self.per_rank_batch_size * rows < 1:
             yield (
                 f"buffer.online=true: every {rows} rows complete a new sequence, but algo.replay_ratio="
-                f"{self.replay_ratio:g} draws fewer than one in that time; the oldest waiting sequences are dropped"
+                f"{self.replay_ratio:g} draws less than one sequence in that time; the oldest sequences that wait to "
+                "be drawn are dropped"
             )
         if rows * width > max(self.random_steps(width), width):
             yield (

@@ -18,14 +18,17 @@ CUT_AT_TWO = 0.87962566103423978  # std of a standard normal truncated at ±2
 def initialise_glorot(layer: Any, rng: torch.Generator, scale: float | None = None, inputs: int | None = None) -> Any:
     """Initialize a linear or convolutional layer in place (Glorot and Bengio 2010); biases are zero.
 
-    The variance depends on mean = (fan_in + fan_out) / 2. Both variants are those of the code of arXiv:2301.04104v1.
+    The variance of the weights is inversely proportional to the mean fan, (fan_in + fan_out) / 2. The two
+    distributions, one for output layers and one for hidden layers, are those in the code of arXiv:2301.04104v1.
 
     Args:
         layer: layer to initialize.
         rng: CPU generator.
-        scale: for output layers: uniform distribution with variance scale / mean; 0 = zeros. None, for hidden layers:
-            normal distribution with variance 1 / mean, truncated at two standard deviations.
-        inputs: fan_in without the kernel size, if it includes the inputs of another layer; None = that of the layer.
+        scale: a number (for output layers): uniform distribution with variance scale / mean fan; 0 = zeros.
+            None (for hidden layers): normal distribution with variance 1 / mean fan, truncated at two standard
+            deviations.
+        inputs: number of inputs that counts for fan_in (fan_in = inputs · kernel area). It is larger than that of this
+            layer if the inputs of another layer are added. None = the inputs of this layer.
 
     Returns:
         The layer.
@@ -108,7 +111,7 @@ class Dense(nn.Module):
         self.output_size = inputs if outputs is None else outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x [..., inputs] to [..., output_size], at least float32 for weights of any precision."""
+        """Map x [..., inputs] to [..., output_size]; the result is at least float32, also with bfloat16 weights."""
         weight = next(self.parameters(), None)
         made = self.hidden(x if weight is None else x.to(weight.dtype))
         return to_float32(made if self.output is None else self.output(made))
@@ -123,9 +126,9 @@ class LayerNormGRU(nn.Module):
     slowly.
 
     Args:
-        inputs: F; features of x.
-        size: H; size of the state.
-        form: norm, bias and initialization of the linear layer.
+        inputs: F; number of features of the input x.
+        size: H; size of the state h.
+        form: normalization, bias and initialization of the linear layer.
         rng: CPU generator for the initialization.
     """
 
@@ -143,7 +146,7 @@ class LayerNormGRU(nn.Module):
 
 
 class PlainGRU(nn.Module):
-    """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), with the reset gate after the product, as in PlaNet.
+    """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078); as in PlaNet, the reset gate r multiplies U_c h, not h.
 
         r = σ(W_r x + U_r h)    u = σ(W_u x + U_u h)    c = tanh(W_c x + r U_c h)    h' = (1 - u) c + u h
 
@@ -187,7 +190,7 @@ def convolution(
 ) -> Any:
     """Create a convolution of stride 2: nn.Conv2d halves the image side, nn.ConvTranspose2d doubles it.
 
-    Kernel `size` and `padding` are in pixels. With 4 and 1 the side is halved or doubled exactly.
+    Kernel `size` and `padding` are in pixels. With size 4 and padding 1 the side is halved or doubled exactly.
     """
     made = nn.utils.skip_init(kind, inputs, outputs, size, 2, padding, bias=bias, device="cpu")
     return initialise_glorot(made, rng, scale)

@@ -23,8 +23,9 @@ class Amount(nn.Module):
 class Explorer(nn.Module):
     """Agent with exploration noise (arXiv:1912.01603, section 6; `additive_gaussian`, `epsilon_greedy` of its code).
 
-    Continuous actions get normal noise with standard deviation `amount`, and are clipped to [-1, 1]. Each discrete
-    sub-action is replaced by a uniformly random one with probability `amount`. The noisy action is stored in the carry.
+    Normal noise with standard deviation `amount` is added to continuous actions, which are then clipped to [-1, 1].
+    Each discrete sub-action is replaced by a uniformly random one with probability `amount`. The carry (the agent's
+    state between time steps) contains the noisy action.
 
     Args:
         agent: agent that selects the actions.
@@ -67,9 +68,9 @@ class Explorer(nn.Module):
         return torch.where(rng.uniform(*action.shape) < amount, other, action)
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's [B, *shape], within its bounds."""
+        """Convert actions [B, A] to the environment's actions [B, *shape], within its bounds."""
         return self.agent.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Convert environment actions [B, *shape] to the agent's [B, A]."""
+        """Convert environment actions [B, *shape] to the agent's actions [B, A]."""
         return self.agent.from_env(action)

@@ -1,4 +1,4 @@
-"""Imagination: trajectories that a world model predicts for the actions of an actor."""
+"""Imagination: trajectories that a world model predicts, with actions selected by an actor."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Imagined(NamedTuple):
 def imagine(rssm: RSSM, actor: LatentActor, start: ModelState, horizon: int, rng: Noise) -> Imagined:
     """Imagine trajectories of H steps from N states.
 
-    Gradients pass through states and actions to the actor's parameters, not to the model's parameters. The actor's
-    input is detached, so gradients reach earlier actions only through the model.
+    Gradients pass through states and actions to the parameters of the actor, but not to those of the model. The
+    actor's input is detached: a gradient reaches an earlier action only through the states that the model predicts.
 
     Args:
         rssm: state-space model.

@@ -22,29 +22,33 @@ Spread = Callable[[Tensor, Tensor, PolicySpec], Policy]
 
 
 def scaled_normal(mean: Tensor, spread: Tensor, form: PolicySpec) -> Normal:
-    """Return a normal with mean tanh(m) and std (max - min) σ(s + init) + min (code of arXiv:2301.04104v1)."""
+    """Return a normal distribution, as in the code of arXiv:2301.04104v1.
+
+    Its mean is tanh(mean), and its std is (max_std - min_std) σ(spread + init_std) + min_std, with fields of `form`.
+    """
     std = (form.max_std - form.min_std) * torch.sigmoid(spread + form.init_std) + form.min_std
     return Normal(mean.tanh(), std.log())
 
 
 def truncated_normal(mean: Tensor, spread: Tensor, form: PolicySpec) -> TruncatedNormal:
-    """Return a normal truncated to [-1, 1], with mean tanh(m) and std 2 σ((s + init) / 2) + min.
+    """Return a normal distribution that is truncated to [-1, 1], as in the code of arXiv:2010.02193.
 
-    See the code of arXiv:2010.02193.
+    Its mean is tanh(mean), and its std is 2 σ((spread + init_std) / 2) + min_std, with fields of `form`.
     """
     return TruncatedNormal(mean.tanh(), 2 * torch.sigmoid((spread + form.init_std) / 2) + form.min_std)
 
 
 def squashed_normal(mean: Tensor, spread: Tensor, form: PolicySpec) -> SquashedNormal:
-    """Return a squashed normal, the tanh of N(mean, std), with mean 5 tanh(m / 5) and std softplus(s + init) + min.
+    """Return a squashed normal, the tanh of a normal distribution (arXiv:1912.01603, section 4).
 
-    See arXiv:1912.01603, section 4.
+    Before the tanh, the mean is 5 tanh(mean / 5), and the std is softplus(spread + init_std) + min_std, with fields of
+    `form`.
     """
     return SquashedNormal(5 * torch.tanh(mean / 5), (F.softplus(spread + form.init_std) + form.min_std).log())
 
 
 def plain_normal(mean: Tensor, spread: Tensor, form: PolicySpec) -> Normal:
-    """Return a normal with mean m and std softplus(s + init) + min."""
+    """Return a normal distribution with this mean and std softplus(spread + init_std) + min_std (fields of `form`)."""
     return Normal(mean, (F.softplus(spread + form.init_std) + form.min_std).log())
 
 
@@ -97,13 +101,16 @@ class LatentActor(nn.Module):
         return Categoricals(torch.cat([latents.unimix(part, says.unimix) for part in found], -1), self.action.nvec)
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Draw the noise that one `sample` of actions [*lead, A] uses."""
+        """Draw the noise for sampling actions [*lead, A] once."""
         uniform = self.says.kind == "trunc_normal"
         draw = rng.exponential if not self.action.continuous else rng.uniform if uniform else rng.normal
         return draw(*lead, self.action.flat_size)
 
     def clip(self, action: Tensor) -> Tensor:
-        """Clip continuous actions to ±`largest` by a scale factor without gradient, so gradients are not cut off."""
+        """Scale continuous actions that exceed ±`largest` down to this limit.
+
+        The scale factor has no gradient, so the gradient of a clipped action is not 0.
+        """
         largest = self.says.largest
         if not self.action.continuous or not largest:
             return action
@@ -114,7 +121,11 @@ class LatentActor(nn.Module):
         return flatten_actions(action, self.action, action.ndim - 1)
 
     def forward(self, feat: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Sample actions [N, A] at states [N, F]; also return the model's input [N, A'], with the policy's gradient."""
+        """Sample actions [N, A] at states [N, F].
+
+        Return the actions, and the same actions in the format of the model's input [N, A'], through which gradients
+        reach the policy.
+        """
         policy = self.policy(feat)
         action = policy.sample(noise)
         taken = self.flat(self.clip(action))

@@ -31,7 +31,8 @@ def unimix(logits: Tensor, share: float) -> Tensor:
 def one_hot(index: Tensor, classes: int) -> Tensor:
     """Convert indices [...] int64 to one-hot vectors [..., classes] float32.
 
-    `torch.nn.functional.one_hot` reads the values, which a traced graph or a CUDA graph cannot do.
+    Used instead of `torch.nn.functional.one_hot`, which reads the values on the CPU; a traced graph or a CUDA graph
+    cannot do that.
     """
     return (index.unsqueeze(-1) == torch.arange(classes, device=index.device)).float()
 
@@ -40,8 +41,9 @@ def sample_one_hot(logprob: Tensor, uniform: Tensor) -> Tensor:
     """Draw one-hot samples with the straight-through gradient (Bengio et al. 2013, arXiv:1308.3432).
 
     Args:
-        logprob: [..., K], normalized.
-        uniform: [...] in [0, 1); mapped to a class by the inverse of the cumulative distribution.
+        logprob: log-probabilities of the classes, shape [..., K], normalized.
+        uniform: uniform random numbers in [0, 1), shape [...]; each one is mapped to a class by the inverse of the
+            cumulative distribution.
 
     Returns:
         one_hot + p - stop_gradient(p), [..., K].
@@ -63,7 +65,10 @@ def categorical_kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 def categorical_measures(posterior: Tensor, prior: Tensor) -> dict[str, Tensor]:
-    """Compute the logged quantities KL[q ‖ p] and both entropies, in nats, [...], of log-probabilities [..., S, K]."""
+    """Compute KL[posterior ‖ prior] and both entropies for the log: name -> [...] in nats.
+
+    Arguments are log-probabilities [..., S, K].
+    """
     entropies = {"post_entropy": categorical_entropy(posterior), "prior_entropy": categorical_entropy(prior)}
     return {"kl": categorical_kl(posterior, prior)} | entropies
 
@@ -82,13 +87,16 @@ def normal_kl(p: tuple[Tensor, Tensor], q: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def normal_measures(posterior: tuple[Tensor, Tensor], prior: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    """Compute the logged quantities KL[q ‖ p] and both entropies, in nats, [...], of means and stds [..., S] each."""
+    """Compute KL[posterior ‖ prior] and both entropies for the log: name -> [...] in nats.
+
+    Arguments are pairs of means and stds, [..., S] each.
+    """
     entropies = {"post_entropy": normal_entropy(posterior[1]), "prior_entropy": normal_entropy(prior[1])}
     return {"kl": normal_kl(posterior, prior)} | entropies
 
 
 def free_nats(kl: Tensor, nats: float) -> Tensor:
-    """Compute max(nats, kl) elementwise, for KLs already summed over variables; no gradient below `nats`."""
+    """Compute max(nats, kl) elementwise; `kl` [...] is summed over variables, and has no gradient below `nats`."""
     return kl.clamp(min=nats)
 
 

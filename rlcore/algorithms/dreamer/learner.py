@@ -1,10 +1,10 @@
 """Base classes of the Dreamers' agents and learners, and the batch format; the losses are in each algorithm's file.
 
-Row t of a sequence contains obs[t] and the results of the step that led to it:
+Row t of a sequence contains the observation obs[t], and action, reward and end of the step that led to it:
 
     t             0      1      2*     3      4          * the episode ends at obs 2
     is_first      1      0      0      1      0          row 0 is always first, because model states are not stored
-    before        -      a0     a1     -      a0'        previous action; ignored, with the state, if is_first
+    before        -      a0     a1     -      a0'        previous action; if is_first, it and the state are ignored
     reward        0      r1     r2     0      r1'        target of the reward head at state t
     terminated    0      0      1      0      0          stays 0 if the episode is truncated
 """
@@ -50,13 +50,13 @@ class Segment(NamedTuple):
 
 
 def segment_of(steps: Trajectory, actor: LatentActor) -> Segment:
-    """Convert rows [L, N] of the replay buffer to the input of the world model."""
+    """Convert sequences [L, N] from the replay buffer to the input of the world model."""
     before, is_first = open_at_first_row(actor.flat(steps.action), steps.is_first)
     return Segment(steps.obs, before, is_first, steps.reward, steps.terminated)
 
 
 def open_at_first_row(action: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
-    """Shift actions [L, N, A'] to the rows that they led to, and set is_first [L, N] in row 0."""
+    """Move each action [L, N, A'] to the next row, which it led to, and set is_first [L, N] to true in row 0."""
     before = torch.cat([torch.zeros_like(action[:1]), action[:-1]])
     return before, torch.cat([torch.ones_like(is_first[:1]), is_first[1:]])
 
@@ -71,8 +71,8 @@ class DreamerAgent(WorldAgent):
         rng: CPU generator for the initialization.
         latent: distribution of the stochastic state.
         reward: distribution of predicted rewards.
-        value: distribution of predicted values; None = that of rewards.
-        scales: initialization scale of output layers, and of the reward head; see `dense.initialise_glorot`.
+        value: distribution of predicted values; None = the same as for rewards.
+        scales: two initialization scales: of output layers, and of the reward head; see `dense.initialise_glorot`.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class DreamerLearner(protocols.Learner):
 
     @property
     def behavior_policy(self) -> Any:
-        """Behavior policy: the agent, with exploration noise if the config has any."""
+        """Policy that selects the actions during collection: the agent, with exploration noise if configured."""
         return self.explorer or self.agent
 
     @property
@@ -184,10 +184,12 @@ class DreamerLearner(protocols.Learner):
         Args:
             batch: sequences, [L, N].
             rng: noise for sampling the states.
-            distance: loss of predicted observations, [L, N, ...]; it is called with 2 leading dimensions.
+            distance: function that computes the loss of predicted observations [L, N, ...]; its third argument, the
+                number of leading dimensions, is 2.
 
         Returns:
-            States, priors and posteriors [L, N, ...], and the losses [L, N] of observation and of reward.
+            States, priors and posteriors [L, N, ...], the loss of the observations [L, N], and the loss of the rewards
+            [L, N].
         """
         world = self.agent.world
         noise = world.rssm.noise(rng, *batch.reward.shape)
@@ -209,7 +211,7 @@ class DreamerLearner(protocols.Learner):
             state: model states [L, N, ...], for the actor.
 
         Returns:
-            Sum of the loss, number of rows, logged means, and the states by name.
+            Sum of the losses, number of rows, means to log, and the states by name.
         """
         means = {"Loss__world_model_loss": loss} | {f"Loss__{name}_loss": term for name, term in terms.items()}
         means |= {f"State__{name}": measure for name, measure in measures.items()}
@@ -226,7 +228,10 @@ class DreamerLearner(protocols.Learner):
         raise NotImplementedError
 
     def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
-        """Compute the critic loss -w log p(R | feat) on imagined states; w is the cumulative discount."""
+        """Compute the critic loss -w log p(R | feat) on imagined states.
+
+        R are the returns, and w are the cumulative discounts.
+        """
         returns, weight = imagined["returns"], imagined["weight"]  # [H, L·N]
         assert weight.shape == returns.shape, (weight.shape, returns.shape)
         loss = (weight * self.number.loss(self.critic(imagined["feat"]), returns)).flatten()

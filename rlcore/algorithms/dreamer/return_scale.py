@@ -1,4 +1,4 @@
-"""Scale of returns: moving averages of percentiles over all ranks."""
+"""Scale of returns, computed from moving averages of their percentiles over all ranks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ReturnScale(nn.Module):
 
         S = max(1 / max, EMA(Per(R, 95)) - EMA(Per(R, 5)))
 
-    The averages start at 0, without bias correction. They are buffers that are replaced, not modified in place, because
-    they are inputs and outputs of a compiled step.
+    The averages start at 0 and have no bias correction. They are buffers. An update replaces the buffers instead of
+    modifying them in place, because they are inputs and outputs of a compiled step.
 
     Args:
         config: decay, `max` and percentiles.

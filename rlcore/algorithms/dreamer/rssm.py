@@ -25,7 +25,7 @@ class ModelState(NamedTuple):
 
     @property
     def feat(self) -> Tensor:
-        """Features [z, h], [..., Z + H]; the input of heads and actor."""
+        """Features of the state: z and h, concatenated to [..., Z + H]; the input of heads and actor."""
         return torch.cat([self.stoch, self.deter], -1)
 
     def at(self, index: Any) -> ModelState:
@@ -44,15 +44,15 @@ class Latent(Protocol):
     parameters: int  # P; network outputs for one distribution
 
     def of(self, parameters: Tensor, /) -> Any:
-        """Convert network outputs [..., P] to a distribution, a tree of tensors [..., ...]."""
+        """Convert network outputs [..., P] to a distribution, a tree of tensors with the same leading dimensions."""
         ...
 
     def noise(self, rng: Noise, /, *lead: int) -> Tensor:
-        """Draw the noise that one `sample` uses, [*lead, S]."""
+        """Draw the noise [*lead, S] for one call of `sample`."""
         ...
 
     def sample(self, distribution: Any, noise: Tensor, /) -> Tensor:
-        """Sample z [..., Z], differentiable in the distribution."""
+        """Sample z [..., Z]; gradients pass to the distribution."""
         ...
 
     def mode(self, distribution: Any, /) -> Tensor:
@@ -79,12 +79,12 @@ class GaussianLatent:
         self.size, self.parameters, self.min_std = variables, 2 * variables, min_std
 
     def of(self, parameters: Tensor) -> Gaussian:
-        """Convert network outputs [..., 2 S], means followed by s, to a distribution."""
+        """Convert network outputs [..., 2 S] to a distribution; the first S are the means, the others are s."""
         mean, spread = parameters.chunk(2, -1)
         return Gaussian(mean, F.softplus(spread) + self.min_std)
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Draw standard normal noise for one `sample`, [*lead, S]."""
+        """Draw standard normal noise [*lead, S] for one call of `sample`."""
         return rng.normal(*lead, self.size)
 
     def sample(self, distribution: Gaussian, noise: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class CategoricalLatent:
         return latents.unimix(parameters.unflatten(-1, (self.variables, self.classes)), self.unimix)
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Draw uniform noise for one `sample`, [*lead, S]."""
+        """Draw uniform noise [*lead, S] for one call of `sample`."""
         return rng.uniform(*lead, self.variables)
 
     def sample(self, distribution: Tensor, noise: Tensor) -> Tensor:
@@ -163,7 +163,11 @@ class RSSMCell(nn.Module):
         return self.cell(self.inputs(torch.cat([state.stoch, action], -1)), state.deter)
 
     def posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
-        """Return posterior parameters [N, P], from h [N, H] and the observation's part `seen` of the hidden layer."""
+        """Return the parameters of the posterior, [N, P].
+
+        `deter` is h, [N, H]. `seen` [N, hidden] is the observation's contribution to the hidden layer, which was
+        computed before.
+        """
         if self.deter_proj is not None:
             seen = seen + to_float32(self.deter_proj(deter.to(self.deter_proj.weight.dtype)))
         made = self.norm(seen.to(self.output.weight.dtype))
@@ -179,10 +183,12 @@ class RSSM(nn.Module):
 
         h = f(h, z, a)        z ~ q(z | h, x)        ẑ ~ p(ẑ | h)
 
-    At the first row of an episode, the previous action is ignored and the state is reset to the initial state: zeros,
-    or h = tanh of a parameter with z the mode of its prior. Work without a dependency on the previous state is batched
-    outside the loop over time: the observation's part of the posterior's hidden layer, the priors, and the posteriors
-    of a decoupled model.
+    At the first row of an episode, the previous action is ignored and the state is reset to the initial state (see
+    `WorldKeys.begin`).
+
+    Everything that does not depend on the previous state is computed for all time steps at once, outside the loop over
+    time. These are the observation's contribution to the posterior's hidden layer, the priors, and, in a decoupled
+    model, the posteriors.
 
     Args:
         latent: distribution of the stochastic state.
@@ -237,11 +243,11 @@ class RSSM(nn.Module):
             features: [L, N, E]; features of the observations.
             prev_action: [L, N, A]; previous actions.
             is_first: [L, N] bool; at these rows, state and previous action are reset.
-            noise: [L, N, ...]; from `noise`.
+            noise: [L, N, ...]; noise for sampling z, drawn by the method `noise`.
             state: [N, ...]; state before the first row; None = the initial state of an episode.
 
         Returns:
-            States after each row, and their priors and posteriors, [L, N, ...].
+            The states after each row, the priors and the posteriors; each is [L, N, ...].
         """
         xs = {"action": prev_action, "first": is_first.unsqueeze(-1), "seen": self._see(features), "noise": noise}
         posterior: Any = None
@@ -257,19 +263,22 @@ class RSSM(nn.Module):
     def obs_step(
         self, features: Tensor, prev_action: Tensor, is_first: Tensor, noise: Tensor | None, state: ModelState
     ) -> ModelState:
-        """Return the state [N, ...] after one row, like `observe`; z is the most likely one if `noise` is None."""
+        """Infer the states [N, ...] after one time step from the previous states `state` [N, ...].
+
+        z is sampled from the posterior with `noise`; if `noise` is None, z is the most likely value.
+        """
         first, seen = is_first.unsqueeze(-1), self._see(features)
         deter = self._move(state, prev_action, first, self.initial(), self.core)
         posterior = self.latent.of(self.core.posterior(deter, seen))
         return ModelState(deter, self.latent.mode(posterior) if noise is None else self.latent.sample(posterior, noise))
 
     def _see(self, features: Tensor) -> Tensor:
-        """Compute the observation's part of the posterior's hidden layer: [..., E] -> [..., hidden]."""
+        """Compute the observation's contribution to the posterior's hidden layer: [..., E] -> [..., hidden]."""
         return to_float32(self.feature_proj(features.to(self.feature_proj.weight.dtype)))
 
     @staticmethod
     def _move(state: ModelState, prev_action: Tensor, first: Tensor, begin: ModelState, core: Any) -> Tensor:
-        """Return h of the next row, after a reset of state and previous action if `first`."""
+        """Return h of the next row; if `first`, state and previous action are reset before."""
         deter, stoch = (torch.where(first, new, old) for new, old in zip(begin, state, strict=True))
         return core("transition", ModelState(deter, stoch), prev_action.masked_fill(first, 0))
 
@@ -291,5 +300,5 @@ class RSSM(nn.Module):
         return ModelState(deter, self.latent.sample(self.latent.of(self.prior(deter)), noise))
 
     def forward(self, state: ModelState, action: Tensor, noise: Tensor) -> ModelState:
-        """Call `imagine`; `functional_call` calls only `forward`."""
+        """Call `img_step`. This method exists because `functional_call` can call only `forward`."""
         return self.img_step(state, action, noise)

@@ -1,8 +1,9 @@
 """Image encoder and decoder of world models, as stages of convolutions.
 
-Dreamer V3 has padded stages: each one halves an image with a power of two as side, down to 4 × 4 pixels; the decoder
-doubles it. Dreamer V1 and V2 have four stages without padding for images of 64 × 64 pixels. The sides are 64, 31, 14,
-6, 2 in the encoder, and 1, 5, 13, 30, 64 in the decoder, with kernels of 5, 5, 6 and 6 pixels.
+Dreamer V3 has stages with padding. The side of an image is a power of two; each stage of the encoder halves it, down
+to 4 × 4 pixels, and each stage of the decoder doubles it. Dreamer V1 and V2 have four stages without padding for
+images of 64 × 64 pixels. The image sides are 64, 31, 14, 6, 2 in the encoder (kernels of 4 pixels), and 1, 5, 13, 30,
+64 in the decoder (kernels of 5, 5, 6 and 6 pixels).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from rlcore.nn.cnn import pixels, scale_pixels
 from rlcore.spec import ArraySpec
 
 SMALL = 4  # image side in pixels after the last padded stage
-FEW = 4  # channels up to which PixelNorm is computed by planes
-KERNEL, KERNELS = 4, (5, 5, 6, 6)  # kernel sizes in pixels: of the stages, and of the decoder without padding
+FEW = 4  # largest number of channels for which PixelNorm is computed plane by plane
+KERNEL, KERNELS = 4, (5, 5, 6, 6)  # kernel sizes in pixels: of all stages except those of the decoder without padding
 SIDE = 64  # image side in pixels for stages without padding
 
 
@@ -69,10 +70,10 @@ class PixelNorm(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Encoder of images to a vector; the channels are concatenated, and stage i has 2ⁱ `multiplier` channels.
+    """Encoder of images, concatenated along channels, to one vector. Stage i has 2ⁱ `multiplier` channels.
 
     Args:
-        specs: specs of the images, of one size.
+        specs: specs of the images, which all have the same size.
         stages: stages of convolutions.
         rng: CPU generator for the initialization.
     """
@@ -103,7 +104,10 @@ def show(image: Tensor, spec: ArraySpec, lead: int) -> Tensor:
 
 
 def restore(image: Tensor, spec: ArraySpec) -> Tensor:
-    """Invert `show`: [..., channels, height, width] -> [..., *shape] float32; integer pixels are from 0 to 255."""
+    """Invert `show`: [..., channels, height, width] in [-½, ½] -> [..., *shape] float32.
+
+    If the environment's pixels are integers, the result is from 0 to 255.
+    """
     frames, lead = spec.shape[:-3], image.shape[:-3]
     parted = image.reshape(*lead, *frames, -1, *spec.pixels)
     parted = parted if spec.channels_first else parted.movedim(-3, -1)
@@ -115,7 +119,7 @@ class ImageDecoder(nn.Module):
 
     Args:
         inputs: F; features of the vector.
-        specs: specs of the images, of one size.
+        specs: specs of the images, which all have the same size.
         stages: stages of the encoder; the decoder has transposed convolutions in reverse order.
         rng: CPU generator for the initialization.
         scale: initialization scale of the first layer; see `dense.initialise_glorot`.
@@ -134,7 +138,7 @@ class ImageDecoder(nn.Module):
         kernels = [KERNEL] * count if stages.padded else [*KERNELS]
         channels = 2 ** (count - 1) * stages.multiplier  # channels of the encoder's last stage
         self.side = found[-1]
-        if not stages.padded:  # one pixel with as many values as the encoder's output
+        if not stages.padded:  # start with one pixel that has as many channels as the encoder has outputs
             channels, self.side = channels * self.side**2, 1
         self.project = glorot_linear(inputs, channels * self.side**2, rng, scale)
         layers: list[nn.Module] = []

@@ -1,4 +1,4 @@
-"""Agent with a world model, which acts on the model's state."""
+"""Agent with a world model; its actor selects actions from the state of the world model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlcore.nn.action_masks import choose
 
 
 class WorldAgent(nn.Module):
-    """World model and actor; the carry contains the model's state and the flattened previous action.
+    """World model and actor. The carry (state between time steps) is the model's state and the previous action.
 
     Greedy actions use the mode of the stochastic state and the mode of the policy. A masked actor obeys the
     environment's action masks; imagined actions are not masked.
@@ -24,7 +24,7 @@ class WorldAgent(nn.Module):
     Args:
         world: world model.
         actor: actor on the states of the world model.
-        number: distribution of values that a critic predicts; None = that of the reward head.
+        number: distribution of values that a critic predicts; None = the distribution of the reward head.
     """
 
     def __init__(self, world: WorldModel, actor: LatentActor, number: ScalarHead | None = None) -> None:
@@ -48,7 +48,7 @@ class WorldAgent(nn.Module):
         rng: Noise | None,
         greedy: bool = False,
     ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
-        """Return the next carry, actions [B, A], and no extras, for obs key -> [B, ...]."""
+        """Return the next carry, actions [B, A], and an empty dict of extras; `obs` maps keys to [B, ...]."""
         rssm, actor, count = self.world.rssm, self.actor, len(is_first)
         noise: Any = None if greedy or rng is None else rssm.noise(rng, count)
         state = ModelState(carry["deter"], carry["stoch"])
@@ -63,9 +63,9 @@ class WorldAgent(nn.Module):
         return {"deter": state.deter, "stoch": state.stoch, "action": actor.flat(action)}, action, {}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's [B, *shape], within its bounds."""
+        """Convert actions [B, A] to the environment's actions [B, *shape], within its bounds."""
         return self.actor.form.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Convert environment actions [B, *shape] to the agent's [B, A]."""
+        """Convert environment actions [B, *shape] to the agent's actions [B, A]."""
         return self.actor.form.from_env(action)

@@ -1,4 +1,7 @@
-"""Config keys of world models, shared by the Dreamers. This module does not import torch, to report errors early."""
+"""Config keys of world models, shared by the Dreamers.
+
+This module does not import torch, so errors in a config are reported without waiting for the import.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,21 @@ from rlcore.nn.network_keys import ACTIVATIONS
 MASKED = "masked_actor"
 ACTORS = ("actor", MASKED)
 WORLD = "world_model"  # SheepRL's name of the world model in the model registry
-# Registered models of every learner with a world model -> their paths in its state (`exported_components`).
+# Value of `exported_components` for learners with a world model: name in the model registry -> path of the component
+# in the learner's state.
 WORLD_PARTS = {WORLD: "agent.world", "actor": "agent.actor", "critic": "critic"}
 
 
 class InitConfig(NamedTuple):
-    """Norm, bias and initialization of the layers of a network; the defaults are those of Dreamer V1."""
+    """Normalization, bias and initialization of the layers of a network; the defaults are those of Dreamer V1."""
 
     eps: float | None = None  # ε of a LayerNorm before each activation; None = no LayerNorm
-    bias: bool = True  # layers have a bias, also before a norm
+    bias: bool = True  # layers have a bias, even if a norm follows
     scale: float | None = 1.0  # initialization scale of hidden layers; see `dense.initialise_glorot`
 
 
 class MLPSpec(NamedTuple):
-    """Hidden layers of (linear, LayerNorm, activation)."""
+    """Hidden layers; each one is a linear layer, followed by LayerNorm (if `form` has one) and an activation."""
 
     units: int
     count: int
@@ -46,19 +50,19 @@ class PolicySpec(NamedTuple):
 
     kind: str  # "discrete", or a key of `latent_actor.CONTINUOUS`
     unimix: float = 0.0  # discrete actions: weight of the uniform distribution
-    min_std: float = 0.1  # continuous actions
-    max_std: float = 1.0  # only "scaled"
-    init_std: float = 0.0  # continuous actions
+    min_std: float = 0.1  # continuous actions: lowest std
+    max_std: float = 1.0  # distribution "scaled": highest std
+    init_std: float = 0.0  # continuous actions: added to the network's std output
     largest: float = 0.0  # maximum absolute value of continuous actions; 0 = no clipping
     masked: bool = False  # discrete actions obey the environment's masks
 
 
 class LayerKeys:
-    """Base of config groups of layers."""
+    """Base class of config groups for layers."""
 
     @property
     def form(self) -> InitConfig:
-        """Norm, bias and initialization of the layers."""
+        """Normalization, bias and initialization of the layers."""
         return InitConfig()
 
 
@@ -72,7 +76,7 @@ class DenseKeys(LayerKeys):
 
     @property
     def layers(self) -> MLPSpec:
-        """Hidden layers."""
+        """Settings of the hidden layers."""
         return MLPSpec(self.dense_units, self.mlp_layers, self.dense_act, self.form)
 
 
@@ -85,7 +89,7 @@ class HiddenKeys(LayerKeys):
 
     @property
     def layers(self) -> MLPSpec:
-        """The hidden layer."""
+        """Settings of the hidden layer."""
         return MLPSpec(self.hidden_size, 1, self.dense_act, self.form)
 
 
@@ -100,12 +104,12 @@ class RecurrentKeys(LayerKeys):
 
     @property
     def layers(self) -> MLPSpec:
-        """Layer before the cell."""
+        """Settings of the dense layer before the recurrent cell."""
         return MLPSpec(self.dense_units, 1, self.act, self.form)
 
     @property
     def cell(self) -> InitConfig | None:
-        """Norm and bias of the gates of a `dense.LayerNormGRU`; None for a `dense.PlainGRU`."""
+        """Normalization and bias of the gates of a `dense.LayerNormGRU`; None if the cell is a `dense.PlainGRU`."""
         return None
 
 
@@ -125,12 +129,12 @@ class ObservationKeys(LayerKeys):
 
     @property
     def layers(self) -> MLPSpec:
-        """MLP of the vector keys."""
+        """Settings of the MLP for vector keys."""
         return MLPSpec(self.dense_units, self.mlp_layers, self.dense_act, self.form)
 
     @property
     def stages(self) -> CNNSpec:
-        """Convolutions of the image keys."""
+        """Settings of the convolutions for image keys."""
         return CNNSpec(self.cnn_channels_multiplier, self.cnn_act, self.form, padded=False)
 
 
@@ -145,7 +149,7 @@ class DiscountKeys(DenseKeys):
 
 @dataclass(frozen=True)
 class WorldKeys:
-    """Config keys of every world model; the algorithms add loss weights and the settings of the stochastic state."""
+    """Config keys of every world model; each algorithm adds its loss weights and settings of the stochastic state."""
 
     stochastic_size: int = arg(32, "number of stochastic state variables", low=1)
     kl_free_nats: float = arg(1.0, "free nats: the KL loss has no gradient if the KL is below this", low=0)
@@ -166,10 +170,10 @@ class WorldKeys:
 
     @property
     def begin(self) -> str:
-        """State at the start of an episode.
+        """Kind of the model's state at the start of an episode; h is its deterministic part, z its stochastic part.
 
-        "zeros": h = z = 0. "prior": h = 0, and z is the mode of its prior. "learned": h is the tanh of a parameter,
-        and z is the mode of its prior.
+        "zeros": h = z = 0. "prior": h = 0, and z is the mode of the prior p(z | h). "learned": h is the tanh of a
+        trained parameter, and z is the mode of the prior p(z | h).
         """
         return "zeros"
 
@@ -199,7 +203,7 @@ class ActorKeys(DenseKeys):
     expl_min: float = arg(0.0, "lower limit of the decayed expl_amount", low=0)
 
     def policy(self, kind: str) -> PolicySpec:
-        """Return the policy form of a distribution."""
+        """Return type and parameters of the policy distribution `kind`."""
         return PolicySpec(kind, min_std=self.min_std, init_std=self.init_std, masked=self.cls == MASKED)
 
     @property

@@ -28,15 +28,15 @@ class ScalarHead(Protocol):
 
     @property
     def outputs(self) -> int:
-        """Network outputs for one scalar, K."""
+        """Number K of network outputs for one scalar."""
         ...
 
     def loss(self, outputs: Tensor, x: Tensor, /) -> Tensor:
-        """Compute -log p(x) of targets x [...] and network outputs [..., K]; returns [...]."""
+        """Compute -log p(x), [...], for targets x [...]; the network outputs [..., K] define the distribution p."""
         ...
 
     def mean(self, outputs: Tensor, /) -> Tensor:
-        """Return the predicted scalars [...] of network outputs [..., K]."""
+        """Return the scalars [...] that the network outputs [..., K] predict."""
         ...
 
 
@@ -73,7 +73,7 @@ class KeyEncoder(nn.Module):
         self.output_size = sum(part.output_size for part in (self.cnn, self.mlp) if part is not None)
 
     def preprocess(self, obs: Obs, lead: int) -> dict[str, Tensor]:
-        """Preprocess raw observations, key -> [*lead, *shape], to the format of encoder inputs and decoder targets.
+        """Convert raw observations, key -> [*lead, *shape], to the format of encoder inputs and decoder targets.
 
         Args:
             obs: raw observations.
@@ -89,9 +89,10 @@ class KeyEncoder(nn.Module):
         return seen | {key: symlog(vector) if self.symlog else vector for key, vector in vectors.items()}
 
     def restore(self, made: Obs) -> dict[str, Tensor]:
-        """Invert `see` for some keys: key -> [*lead, ...] to key -> [*lead, *shape].
+        """Convert decoded observations of some keys back to the environment's format; the inverse of `preprocess`.
 
-        The result is float32, in the environment's units. A Discrete observation becomes its most likely value.
+        Maps key -> [*lead, ...] to key -> [*lead, *shape]. The result is float32, in the environment's units. A
+        decoded Discrete observation (one number per value) is converted to its most likely value.
         """
         found: dict[str, Tensor] = {}
         for key, part in made.items():
@@ -105,7 +106,7 @@ class KeyEncoder(nn.Module):
         return found
 
     def forward(self, seen: Obs) -> Tensor:
-        """Encode observations, preprocessed by `see`, to features [*lead, E]."""
+        """Encode observations, converted by `preprocess`, to features [*lead, E]."""
         parts: list[Tensor] = []
         if self.cnn is not None:
             images = [seen[key].flatten(0, -4) for key in self.images]
@@ -117,7 +118,10 @@ class KeyEncoder(nn.Module):
 
 
 def head_name(key: str) -> str:
-    """Return the module name of a key; the dot of a nested key `a.b` is percent-encoded, because torch forbids it."""
+    """Return the name of the decoder's module for an observation key.
+
+    The dot of a nested key `a.b` is percent-encoded, because torch forbids dots in module names.
+    """
     return f"of_{key.replace('.', '%2E')}"
 
 
@@ -200,7 +204,7 @@ class WorldModel(nn.Module):
         decoded: image keys and vector keys to decode.
         latent: distribution of the stochastic state.
         number: distribution of the predicted reward.
-        scales: initialization scale of output layers, and of the reward head; see `dense.initialise_glorot`.
+        scales: two initialization scales: of output layers, and of the reward head; see `dense.initialise_glorot`.
         rng: CPU generator for the initialization.
     """
 
@@ -229,11 +233,17 @@ class WorldModel(nn.Module):
     def observe(
         self, seen: Obs, prev_action: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
     ) -> Observed:
-        """Infer the states of N sequences of L rows, preprocessed by `KeyEncoder.preprocess`; see `RSSM.observe`."""
+        """Infer the states of N sequences of L rows with `RSSM.observe`.
+
+        The observations `seen` were converted by `KeyEncoder.preprocess`.
+        """
         return Observed(*self.rssm.observe(self.encoder(seen), prev_action, is_first, noise, state))
 
     def reward_loss(self, feat: Tensor, reward: Tensor) -> Tensor:
-        """Compute -log p(reward | state) of rewards [...] and states [..., F]; row t has the reward of step t-1 → t."""
+        """Compute -log p(reward | state), [...], for rewards [...] and states [..., F].
+
+        Row t contains the reward of the step from t - 1 to t.
+        """
         return self.number.loss(self.reward(feat), reward)
 
     def predict_reward(self, feat: Tensor) -> Tensor:
@@ -241,7 +251,10 @@ class WorldModel(nn.Module):
         return self.number.mean(self.reward(feat))
 
     def continue_loss(self, feat: Tensor, continues: Tensor) -> Tensor:
-        """Compute the cross-entropy of target probabilities [...] to continue at states [..., F]; 0 without a head."""
+        """Compute the loss of the continue head at states [..., F]; it is 0 if the model has no continue head.
+
+        The loss is the cross-entropy to the target probabilities `continues` [...] that the episode continues.
+        """
         if self.continue_head is None:
             return torch.zeros_like(continues)
         return F.binary_cross_entropy_with_logits(self.predict_continue(feat), continues, reduction="none")

@@ -40,7 +40,7 @@ class ActorCritic(nn.Module):
         spec: spec of the environment.
         distribution: `distribution.type`.
         rng: CPU generator for the initialization.
-        history: windows of observation keys and of past actions, in addition to those of `spec`.
+        history: windows of frames of observation keys, and of past actions, in addition to the windows of `spec`.
     """
 
     def __init__(
@@ -68,15 +68,18 @@ class ActorCritic(nn.Module):
         return self.encoder.output_size
 
     def observe(self, obs: dict[str, Tensor], ranks: Ranks) -> None:
-        """Update the normalizer, if any, with observations key -> [T, B, *shape], and with those of the other ranks.
+        """Update the normalizer of observations, if there is one, with the observations of all ranks.
 
-        The observations are raw rows without frame stacks. The normalizer changes only here, so collection and losses
-        use the same statistics.
+        `obs` maps keys to raw observations [T, B, *shape] without frame stacks. The normalizer changes only here, so
+        collection and losses use the same statistics.
         """
         self.encoder.observe(obs, ranks)
 
     def forward(self, obs: dict[str, Tensor]) -> tuple[Policy, Tensor]:
-        """Return policy over [N, A] and values [N] of observations key -> [N, ...], with a window [N, frames, ...]."""
+        """Return the policy, a distribution over actions [N, A], and the values [N].
+
+        `obs` maps keys to observations [N, ...]; keys with a window of frames have shape [N, frames, ...].
+        """
         encoded = self.encoder(obs)
         return self.head.policy(self.head(self.actor(encoded))), self.critic(encoded).squeeze(-1)
 
@@ -87,21 +90,24 @@ class ActorCritic(nn.Module):
     def act(
         self, carry: tuple[()], obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
-        """Return the empty carry, actions [B, A], and extras `logprob` [B] and `value` [B], of obs key -> [B, ...]."""
+        """Return the empty carry, actions [B, A], and extras: `logprob` [B] and `value` [B].
+
+        `obs` maps keys to observations [B, ...].
+        """
         policy, value = self(obs)
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng))
         return (), action, {"logprob": policy.logprob(action), "value": value}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's [B, *shape], within its bounds."""
+        """Convert actions [B, A] to the environment's actions [B, *shape], within its bounds."""
         return self.head.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Convert environment actions [B, *shape] to the agent's [B, A]."""
+        """Convert environment actions [B, *shape] to the agent's actions [B, A]."""
         return self.head.from_env(action)
 
 
 def _move_normalizer(agent: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Accept a state of earlier versions, in which the normalizer was not part of the encoder."""
+    """Convert a state that was saved by an earlier version, in which the normalizer was not part of the encoder."""
     if f"{prefix}normalizer._extra_state" in state:
         state[f"{prefix}encoder.normalizer._extra_state"] = state.pop(f"{prefix}normalizer._extra_state")

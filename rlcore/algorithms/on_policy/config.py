@@ -31,7 +31,8 @@ class OnPolicyConfig(AlgorithmConfig):
     gae_lambda: float = arg(0.95, "λ of the advantage estimator", low=0, high=1)
     gae_method: str = arg(
         "loop",
-        "computation of advantages: loop (sequential), log_scan (parallel), or auto (loop if rollout_steps <= 16)",
+        "computation of advantages: loop (sequential), log_scan (parallel), or auto (loop if rollout_steps <= 16, "
+        "otherwise log_scan)",
         choices=("loop", "log_scan", "auto"),
     )
     loss_reduction: str = arg("mean", "reduction over the samples of a gradient step", choices=("mean", "sum"))
@@ -67,13 +68,14 @@ class OnPolicyConfig(AlgorithmConfig):
     optimizer: OptimizerConfig = arg(OptimizerConfig(), "optimizer of actor and critic")
 
     def check(self, prefix: str) -> None:
-        """Refuse invalid or contradictory schedules; `prefix` is the dotted path of this group."""
+        """Raise UserError if schedules are invalid or contradictory; `prefix` is the dotted path of this group."""
         super().check(prefix)
         schedules = [f"{name}_schedule" for name in self.schedulable()]
         if self.schedule_kind != "linear" and not any(getattr(self, key) for key in schedules):
             keys = " or ".join(f"{prefix}{key}" for key in schedules)
             raise UserError(
-                f"{prefix}schedule_kind={self.schedule_kind}: has no effect without {keys}; add one, or leave it out"
+                f"{prefix}schedule_kind={self.schedule_kind}: has no effect without a schedule; set {keys}, or remove "
+                f"{prefix}schedule_kind"
             )
         for name in self.schedulable():
             points = getattr(self, f"{name}_schedule")
@@ -86,12 +88,12 @@ class OnPolicyConfig(AlgorithmConfig):
                 )
             wrong = check_points(points)
             if wrong is None and any(value < 0 for _, value in points):
-                wrong = f"a {name} below 0 is impossible"
+                wrong = f"values of {name} must not be below 0"
             if wrong:
                 raise UserError(f"{prefix}{name}_schedule={list(map(list, points))}: {wrong}")
 
     def check_with(self, run: RunConfig) -> None:
-        """Refuse a buffer with another size than the rollout, or with data of another policy."""
+        """Raise UserError if the buffer has another size than the rollout, or contains data of another policy."""
         if run.buffer.load_from is not None:
             raise UserError(
                 f"buffer.load_from={run.buffer.load_from}: {self.name} is on-policy and has no replay buffer; "
@@ -99,17 +101,17 @@ class OnPolicyConfig(AlgorithmConfig):
             )
         if run.buffer.size not in (None, self.rollout_steps):
             raise UserError(
-                f"buffer.size={run.buffer.size}: an on-policy buffer holds one rollout; "
+                f"buffer.size={run.buffer.size}: the buffer of an on-policy algorithm stores one rollout; "
                 f"set it to algo.rollout_steps ({self.rollout_steps}) or null"
             )
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Refuse observation keys that the environment does not have."""
+        """Raise UserError if the environment does not have an observation key of the config."""
         check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds)
 
     @property
     def collect_length(self) -> int:
-        """Steps of each environment between updates, T."""
+        """Number T of time steps of each environment between two updates."""
         return self.rollout_steps
 
     @classmethod
@@ -120,7 +122,7 @@ class OnPolicyConfig(AlgorithmConfig):
 
     @property
     def annealing_keys(self) -> tuple[str, ...]:
-        """Keys that make a coefficient depend on `total_steps`."""
+        """Config keys through which a coefficient depends on `total_steps`."""
         return tuple(key for key in (f"anneal_{name}" for name in self.schedulable()) if getattr(self, key))
 
     def coefficients(self, policy_steps: int) -> dict[str, float]:

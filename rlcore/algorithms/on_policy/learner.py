@@ -1,4 +1,4 @@
-"""Base class of on-policy learners; the losses are those of the algorithm."""
+"""Base class of on-policy learners; each algorithm defines its losses in a derived class."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OnPolicyLearner(protocols.Learner):
     """Learner with one agent, one optimizer, a gradient step, and running statistics of rewards.
 
     Args:
-        context: build context.
+        context: config, specs and devices of the run.
 
     Attributes:
         agent_class: class of the agent, constructed from config, spec, distribution and a torch.Generator.
@@ -55,8 +55,8 @@ class OnPolicyLearner(protocols.Learner):
 
         Args:
             steps: rows of the rollout, [T, B].
-            step: rewards and ends of its transitions, [T, B].
-            last: input of the agent after the last row, [B, ...].
+            step: rewards and episode ends of the rollout's transitions, [T, B].
+            last: input of the agent at the time step after the rollout, [B, ...].
 
         Returns:
             Advantages, [T, B].

@@ -24,7 +24,9 @@ class CriticConfig(TrainedConfig):
 
     n: int = arg(2, "number of critics; targets use their minimum", low=1)
     target: str = arg(
-        "ema", "target critics: ema (moving average of the critics) or none (the critics)", choices=("ema", "none")
+        "ema",
+        "target critics: ema (moving average of the critics) or none (use the critics themselves)",
+        choices=("ema", "none"),
     )
     target_network_frequency: int = arg(
         1,
@@ -46,7 +48,7 @@ class CriticConfig(TrainedConfig):
 
     @property
     def outputs(self) -> int:
-        """Outputs of a critic, K: the number of bins, or 1."""
+        """Number K of outputs of a critic: the number of bins of a categorical critic, otherwise 1."""
         return self.bins if self.loss == "categorical" else 1
 
 
@@ -56,7 +58,9 @@ class Config(SoftConfig):
 
     name: str = arg("sac", "name of the algorithm", choices=("sac",))
     policy_delay: int | None = arg(
-        1, "critic gradient steps per policy gradient step; null = replay_ratio × environments of a rank", low=1
+        1,
+        "critic gradient steps per policy gradient step; null = replay_ratio × number of environments of a rank",
+        low=1,
     )
     mlp_keys: EncodedKeysConfig = arg(EncodedKeysConfig(("state",)), "vector observation keys")
     cnn_keys: EncodedKeysConfig = arg(EncodedKeysConfig(), "image observation keys")

@@ -24,7 +24,7 @@ class Critics(nn.Module):
         config: hidden layers of each network.
         count: N; number of networks.
         rng: CPU generator for the initialization.
-        bins: K; each network predicts a distribution over K bins; 1 = a scalar.
+        bins: K; each network predicts a distribution over K bins; if K = 1, it predicts a scalar.
     """
 
     def __init__(
@@ -39,7 +39,10 @@ class Critics(nn.Module):
     def forward(
         self, obs: dict[str, Tensor], action: Tensor, masks: Iterable[Tensor] = (), ranks: Ranks | None = None
     ) -> Tensor:
-        """Return estimates [N, B] of observations key -> [B, ...] and actions [B, A] in [-1, 1]; see `outputs`."""
+        """Return the estimated values [N, B] of actions [B, A] in [-1, 1] at observations key -> [B, ...].
+
+        The other arguments are those of `outputs`.
+        """
         return self.read(self.outputs(obs, action, masks, ranks))
 
     def outputs(
@@ -47,13 +50,14 @@ class Critics(nn.Module):
     ) -> Tensor:
         """Return the outputs of the networks, [N, B, K].
 
-        `masks` are the dropout masks that `noise` draws, [layers, B, units]. `ranks` is passed to each `Network`.
+        `masks` are the dropout masks [layers, B, units], drawn by `noise`. `ranks` is passed to each `Network`, for
+        batch normalization.
         """
         together, drawn = torch.cat([self.encoder(obs), action], -1), Drawn(iter(masks))
         return torch.stack([member(together, drawn, ranks) for member in self.members])
 
     def read(self, outputs: Tensor) -> Tensor:
-        """Convert network outputs [N, B, K] to estimates [N, B]."""
+        """Convert network outputs [N, B, K] to estimated values [N, B]."""
         return outputs.squeeze(-1) if self.form is None else self.form.mean(outputs)
 
     def noise(self, batch: int, rng: Noise) -> Tensor | tuple[()]:

@@ -5,9 +5,10 @@ The learner is SAC's, with these keys:
     section 4.1, batch normalization        batch_norm=true of actor and critics (rlcore.nn.batch_norm.BatchNorm)
     appendix, table of hyperparameters      policy_delay=3; Adam with β₁ = 0.5 and a learning rate of 1e-3
 
-Departs from the paper:
-    critics have 256 units, the paper uses 2048 (set critic.hidden_size); 256 are affordable on a CPU and enough for
-    small tasks. Batch renormalization follows the formula of Ioffe 2017, with ε in both standard deviations.
+Differences from the paper:
+    critics have 256 units per layer, the paper uses 2048 (set critic.hidden_size); 256 units are fast enough on a CPU
+    and sufficient for small tasks. Batch renormalization follows the formula of Ioffe 2017, with ε in both standard
+    deviations.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """DroQ: Dropout Q-Functions for Doubly Efficient Reinforcement Learning. Hiraoka et al. 2022, arXiv:2110.02034.
 
 The learner is SAC's, with these keys:
-    algorithm 2, line 4, G critic steps     replay_ratio=20; policy_delay=null: one policy step after the critic steps
-                                            of each row of environment steps
+    algorithm 2, line 4, G critic steps     replay_ratio=20; policy_delay=null: each time all environments have taken
+                                            a step, the critic steps are followed by one policy step
     algorithm 2, line 6, target             soft_target: minimum of two critics, with dropout in the targets
     algorithm 2, line 10, policy            actor.q=mean
     figure 1, critic                        critic.dropout=0.01, layer_norm=true (linear, dropout, LayerNorm, ReLU)
 
-Departs from the paper:
+Differences from the paper:
     the policy step uses the batch of the last critic step, as in the authors' code; the target entropy is minus the
     number of action dimensions, as in SheepRL.
 """

@@ -1,6 +1,6 @@
 """SAC: Soft Actor-Critic Algorithms and Applications. Haarnoja et al. 2018, arXiv:1812.05905; first arXiv:1801.01290.
 
-Read with:
+Equations of the paper and the code that implements them:
     eq. 5-6, soft Bellman residual J_Q      critic_loss, soft_target
     eq. 7-9, policy objective J_π           actor_loss
     eq. 18, temperature J(α)                alpha_loss
@@ -8,10 +8,11 @@ Read with:
     algorithm 1, gradient step              Learner.gradient_step
     algorithm 1, environment step           rlcore.train.collect, one step of every environment
 
-Departs from the paper:
+Differences from the paper:
     actions are stored before the tanh, and the log-probability does not include the scale of the environment's Box;
     the loss of α is linear in log α, as in the authors' code; targets are n-step returns if `n_step` > 1;
-    a truncated episode bootstraps from its last observation (the paper does not distinguish truncation).
+    the target of a truncated episode includes the value of its last observation (the paper does not distinguish
+    truncation from termination).
 
 DroQ, CrossQ and SimBa use this learner with other keys; see `droq.py`, `crossq.py` and `simba.py`.
 """
@@ -54,21 +55,21 @@ def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_logprob: 
         y = r + d (minᵢ Q̄ᵢ(s', a') - α log π(a'|s'))
 
     Args:
-        reward: [B]; sum of n discounted rewards for n-step returns.
-        discount: [B] in [0, 1]; γⁿ, and 0 if the step terminated.
+        reward: [B]; reward r; for n-step returns, the sum of n discounted rewards.
+        discount: [B] in [0, 1]; discount d, which is γⁿ, or 0 if the episode terminated in the n steps.
         next_q: [N, B]; estimates of the target critics.
         next_logprob: [B]; log π(a'|s').
-        alpha: [], temperature.
+        alpha: []; temperature α.
 
     Returns:
-        Targets, [B].
+        Targets y, [B].
     """
     assert reward.shape == next_logprob.shape == next_q.shape[1:], (reward.shape, next_logprob.shape, next_q.shape)
     return reward + discount * (next_q.amin(0) - alpha * next_logprob)
 
 
 def critic_loss(q: Tensor, target: Tensor) -> Tensor:
-    """Compute the critic loss (arXiv:1812.05905, eq. 5), per sample. q [N, B], target y [B] -> [B].
+    """Compute the critic loss of each sample (arXiv:1812.05905, eq. 5). q [N, B], target y [B] -> [B].
 
     J_Q = ½ Σᵢ (Qᵢ(s, a) - y)²
     """
@@ -77,17 +78,18 @@ def critic_loss(q: Tensor, target: Tensor) -> Tensor:
 
 
 def categorical_critic_loss(form: TwoHot, logits: Tensor, target: Tensor) -> Tensor:
-    """Compute the loss of categorical critics, per sample. logits [N, B, K], target y [B] -> [B].
+    """Compute the loss of categorical critics for each sample. logits [N, B, K], target y [B] -> [B].
 
         J_Q = Σᵢ CE(two-hot(y), pᵢ)
 
-    Farebrother et al. 2024, arXiv:2403.03950, section 3.1, with the bins of TD-MPC2, arXiv:2310.16828.
+    CE is the cross-entropy and pᵢ the distribution that critic i predicts. The loss is from Farebrother et al. 2024,
+    arXiv:2403.03950, section 3.1; the bins are those of TD-MPC2, arXiv:2310.16828.
     """
     return form.loss(logits, target.expand(logits.shape[:-1])).sum(0)
 
 
 def actor_loss(q: Tensor, logprob: Tensor, alpha: Tensor, kind: str = "min") -> Tensor:
-    """Compute the policy loss (arXiv:1812.05905, eq. 7), per sample. q [N, B], logprob [B] -> [B].
+    """Compute the policy loss of each sample (arXiv:1812.05905, eq. 7). q [N, B], logprob [B] -> [B].
 
         J_π = α log π(a|s) - minᵢ Qᵢ(s, a)
 
@@ -99,11 +101,11 @@ def actor_loss(q: Tensor, logprob: Tensor, alpha: Tensor, kind: str = "min") -> 
 
 
 def alpha_loss(log_alpha: Tensor, logprob: Tensor, target_entropy: float) -> Tensor:
-    """Compute the temperature loss (arXiv:1812.05905, eq. 18), per sample. log_alpha [], logprob [B] -> [B].
+    """Compute the temperature loss of each sample (arXiv:1812.05905, eq. 18). log_alpha [], logprob [B] -> [B].
 
         J(α) = -log α (log π(a|s) + H̄)
 
-    The paper has α for our log α; the authors' code uses log α.
+    H̄ is the target entropy. The paper has the factor α instead of log α; the authors' code uses log α.
     """
     return -log_alpha * (logprob.detach() + target_entropy)
 
@@ -155,7 +157,10 @@ class Learner(protocols.Learner):
         return None if alpha.fixed else Optimizer(self.temperature, self.alpha_objective, alpha.optimizer, context)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Take one gradient step on transitions [n, N]; every `delay`-th step also updates policy and temperature."""
+        """Take one gradient step of the critics on N transitions of n steps each, [n, N].
+
+        Every `delay`-th step also updates policy and temperature.
+        """
         config = self.config
         self.updates += 1
         self.agent.encoder.observe(batch.steps.obs, self.ranks)
@@ -177,18 +182,18 @@ class Learner(protocols.Learner):
         return metrics
 
     def gradient_step_of_critics(self, steps: Trajectory, last: Trajectory, tau: float, rng: Noise) -> Metrics:
-        """Take a gradient step without policy and temperature (DroQ, algorithm 2, lines 5 to 9)."""
+        """Take a gradient step that does not update policy and temperature (DroQ, algorithm 2, lines 5 to 9)."""
         return self.gradient_step(steps, last, tau, rng, policy=False)
 
     def improve_critics(self, batch: Transition, rng: Noise) -> Metrics:
-        """Take an optimizer step on J_Q."""
+        """Take an optimizer step on the critic loss J_Q."""
         count = len(batch.weight)
         masks = self.critics.noise(count, rng), self.critics.noise(count, rng)
         found = self.critic_optimizer.minimize(batch, rng.normal(*batch.action.shape), *masks)
         return found.metrics | {"Info/critic_grad_norm": found.norm}
 
     def improve_actor(self, batch: Transition, rng: Noise) -> Metrics:
-        """Take an optimizer step on J_π, and one on J(α) unless α is constant."""
+        """Take an optimizer step on the policy loss J_π, and one on the temperature loss J(α) unless α is constant."""
         masks = self.critics.noise(len(batch.weight), rng)
         found = self.actor_optimizer.minimize(batch, rng.normal(*batch.action.shape), masks)
         metrics = found.metrics | {"Info/actor_grad_norm": found.norm}
@@ -197,7 +202,7 @@ class Learner(protocols.Learner):
         return metrics
 
     def critic_objective(self, batch: Transition, noise: Tensor, masks: Any, target_masks: Any) -> Any:
-        """Compute J_Q over a batch; the current policy samples the next actions."""
+        """Compute the critic loss J_Q of a batch; the current policy samples the next actions."""
         action = batch.action.tanh()
         with torch.no_grad():
             policy = self.agent(batch.next_obs)
@@ -219,7 +224,7 @@ class Learner(protocols.Learner):
         return reduce_loss(loss, batch.weight, Loss__value_loss=loss, Info__q=q.mean(0))
 
     def actor_objective(self, batch: Transition, noise: Tensor, masks: Any) -> Any:
-        """Compute J_π over a batch, and return the log-probabilities [N] for J(α)."""
+        """Compute the policy loss J_π of a batch; also return the log-probabilities [N], for the temperature loss."""
         policy = self.agent(batch.obs, self.ranks)
         action = policy.sample(noise)
         logprob = policy.logprob(action)
@@ -229,13 +234,13 @@ class Learner(protocols.Learner):
         return *found, {"logprob": logprob.detach()}
 
     def alpha_objective(self, logprob: Tensor, weight: Tensor) -> Any:
-        """Compute J(α) over a batch."""
+        """Compute the temperature loss J(α) of a batch."""
         log_alpha = self.temperature.log_alpha
         loss = alpha_loss(log_alpha, logprob, self.target_entropy)
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=log_alpha.exp().expand_as(loss))
 
     def components(self) -> dict[str, protocols.Stateful]:
-        """Return the stateful components that this config has."""
+        """Return the components with state that belong to the checkpoint; some exist only with certain configs."""
         return {name: part for name in self.part_names if (part := getattr(self, name, None)) is not None}
 
 

@@ -4,10 +4,11 @@ The learner is SAC's, with these keys:
     section 4.1, running statistics         normalize_obs=true
     section 4.1, residual block             actor.residual, critic.residual: x + MLP(LayerNorm(x)), LayerNorm at the end
     table of hyperparameters                AdamW with a weight decay of 0.01 and a learning rate of 1e-4; initial α
-                                            0.01, H̄ = -A/2; two gradient steps per action; actor with 1 block of 128
+                                            0.01; target entropy -A/2 for A action dimensions; two gradient steps per
+                                            policy step; actor with one block of 128 units
 
-Departs from the paper:
-    critics have two blocks of 128 units, the paper uses 512 (set critic.hidden_size); 128 are affordable on a CPU.
+Differences from the paper:
+    critics have two blocks of 128 units, the paper uses 512 (set critic.hidden_size); 128 are fast enough on a CPU.
     There are two critics, as in the paper's tasks with terminating episodes. The running statistics are those of
     sampled batches, not of collected observations, and normalized observations are clipped to obs_clip. The output
     layer of the policy is initialized as in SAC.

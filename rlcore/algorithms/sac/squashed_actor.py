@@ -39,12 +39,15 @@ class SquashedActor(nn.Module):
         self.head = PolicyHead(self.actor.output_size, spec.action, "tanh_normal", ActorConfig(), rng)
 
     def forward(self, obs: dict[str, Tensor], ranks: Ranks | None = None) -> TanhNormal:
-        """Return the policy over actions [N, A] at observations key -> [N, ...]; `ranks` is passed to `Network`."""
+        """Return the policy, a distribution over actions [N, A], at observations key -> [N, ...].
+
+        `ranks` is passed to `Network`, for batch normalization.
+        """
         mean, log_std = self.head(self.actor(self.encoder(obs), ranks=ranks)).chunk(2, -1)
         return TanhNormal(mean, self.limit(log_std))
 
     def limit(self, log_std: Tensor) -> Tensor:
-        """Clamp log stds [N, A] from below to `log_std_min`."""
+        """Raise log stds [N, A] below `log_std_min` to this value."""
         return log_std.clamp(min=self.log_std_min)
 
     def initial(self, batch_size: int) -> tuple[()]:
@@ -54,21 +57,24 @@ class SquashedActor(nn.Module):
     def act(
         self, carry: tuple[()], obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
-        """Return the empty carry, actions [B, A], and their `logprob` [B], of obs key -> [B, ...]."""
+        """Return the empty carry, actions [B, A], and the extra `logprob` [B]; `obs` maps keys to [B, ...]."""
         policy = self(obs)
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(is_first), rng))
         return (), action, {"logprob": policy.logprob(action)}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's [B, *shape], within its bounds."""
+        """Convert actions [B, A] to the environment's actions [B, *shape], within its bounds."""
         return self.head.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Convert environment actions [B, *shape] to the agent's [B, A]."""
+        """Convert environment actions [B, *shape] to the agent's actions [B, A]."""
         return self.head.from_env(action)
 
 
 def make_encoder(config: Any, spec: EnvSpec, rng: torch.Generator) -> MultiEncoder:
-    """Create an observation encoder from the config; actor and critics have one each, trained on their losses."""
+    """Create an observation encoder from the config.
+
+    The actor has one encoder, trained on the policy loss; the critics share another one, trained on the critic loss.
+    """
     clip = config.obs_clip if config.normalize_obs else None
     return MultiEncoder(spec, config.mlp_keys.encoder, config.cnn_keys.encoder, config.encoder, rng, clip)

@@ -199,7 +199,9 @@ def test_a_memory_of_episodes_that_was_saved_goes_on_with_the_same_draws(sampler
 
 
 def test_single_transitions_are_not_drawn_from_episodes() -> None:
-    with pytest.raises(UserError, match="buffer.type=episode: sac learns from single transitions"):
+    with pytest.raises(
+        UserError, match="buffer.type=episode: not available for sac, which learns from single transitions"
+    ):
         compose(["exp=sac", "buffer.type=episode"])
 
 

@@ -34,7 +34,7 @@ class RecurrentConfig(RecurrentKeys):
 
     @property
     def layers(self) -> MLPSpec:
-        """Layer before the cell."""
+        """Settings of the dense layer before the recurrent cell."""
         return MLPSpec(self.recurrent_state_size, 1, self.dense_act, self.form)
 
 
@@ -78,7 +78,11 @@ class ActorConfig(ActorKeys):
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=8e-5, eps=EPS), "optimizer of the actor")
 
     def policy(self, kind: str) -> PolicySpec:
-        """Return the policy form of a distribution; for "tanh_normal", `init_std` is the std after the softplus."""
+        """Return type and parameters of the policy distribution `kind`.
+
+        The config key `init_std` is the std of "tanh_normal" if the network outputs 0. `PolicySpec.init_std` is added
+        before the softplus, so it is the inverse softplus of the key.
+        """
         form, std = super().policy(kind), self.init_std
         return form._replace(init_std=std + math.log(-math.expm1(-std))) if kind == "tanh_normal" else form
 

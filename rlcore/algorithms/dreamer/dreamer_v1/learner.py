@@ -1,6 +1,6 @@
 """Dreamer V1: Dream to Control: Learning Behaviors by Latent Imagination. Hafner et al. 2020, arXiv:1912.01603.
 
-Read with:
+Equations of the paper and the code that implements them:
     eq. 1, latent dynamics                   rssm.RSSM, rssm.GaussianLatent
     eq. 2-3, actor and critic                latent_actor.squashed_normal, dense.Dense
     eq. 4-6, value estimates                 Learner.actor_objective, rlcore.functional.returns.lambda_return
@@ -8,7 +8,7 @@ Read with:
     eq. 8, critic                            Learner.critic_objective with a normal of variance 1
     eq. 10, loss of the world model          Learner.model_loss, rlcore.functional.unit_normal
 
-Batches are `learner.Segment`s. A trajectory is imagined from every row; with H = 4:
+Batches are `learner.Segment`s. A trajectory of H steps is imagined from every row. Example with H = 4:
 
     imagined      s0 -> ŝ1   ŝ2   ŝ3   ŝ4
     reward              r̂1   r̂2   r̂3                   predicted at each state, and part of the value of that state
@@ -17,7 +17,7 @@ Batches are `learner.Segment`s. A trajectory is imagined from every row; with H 
     λ-return            V1   V2   V3                   Vt = r̂t + γ̂t ((1 - λ) vt+1 + λ Vt+1), with V4 = v4
     weight              1    γ̂1   γ̂1 γ̂2                of the actor loss and the critic loss
 
-Departs from the paper, like the authors' code and SheepRL's `dreamer_v1`:
+Differences from the paper (the authors' code and SheepRL's `dreamer_v1` have the same):
     free nats apply to the mean KL of a batch; the losses of imagined states are weighted; the recurrent state is reset
     at the start of each sequence; a greedy continuous action is the tanh of the mean.
 """
@@ -52,7 +52,7 @@ class Agent(DreamerAgent):
 
 
 def actor_loss(returns: Tensor, weight: Tensor) -> Tensor:
-    """Compute the actor loss (arXiv:1912.01603, eq. 7), per imagined state.
+    """Compute the actor loss of each imagined state (arXiv:1912.01603, eq. 7).
 
         L = -wₜ Vₜ        wₜ = Πᵢ γ̂ᵢ over i < t
 
@@ -80,7 +80,7 @@ class Learner(DreamerLearner):
 
         J_REC = Σₜ ln q(oₜ|sₜ) + ln q(rₜ|sₜ) - β KL[p(sₜ|sₜ₋₁, aₜ₋₁, oₜ) ‖ q(sₜ|sₜ₋₁, aₜ₋₁)]
 
-        The loss is -J_REC, plus the weighted loss of the continue head.
+        The loss is -J_REC plus the loss of the continue head, multiplied by `continue_scale_factor`.
         """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
@@ -97,7 +97,7 @@ class Learner(DreamerLearner):
         The auxiliary output contains the imagined states, their λ-returns and weights for the critic.
         """
         world, config = self.agent.world, self.config
-        if world.continue_head is not None:  # the last row can be the end of an episode, which has no next step
+        if world.continue_head is not None:  # do not start at the last row: it can be the end of an episode
             states = ModelState(*(part[:-1] for part in states))
         start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         feat = imagine(world.rssm, self.agent.actor, start, config.horizon, rng).feat[1:]  # [H, L·N, F]

@@ -28,13 +28,13 @@ DECAY = 1e-6  # weight decay
 
 @dataclass(frozen=True)
 class Switched(LayerKeys):
-    """Base of layer groups with an optional LayerNorm."""
+    """Base class of config groups for layers with an optional LayerNorm."""
 
     layer_norm: bool = arg(False, "LayerNorm before each activation")
 
     @property
     def form(self) -> InitConfig:
-        """Norm, bias and initialization of the layers."""
+        """Normalization, bias and initialization of the layers."""
         return InitConfig(EPS if self.layer_norm else None)
 
 
@@ -59,7 +59,7 @@ class RecurrentConfig(Switched, RecurrentKeys):
 
     @property
     def cell(self) -> InitConfig:
-        """Norm and bias of the gates of a `dense.LayerNormGRU`."""
+        """Normalization and bias of the gates of a `dense.LayerNormGRU`."""
         return InitConfig(EPS)
 
 
@@ -107,7 +107,8 @@ class ActorConfig(Switched, ActorKeys):
     ent_coef: float = arg(1e-4, "η: weight of the entropy bonus", low=0)
     objective_mix: float | None = arg(
         None,
-        "ρ: weight of REINFORCE gradients; 1 - ρ of gradients through the model; null = discrete 1, continuous 0",
+        "ρ: weight of REINFORCE gradients; gradients through the model have the weight 1 - ρ; "
+        "null = 1 for discrete actions, 0 for continuous actions",
         low=0,
         high=1,
     )

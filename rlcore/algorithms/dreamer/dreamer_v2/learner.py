@@ -1,6 +1,6 @@
 """Dreamer V2: Mastering Atari with Discrete World Models. Hafner, Lillicrap, Norouzi, Ba 2021, arXiv:2010.02193.
 
-Read with:
+Equations of the paper and the code that implements them:
     eq. 1, recurrent state-space model       rssm.RSSM, world_model.WorldModel
     eq. 2, loss of the world model           Learner.model_loss, rlcore.functional.unit_normal
     algorithm 1, straight-through gradients  latents.sample_one_hot
@@ -10,7 +10,7 @@ Read with:
     eq. 5, critic                            Learner.critic_objective with a normal of variance 1
     eq. 6, actor                             actor_loss
 
-Batches are `learner.Segment`s. A trajectory is imagined from every row; with H = 3:
+Batches are `learner.Segment`s. A trajectory of H steps is imagined from every row. Example with H = 3:
 
     imagined      s0 -a0-> ŝ1 -a1-> ŝ2 -a2-> ŝ3
     reward        r̂0       r̂1       r̂2                 predicted at each state
@@ -20,9 +20,9 @@ Batches are `learner.Segment`s. A trajectory is imagined from every row; with H 
     critic        R0       R1       R2                 weights 1, γ0, γ0 γ̂1
     actor         R1 - v0  R2 - v1                     advantages of a0 and a1; the last action has none
 
-Departs from the paper, like the authors' code and SheepRL's `dreamer_v2`:
-    free nats apply to the mean KL of a batch; rewards and values are normals of variance 1; the recurrent state is
-    reset at the start of each sequence; a greedy continuous action is the mean.
+Differences from the paper (the authors' code and SheepRL's `dreamer_v2` have the same):
+    free nats apply to the mean KL of a batch; rewards and values have normal distributions of variance 1; the
+    recurrent state is reset at the start of each sequence; a greedy continuous action is the mean.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Agent(DreamerAgent):
 
 
 def kl_loss(posterior: Tensor, prior: Tensor, alpha: float, nats: float, ranks: Ranks | None) -> Tensor:
-    """Compute the KL loss with KL balancing (arXiv:2010.02193, algorithm 2), per row.
+    """Compute the KL loss of each row with KL balancing (arXiv:2010.02193, algorithm 2); sg = stop gradient.
 
         L = α KL[sg(q) ‖ p] + (1 - α) KL[q ‖ sg(p)]
 
@@ -64,8 +64,8 @@ def kl_loss(posterior: Tensor, prior: Tensor, alpha: float, nats: float, ranks: 
         posterior: [L, N, S, K]; log-probabilities of q(z | h, x).
         prior: [L, N, S, K]; log-probabilities of p(z | h).
         alpha: α; weight of the KL that trains the prior.
-        nats: free nats.
-        ranks: if given, free nats apply to the mean KL over all ranks; None = to the KL of each row.
+        nats: free nats; a KL below this value has no gradient.
+        ranks: if given, free nats apply to the mean KL over all ranks; if None, to the KL of each row.
 
     Returns:
         Loss in nats, [L, N].
@@ -79,18 +79,18 @@ def kl_loss(posterior: Tensor, prior: Tensor, alpha: float, nats: float, ranks: 
 def actor_loss(
     logprob: Tensor, target: Tensor, baseline: Tensor, entropy: Tensor, weight: Tensor, mix: float, coef: float
 ) -> Tensor:
-    """Compute the actor loss (arXiv:2010.02193, eq. 6), per imagined step.
+    """Compute the actor loss of each imagined step (arXiv:2010.02193, eq. 6); sg = stop gradient.
 
         L = -w (ρ log π(a | z) sg(V - v) + (1 - ρ) V + η H[π])
 
-    The paper has no weights w, the cumulative discounts.
+    The weights w are the cumulative discounts; the paper does not have them.
 
     Args:
         logprob: [H - 1, N]; log π of the imagined actions.
         target: [H - 1, N]; λ-targets V of the states that the actions lead to.
         baseline: [H - 1, N]; values v of the states in which the actions are taken.
-        entropy: [H - 1, N]; in nats.
-        weight: [H - 1, N]; w.
+        entropy: [H - 1, N]; entropy H[π] in nats.
+        weight: [H - 1, N]; weights w.
         mix: ρ; weight of REINFORCE.
         coef: η; weight of the entropy bonus.
 
@@ -113,7 +113,7 @@ class Learner(DreamerLearner):
 
     @staticmethod
     def rule(settings: OptimizerConfig) -> OptimizerConfig:
-        """Return settings whose weight decay does not depend on the learning rate."""
+        """Return the optimizer settings with a weight decay that does not depend on the learning rate."""
         return settings.decayed_each_step()
 
     def model_loss(self, batch: Segment, rng: Noise) -> Any:

@@ -45,7 +45,9 @@ class WorldModelConfig(WorldKeys):
     kl_representation: float = arg(0.1, "β_rep: weight of the KL that trains the posterior", low=0)
     continue_scale_factor: float = arg(1.0, "weight of the continue loss", low=0)
     clip_gradients: float = other_default(WorldKeys, "clip_gradients", 1000.0)
-    decoupled_rssm: bool = arg(False, "posterior of the observation only, independent of the recurrent state")
+    decoupled_rssm: bool = arg(
+        False, "the posterior depends only on the observation, not on the recurrent state (decoupled RSSM)"
+    )
     learnable_initial_recurrent_state: bool = arg(
         True, "learn the recurrent state at the start of an episode; false = zeros"
     )
@@ -77,7 +79,8 @@ class ActorConfig(DenseConfig):
     ent_coef: float = arg(3e-4, "η: weight of the entropy bonus", low=0)
     objective_mix: float | None = arg(
         None,
-        "ρ: weight of REINFORCE gradients; 1 - ρ of gradients through the model; null = discrete 1, continuous 0",
+        "ρ: weight of REINFORCE gradients; gradients through the model have the weight 1 - ρ; "
+        "null = 1 for discrete actions, 0 for continuous actions",
         low=0,
         high=1,
     )
@@ -92,11 +95,11 @@ class ActorConfig(DenseConfig):
 
     @property
     def explores(self) -> bool:
-        """True if exploration noise is added during collection; never for V3."""
+        """Always False: Dreamer V3 adds no exploration noise during collection."""
         return False
 
     def policy(self, kind: str) -> PolicySpec:
-        """Return the policy form of a distribution."""
+        """Return type and parameters of the policy distribution `kind`."""
         spread = self.min_std, self.max_std, self.init_std
         return PolicySpec(kind, self.unimix, *spread, self.action_clip, self.cls == MASKED)
 
@@ -145,7 +148,7 @@ class Config(DreamerConfig):
     critic: CriticConfig = arg(CriticConfig(), "critic")
 
     def check(self, prefix: str) -> None:
-        """Refuse lower limits above upper limits; `prefix` is the dotted path of this group."""
+        """Raise UserError if a lower limit is above its upper limit; `prefix` is the dotted path of this group."""
         super().check(prefix)
         low, high = self.actor.moments.percentile.low, self.actor.moments.percentile.high
         for name, less, more in (
@@ -156,7 +159,7 @@ class Config(DreamerConfig):
                 raise UserError(f"{prefix}actor.{name}={less:g}: must not be above {more:g}")
 
     def check_with(self, run: RunConfig) -> None:
-        """Refuse a distribution that V3 does not have, and a replay buffer that is too small."""
+        """Raise UserError if Dreamer V3 does not have the distribution, or if the replay buffer is too small."""
         super().check_with(run)
         if run.distribution.type not in ("auto", "discrete"):
             kind = run.distribution.type

@@ -40,24 +40,24 @@ class NormConfig:
 
     @property
     def form(self) -> InitConfig:
-        """Norm, bias and initialization of layers; layers before a norm have no bias."""
+        """Normalization, bias and initialization of layers; a layer that is followed by a norm has no bias."""
         return InitConfig(self.eps, self.eps is None, None)
 
 
 class Normed(LayerKeys):
-    """Base of layer groups with one norm."""
+    """Base class of config groups with one normalization setting, `layer_norm`, for all layers of the group."""
 
     layer_norm: NormConfig
 
     @property
     def form(self) -> InitConfig:
-        """Norm, bias and initialization of the layers."""
+        """Normalization, bias and initialization of the layers."""
         return self.layer_norm.form
 
 
 @dataclass(frozen=True)
 class DenseConfig(Normed, DenseKeys):
-    """Hidden layers of (linear, LayerNorm, activation)."""
+    """Hidden layers; each one is a linear layer, followed by LayerNorm and an activation."""
 
     dense_units: int = other_default(DenseKeys, "dense_units", 256)
     mlp_layers: int = other_default(DenseKeys, "mlp_layers", 1)
@@ -67,7 +67,7 @@ class DenseConfig(Normed, DenseKeys):
 
 @dataclass(frozen=True)
 class HiddenConfig(Normed, HiddenKeys):
-    """One hidden layer of (linear, LayerNorm, activation)."""
+    """One hidden layer: a linear layer, followed by LayerNorm and an activation."""
 
     hidden_size: int = other_default(HiddenKeys, "hidden_size", 256)
     dense_act: str = other_default(HiddenKeys, "dense_act", "silu")
@@ -86,7 +86,7 @@ class RecurrentConfig(Normed, RecurrentKeys):
 
     @property
     def cell(self) -> InitConfig:
-        """Norm and bias of the gates of a `dense.LayerNormGRU`."""
+        """Normalization and bias of the gates of a `dense.LayerNormGRU`."""
         return self.form._replace(bias=False)
 
 
@@ -106,12 +106,12 @@ class ObservationConfig(ObservationKeys):
 
     @property
     def form(self) -> InitConfig:
-        """Norm, bias and initialization of the MLP's layers."""
+        """Normalization, bias and initialization of the MLP's layers."""
         return self.mlp_layer_norm.form
 
     @property
     def stages(self) -> CNNSpec:
-        """Convolutions of the image keys."""
+        """Settings of the convolutions for image keys."""
         return CNNSpec(self.cnn_channels_multiplier, self.cnn_act, self.cnn_layer_norm.form, padded=True)
 
 
@@ -122,7 +122,7 @@ class TwoHotConfig(DenseConfig):
     bins: int = arg(255, "bins, from -20 to 20 in symlog space", low=3)
     spacing: str = arg(
         "symlog",
-        "space of the two-hot target: symlog, or symexp (the scalar itself, with bins at the symexp of -20 to 20; "
-        "the paper's second version)",
+        "space of the two-hot target: symlog (of the scalar), or symexp (the scalar itself, with bins at the symexp of "
+        "-20 to 20, as in the paper's second version)",
         choices=("symlog", "symexp"),
     )

@@ -1,6 +1,6 @@
 """Dreamer V3: Mastering Diverse Domains through World Models. Hafner et al. 2023, arXiv:2301.04104v1.
 
-Read with:
+Equations of the paper and the code that implements them:
     eq. 1-2, symlog predictions              rlcore.functional.symlog, world_model.KeyEncoder.preprocess
     eq. 3, recurrent state-space model       rssm.RSSM, world_model.WorldModel
     eq. 4-5, loss of the world model         Learner.model_loss, kl_loss
@@ -13,13 +13,14 @@ Batches are `learner.Segment`s:
 
     t             0      1      2*     3      4          * the episode ends at obs 2
     continue      1      1      0      1      1          1 - terminated; 1 if the episode is truncated
-    imagined      s0 -> ŝ1 -> ŝ2 ...                     from every row; the next state predicts reward and continue
+    imagined      s0 -> ŝ1 -> ŝ2 ...                     from every row; reward and continue of a step are predicted
+                                                         at the state after the step
 
-Departs from the paper, like the authors' code of 2023 and SheepRL's `dreamer_v3`:
+Differences from the paper (the authors' code of 2023 and SheepRL's `dreamer_v3` have the same):
     the gradient of continuous actions passes through the model (`algo.actor.objective_mix`);
     the recurrent state is reset at the start of each sequence; a greedy continuous action is the mean;
-    an imagined episode continues if that is more likely (`discount_model.imagined`). The authors' code of 2024 uses
-    the predicted probability.
+    an imagined episode continues if the predicted probability to continue is above ½ (`discount_model.imagined`). The
+    authors' code of 2024 uses the probability itself.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Agent(DreamerAgent):
 
 
 def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: float, nats: float) -> Tensor:
-    """Compute the KL loss (arXiv:2301.04104v1, eq. 4-5), per row.
+    """Compute the KL loss of each row (arXiv:2301.04104v1, eq. 4-5); sg = stop gradient.
 
         L = β_dyn max(1, KL[sg(q) ‖ p]) + β_rep max(1, KL[q ‖ sg(p)])
 
@@ -69,7 +70,7 @@ def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: fl
         prior: [..., S, K]; log-probabilities of p(z | h).
         dynamic: β_dyn.
         representation: β_rep.
-        nats: free nats, 1 in the paper.
+        nats: free nats, the lower limit of each KL; 1 in the paper and in the formula above.
 
     Returns:
         Loss in nats, [...].
@@ -82,13 +83,14 @@ def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: fl
 def imagine_continue(logits: Tensor, ends: str) -> Tensor:
     """Return the continue factors c of eq. 7, [...].
 
-    With `ends="mean"`, c is the predicted probability; with "mode", the more likely one of 0 and 1, without gradient.
+    With `ends="mean"`, c is the predicted probability to continue. With `ends="mode"`, c is 1 if this probability is
+    above ½, and otherwise 0; it has no gradient.
     """
     return to_float32(logits).sigmoid() if ends == "mean" else (logits > 0).float()
 
 
 def critic_loss(logits: Tensor, returns: Tensor, target: Tensor, number: ScalarHead) -> Tensor:
-    """Compute the critic loss (arXiv:2301.04104v1, eq. 10), per imagined state.
+    """Compute the critic loss of each imagined state (arXiv:2301.04104v1, eq. 10).
 
         L = -log p(R | s) - log p(v' | s)
 
@@ -96,7 +98,7 @@ def critic_loss(logits: Tensor, returns: Tensor, target: Tensor, number: ScalarH
         logits: [..., K]; outputs of the critic.
         returns: [...]; λ-returns R.
         target: [...]; predictions v' of the target critic.
-        number: distribution of values.
+        number: converts outputs of the critic to a distribution p of values.
 
     Returns:
         Loss in nats, [...].
@@ -105,15 +107,15 @@ def critic_loss(logits: Tensor, returns: Tensor, target: Tensor, number: ScalarH
 
 
 def actor_loss(objective: Tensor, entropy: Tensor, weight: Tensor, coef: float) -> Tensor:
-    """Compute the actor loss (arXiv:2301.04104v1, eq. 11), per imagined step.
+    """Compute the actor loss of each imagined step (arXiv:2301.04104v1, eq. 11).
 
         L = -w (objective + η H[π])
 
     Args:
-        objective: [H, N]; scaled advantages, or log π(a | s) times these for REINFORCE.
+        objective: [H, N]; scaled advantages; for REINFORCE, their products with log π(a | s).
         entropy: [H, N]; H[π] in nats.
         weight: [H, N]; cumulative discounts w, which the paper does not have.
-        coef: η.
+        coef: η; weight of the entropy bonus.
 
     Returns:
         Loss, [H, N].
@@ -138,7 +140,7 @@ class Learner(DreamerLearner):
 
         L = β_pred L_pred + β_dyn L_dyn + β_rep L_rep
 
-        L_pred is the sum of the losses of predicted observations, reward and continue.
+        L_pred is the sum of three losses: of the predicted observations, rewards and continue flags.
         """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, squared_distance)
@@ -182,7 +184,7 @@ class Learner(DreamerLearner):
         return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
 
     def components(self) -> dict[str, protocols.Stateful]:
-        """Return the stateful components of every Dreamer, and the scale of returns."""
+        """Return the stateful components: those of every Dreamer, and the scale of returns."""
         return {**super().components(), "moments": self.moments}
 
 

@@ -17,7 +17,8 @@ class Config(OnPolicyConfig):
     rollout_steps: int = arg(5, "steps of each environment in a rollout", low=1)
     gae_method: str = arg(
         "auto",
-        "computation of advantages: loop (sequential), log_scan (parallel), or auto (loop if rollout_steps <= 16)",
+        "computation of advantages: loop (sequential), log_scan (parallel), or auto (loop if rollout_steps <= 16, "
+        "otherwise log_scan)",
         choices=("loop", "log_scan", "auto"),
     )
     loss_reduction: str = arg("sum", "reduction over the samples of a rollout", choices=("mean", "sum"))

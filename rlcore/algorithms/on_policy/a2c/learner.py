@@ -1,16 +1,16 @@
 """A2C: Asynchronous Methods for Deep Reinforcement Learning. Mnih et al. 2016, arXiv:1602.01783. Synchronous version.
 
-Read with:
+Equations of the paper and the code that implements them:
     algorithm S3, return R              Learner.samples with gae_lambda=1 (the return of at most T steps)
     algorithm S3, dθ                    policy_loss
     section 4, entropy bonus β          entropy_loss, `ent_coef`
     algorithm S3, dθ_v                  value_loss
     algorithm S3, asynchronous update   Learner.gradient_step (synchronous: one step on the rollout of all actors)
 
-Departs from the paper:
+Differences from the paper:
     advantages are generalized (Schulman et al. 2016) with `gae_lambda=0.95`, as in SheepRL; the paper uses 1;
-    a truncated episode bootstraps from the value of its last observation;
-    the RMSProp of the authors' code is `algo.optimizer.name=rmsprop_tf`.
+    the return of a truncated episode includes the value of its last observation;
+    the default optimizer is PyTorch's RMSprop. Set `algo.optimizer.name=rmsprop_tf` for that of the authors' code.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ __all__ = ["Agent", "Learner", "build"]
 
 
 class A2CSamples(NamedTuple):
-    """N samples of a rollout: obs key -> [N, ...], action [N, A], the other tensors [N].
+    """N samples of a rollout.
 
-    The weight is 0 for rows that only reset an environment.
+    Shapes: `obs` maps keys to [N, ...], `action` is [N, A], the other tensors are [N]. The weight is 0 for time steps
+    at which an environment was only reset.
     """
 
     obs: dict[str, Tensor]
@@ -59,7 +60,7 @@ class A2CSamples(NamedTuple):
 
 
 def policy_loss(logprob: Tensor, advantage: Tensor) -> Tensor:
-    """Compute the policy loss with gradient -dθ (arXiv:1602.01783, algorithm S3), per sample [N].
+    """Compute the policy loss of each sample, [N] (arXiv:1602.01783, algorithm S3); its gradient is -dθ.
 
     L = -log π(aₜ|sₜ) Aₜ        Aₜ = R - V(sₜ)
     """
@@ -68,12 +69,12 @@ def policy_loss(logprob: Tensor, advantage: Tensor) -> Tensor:
 
 
 def entropy_loss(entropy: Tensor) -> Tensor:
-    """Return the negative entropy -H(π(·|sₜ)) in nats (arXiv:1602.01783, section 4), per sample [N]."""
+    """Return the negative entropy -H(π(·|sₜ)) of each sample, [N] in nats (arXiv:1602.01783, section 4)."""
     return -entropy
 
 
 def value_loss(value: Tensor, returns: Tensor) -> Tensor:
-    """Compute the value loss with gradient dθ_v (arXiv:1602.01783, algorithm S3), per sample [N].
+    """Compute the value loss of each sample, [N] (arXiv:1602.01783, algorithm S3); its gradient is dθ_v.
 
     L = (R - V(sₜ))²        without the factor ½
     """
@@ -85,11 +86,12 @@ class Learner(OnPolicyLearner):
     """A2C learner: one gradient step per rollout."""
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Update the agent from a rollout [T, B]; return averages over the rollout, and scheduled coefficients."""
+        """Update the agent from a rollout [T, B]; return averages over the rollout, and the scheduled coefficients."""
         config, coefs = self.config, self.config.coefficients(batch.policy_steps)
         self.optimizer.set_lr(coefs["lr"])
         logged: list[Metrics] = []
-        # A rollout of one row can consist of resets only. A longer one cannot, and the sum over ranks is skipped.
+        # In a rollout of one time step, all environments can be reset, so that it has no transition. This cannot
+        # happen in a longer rollout, for which the sum over ranks is therefore skipped.
         if config.rollout_steps > 1 or self.ranks.sum(transitions(batch).weight.sum()):
             scaled = self.reward_scaler.scale(batch) if config.normalize_reward else batch
             of_loss = {name: coefs[name] for name in sorted(coefs) if name != "lr"}
@@ -99,7 +101,10 @@ class Learner(OnPolicyLearner):
         return self.average(logged, coefs)
 
     def gradient_step(self, steps: Trajectory, last: Trajectory, coefs: Mapping[str, float]) -> Metrics:
-        """Take one step of algorithm S3 on the samples of all actors, with gradients accumulated over parts."""
+        """Take one step of algorithm S3 on the samples of all environments.
+
+        The gradients of parts of `per_rank_batch_size` samples are added up before the step.
+        """
         samples = self.samples(add_history(Batch(steps, last, 0), self.agent.history))
         if self.config.normalize_advantages:
             samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))

@@ -25,7 +25,9 @@ class Config(OnPolicyConfig):
     anneal_clip_coef: bool = arg(False, "decrease clip_coef linearly to 0 at total_steps")
     clip_coef_schedule: Schedule = arg(None, "clip range schedule [[policy steps, clip_coef], ...]; null = constant")
     clip_vloss: bool = arg(False, "clip the value loss with the same ε")
-    dual_clip: float | None = arg(None, "c of dual clip, which bounds the loss of bad actions; null = off", above=1)
+    dual_clip: float | None = arg(
+        None, "c of dual clip, which bounds the loss of actions with a negative advantage; null = off", above=1
+    )
     target_kl: float | None = arg(None, "stop an update if the KL exceeds 1.5 times this value; null = off", above=0)
 
     def notices(self, run: RunConfig) -> Iterator[str]:
@@ -33,7 +35,7 @@ class Config(OnPolicyConfig):
         rows, size = run.env.num_envs * self.rollout_steps, self.per_rank_batch_size
         if size > rows:
             yield (
-                f"algo.per_rank_batch_size={size}: reduced to {rows}, the steps of one rollout "
+                f"algo.per_rank_batch_size={size}: reduced to {rows}, the number of time steps in one rollout "
                 f"(env.num_envs={run.env.num_envs} × algo.rollout_steps={self.rollout_steps})"
             )
 

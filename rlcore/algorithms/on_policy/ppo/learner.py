@@ -1,6 +1,6 @@
 """PPO: Proximal Policy Optimization Algorithms. Schulman, Wolski, Dhariwal, Radford, Klimov 2017, arXiv:1707.06347.
 
-Read with:
+Equations of the paper and the code that implements them:
     eq. 7, clipped surrogate L^CLIP     policy_loss        (dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5)
     eq. 9, value term (V - V_targ)²     value_loss         (value clipping comes from the authors' code)
     eq. 9, entropy bonus S              entropy_loss
@@ -8,10 +8,10 @@ Read with:
     eq. 11-12, advantages               Learner.samples, rlcore.functional.returns.advantages
     algorithm 1                         Learner.update, take_steps and gradient_step, after Training.collect
 
-Departs from the paper:
-    a truncated episode bootstraps from the value of its last observation (the paper does not distinguish truncation);
-    advantages and returns are computed once per rollout; normalization, annealing and `target_kl` are later practice
-    (Huang et al. 2022, "The 37 implementation details of PPO") and off by default.
+Differences from the paper:
+    the return of a truncated episode includes the value of its last observation (the paper does not distinguish
+    truncation from termination); advantages and returns are computed once per rollout; normalization, annealing and
+    `target_kl` are later practice (Huang et al. 2022, "The 37 implementation details of PPO") and off by default.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ __all__ = ["Agent", "Learner", "build"]
 
 
 class PPOSamples(NamedTuple):
-    """N samples of a rollout: action [N, A], the other tensors [N]; weight 0 for rows that only reset.
+    """N samples of a rollout.
 
-    `obs` is the input of `Agent.forward`, key -> [N, ...]; for a whole rollout, an object that `at` indexes by row.
+    Shapes: `action` is [N, A], the other tensors are [N]. The weight is 0 for time steps at which an environment was
+    only reset, because they have no transition. In a minibatch, `obs` is the input of `Agent.forward`, key -> [N, ...].
+    In the samples of a whole rollout, `obs` is an object with a method `at` that returns the input for given rows.
     """
 
     obs: Any
@@ -51,16 +53,20 @@ class PPOSamples(NamedTuple):
     weight: Tensor
 
     def at(self, rows: Tensor, advantage: Tensor, weight: Tensor) -> PPOSamples:
-        """Return the samples of rows [K, M] as [K, M, ...], with the given advantages and weights [K, M]."""
+        """Return K minibatches of M samples each, with tensors [K, M, ...].
+
+        `rows` [K, M] are the indices of the samples; the given advantages and weights [K, M] replace those of `self`.
+        """
         held = (self.action, self.old_logprob, self.old_value, self.returns)
         action, old_logprob, old_value, returns = (column[rows] for column in held)
         return PPOSamples(self.obs.at(rows), action, old_logprob, old_value, advantage, returns, weight)
 
 
 def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: float | None = None) -> Tensor:
-    """Compute -L^CLIP (eq. 7), per sample [N].
+    """Compute the policy loss of each sample, -L^CLIP (eq. 7), [N].
 
-    L = min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)        dual clip, if Â < 0: max(L, c Â) with c > 1
+    L = min(ρ Â, clip(ρ, 1-ε, 1+ε) Â), with the ratio ρ, the advantage Â and the clip range ε. With a dual clip c > 1,
+    L is max(L, c Â) if Â < 0.
     """
     assert ratio.shape == advantage.shape, (ratio.shape, advantage.shape)
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_coef, 1 + clip_coef) * advantage)
@@ -70,9 +76,9 @@ def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: f
 
 
 def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: float | None = None) -> Tensor:
-    """Compute (V - R)² (eq. 9, without ½), per sample [N].
+    """Compute the value loss of each sample, (V - R)² (eq. 9, without ½), [N].
 
-    With a clip range ε, return the larger of it and (V_old + clip(V - V_old, -ε, ε) - R)².
+    If a clip range ε is given, the loss is the larger of (V - R)² and (V_old + clip(V - V_old, -ε, ε) - R)².
     """
     assert value.shape == old_value.shape == returns.shape, (value.shape, old_value.shape, returns.shape)
     loss = (value - returns).square()
@@ -83,12 +89,15 @@ def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: flo
 
 
 def entropy_loss(entropy: Tensor) -> Tensor:
-    """Return the negative entropy in nats (eq. 9), per sample [N]; minimizing it encourages exploration."""
+    """Return the negative entropy of each sample, [N] in nats (eq. 9); minimizing it encourages exploration."""
     return -entropy
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:
-    """Estimate KL(π_old ‖ π) from samples of π_old by (ρ - 1) - log ρ (k3, joschu.net/blog/kl-approx.html)."""
+    """Estimate KL(π_old ‖ π) from samples of π_old.
+
+    The estimate is (ρ - 1) - log ρ with the probability ratio ρ; it is called k3 in joschu.net/blog/kl-approx.html.
+    """
     return (log_ratio.exp() - 1) - log_ratio
 
 
@@ -117,7 +126,10 @@ class Learner(OnPolicyLearner):
     """PPO learner: algorithm 1, "optimize surrogate L with K epochs and minibatch size M"."""
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Update the agent from a rollout [T, B]; return averages over gradient steps, and scheduled coefficients."""
+        """Update the agent from a rollout [T, B].
+
+        Return logged quantities, averaged over the gradient steps, and the scheduled coefficients.
+        """
         coefs = self.config.coefficients(batch.policy_steps)
         self.optimizer.set_lr(coefs["lr"])
         if self.config.normalize_reward:
@@ -143,7 +155,7 @@ class Learner(OnPolicyLearner):
         return PPOSamples(obs, *(column.flatten(0, 1) for column in columns))
 
     def prepare_obs(self, batch: Batch) -> tuple[Any, Any]:
-        """Return the agent's inputs for the rows of a rollout [T, B], and its input after the last row."""
+        """Return the agent's inputs at all time steps of a rollout [T, B], and its input at the time step after it."""
         return gather_history(batch, self.agent.history, self.agent.keys)
 
     def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -154,7 +166,8 @@ class Learner(OnPolicyLearner):
             rng: generator that determines the order.
 
         Returns:
-            Row numbers t·B + b, [epochs, minibatches, M] int64, and their weights, of the same shape.
+            Indices t·B + b of the samples in each minibatch, [epochs, minibatches, M] int64, and the weights of the
+            samples, of the same shape.
         """
         config = self.config
         drawn = minibatches(weight.flatten(), config.per_rank_batch_size, config.update_epochs, rng)
@@ -162,7 +175,11 @@ class Learner(OnPolicyLearner):
         return rows, weight.expand_as(rows)
 
     def take_steps(self, epochs: Iterable[PPOSamples], coefs: Mapping[str, float]) -> list[Metrics]:
-        """Take a step for each group of minibatches [K, M] until the KL exceeds its target; return the logged means."""
+        """Take one gradient step for every `accumulate_minibatches` minibatches, until the KL is too large.
+
+        Each element of `epochs` contains the minibatches of one epoch, with tensors [minibatches, M, ...]. Return the
+        logged means of each step. The steps end as soon as the KL exceeds 1.5 times `target_kl`.
+        """
         config, logged = self.config, list[Metrics]()
         of_loss = {name: coefs[name] for name in sorted(coefs) if name != "lr"}
         for group in (group for epoch in epochs for group in split(epoch, config.accumulate_minibatches)):
@@ -174,9 +191,9 @@ class Learner(OnPolicyLearner):
         return logged
 
     def gradient_step(self, minibatches: Sequence[PPOSamples], coefs: Mapping[str, float]) -> Metrics:
-        """Take one step on eq. 9 over K minibatches and return the logged means.
+        """Take one gradient step on the loss of eq. 9, summed over K minibatches, and return the logged means.
 
-        If their KL exceeds the target, no step is taken and `stop` is true.
+        If the KL of these minibatches exceeds 1.5 times `target_kl`, no step is taken and the metric `stop` is true.
         """
         found = [self.optimizer.accumulate(each, coefs) for each in minibatches]
         counts = [each.weight.sum() for each in minibatches]

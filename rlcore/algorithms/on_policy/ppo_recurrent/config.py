@@ -31,7 +31,7 @@ class LayerConfig:
 
     @property
     def layers(self) -> MLPConfig:
-        """The layer as config of an MLP, without layers if `apply` is false."""
+        """Config of an MLP that consists of this layer; it has no layers if `apply` is false."""
         return MLPConfig(self.dense_units, int(self.apply), self.activation, self.layer_norm)
 
 
@@ -81,12 +81,16 @@ class Config(ppo.Config):
 
     @property
     def sequence_length(self) -> int:
-        """Rows of a sequence, L: the rollout is split into sequences of equal length, as far as possible."""
+        """Number L of time steps in a sequence.
+
+        It is at most `per_rank_sequence_length`, and such that all sequences of a rollout have the same length if
+        possible.
+        """
         longest = self.per_rank_sequence_length or self.rollout_steps
         return math.ceil(self.rollout_steps / math.ceil(self.rollout_steps / longest))
 
     def check(self, prefix: str) -> None:
-        """Refuse sequences that are longer than a rollout; `prefix` is the dotted path of this group."""
+        """Raise UserError if sequences are longer than a rollout; `prefix` is the dotted path of this config group."""
         super().check(prefix)
         length = self.per_rank_sequence_length
         if length is not None and length > self.rollout_steps:
@@ -101,8 +105,9 @@ class Config(ppo.Config):
         sequences = count * run.env.num_envs
         if self.per_rank_num_batches > sequences:
             yield (
-                f"algo.per_rank_num_batches={self.per_rank_num_batches}: reduced to {sequences}, the sequences of one "
-                f"rollout (env.num_envs={run.env.num_envs} × {count} per algo.rollout_steps={self.rollout_steps})"
+                f"algo.per_rank_num_batches={self.per_rank_num_batches}: reduced to {sequences}, the number of "
+                f"sequences in one rollout (env.num_envs={run.env.num_envs} × {count} sequences of each environment in "
+                f"algo.rollout_steps={self.rollout_steps})"
             )
 
     def merge_minibatches(self) -> Config:

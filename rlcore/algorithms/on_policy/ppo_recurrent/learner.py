@@ -1,18 +1,19 @@
 """PPO with memory: Dota 2 with Large Scale Deep Reinforcement Learning. Berner et al. 2019, arXiv:1912.06680.
 
-Read with:
+Parts of the papers and the code that implements them:
     observation to LSTM to heads        Agent.unroll: oₜ, aₜ₋₁, carry -> policy, value, carry
     samples of 16 consecutive steps     Learner.draw: sequences of L rows, for backpropagation through time
     eq. 7, 9, 11-12 of PPO              rlcore.algorithms.on_policy.ppo.learner, the base class of this learner
 
-A sequence starts with the carry of the agent during collection. Example with one environment and L = 4:
+The carry is the recurrent state of the agent. A sequence starts with the carry that was stored during collection.
+Example with one environment and L = 4:
 
     t           0   1   2   3 | 4   5   6   7       the carries before rows 0 and 4 are stored in the rollout
     is_first    1   0   0   0   0   1   0   0       the carry is reset at rows 0 and 5, also within a sequence
-    weight      1   1   1   1   0   1   1   1       row 4 is the last one of its episode: its transition is a reset
+    weight      1   1   1   1   0   1   1   1       row 4 is the last one of its episode: it is followed by a reset
 
-Departs from PPO: the agent is recurrent, and minibatches consist of sequences.
-Departs from the paper: each sample is used `update_epochs` times, on the rank that collected it.
+Differences from PPO: the agent is recurrent, and minibatches consist of sequences.
+Differences from the paper: each sample is used `update_epochs` times, on the rank that collected it.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ class Seen(NamedTuple):
     """Input of the agent: M sequences of L rows, ordered by time and then by sequence.
 
     Attributes:
-        obs: key -> [L·M, ...], with a window [L·M, frames, ...]. It includes the previous action, [L·M, 1, A].
+        obs: observations, key -> [L·M, ...]; keys with a window of frames have shape [L·M, frames, ...]. The previous
+            action, [L·M, 1, A], is one of the keys.
         is_first: [L·M] bool; at these rows the carry is reset and the previous action is ignored.
-        carry: name -> [M, H]; carry before the first rows.
+        carry: name -> [M, H]; carry before the first row of each sequence.
     """
 
     obs: dict[str, Tensor]
@@ -68,14 +70,17 @@ class SequenceRows(NamedTuple):
     length: int
 
     def at(self, rows: Tensor) -> Seen:
-        """Return K minibatches of sequences: rows [K, L·M] -> tensors [K, L·M, ...] and a carry [K, M, H]."""
+        """Return the agent's input for K minibatches of M sequences.
+
+        `rows` [K, L·M] are the indices of their rows. The result has tensors [K, L·M, ...] and a carry [K, M, H].
+        """
         first = rows.unflatten(1, (self.length, -1))[:, 0]
         carry = {name: part[first] for name, part in self.carry.items()}
         return Seen(self.obs.at(rows), self.is_first[rows], carry)
 
 
 class Agent(ActorCritic):
-    """Recurrent actor-critic: the cell reads features of the observation, and the previous action.
+    """Recurrent actor-critic; the input of its recurrent cell is the encoded observation and the previous action.
 
     Args:
         config: config of the algorithm.
@@ -98,7 +103,10 @@ class Agent(ActorCritic):
         return self.after.output_size
 
     def unroll(self, seen: Seen) -> tuple[Policy, Tensor, CellState]:
-        """Process M sequences of L rows; return the policy over [L·M, A], values [L·M], and the last carry."""
+        """Process M sequences of L rows.
+
+        Return the policy (a distribution over actions [L·M, A]), the values [L·M], and the carry after the last rows.
+        """
         obs, is_first, carry = seen
         said = flatten_actions(obs[ACTION], self.action, 1).masked_fill(is_first.unsqueeze(-1), 0)
         features = self.before(torch.cat([self.encoder(obs), said], -1))
@@ -108,7 +116,10 @@ class Agent(ActorCritic):
         return self.head.policy(self.head(self.actor(found))), self.critic(found).squeeze(-1), carry
 
     def forward(self, obs: Seen) -> tuple[Policy, Tensor]:
-        """Return the policy over [L·M, A] and values [L·M], with carries recomputed by the current weights."""
+        """Return the policy, a distribution over actions [L·M, A], and the values [L·M].
+
+        Within a sequence, the carry is computed again with the current weights.
+        """
         policy, value, _ = self.unroll(obs)
         return policy, value
 
@@ -119,9 +130,9 @@ class Agent(ActorCritic):
     def act(
         self, carry: CellState, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
     ) -> tuple[CellState, Tensor, dict[str, Tensor]]:
-        """Return the next carry, actions [B, A], and extras: `logprob` [B], `value` [B], and the given carry.
+        """Return the next carry, actions [B, A], and extras: `logprob` [B], `value` [B], and the carry before the step.
 
-        `obs` is key -> [B, ...].
+        `obs` maps keys to observations [B, ...].
         """
         policy, value, after = self.unroll(Seen(obs, is_first, carry))
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng))
@@ -134,7 +145,10 @@ class Learner(ppo.Learner):
     agent_class = Agent
 
     def prepare_obs(self, batch: Batch) -> tuple[SequenceRows, Seen]:
-        """Return the rows of a rollout [T, B] with their stored carries, and the agent's input after the last row."""
+        """Return the agent's inputs at all time steps of a rollout [T, B], and its input at the time step after it.
+
+        The inputs include the carries that were stored during collection.
+        """
         obs, arrival = super().prepare_obs(batch)
         steps, last = batch.steps, batch.last
         carry = {name: steps.extras[name].flatten(0, 1) for name in last.carry}
@@ -149,7 +163,8 @@ class Learner(ppo.Learner):
             rng: generator that determines the order.
 
         Returns:
-            Row numbers t·B + b, [epochs, minibatches, L·M] int64, and their weights, of the same shape.
+            Indices t·B + b of the rows in each minibatch, [epochs, minibatches, L·M] int64, and the weights of the
+            rows, of the same shape.
         """
         config, (length, width) = self.config, weight.shape
         cut, own = (part.to(weight.device) for part in cut_sequences(length, width, config.sequence_length))

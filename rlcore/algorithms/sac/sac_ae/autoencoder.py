@@ -1,4 +1,4 @@
-"""Autoencoder of observations, with layers shared by actor, critics and decoder.
+"""Autoencoder of observations; actor, critics and decoder share its convolutions and the MLP of the vector keys.
 
     image keys    4 convolutions ──┬── linear, LayerNorm, tanh (actor's)  ──┐
                   (Trunk)          └── linear, LayerNorm, tanh (critics') ──┼── z ── linear, 4 transposed convolutions
@@ -31,7 +31,7 @@ def initialise_orthogonal(module: nn.Module, rng: torch.Generator) -> None:
     """Initialize all layers of a module from a CPU generator; biases are zero.
 
     Linear layers are orthogonal (Saxe et al. 2014). Convolutions are delta-orthogonal (Xiao et al. 2018,
-    arXiv:1806.05393): the center of the kernel is orthogonal with a gain of √2, and the rest is zero.
+    arXiv:1806.05393): the center of the kernel is an orthogonal matrix with a gain of √2, all other weights are zero.
     """
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
@@ -52,7 +52,8 @@ class Trunk(nn.Module):
     Args:
         spec: spec of the environment.
         vectors: vector keys, concatenated in this order; () = none.
-        images: image keys, concatenated along channels in this order; all of one even height and width; () = none.
+        images: image keys, concatenated along channels in this order; () = none. All images have the same height and
+            the same width, and both are even.
         config: layers of the MLP.
         multiplier: multiplier of the 32 channels of each convolution.
         rng: CPU generator for the initialization.
@@ -112,7 +113,7 @@ class Encoder(nn.Module):
         rng: CPU generator for the initialization.
     """
 
-    # output_size: size of z, which contains image features and then vector features
+    # output_size: size of z; z consists of the image features, followed by the vector features
 
     def __init__(self, trunk: Trunk, features: int, rng: torch.Generator) -> None:
         super().__init__()
@@ -184,19 +185,22 @@ class Decoder(nn.Module):
         return made
 
     def noise_shapes(self, count: int) -> list[tuple[int, ...]]:
-        """Return the shape of the uniform noise of each image key's targets, for `count` observations."""
+        """Return the shape of the uniform noise that `targets` needs, for each image key and `count` observations."""
         specs = [self.spec.obs[key] for key in self.images]
         return [(count, channels, *spec.pixels) for channels, spec in zip(self.channels, specs, strict=True)]
 
     def targets(self, obs: Mapping[str, Tensor], noise: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return the targets of `forward` for obs key -> [N, (frames,) *shape]; noise has the shapes `noise_shapes`."""
+        """Return the targets for the outputs of `forward`, computed from observations key -> [N, (frames,) *shape].
+
+        `noise` is uniform noise in [0, 1) with the shapes `noise_shapes(N)`.
+        """
         seen = [pixels(obs[key], self.spec.obs[key], 1) for key in self.images]
         made = {key: five_bits(*pair) for key, *pair in zip(self.images, seen, noise, strict=True)}
         return made | {key: flatten(obs, self.spec, [key], 1) for key in self.vectors}
 
 
 def five_bits(x: Tensor, noise: Tensor) -> Tensor:
-    """Quantize pixels to 5 bits and dequantize with uniform noise (Kingma and Dhariwal 2018, arXiv:1807.03039).
+    """Reduce pixels to 5 bits and add uniform noise within each level (Kingma and Dhariwal 2018, arXiv:1807.03039).
 
     Args:
         x: [...]; integers from 0 to 255, or real numbers from 0 to 1.

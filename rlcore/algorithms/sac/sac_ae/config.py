@@ -109,7 +109,7 @@ class Config(SoftConfig):
     alpha: AlphaConfig = arg(AlphaConfig(), "temperature, the weight of the entropy")
 
     def check(self, prefix: str) -> None:
-        """Refuse a config that decodes no key, and optimizers of encoder and decoder that cannot share a step."""
+        """Raise UserError if no key is decoded, or if encoder and decoder cannot be trained in one optimizer step."""
         super().check(prefix)
         if not self.mlp_keys.decoded and not self.cnn_keys.decoded:
             raise UserError(
@@ -124,14 +124,14 @@ class Config(SoftConfig):
                 )
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Refuse images that the decoder cannot reconstruct, in addition to the checks of `SoftConfig`."""
+        """Raise UserError for images that the decoder cannot reconstruct; also do the checks of `SoftConfig`."""
         super().check_spec(spec)
         for key in self.cnn_keys.encoder:
             height, width = spec.obs[key].pixels
             if height % 2 or width % 2:
-                told = f"{key} {height} × {width}"
                 raise UserError(
-                    f"algo.cnn_keys.encoder: {told} pixels; height and width must be even; set env.screen_size"
+                    f"algo.cnn_keys.encoder: images of {key} have {height} × {width} pixels; height and width must be "
+                    "even; set env.screen_size"
                 )
 
     def reconstruction_optimizer(self) -> OptimizerConfig:

@@ -1,6 +1,6 @@
 """SAC-AE: Improving Sample Efficiency in Model-Free RL from Images. Yarats et al. 2021, arXiv:1910.01741.
 
-Read with:
+Parts of the paper and the code that implements them:
     losses J(Q), J(π), J(α)                 rlcore.algorithms.sac.learner, the base class of this learner
     loss J(RAE)                             reconstruction_loss
     shared convolutions, two projections    sac_ae.autoencoder.Trunk, Encoder
@@ -14,7 +14,7 @@ Read with:
     J(RAE)  convolutions, critics' projection, decoder (a second optimizer, with separate moments)
     J(π)    actor's projection, actor
 
-Departs from the paper:
+Differences from the paper:
     vector keys have an MLP that is shared like the convolutions, so images and vectors can be combined, and the penalty
     λ_z is added once per decoded key (both as in SheepRL); J(Q) has SAC's factor ½; log-probabilities are as in `sac`.
 """
@@ -66,7 +66,7 @@ class Agent(SquashedActor):
 def reconstruction_loss(
     made: Mapping[str, Tensor], targets: Mapping[str, Tensor], z: Tensor, l2_lambda: float
 ) -> Tensor:
-    """Compute the reconstruction loss J(RAE) (arXiv:1910.01741), per sample.
+    """Compute the reconstruction loss J(RAE) of each sample (arXiv:1910.01741).
 
         J(RAE) = Σₖ mean (x̂ₖ - xₖ)² + λ_z ½‖z‖²        over the decoded keys k
 
@@ -126,9 +126,9 @@ class Learner(sac.Learner):
         self.decoder_optimizer = Optimizer(both, self.decoder_objective, config.reconstruction_optimizer(), context)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Take one gradient step of the critics on transitions [n, N].
+        """Take one gradient step of the critics on N transitions of n steps each, [n, N].
 
-        Target critics, actor and decoder are updated in every k-th step, with a separate k for each.
+        Target critics, actor and decoder are updated less often, each at its own interval.
         """
         config = self.config
         self.updates += 1
@@ -155,13 +155,13 @@ class Learner(sac.Learner):
         return self.decoder_optimizer.minimize(batch, noise).metrics
 
     def alpha_objective(self, logprob: Tensor, weight: Tensor) -> Any:
-        """Compute J(α) over a batch, with α instead of log α, as in the authors' code."""
+        """Compute the temperature loss J(α) of a batch, with the factor α instead of log α, as in the authors' code."""
         alpha = self.temperature.log_alpha.exp()
         loss = sac.alpha_loss(alpha, logprob, self.target_entropy)
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=alpha.expand_as(loss))
 
     def decoder_objective(self, batch: Transition, noise: Sequence[Tensor]) -> Any:
-        """Compute J(RAE) over a batch; z is the output of the critics' encoder."""
+        """Compute the reconstruction loss J(RAE) of a batch; z is the output of the critics' encoder."""
         z = self.critics.encoder(batch.obs)
         loss = reconstruction_loss(
             self.decoder(z), self.decoder.targets(batch.obs, noise), z, self.config.decoder.l2_lambda
