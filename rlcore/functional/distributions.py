@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # outside this range exp() is useless and overflows in half precision
+# Limits of log std. Outside of them, the std is too small or too large to be useful, and exp() overflows in float16.
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 
 # Gauss-Hermite nodes for expectations over a standard normal: sum(weight * f(node)).
 _NODES, _UNSCALED = np.polynomial.hermite_e.hermegauss(16)
@@ -43,10 +44,12 @@ class Policy(Protocol):
 
 
 class Categoricals:
-    """Independent categorical sub-actions: MultiDiscrete, Discrete (one sub-action), MultiBinary (two choices each).
+    """Independent categorical distributions, one for each sub-action.
+
+    The action space is MultiDiscrete, Discrete (one sub-action), or MultiBinary (two choices per sub-action).
 
     Args:
-        logits: [N, sum(nvec)], unnormalized.
+        logits: [N, sum(nvec)]; unnormalized log-probabilities of all choices.
         nvec: number of choices of each sub-action.
     """
 
@@ -75,8 +78,8 @@ class Normal:
     """Normal distribution with independent dimensions.
 
     Args:
-        mean: [N, A].
-        log_std: [N, A] or [A]; clamped to [-20, 2].
+        mean: [N, A]; means.
+        log_std: [N, A] or [A]; logarithms of the standard deviations, clamped to [-20, 2].
     """
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
@@ -107,8 +110,9 @@ class TanhNormal(Normal):
 
         log π(a|s) = log N(u) - Σ log(1 - tanh²u),    log(1 - tanh²u) = 2 (log 2 - u - softplus(-2u))
 
-    Storing u keeps the log-probability finite if tanh saturates. The scale of the environment's Box is not included:
-    it is a constant and has no gradient.
+    u is the action before the tanh. It is stored instead of tanh(u) because the log-probability is then finite even if
+    tanh(u) is rounded to ±1. The log-density does not include the scale of the environment's Box, which is a constant
+    without gradient.
     """
 
     def logprob(self, action: Tensor) -> Tensor:
@@ -116,7 +120,10 @@ class TanhNormal(Normal):
         return super().logprob(action) - log_tanh_slope(action).sum(-1)
 
     def entropy(self) -> Tensor:
-        """Return H(u) + E[log(1 - tanh²u)], [N] in nats; the expectation by 16-point Gauss-Hermite quadrature."""
+        """Return the entropy H(u) + E[log(1 - tanh²u)], [N] in nats.
+
+        The expectation is computed by Gauss-Hermite quadrature with 16 points.
+        """
         nodes = torch.as_tensor(_NODES, dtype=self.mean.dtype, device=self.mean.device)  # [K]
         weights = torch.as_tensor(_WEIGHTS, dtype=self.mean.dtype, device=self.mean.device)
         u = self.mean.unsqueeze(-1) + self.std.unsqueeze(-1) * nodes  # [N, A, K]
@@ -160,7 +167,10 @@ class TruncatedNormal:
         self.inside = (_normal_cdf(self.high) - self.below).clamp(min=torch.finfo(mean.dtype).eps)  # Z
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Sample [N, A] by the inverse cumulative distribution of uniform noise [N, A] in [0, 1), with gradient."""
+        """Sample actions [N, A] from uniform noise [N, A] in [0, 1), with gradient.
+
+        The samples are the inverse cumulative distribution function of the noise.
+        """
         eps = torch.finfo(noise.dtype).eps
         share = self.below + noise.clamp(eps, 1 - eps) * self.inside
         return self.mean + self.std * (math.sqrt(2) * torch.erfinv(2 * share - 1))
@@ -190,7 +200,7 @@ def _normal_density(x: Tensor) -> Tensor:
 
 
 def _sum(columns: list[Tensor]) -> Tensor:
-    """Sum columns [N]; the common case is one column."""
+    """Sum a list of tensors [N]; a single tensor, which is the usual case, is returned unchanged."""
     return columns[0] if len(columns) == 1 else torch.stack(columns, -1).sum(-1)
 
 

@@ -13,20 +13,21 @@ from torch import Tensor
 from rlcore import streams
 
 Draw = tuple[str, tuple[Any, ...]]  # name of a method of `Noise` and its arguments
-MANY = 1 << 14  # from this many numbers on, torch's vectorized normal is faster than NumPy's
-RARE = 1 / 64  # up to this probability of a zero, the distances between zeros are drawn instead
+MANY = 1 << 14  # number of values from which torch's vectorized normal is faster than NumPy's
+RARE = 1 / 64  # up to this probability of a zero, `bernoulli` draws the distances between zeros, not each value
 
 
 class Noise:
     """Named random stream (`rlcore.streams`) that draws tensors on a device.
 
-    A seed gives the same numbers on every device of one type. The state is NumPy's PCG64, and on another device than
-    the CPU also a torch generator.
+    The same seed results in the same numbers on every device of one type. The state is that of NumPy's PCG64 generator,
+    and, if the device is not the CPU, also that of a torch generator.
 
     Args:
         seed: seed of the run.
         purpose: a key of `rlcore.streams.PURPOSES`.
-        *indices: rank, environment index, round, ... as the purpose requires.
+        *indices: further integers that the purpose requires, such as rank, environment index or number of the set of
+            environment seeds.
         device: device of the drawn tensors.
     """
 
@@ -61,7 +62,8 @@ class Noise:
     def bernoulli(self, p: float, *shape: int) -> Tensor:
         """Draw 1 with probability p in (0, 1), otherwise 0; uint8, [*shape].
 
-        The dtype is not bool because compiled code reads bools one at a time (a seventh of DroQ's gradient step).
+        The dtype is not bool, because compiled code reads bools one at a time. That would take a seventh of the time of
+        a gradient step of DroQ.
         """
         if self._device is not None:
             return (torch.rand(shape, device=self.device, generator=self._device) < p).to(torch.uint8)
@@ -71,7 +73,8 @@ class Noise:
         if 1 - p > RARE:  # three times faster than uniform numbers; p is rounded to 16 bits
             words = self.host.bit_generator.random_raw(-(-count // 4)).view(np.uint16)[:count]
             return (words < round(p * 2**16)).view(np.uint8)
-        # Distances between zeros are geometrically distributed: three times faster than one word per number.
+        # Distances between zeros are geometrically distributed. Drawing them is three times faster than drawing a
+        # random word for each value.
         kept, place = np.ones(count, np.uint8), -1
         while place < count:
             places = place + self.host.geometric(1 - p, int(1.1 * (count - place) * (1 - p)) + 16).cumsum()

@@ -1,4 +1,4 @@
-"""Numerical precision: losses and distributions use at least float32, even if the networks use a reduced precision."""
+"""Numerical precision: losses and distributions use at least float32, even if the networks use a lower precision."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ def advantages(
 
     Args:
         step: transitions, [T, B].
-        value: [T, B]; value of the observation before each transition, including the last one of an episode.
+        value: [T, B]; value of the observation before each transition. This includes the last observation of an
+            episode, before the transition that only resets the environment.
         last_value: [B]; value of the observation after the last transition.
         gamma: discount factor γ.
         gae_lambda: trace decay λ.
@@ -59,15 +60,16 @@ def gae(
 
     Args:
         reward: [T, B], in the environment's unit.
-        discount: [T, B] in [0, 1]; gamma, and 0 if the step terminated.
+        discount: [T, B] in [0, 1]; gamma, or 0 if the step terminated the episode.
         value: [T, B]; value of the observation before the step.
-        next_value: [T, B]; value of the observation after the step, also if the episode was truncated there.
-        trace: [T, B] in [0, 1]; lambda, and 0 if the episode ended.
-        method: "loop" iterates backwards over time; "log_scan" needs log2(T) rounds and differs in the last bits;
-            "auto" uses the loop if T is at most 16.
+        next_value: [T, B]; value of the observation after the step. If the step truncated the episode, this is the
+            value of its last observation.
+        trace: [T, B] in [0, 1]; lambda, or 0 if the step ended the episode.
+        method: "loop" iterates backwards over time. "log_scan" is a parallel scan of log2(T) operations; its results
+            differ from those of the loop by rounding. "auto" uses the loop if T is at most 16, otherwise the scan.
 
     Returns:
-        Advantages, [T, B]. Call inside `torch.no_grad()` if no gradient is wanted.
+        Advantages, [T, B]. They have gradients unless this function is called inside `torch.no_grad()`.
     """
     for other in (discount, value, next_value, trace):
         assert reward.shape == other.shape, (reward.shape, other.shape)
@@ -89,9 +91,10 @@ def discounted_sum(x: Tensor, decay: Tensor) -> Tensor:
 
 
 def discounted_scan(x: Tensor, decay: Tensor) -> Tensor:
-    """Compute `discounted_sum` in log2(T) rounds by a parallel scan (Hillis and Steele 1986). x, decay: [T, ...].
+    """Compute `discounted_sum` by a parallel scan of log2(T) operations (Hillis and Steele 1986).
 
-    Pairs (decay, x) compose as (d, x)∘(d', x') = (d d', x + d x').
+    x and decay are [T, ...]. The scan combines pairs (decay, x) of adjacent ranges by the associative operation
+    (d, x)∘(d', x') = (d d', x + d x').
     """
     assert x.shape == decay.shape, (x.shape, decay.shape)
     length = x.shape[0]
@@ -113,7 +116,7 @@ def lambda_return(reward: Tensor, discount: Tensor, next_value: Tensor, lmbda: f
 
     Args:
         reward: [H, N]; reward of the step.
-        discount: [H, N] in [0, 1]; γ, and 0 if the step ended its episode.
+        discount: [H, N] in [0, 1]; γ, or 0 if the step ended the episode.
         next_value: [H, N]; value of the state after the step.
         lmbda: λ in [0, 1].
 

@@ -9,7 +9,7 @@ Points = Sequence[Sequence[float]]
 
 
 def anneal(initial: float, policy_steps: int, total_steps: int) -> float:
-    """Decrease linearly from `initial` at step 0 to 0 at `total_steps`; 0 afterwards."""
+    """Return a coefficient that decreases linearly from `initial` at step 0 to 0 at `total_steps`, and then stays 0."""
     return initial * max(0.0, 1.0 - policy_steps / total_steps)
 
 
@@ -18,8 +18,9 @@ def piecewise(points: Points, policy_steps: int, kind: str = "linear") -> float:
 
     Args:
         points: (policy steps, value) pairs, ordered by policy steps.
-        policy_steps: where to evaluate. Before the first point the first value is used, after the last point the last.
-        kind: "linear" interpolates between points; "step" keeps each value until the next point.
+        policy_steps: number of policy steps at which the schedule is evaluated. Before the first pair, the result is
+            the first value; after the last pair, it is the last value.
+        kind: "linear" interpolates between pairs; "step" keeps each value until the next pair.
 
     Returns:
         The value of the schedule.
@@ -36,10 +37,10 @@ def piecewise(points: Points, policy_steps: int, kind: str = "linear") -> float:
 
 
 def check_points(points: Points) -> str | None:
-    """Return why the points of a schedule are invalid, or None if they are valid."""
+    """Return a description of the error in the (policy steps, value) pairs of a schedule, or None if they are valid."""
     if not points:
         return "needs at least one [policy steps, value] pair"
     steps = [p[0] for p in points]
     if any(b <= a for a, b in pairwise(steps)) or steps[0] < 0:
-        return "policy steps of the [policy steps, value] pairs must rise from 0 or more"
+        return "the policy steps of the [policy steps, value] pairs must increase and must not be negative"
     return None

@@ -15,15 +15,15 @@ Sum = Callable[[Tensor], Tensor]  # sums a tensor over all ranks
 
 
 def reduce_loss(loss: Tensor, weight: Tensor, **means: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Reduce per-sample losses to the form that `Optimizer` takes.
+    """Reduce the losses of samples to the results that `Optimizer` expects from a loss function.
 
     Args:
         loss: [N]; loss of each sample, with gradient.
         weight: [N]; weight of each sample.
-        **means: name -> [N]; quantities whose weighted mean is logged. `__` in a name stands for a slash.
+        **means: name -> [N]; quantities to log as weighted means. `__` in a name is replaced by a slash.
 
     Returns:
-        Weighted sum of the loss [], sum of the weights [], and name -> mean [] without gradient.
+        Weighted sum of the loss [], sum of the weights [], and the weighted means, name -> [] without gradient.
     """
     weight = weight.to(loss)
     count = weight.sum()
@@ -53,8 +53,8 @@ def mean_metrics(logged: Sequence[Mapping[str, Tensor]], ranks: Ranks) -> dict[s
     """Average logged quantities over the gradient steps of an update and over ranks, with equal weights.
 
     Args:
-        logged: for each gradient step, name -> []; a step may lack names.
-        ranks: the ranks that took the same steps.
+        logged: for each gradient step, name -> []; some names may be missing in some steps.
+        ranks: all ranks, which have taken the same gradient steps.
 
     Returns:
         name -> []; empty if no gradient step was taken.
@@ -71,16 +71,17 @@ def mean_metrics(logged: Sequence[Mapping[str, Tensor]], ranks: Ranks) -> dict[s
 def standardize(x: Tensor, weight: Tensor, total: Sum = lambda sums: sums, eps: float = 1e-8) -> Tensor:
     """Compute (x - mean) / (std + eps) over the valid samples, with the unbiased standard deviation.
 
-    If only one sample is valid, it is returned unchanged, as in Stable-Baselines3: it has no standard deviation.
+    If only one sample is valid, it is returned unchanged, as in Stable-Baselines3, because one sample has no standard
+    deviation.
 
     Args:
-        x: [..., N].
-        weight: [..., N]; 1 for valid samples, 0 for the others.
-        total: sums over ranks, if the samples of several ranks are standardized together.
+        x: [..., N]; samples.
+        weight: [..., N]; 1 for valid samples, 0 for invalid ones.
+        total: function that sums a tensor over ranks, to standardize the samples of all ranks together.
         eps: added to the standard deviation to avoid a division by zero.
 
     Returns:
-        [..., N]; the values of invalid samples are meaningless.
+        Standardized samples, [..., N]; the values of invalid samples are meaningless.
     """
     assert x.shape == weight.shape, (x.shape, weight.shape)
     count, summed = total(torch.stack([weight.sum(-1, keepdim=True), (x * weight).sum(-1, keepdim=True)]))
@@ -90,7 +91,7 @@ def standardize(x: Tensor, weight: Tensor, total: Sum = lambda sums: sums, eps: 
 
 
 class RunningMoments:
-    """Running mean and variance of all samples seen (Chan, Golub and LeVeque 1979), in float64.
+    """Running mean and variance, in float64, of all samples passed to `update` (Chan, Golub and LeVeque 1979).
 
     Args:
         size: F, features of a sample.
@@ -102,7 +103,7 @@ class RunningMoments:
         self.count = 0.0
 
     def update(self, rows: Tensor, total: Sum = lambda sums: sums) -> None:
-        """Merge samples [N, F] into the moments, including those of other ranks if `total` sums over ranks."""
+        """Update the moments with samples [N, F]; if `total` sums over ranks, those of other ranks are included."""
         rows = rows.detach().to("cpu", torch.float64)
         sums = total(torch.cat([torch.full((1,), float(len(rows)), dtype=torch.float64), rows.sum(0)]))
         count = sums[0].item()

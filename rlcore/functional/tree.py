@@ -1,7 +1,8 @@
 """Nested tensors (pytrees): dicts, tuples, named tuples, lists and dataclasses of tensors, of any depth.
 
-The order of leaves is fixed: fields and positions in their order, dicts by sorted keys. A carry, a batch or the outputs
-of a loss can therefore be flattened to a list of tensors and rebuilt from it. None has no leaves.
+The tensors are called leaves, and their order is fixed: fields and list elements in their order, dicts by sorted keys.
+A carry, a batch or the outputs of a loss can therefore be flattened to a list of tensors and rebuilt from it. None has
+no leaves.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ SEQUENCES = (tuple, list)
 
 
 def leaves(record: Any) -> list[Tensor]:
-    """Return the tensors of a nested record in order; a Python number becomes a read-only tensor []."""
+    """Return the tensors of a nested structure in order.
+
+    A Python number is converted to a tensor [], which must not be modified.
+    """
     found: list[Tensor] = []
     _gather(record, found)
     return found
@@ -35,21 +39,21 @@ def _gather(record: Any, found: list[Tensor]) -> None:
 
 
 def rebuild(form: Any, tensors: Iterator[Tensor]) -> Any:
-    """Return a record with the structure of `form` and the given tensors as its leaves."""
+    """Return a nested structure like `form`, with the given tensors as its leaves."""
     if isinstance(form, Tensor) or (parts := _parts(form)) is None:
         return next(tensors)
     return _like(form, [rebuild(part, tensors) for part in parts])
 
 
 def map_leaves(function: Callable[[Tensor], Any], record: Any) -> Any:
-    """Apply a function to every leaf of a nested record."""
+    """Apply a function to every tensor of a nested structure; return the results in the same structure."""
     if isinstance(record, Tensor) or (parts := _parts(record)) is None:
         return function(record)
     return _like(record, [map_leaves(function, part) for part in parts])
 
 
 def name_leaves(record: Any, name: str = "carry") -> dict[str, Tensor]:
-    """Return the leaves of a nested record by their paths, for example `carry.lstm.0`, in order."""
+    """Return the tensors of a nested structure by their paths, for example `carry.lstm.0`, in order."""
     if isinstance(record, Tensor) or (parts := _parts(record)) is None:
         return {name: record}
     named = zip(_keys(record), parts, strict=True)
@@ -57,15 +61,16 @@ def name_leaves(record: Any, name: str = "carry") -> dict[str, Tensor]:
 
 
 def fit(form: Any, record: Any, place: str = "carry") -> Any:
-    """Convert a record to the structure, sequence types, dtypes and devices of another one.
+    """Convert the tensors of a nested structure to the sequence types, dtypes and devices of another one.
 
     Args:
-        form: record with the wanted structure, as `agent.initial` returns it.
-        record: record to convert, as `act` returned it, or as it was stored (tuples may have become lists).
-        place: name of the record in error messages.
+        form: nested structure with the wanted types, dtypes and devices, for example from `agent.initial`.
+        record: nested structure to convert, for example from `agent.act` or from storage (tuples may have become
+            lists). It must have the same dict keys, lengths and shapes.
+        place: name of `record` in error messages.
 
     Returns:
-        The converted record; it shares tensors with `record` if possible.
+        The converted structure; it shares tensors with `record` if possible.
 
     Raises:
         ValueError: If the structures differ. The message names the path and both structures.
@@ -81,7 +86,7 @@ def fit(form: Any, record: Any, place: str = "carry") -> Any:
 
 
 def _parts(record: Any) -> Sequence[Any] | None:
-    """Return the children of a record in order, or None if it is a leaf."""
+    """Return the children of a nested structure in order, or None if it is a leaf."""
     if isinstance(record, SEQUENCES):
         return record
     if isinstance(record, dict):
@@ -92,7 +97,7 @@ def _parts(record: Any) -> Sequence[Any] | None:
 
 
 def _keys(record: Any) -> Sequence[Any]:
-    """Return the names of the children of a record, in order."""
+    """Return the names of the children of a nested structure, in order."""
     if isinstance(record, SEQUENCES):
         return getattr(record, "_fields", range(len(record)))
     if isinstance(record, dict):
@@ -101,7 +106,7 @@ def _keys(record: Any) -> Sequence[Any]:
 
 
 def _like(form: Any, parts: list[Any]) -> Any:
-    """Return a record of the type of `form` with the given children."""
+    """Return a nested structure of the type of `form` with the given children."""
     if isinstance(form, SEQUENCES):
         return type(form)(*parts) if hasattr(form, "_fields") else type(form)(parts)
     if isinstance(form, dict):
@@ -111,7 +116,7 @@ def _like(form: Any, parts: list[Any]) -> Any:
 
 
 def _outline(part: Any) -> str:
-    """Describe one level of a record; the description is equal for equal structures."""
+    """Describe the top level of a nested structure; equal structures have equal descriptions."""
     if isinstance(part, dict):
         return f"a dict of {', '.join(sorted(map(repr, part)))}"
     if isinstance(part, SEQUENCES):

@@ -24,8 +24,9 @@ class TwoHot:
 
     Attributes:
         bins: K.
-        spacing: "symlog" spaces the bins equally from -20 to 20 and encodes symlog(x) (2023); "symexp" places them at
-            the symexp of these positions and encodes x itself (arXiv:2301.04104v2, eq. 10-11). The losses differ.
+        spacing: "symlog": the bins are spaced equally from -20 to 20, and symlog(x) is encoded (arXiv:2301.04104v1).
+            "symexp": the bins are at the symexp of these positions, and x itself is encoded (arXiv:2301.04104v2,
+            eq. 10-11). The two variants have different losses.
     """
 
     bins: int = 255
@@ -33,18 +34,21 @@ class TwoHot:
 
     @property
     def outputs(self) -> int:
-        """Outputs that a network needs for one scalar: K."""
+        """Number K of network outputs for one scalar."""
         return self.bins
 
     def grid(self, like: Tensor) -> Tensor:
-        """Return the bin positions b, [K], exactly antisymmetric, with the dtype and device of `like`."""
+        """Return the bin positions b, [K], which are exactly antisymmetric; dtype and device are those of `like`."""
         upper = torch.linspace(-LIMIT, LIMIT, self.bins, dtype=like.dtype, device=like.device)
         upper = upper[self.bins - self.bins // 2 :]
         upper = symexp(upper) if self.spacing == "symexp" else upper
         return torch.cat([-upper.flip(0), upper.new_zeros(self.bins % 2), upper])
 
     def loss(self, logits: Tensor, x: Tensor) -> Tensor:
-        """Compute the cross-entropy -Σ q log p between targets x [...] and logits [..., K]; returns [...]."""
+        """Compute the cross-entropy -Σ q log p, [...], of targets x [...] and logits [..., K].
+
+        q is the two-hot encoding of x, and p are the probabilities of the logits.
+        """
         assert logits.shape[:-1] == x.shape, (logits.shape, x.shape)
         logits, x = to_float32(logits), to_float32(x)
         x, grid = symlog(x) if self.spacing == "symlog" else x, self.grid(logits)
@@ -55,9 +59,11 @@ class TwoHot:
         return logits.logsumexp(-1) - (1 - above) * near[..., 0] - above * near[..., 1]
 
     def mean(self, logits: Tensor) -> Tensor:
-        """Return the predicted scalar Σ p b [...] of logits [..., K]; exactly 0 if all logits are equal.
+        """Return the scalars [...] that logits [..., K] predict; they are exactly 0 if all logits are equal.
 
-        The sum pairs bins from both ends. In index order, rounding errors of the huge outer bins would not cancel.
+        With spacing "symexp", a scalar is the mean Σ p b; with "symlog", it is the symexp of this mean. The sum adds
+        bins of opposite sign in pairs, from both ends. In index order, rounding errors of the huge outer bins would not
+        cancel.
         """
         p, half = F.softmax(to_float32(logits), -1), self.bins // 2
         difference = p[..., self.bins - half :] - p[..., :half].flip(-1)

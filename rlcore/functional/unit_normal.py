@@ -11,20 +11,23 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 def squared_distance(guess: Tensor, target: Tensor, lead: int) -> Tensor:
-    """Sum (guess - target)² over all but the `lead` leading dimensions. [*lead, ...] each -> [*lead]."""
+    """Sum (guess - target)² over all dimensions except the first `lead` ones: [*lead, ...] each -> [*lead]."""
     assert guess.shape == target.shape and guess.ndim > lead, (guess.shape, target.shape, lead)
     return F.mse_loss(guess, target, reduction="none").sum(tuple(range(lead, guess.ndim)))
 
 
 def unit_normal_loss(mean: Tensor, x: Tensor, lead: int) -> Tensor:
-    """Compute -Σ log N(x; mean, 1) in nats over all but the `lead` leading dimensions. [*lead, ...] -> [*lead]."""
+    """Compute -Σ log N(x; mean, 1) in nats: [*lead, ...] each -> [*lead].
+
+    The sum is over all dimensions except the first `lead` ones.
+    """
     return 0.5 * squared_distance(mean, x, lead) + HALF_LOG_TWO_PI * mean[(0,) * lead].numel()
 
 
 class UnitNormal:
     """Scalar prediction as the mean of a normal distribution with variance 1 (arXiv:2010.02193, eq. 1)."""
 
-    outputs = 1  # outputs that a network needs for one scalar
+    outputs = 1  # number of network outputs for one scalar
 
     def loss(self, mean: Tensor, x: Tensor) -> Tensor:
         """Compute -log N(x; mean, 1). mean [..., 1], x [...] -> [...]."""

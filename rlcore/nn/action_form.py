@@ -15,22 +15,23 @@ class ActionForm:
 
     Args:
         action: action space of the environment.
-        kind: format of the agent's actions. "discrete": indices. "normal": unchanged, clipped to the bounds.
-            "tanh_normal": before a tanh that is scaled to the bounds. "scaled": [-1, 1] scaled to the bounds; a
-            dimension that lacks a bound is unchanged.
+        kind: format of the agent's actions. "discrete": indices of choices. "normal": the environment's values, which
+            are clipped to the bounds. "tanh_normal": values before a tanh, which is scaled to the bounds. "scaled":
+            values in [-1, 1], which are scaled to the bounds; a dimension that lacks a bound is not scaled.
     """
 
     def __init__(self, action: ActionSpec, kind: str) -> None:
         self.action, self.kind = action, kind
-        # Not buffers, because bfloat16 would round the bounds.
+        # These tensors are not buffers of a module, because a conversion to bfloat16 would round the bounds.
         self._constants: dict[torch.device, tuple[Tensor, ...]] = {}
         self._stretches: dict[torch.device, tuple[Tensor, Tensor]] = {}
         self._fixed: dict[torch.device, tuple[Tensor, Tensor]] = {}
-        self._sides = [[side[i] for i in action.open] for side in (action.low, action.high)]  # of the open elements
+        # Lower and upper bounds of the elements that the agent sets.
+        self._sides = [[side[i] for i in action.open] for side in (action.low, action.high)]
         self._has_closed = len(action.open) < len(action.low)
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's [B, *shape], with its dtype and within its bounds."""
+        """Convert actions [B, A] to the environment's actions [B, *shape], with its dtype and within its bounds."""
         if self.kind == "discrete" and not any(self.action.start):  # no constant tensor in a compiled trace
             return action.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
         start, low, high = self._bounds(action.device)
@@ -49,9 +50,11 @@ class ActionForm:
         return values.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Convert environment actions [B, *shape] within the bounds to [B, A], int64 or float32; inverse of `to_env`.
+        """Convert environment actions [B, *shape] to the agent's actions [B, A]; the inverse of `to_env`.
 
-        An action on the bounds has no finite value before the tanh. It is moved inside the bounds by a relative 1e-7.
+        The actions must be within the bounds. The result is int64 for discrete actions, otherwise float32. For
+        "tanh_normal", an action on a bound has no finite value before the tanh, so it is moved inside the bounds by
+        1e-7 times their half width.
         """
         start, low, high = self._bounds(action.device)
         values = action.flatten(1) if action.ndim > 1 else action.unsqueeze(1)
@@ -68,7 +71,10 @@ class ActionForm:
         return inside.clamp(-1 + 1e-7, 1 - 1e-7).atanh().float()
 
     def _bounds(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Return start [A] int64, low [A] and high [A] float64; the unused ones are empty."""
+        """Return the tensors start [A] int64 (of discrete actions), low and high [A] float64 (of continuous actions).
+
+        Tensors that do not exist for this action space are empty.
+        """
         if device not in self._constants:
             start = torch.tensor(self.action.start, dtype=torch.int64, device=device)
             sides = (torch.tensor(side, dtype=torch.float64, device=device) for side in self._sides)
@@ -76,7 +82,10 @@ class ActionForm:
         return self._constants[device]
 
     def _stretch(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return center and half width of the bounds, [A] float64 each; 0 and 1 if a bound is missing."""
+        """Return center and half width of the bounds of each dimension, [A] float64 each.
+
+        For a dimension that lacks a bound, the center is 0 and the half width is 1.
+        """
         if device not in self._stretches:
             _, low, high = self._bounds(device)
             sides = zip(*self._sides, strict=True)
@@ -86,7 +95,11 @@ class ActionForm:
         return self._stretches[device]
 
     def _closed(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the indices [A] of the elements that the agent sets, and constant values [1, elements] of all."""
+        """Return which elements of an environment action the agent sets, and the values of the other elements.
+
+        The first tensor [A] contains the indices of the elements that the agent sets. The second one, [1, elements],
+        contains the lower bound of every element; it is the value of the elements that the agent does not set.
+        """
         if device not in self._fixed:
             fixed = torch.tensor([self.action.low], dtype=torch.float64, device=device)
             self._fixed[device] = torch.tensor(self.action.open, device=device), fixed

@@ -1,4 +1,4 @@
-"""Action selection under the environment's action masks: from a policy, and with random exploration."""
+"""Selection of actions that the environment's action masks allow: from a policy, and for random exploration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Obs = Mapping[str, Tensor]
 
 
 def choose(spec: EnvSpec, policy: Categoricals, obs: Obs, noise: Tensor | None) -> Tensor:
-    """Select sub-actions one after the other among the allowed choices, with renormalized probabilities.
+    """Select sub-actions one after the other among the allowed choices.
+
+    The probabilities of the allowed choices are renormalized.
 
     Args:
         spec: spec of an environment with `mask_keys`.
@@ -42,8 +44,9 @@ def disturb(spec: EnvSpec, action: Tensor, obs: Obs, share: Tensor, random: Tens
         spec: spec of an environment with `mask_keys`.
         action: [B, A] int64.
         obs: masks, mask key -> [B, ...].
-        share: uniform noise in [0, 1), [B, A]; selects one of the allowed choices.
-        random: [B, A] bool; sub-actions to replace. Sub-actions that are then forbidden are also replaced.
+        share: [B, A]; uniform noise in [0, 1), which selects one of the allowed choices.
+        random: [B, A] bool; sub-actions to replace. If a replacement makes a later sub-action forbidden, that one is
+            replaced too.
 
     Returns:
         Actions, [B, A] int64.

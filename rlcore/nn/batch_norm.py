@@ -18,12 +18,12 @@ class BatchNorm(nn.Module):
 
         x̂ = (x - μ_B) / σ_B · r + d      r = clip(σ_B / σ, 1/r_max, r_max),  d = clip((μ_B - μ) / σ, ±d_max)
 
-    The output is γ x̂ + β with learned `scale` γ and `shift` β. No gradient passes through r and d. They are 1 and 0
-    until the running μ and σ have been updated more than `warmup` times, which is batch normalization (Ioffe and
-    Szegedy 2015). A batch comprises the samples of all ranks.
+    The output is γ x̂ + β with learned `scale` γ and `shift` β. No gradient passes through r and d. Until the running
+    statistics μ and σ have been updated more than `warmup` times, r is 1 and d is 0, which is batch normalization
+    (Ioffe and Szegedy 2015). A batch consists of the samples of all ranks.
 
-    Running statistics and the batch count are buffers that are replaced, not modified in place, because they are inputs
-    and outputs of a compiled step.
+    Running statistics and the batch count are buffers. An update replaces them instead of modifying them in place,
+    because they are inputs and outputs of a compiled step.
 
     Args:
         size: F; number of features.
@@ -92,5 +92,5 @@ class _Sum(torch.autograd.Function):
 
 
 def sum_over(ranks: Ranks, value: Tensor) -> Tensor:
-    """Sum a tensor over all ranks, with gradients to every rank; its shape must be equal on all ranks."""
+    """Sum a tensor over all ranks, with gradients to every rank; the tensor must have the same shape on all ranks."""
     return value if ranks.size == 1 else _Sum.apply(value, ranks)

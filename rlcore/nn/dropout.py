@@ -8,7 +8,7 @@ from rlcore.functional.noise import Noise
 
 
 class Dropout(nn.Module):
-    """Dropout (Srivastava et al. 2014), which zeroes elements at random and scales the others to keep the mean.
+    """Dropout (Srivastava et al. 2014): sets random elements to zero and scales the others so that the mean is kept.
 
     nn.Dropout draws from a global generator. This layer draws from a stream that is part of the learner's state, so a
     resumed run is bitwise reproducible.

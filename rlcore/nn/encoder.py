@@ -19,9 +19,10 @@ from rlcore.types import Ranks
 
 
 def flatten(obs: Mapping[str, Tensor], spec: EnvSpec, keys: Sequence[str], lead: int) -> Tensor:
-    """Concatenate observation keys in order: key -> [*lead dims, *shape] -> [*lead dims, F] float32.
+    """Concatenate the observations of some keys, in the given order, to one float32 vector each.
 
-    `lead` is the number of leading dimensions. Discrete keys become one-hot vectors.
+    Maps key -> [*lead dims, *shape] to [*lead dims, F]; `lead` is the number of leading dimensions. Discrete
+    observations become one-hot vectors.
     """
     parts = [_flat(obs[key], spec.obs[key], lead) for key in keys]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
@@ -39,7 +40,10 @@ def _one_hot(x: Tensor, start: int, n: int) -> Tensor:
 
 
 def flatten_actions(action: Tensor, spec: ActionSpec, lead: int) -> Tensor:
-    """Flatten an agent's actions [*lead dims, (frames,) A] to [*lead dims, F] float32; discrete ones become one-hot."""
+    """Flatten an agent's actions [*lead dims, (frames,) A] to [*lead dims, F] float32.
+
+    `lead` is the number of leading dimensions. Discrete actions become one-hot vectors.
+    """
     if not spec.continuous:
         action = torch.cat([_one_hot(action[..., i], 0, n) for i, n in enumerate(spec.nvec)], -1)
     return action.reshape(*action.shape[:lead], -1).float()
@@ -53,10 +57,11 @@ class Normalizer(nn.Module):
     any precision.
 
     Args:
-        size: R; size of a raw row.
+        size: R; size of the observation vector of one time step, without frame stacks.
         clip: maximum absolute value of the output.
-        frames: (size of a frame, number of frames) of each key in a row, in order. `forward` takes all frames of a key,
-            and normalizes each frame by the statistics of the raw rows. () = no frames, F = R.
+        frames: (size of a frame, number of frames) of each key in the observation vector, in order. `forward` takes all
+            frames of each key, and normalizes each frame by the statistics of single time steps. () = no frame stacks,
+            so F = R.
     """
 
     def __init__(self, size: int, clip: float, frames: Sequence[tuple[int, int]] = ()) -> None:
@@ -72,7 +77,10 @@ class Normalizer(nn.Module):
         return ((x - self.mean) / self.scale).clamp(-self.clip, self.clip)
 
     def update(self, rows: Tensor, total: Sum = lambda sums: sums) -> None:
-        """Merge raw rows [N, R] into the statistics, including those of other ranks if `total` sums over ranks."""
+        """Update the statistics with the observations [N, R] of N time steps, without frame stacks.
+
+        If `total` sums over ranks, the observations of the other ranks are included.
+        """
         assert rows.shape[-1] == self.size, (rows.shape, self.size)
         self.moments.update(rows, total)
         self._read()
@@ -92,7 +100,7 @@ class Normalizer(nn.Module):
         self.mean, self.scale = (self._of_frames(x).float().to(device) for x in read)
 
     def _of_frames(self, row: Tensor) -> Tensor:
-        """Repeat the part of each key for each of its frames: [R] -> [F]."""
+        """Repeat the statistics of each key for each of its frames: [R] -> [F]."""
         if not self.frames:
             return row
         parts = row.split([size for size, _ in self.frames])
@@ -108,7 +116,8 @@ class Normalizer(nn.Module):
 class MultiEncoder(nn.Module):
     """Encoder of raw observations: an MLP for vector keys, a CNN for image keys.
 
-    If the history includes past actions, they are concatenated to the vectors: one-hot or unchanged, never normalized.
+    If the history includes past actions, they are concatenated to the vectors. Discrete actions are one-hot vectors,
+    continuous actions are unchanged; neither is normalized.
 
     Args:
         spec: spec of the environment.
@@ -120,7 +129,7 @@ class MultiEncoder(nn.Module):
         history: windows of the agent's keys; None = the windows of `spec`.
     """
 
-    # size: of the flat vector with all frames and past actions; output_size: F
+    # size: size of the flat vector with all frames and past actions; output_size: F, number of output features
 
     def __init__(
         self,
@@ -149,8 +158,9 @@ class MultiEncoder(nn.Module):
         self.output_size = sum(part.output_size for part in (self.mlp, self.cnn) if part is not None)
 
     def forward(self, obs: Mapping[str, Tensor], lead: int = 1) -> Tensor:
-        """Encode key -> [*lead dims, *shape], with a window [*lead dims, frames, *shape], to [*lead dims, F] float32.
+        """Encode observations to features [*lead dims, F] float32.
 
+        `obs` maps keys to [*lead dims, *shape]; keys with a window of frames have shape [*lead dims, frames, *shape].
         `lead` is the number of leading dimensions. An MLP without layers returns the flat vector.
         """
         parts: list[Tensor] = []
@@ -170,9 +180,9 @@ class MultiEncoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def observe(self, obs: Mapping[str, Tensor], ranks: Ranks, lead: int = 2) -> None:
-        """Update the normalizer, if any, with the vectors of these rows, and with those of the other ranks.
+        """Update the normalizer, if there is one, with the vector observations of all ranks.
 
-        The observations are raw rows, key -> [*lead dims, *shape], without frame stacks.
+        `obs` maps keys to raw observations [*lead dims, *shape] without frame stacks.
         """
         if self.normalizer is not None:
             rows = flatten(obs, self.spec, self.vectors, lead)

@@ -34,7 +34,7 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 def initialise(layer: Layer, inputs: int, rng: torch.Generator, gain: float | None) -> Layer:
-    """Initialize a layer in place like `linear` and return it; `inputs` is its fan-in."""
+    """Initialize a layer in place, as described in `linear`, and return it; `inputs` is its fan-in."""
     assert layer.bias is not None
     if gain is None:
         bound = 1 / math.sqrt(inputs) if inputs else 0.0
@@ -109,7 +109,7 @@ class MLP(nn.Module):
         self.output_size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x [..., inputs] to [..., output_size], with the dtype of x for weights of any precision."""
+        """Map x [..., inputs] to [..., output_size]; the result has the dtype of x, whatever that of the weights is."""
         if not len(self.layers):
             return x
         first: Any = self.layers[0]

@@ -62,7 +62,7 @@ class Network(nn.Module):
                 running statistics. None = use the running statistics.
 
         Returns:
-            [B, output_size], with the dtype of x for weights of any precision.
+            Features [B, output_size], with the dtype of x, whatever that of the weights is.
         """
         if not len(self.layers):
             return x

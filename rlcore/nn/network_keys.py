@@ -1,4 +1,7 @@
-"""Config keys of networks, and their checks. This module does not import torch, so that errors are reported early."""
+"""Config keys of networks, and their checks.
+
+This module does not import torch, so errors in a config are reported without waiting for the import.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ ACTIVATIONS: dict[str, str] = {
 
 
 NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # filters, kernel, stride of `rlcore.nn.cnn`
-SMALLEST = 36  # smallest image side in pixels; these layers reduce it to 1
+SMALLEST = 36  # smallest image side in pixels that `NATURE_LAYERS` accept; they reduce it to 1
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class MLPConfig:
 class KeysConfig:
     """Observation keys that the agent reads."""
 
-    encoder: tuple[str, ...] = arg((), "observation keys; a non-Dict observation is key `state`")
+    encoder: tuple[str, ...] = arg((), "observation keys; an observation that is not a Dict has the key `state`")
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,11 @@ class DecodedKeysConfig(KeysConfig):
 
     @property
     def decoded(self) -> tuple[str, ...]:
-        """Keys to decode."""
+        """Observation keys that the agent reconstructs."""
         return self.encoder if self.decoder is None else self.decoder
 
     def check(self, prefix: str) -> None:
-        """Refuse keys that are decoded but not encoded; `prefix` is the dotted path of this group."""
+        """Raise UserError if a key is decoded but not encoded; `prefix` is the dotted path of this config group."""
         if extra := [key for key in self.decoded if key not in self.encoder]:
             raise UserError(
                 f"{prefix}decoder=[{','.join(self.decoded)}]: {', '.join(extra)} is not encoded; must be among "
@@ -86,7 +89,7 @@ class EncoderConfig(MLPConfig):
 
 @dataclass(frozen=True)
 class FlatEncoderConfig(EncoderConfig):
-    """Observation encoder without layers for vector keys, with a CNN for image keys."""
+    """Observation encoder with a CNN for image keys; vector keys are only concatenated."""
 
     mlp_layers: int = other_default(EncoderConfig, "mlp_layers", 0)
 
@@ -120,7 +123,7 @@ class NetworkConfig:
     residual: bool = arg(False, "use SimBa's blocks x + MLP(LayerNorm(x)) instead of hidden layers")
 
     def check(self, prefix: str) -> None:
-        """Refuse norms that cannot be combined; `prefix` is the dotted path of this group."""
+        """Raise UserError for norms that cannot be combined; `prefix` is the dotted path of this config group."""
         for name in ("layer_norm", "dropout", "batch_norm"):
             if self.residual and (value := getattr(self, name)):
                 nothing = spell(type(value)())
@@ -140,7 +143,7 @@ def check_keys(
     kinds: frozenset[str] = VECTORS,
     smallest: int = SMALLEST,
 ) -> None:
-    """Refuse observation keys that the environment does not have, or that the algorithm cannot read.
+    """Check that the environment has the observation keys of a config, and that the algorithm can read them.
 
     Args:
         spec: spec of the environment.
@@ -166,7 +169,10 @@ def check_keys(
 
 
 def _check_group(spec: EnvSpec, keys: Sequence[str], place: str, allowed: Sequence[str], beside: str = "") -> None:
-    """Refuse keys of the group `place` that are not `allowed`; `beside` is appended to the suggested override."""
+    """Raise UserError if keys of the config group `place` are not `allowed`.
+
+    The message suggests an override; `beside` is appended to it.
+    """
     fix = f"; set {place}=[{','.join(allowed)}]" if allowed else f"; there are no such keys: set {place}=[]"
     fix += beside
     for key in keys:
@@ -182,7 +188,7 @@ def _check_group(spec: EnvSpec, keys: Sequence[str], place: str, allowed: Sequen
 
 
 def _check_sizes(spec: EnvSpec, keys: Sequence[str], smallest: int) -> None:
-    """Refuse images of different sizes, and images that are too small."""
+    """Raise UserError for images of different sizes, or images that are too small."""
     sizes = {key: spec.obs[key].pixels for key in keys}
     each = ", ".join(f"{key} {height} × {width}" for key, (height, width) in sizes.items())
     if len({*sizes.values()}) > 1:
@@ -194,9 +200,9 @@ def _check_sizes(spec: EnvSpec, keys: Sequence[str], smallest: int) -> None:
 
 
 def kind_of(action: ActionSpec, distribution: str) -> str:
-    """Return the policy distribution of an action space: "discrete", "normal" or "tanh_normal".
+    """Return the name of the policy distribution for an action space: "discrete", "normal" or "tanh_normal".
 
-    Raise UserError if `distribution.type` does not fit the action space.
+    `distribution` is the value of `distribution.type`. Raise UserError if it is not available for the action space.
     """
     fitting = ("normal", "tanh_normal") if action.continuous else ("discrete",)
     kind = fitting[0] if distribution == "auto" else distribution
@@ -206,5 +212,8 @@ def kind_of(action: ActionSpec, distribution: str) -> str:
             f"distribution.type={kind}: not available for a {action.space} action; must be one of {allowed}"
         )
     if kind == "tanh_normal" and not all(map(math.isfinite, (*action.low, *action.high))):
-        raise UserError("distribution.type=tanh_normal: needs an action bounded on both sides; use normal")
+        raise UserError(
+            "distribution.type=tanh_normal: needs an action bounded on both sides, but this environment's action has "
+            "infinite bounds; set it to normal"
+        )
     return kind

@@ -42,29 +42,35 @@ class PolicyHead(nn.Module):
         self.form = ActionForm(action, self.kind)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return policy parameters [N, P] of features x [N, F]: logits, or means followed by log stds."""
+        """Return the parameters [N, P] of the policy for features x [N, F].
+
+        The parameters are logits of discrete actions, or means of continuous actions, followed by log stds.
+        """
         parameters = self.linear(x.to(self.linear.weight.dtype))
         if self.log_std is not None:
             parameters = torch.cat([parameters, self.log_std.to(parameters.dtype).expand_as(parameters)], -1)
         return parameters.to(x.dtype)
 
     def policy(self, parameters: Tensor) -> Policy:
-        """Return the distribution of parameters [N, P]."""
+        """Return the distribution over actions with these parameters [N, P]."""
         if self.kind == "discrete":
             return Categoricals(parameters, self.action.nvec)
         mean, log_std = parameters.chunk(2, -1)
         return TanhNormal(mean, log_std) if self.kind == "tanh_normal" else Normal(mean, log_std)
 
     def noise(self, batch: int, rng: Noise | None) -> Tensor:
-        """Draw the noise [batch, K] that one `sample` uses, float32, on the device of the stream."""
+        """Draw the noise [batch, K] float32 for one call of `sample`, on the device of the stream."""
         assert rng is not None, "sampling needs a stream; greedy actions do not"
         draw = rng.exponential if self.kind == "discrete" else rng.normal
         return draw(batch, self.noise_size)
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's [B, *shape], with its dtype and within its bounds."""
+        """Convert actions [B, A] to the environment's actions [B, *shape], with its dtype and within its bounds."""
         return self.form.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Convert environment actions [B, *shape] within the bounds to [B, A], int64 or float32; inverts `to_env`."""
+        """Convert environment actions [B, *shape] to the agent's actions [B, A]; the inverse of `to_env`.
+
+        The actions must be within the bounds. The result is int64 for discrete actions, otherwise float32.
+        """
         return self.form.from_env(action)

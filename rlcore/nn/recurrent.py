@@ -1,4 +1,4 @@
-"""Recurrent cells with a carry that is reset at the first row of an episode."""
+"""Recurrent cells; their carry (recurrent state) is reset at the first row of an episode."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ CellState = dict[str, Tensor]  # name -> [M, H]
 
 
 class Cell(nn.Module):
-    """Recurrent cell that processes sequences; the input's part of the gates is one product before the loop.
+    """Base class of recurrent cells that process sequences.
 
-    Weights and biases are initialized uniformly in ±1/√H, as in PyTorch's cells.
+    The inputs of all rows are multiplied by the gates' weights at once, before the loop over rows. Weights and biases
+    are initialized uniformly in ±1/√H, as in PyTorch's cells.
 
     Args:
-        inputs: F; features of a row.
+        inputs: F; number of input features.
         size: H; size of the state.
         rng: CPU generator for the initialization.
 
@@ -47,12 +48,12 @@ class Cell(nn.Module):
         """Process M sequences of L rows.
 
         Args:
-            x: [L·M, F]; ordered by time and then by sequence.
-            forget: [L·M] bool; the carry is reset before these rows.
-            carry: name -> [M, H]; carry before the first rows.
+            x: [L·M, F]; inputs, ordered by time and then by sequence.
+            forget: [L·M] bool; True for rows before which the carry is reset.
+            carry: name -> [M, H]; carry before the first row of each sequence.
 
         Returns:
-            Outputs after each row, [L·M, H], and the carry after the last rows.
+            Outputs after each row, [L·M, H], and the carry after the last row of each sequence.
         """
         count = len(carry["h"])
         rows = self.input_proj(x.to(self.input_proj.weight.dtype)).to(x.dtype)
@@ -69,7 +70,11 @@ class Cell(nn.Module):
 
     @staticmethod
     def cell_update(carry: CellState, row: Tensor, before: Tensor) -> CellState:
-        """Return the carry after a row; `row` and `before` are the gate inputs from row and carry, [M, G·H]."""
+        """Return the carry after one row of each sequence.
+
+        The gates are computed from two tensors [M, G·H]: `row`, the contribution of the input, and `before`, the
+        contribution of the carry.
+        """
         raise NotImplementedError
 
 
@@ -87,7 +92,10 @@ class LSTM(Cell):
 
 
 class GRU(Cell):
-    """Gated recurrent unit (Cho et al. 2014), with the reset gate after the product, as in cuDNN and PyTorch."""
+    """Gated recurrent unit (Cho et al. 2014).
+
+    As in cuDNN and PyTorch, the reset gate multiplies the product of weights and h, not h itself.
+    """
 
     gates, carried = 3, ("h",)
 

@@ -1,4 +1,4 @@
-"""Flat storage: a module's parameters as views of one vector, so that a step is a few large operations."""
+"""Flat storage of a module's parameters as views of one vector, so that an optimizer step is a few large operations."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ LINE = 16  # float32 numbers in a cache line; each parameter starts at a multipl
 class FlatParameters:
     """Parameters of a module, stored as views of one `vector` [P].
 
-    If another `FlatParameters` already stores some of them (two losses train the same encoder), all parameters keep
-    their storage. They are copied into the vector before a step and back after it.
+    If another `FlatParameters` already stores some of the parameters, for example because two losses train the same
+    encoder, all parameters of this one keep their own storage. They are then copied into the vector before a step, and
+    back after it.
 
     Args:
         module: already on its device and in its precision.
         order: sort key of a parameter name; parameters with equal keys are stored next to each other.
     """
 
-    # own: the parameters are views of `vector`; shared: another optimizer trains some of them too
+    # own: True if the parameters are views of `vector`; shared: True if another optimizer also trains some of them
 
     def __init__(self, module: nn.Module, order: Callable[[str], int] = lambda _: 0) -> None:
         self._modules = [*module.modules()]
@@ -70,9 +71,9 @@ class FlatParameters:
 
     @contextmanager
     def replaceable(self) -> Iterator[None]:
-        """Inside the context, `take` replaces the module's parameters without changing the stored ones.
+        """Return a context in which `take` replaces the module's parameters and leaves the stored ones unchanged.
 
-        Used for tracing, in which a gradient step is a function of vectors.
+        It is used for tracing, in which a gradient step is a function of vectors.
         """
         own, vector = self.tensors, self.vector
         held = [module._parameters for module in self._modules]  # pyright: ignore[reportPrivateUsage]
@@ -117,7 +118,7 @@ class FlatParameters:
 
     @torch.no_grad()
     def to_module(self) -> None:
-        """Copy the vector to the parameters, if they are stored elsewhere."""
+        """Copy the vector to the module's parameters, if these are not views of the vector."""
         if not self.own:
             for parameter, view in zip(self.tensors, self.views, strict=True):
                 parameter.data.copy_(view)
@@ -135,10 +136,10 @@ class Gradient:
     def __init__(self, parameters: FlatParameters) -> None:
         self.parameters = parameters
         self.weight: Tensor | None = None  # None: no minibatch has been added
-        self._vector: Tensor | None = None  # [P + LINE]; the last element carries the weight between ranks
+        self._vector: Tensor | None = None  # [P + LINE]; the last element transfers the weight between ranks
 
     def add_loss(self, total: Tensor, weight: Tensor) -> None:
-        """Add the gradient of a summed loss [] whose samples have the total weight []."""
+        """Add the gradient of a loss; `total` [] is its sum over samples, `weight` [] the sum of their weights."""
         self._begin(weight)
         tensors = self.parameters.tensors
         for tensor, view in zip(tensors, self._views, strict=True):
@@ -150,13 +151,13 @@ class Gradient:
                 tensor.grad = None
 
     def add(self, vector: Tensor, weight: Tensor) -> None:
-        """Add a gradient [P] whose samples have the total weight []."""
+        """Add a gradient [P] that is summed over samples; `weight` [] is the sum of their weights."""
         self._begin(weight)
         self.vector.add_(vector)
 
     @property
     def vector(self) -> Tensor:
-        """The summed gradient [P]; it may be modified in place."""
+        """Sum of the gradients, [P]; it may be modified in place."""
         assert self._vector is not None, "no minibatch yet"
         return self._vector[:-LINE]
 
@@ -184,5 +185,8 @@ class Gradient:
 
 
 def clip_factors(parts: Sequence[Tensor], max_norm: float) -> list[Tensor]:
-    """Return the factor [] that clips the norm of each part to `max_norm`; ε as in torch's `clip_grad_norm_`."""
+    """Return a factor [] for each part; multiplied by it, the part has at most the norm `max_norm`.
+
+    A small ε is added to the norm, as in torch's `clip_grad_norm_`.
+    """
     return [(max_norm / (part.norm() + 1e-6)).clamp(max=1.0) for part in parts]

@@ -1,4 +1,4 @@
-"""Loss scaling for float16, in which small gradients would underflow."""
+"""Loss scaling for float16 networks: without it, small gradients would be rounded to 0."""
 
 from __future__ import annotations
 

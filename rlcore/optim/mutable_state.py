@@ -24,19 +24,22 @@ class MutableState:
         self.flat = [*(o.parameters for o in optimizers), *(t.parameters for t in targets)]
 
     def tensors(self) -> list[Tensor]:
-        """Return the current tensors, learning rates last; parameters shared by optimizers are up to date."""
+        """Return the current tensors; the learning rates are at the end of the list.
+
+        Parameters that several optimizers train are first updated to their newest values.
+        """
         for flat in self.flat:
             flat.gather()
         rules = [tensor for o in self.optimizers for tensor in (*o.slots.values(), o.count)]
         return [*(flat.vector for flat in self.flat), *rules, *(o.lr for o in self.optimizers)]
 
     def memory(self) -> list[int]:
-        """Return the indices in `tensors` of the optimizer state."""
+        """Return the positions of the optimizer state in the list that `tensors` returns."""
         slots = {id(slot) for o in self.optimizers for slot in o.slots.values()}
         return [place for place, tensor in enumerate(self.tensors()) if id(tensor) in slots]
 
     def take(self, tensors: Iterator[Tensor]) -> None:
-        """Replace the state by other tensors, in the order of `tensors` without the learning rates."""
+        """Replace the state by the given tensors; their order is that of `tensors()`, without the learning rates."""
         for flat in self.flat:
             flat.take(next(tensors))
         for optimizer in self.optimizers:
@@ -55,7 +58,10 @@ class MutableState:
 
     @contextmanager
     def apart(self, tensors: Iterator[Tensor]) -> Iterator[Callable[[], list[Tensor]]]:
-        """Use other tensors as the state inside the context; yield a function that returns the changed tensors."""
+        """Return a context in which the given tensors are the state, in the order of `tensors()`.
+
+        It yields a function that returns the state after changes inside the context, without the learning rates.
+        """
         kept = [(o, o.slots, o.count, o.lr) for o in self.optimizers]
         with ExitStack() as stack:
             for flat in self.flat:

@@ -21,13 +21,13 @@ from rlcore.optim.parameter_groups import GroupedRule, group_of
 if TYPE_CHECKING:
     from rlcore.types import Context
 
-# Inputs -> loss summed over samples [], sum of the sample weights [], logged means: name -> [], and optionally tensors
-# that a later loss needs: name -> [...], without gradient.
+# Function of the inputs of a loss. It returns the loss summed over samples [], the sum of the sample weights [], the
+# means to log (name -> []), and optionally tensors that a later loss needs (name -> [...], without gradient).
 Loss = Callable[..., tuple[Any, ...]]
 
 
 class LossOutput(NamedTuple):
-    """Outputs of a loss and its step: logged means, tensors for later losses, and the gradient norm []."""
+    """Results of a gradient step: means to log, tensors that later losses need, and the gradient norm []."""
 
     metrics: dict[str, Tensor]
     aux: dict[str, Tensor]
@@ -35,20 +35,23 @@ class LossOutput(NamedTuple):
 
 
 class Optimizer:
-    """Minimizes one loss with respect to one module: `accumulate` its gradient, then `apply` or `drop` it.
+    """Optimizer of one module for one loss: `accumulate` its gradient, then `apply` or `drop` it.
 
     Only the module's own parameters receive gradients. Gradients and weights are summed over the minibatches of a step
-    and over all ranks, divided once, and clipped. Parameters, gradient and optimizer state are one vector each and are
-    updated in place; while a `rlcore.optim.step.Step` is traced, a step creates new tensors. Outside of a `Step`, for
-    example with several ranks, only the gradient is compiled, for the shapes of the first minibatch. Under mixed
-    precision the loss is computed with autocast.
+    and over all ranks. Then the gradient is divided by the total weight (see `reduction`) and clipped.
+
+    Parameters, gradient and optimizer state are one vector each and are updated in place; while a
+    `rlcore.optim.step.Step` is traced, a step creates new tensors instead. Outside of a `Step`, for example with
+    several ranks, only the computation of the gradient is compiled, for the shapes of the first minibatch. With mixed
+    precision, the loss is computed with autocast.
 
     Args:
         module: module to train; it is moved to the device and precision of the context.
         loss: function of the inputs of `accumulate` (see `Loss`).
         config: update rule and its settings.
         context: provides fabric, ranks and the compiler.
-        max_grad_norm: maximum gradient norm, of all parameters or each tensor (`config.clip_norm`); 0 disables it.
+        max_grad_norm: maximum norm of the gradient of all parameters, or of each tensor (see `config.clip_norm`);
+            0 = no clipping.
         reduction: "mean" divides the gradient by the summed weight, "sum" does not.
         uses: other modules that the loss reads, moved to the same device; they are inputs of the compiled gradient.
 
@@ -69,11 +72,14 @@ class Optimizer:
     ) -> None:
         self.loss, self.config, self.max_grad_norm, self.reduction = loss, config, max_grad_norm, reduction
         if config.clip_norm != "global" and not max_grad_norm:
-            raise UserError(f"optimizer.clip_norm={config.clip_norm}: needs a maximum gradient norm, and none is set")
+            raise UserError(
+                f"optimizer.clip_norm={config.clip_norm}: has no effect, because no maximum gradient norm is set; set "
+                "one above 0, or remove clip_norm"
+            )
         fabric, self.ranks = context.fabric, context.ranks
         precision = fabric.strategy.precision
         self.module, *self.uses = (fabric.to_device(precision.convert_module(each)) for each in (module, *uses))
-        # With a "true" precision, autocast would only reduce the precision of intermediate tensors.
+        # If the weights themselves have a lower precision (Fabric's "true" precisions), autocast is not needed.
         self.autocast: Any = fabric.autocast if precision.precision.endswith("mixed") else nullcontext
         self.scale = LossScale() if getattr(precision, "scaler", None) is not None else None
         self.parameters = FlatParameters(self.module, lambda name: group_of(config, name))
@@ -91,10 +97,10 @@ class Optimizer:
         if compiler is not None and compiler.builds:
             self._code = CompiledGradient(self.loss, modules, self.parameters, self.autocast, compiler)
         self.compiled = self._code is not None
-        self._began: bool | None = None  # whether the first gradient was compiled; None: no gradient yet
+        self._began: bool | None = None  # True if the first gradient was compiled; None if there was no gradient yet
 
     def accumulate(self, *inputs: Any) -> dict[str, Tensor]:
-        """Add the gradient of the loss of these inputs to the gradient of the next `apply`; return the logged means."""
+        """Compute a loss and add its gradient to the gradient for the next `apply`; return the means to log."""
         return self.once((self, "loss"), lambda: self._add(inputs)) if self.once else self._add(inputs)
 
     def _add(self, inputs: Sequence[Any]) -> dict[str, Tensor]:
@@ -124,9 +130,9 @@ class Optimizer:
 
     @torch.no_grad()
     def apply(self, unless: Tensor | None = None) -> Tensor:
-        """Clip the accumulated gradient and update the parameters, unless the tensor `unless` [] bool is true.
+        """Clip the accumulated gradient and update the parameters; if the tensor `unless` [] is true, change nothing.
 
-        Return the global gradient norm before clipping, [] on the device, without waiting for its value.
+        Return the norm of the whole gradient before clipping, [] on the device, without waiting for its value.
         """
         if self.once:
             return self.once((self, "step"), lambda: self._advance(unless))
@@ -153,7 +159,7 @@ class Optimizer:
     # The step -----------------------------------------------------------------------------------------------------
 
     def _step_in_place(self, unless: Tensor | None) -> Tensor:
-        """Take a step with the accumulated gradient; return the gradient norm before clipping."""
+        """Update the parameters in place with the accumulated gradient; return the gradient norm before clipping."""
         self._gradient.sum_over_ranks(self.ranks)
         gradient, weight = self._gradient.vector, self._gradient.weight
         assert weight is not None, "no minibatch yet"
@@ -185,7 +191,10 @@ class Optimizer:
             rules.update_in_place(self.config, *state)
 
     def _step(self, state: Sequence[Tensor], gradient: Tensor, weight: Tensor) -> list[Tensor]:
-        """Return parameters, slots and count after the step, and the norm before clipping, without side effects."""
+        """Return parameters, optimizer state and step count after a step, and the gradient norm before clipping.
+
+        This function has no side effects, so it can be compiled.
+        """
         vector, *slots, count, lr = state
         if self.reduction == "mean":
             gradient = gradient / weight.to(gradient)
@@ -200,14 +209,14 @@ class Optimizer:
         return [vector, *(slot_values[name] for name in self.slots), count, norm]
 
     def _clip(self, gradient: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the separately clipped parts of a gradient [P], each with its factor []."""
+        """Return the parts of a gradient [P] that are clipped separately, each with its clipping factor []."""
         if not self.max_grad_norm:
             return []
         parts = [gradient] if self.config.clip_norm == "global" else [*self.parameters.split(gradient).values()]
         return [*zip(parts, clip_factors(parts, self.max_grad_norm), strict=True)]
 
     def _take(self, proposed: Sequence[Tensor], unless: Tensor | None) -> Tensor:
-        """Set the state to the result of `_step`, unless a tensor [] bool is true; return the norm."""
+        """Set the state to the result `proposed` of `_step`, unless the tensor `unless` is true; return the norm."""
         *after, norm = proposed
         if unless is not None:
             after = [torch.where(unless, old, new) for old, new in zip(self._state(), after, strict=False)]
@@ -223,7 +232,7 @@ class Optimizer:
     # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer state, the step count, whether it is compiled, and the float16 loss scale."""
+        """Return optimizer state, step count, learning rate, mode (compiled or eager) and the float16 loss scale."""
         state = {"slots": dict(self.slots), "count": self.count.clone(), "lr": self.lr.clone(), "compiled": self._began}
         return state | (self.scale.state_dict() if self.scale else {})
 

@@ -27,7 +27,9 @@ FOR_ALL = ("name", "lr", "weight_decay", "warmup", "clip_norm", "groups")
 class GroupConfig:
     """Settings of a parameter group; null means the value of the optimizer."""
 
-    lr: float | None = arg(None, "learning rate of the group, scaled by the optimizer's schedule", above=0)
+    lr: float | None = arg(
+        None, "initial learning rate of the group; a schedule scales it like that of the optimizer", above=0
+    )
     weight_decay: float | None = arg(None, "L2 penalty (decoupled for adamw, laprop)", low=0)
 
 
@@ -51,26 +53,32 @@ class OptimizerConfig:
     groups: dict[str, Any] = arg({}, "parameter groups: name or pattern -> {lr, weight_decay}; the first match counts")
 
     def check(self, prefix: str) -> None:
-        """Refuse settings that the chosen optimizer does not have; `prefix` is the dotted path of this group."""
+        """Raise UserError for settings that the chosen optimizer does not have.
+
+        `prefix` is the dotted path of this config group.
+        """
         for field in fields(self):
             key, value = field.name, getattr(self, field.name)
             if key not in (*FOR_ALL, *SETTINGS[self.name]) and value not in (None, field.default):
                 raise UserError(f"{prefix}{key}={value}: {self.name} has no {key}; set it to null")
-        for key in ("betas", "alpha", "momentum"):  # decays: with 1 or more nothing old is ever forgotten
+        for key in ("betas", "alpha", "momentum"):  # decays of moving averages, which would never decay with 1 or more
             value = getattr(self, key)
             for decay in value if isinstance(value, tuple) else (value or 0.0,):
                 if decay >= 1:
                     raise UserError(f"{prefix}{key}={spell(plain(value))}: must be below 1")
         if self.nesterov and (not self.momentum or self.dampening):
-            raise UserError(f"{prefix}nesterov=true: needs {prefix}momentum above 0 and no dampening")
+            raise UserError(
+                f"{prefix}nesterov=true: needs {prefix}momentum above 0, and {prefix}dampening=0 or null; change them, "
+                f"or set {prefix}nesterov=false"
+            )
         for pattern, settings in self.groups.items():
             build(GroupConfig, settings, f"{prefix}groups.{pattern}.")
 
     def decayed_each_step(self) -> OptimizerConfig:
         """Return settings with which Adam multiplies each weight by 1 - `weight_decay` at every step.
 
-        The authors' code of Dreamer V2 (arXiv:2010.02193) decays weights so: it is AdamW with the weight decay divided
-        by the learning rate.
+        This is the weight decay of the authors' code of Dreamer V2 (arXiv:2010.02193). It is equal to AdamW with the
+        weight decay divided by the learning rate.
         """
         if self.name != "adam":
             return self

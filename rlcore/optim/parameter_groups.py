@@ -15,11 +15,11 @@ from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.rules import Slots
 
-SHOWN = 10  # names of parameters in a sentence
+SHOWN = 10  # maximum number of parameter names in an error message
 
 
 class Section(NamedTuple):
-    """Slice of the parameter vector, the settings of its group, and the group's learning rate over the global one."""
+    """Parameter group: its slice of the parameter vector, its settings, and its learning rate over the global one."""
 
     where: slice
     config: OptimizerConfig
@@ -27,13 +27,17 @@ class Section(NamedTuple):
 
 
 def group_of(config: OptimizerConfig, name: str) -> int:
-    """Return the number of a parameter's group, from 1; 0 if no pattern matches its name or a module it is in."""
+    """Return the number of the group to which a parameter belongs, from 1 in the order of `config.groups`.
+
+    A pattern matches the name of a parameter, or of a module that contains the parameter; the first match counts.
+    Return 0 if no pattern matches.
+    """
     groups = enumerate(config.groups, 1)
     return next((i for i, p in groups if fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*")), 0)
 
 
 class GroupedRule:
-    """Update rule applied to each parameter group.
+    """Update rule that uses the learning rate and the weight decay of each parameter group.
 
     Args:
         config: update rule, global settings and settings of groups.

@@ -1,12 +1,13 @@
 """Update rules of optimizers as pure functions of vectors: (parameters, gradient, state) -> (parameters, state).
 
-The same function is compiled together with the loss, or applied in place to blocks of the vectors.
+The function of a rule is either compiled together with the loss, or applied in place to blocks of the vectors.
 
     adam        Kingma and Ba 2015, arXiv:1412.6980, algorithm 1; AMSGrad: Reddi, Kale and Kumar 2018, arXiv:1904.09237
     adamw       Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2
     laprop      Ziyin, Wang and Ueda 2020, arXiv:2002.04839, algorithm 1, with the weight decay of adamw
     rmsprop     Tieleman and Hinton 2012, lecture 6e; centered: Graves 2013, arXiv:1308.0850, eq. 38-45; as in torch
-    rmsprop_tf  as in TensorFlow 1: ε inside the root, average initialized to 1, learning rate inside the momentum
+    rmsprop_tf  as in TensorFlow 1: ε is inside the root, the average of g² is initialized to 1, and the momentum
+                accumulates steps that are already multiplied by the learning rate
     sgd         with momentum: Sutskever et al. 2013, as in torch
 """
 
@@ -23,7 +24,7 @@ from rlcore.errors import UserError
 from rlcore.optim.optimizer_keys import SETTINGS, OptimizerConfig
 
 Slots = dict[str, Tensor]  # optimizer state: name -> vector [P]
-BLOCK = 2**16  # bytes of a vector updated at a time; they stay in the cache, and malloc reuses the memory
+BLOCK = 2**16  # bytes of a vector that are updated at a time; they fit in the cache, and malloc reuses the memory
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,13 @@ class Rule:
     """Update rule of an optimizer.
 
     Attributes:
-        slots: names of the state tensors, as a function of the settings.
-        update: (settings, θ, g, slots, t, α) -> θ and slots after the step, as new tensors. The rule is elementwise.
-        start: initial value of a slot; 0 if it is not listed.
-        decoupled: weight decay is θ ← (1 - αλ) θ instead of λθ added to the gradient.
-        fused: (settings, θ, g, slots, t, α); the same update in place, including weight decay, by one torch kernel. The
-            last bits may differ.
+        slots: function of the settings that returns the names of the state tensors (slots).
+        update: function (settings, θ, g, slots, t, α) -> θ and slots after the step, as new tensors. It is elementwise.
+            θ are the parameters, g is the gradient, t the number of the step, α the learning rate.
+        start: slot name -> initial value; slots that are not listed start at 0.
+        decoupled: if true, weight decay λ is θ ← (1 - αλ) θ; otherwise λθ is added to the gradient.
+        fused: function (settings, θ, g, slots, t, α) that does the same update in place, including weight decay, by one
+            torch kernel. The last bits of the results may differ.
     """
 
     slots: Callable[[OptimizerConfig], Sequence[str]]
@@ -52,13 +54,13 @@ def register(name: str, rule: Rule, settings: Mapping[str, Any]) -> None:
     Args:
         name: value of `optimizer.name` that selects the rule.
         rule: the update rule.
-        settings: further keys of `OptimizerConfig` that the rule has -> their default (used if the key is null).
+        settings: keys of `OptimizerConfig` that the rule uses -> default value, which is used if the key is null.
 
     Raises:
         UserError: If another rule has this name.
     """
     if RULES.get(name, rule) is not rule:
-        raise UserError(f"optimizer {name!r}: another update rule has this name; choose a different one")
+        raise UserError(f"optimizer {name!r}: another update rule has this name; choose a different name")
     RULES[name], SETTINGS[name] = rule, dict(settings)
 
 
@@ -136,7 +138,7 @@ def _adam(
 def _fused_adam(
     config: OptimizerConfig, vector: Tensor, gradient: Tensor, state: Slots, count: Tensor, lr: Tensor
 ) -> None:
-    # torch.optim imports torch's compiler (1.5 s at every start); this is the kernel that it calls.
+    # This is the kernel that torch.optim calls. Importing torch.optim would import torch's compiler (1.5 s per start).
     step = torch._fused_adamw_ if RULES[config.name].decoupled else torch._fused_adam_  # pyright: ignore[reportPrivateUsage]
     beta1, beta2 = config["betas"]
     step(
@@ -200,7 +202,7 @@ def _sgd(
     return vector - rate * step, {"momentum": velocity}
 
 
-RMSPROP_SLOTS = (("grad_avg", "centered"), ("momentum", "momentum"))  # name, the setting that asks for it
+RMSPROP_SLOTS = (("grad_avg", "centered"), ("momentum", "momentum"))  # name of a slot, setting that requires it
 RULES: dict[str, Rule] = {
     "adam": Rule(_adam_slots, _adam, fused=_fused_adam),
     "adamw": Rule(_adam_slots, _adam, decoupled=True, fused=_fused_adam),

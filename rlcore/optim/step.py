@@ -25,16 +25,18 @@ class Step:
     """Function that updates several optimizers and target networks, run eagerly or compiled as a whole.
 
     The function is ordinary code: `minimize` changes parameters, and the next line uses the changed ones. It is
-    compiled to machine code, or captured as a CUDA graph on a GPU, for the shapes of its first inputs. With several
-    ranks it runs eagerly, because gradients are summed over ranks in between; on the CPU the gradients are compiled.
+    compiled to machine code on a CPU, or captured as a CUDA graph on a GPU, for the shapes of its first inputs. With
+    several ranks, it runs eagerly, because gradients are summed over ranks in between; on a CPU, the computation of
+    each gradient is still compiled.
 
     Args:
-        function: takes the inputs and, if the call passes one, a noise stream `rng`; returns logged means, name -> [].
+        function: takes the inputs and, if the call passes one, a noise stream `rng`; returns means to log, name -> [].
             It must not branch on the values of tensors.
-        optimizers: the optimizers that it uses.
-        targets: the target networks that it updates.
+        optimizers: the optimizers that the function uses.
+        targets: the target networks that the function updates.
         context: build context of the algorithm.
-        modules: other modules that it reads, besides those that the optimizers train or declare in `uses`.
+        modules: other modules that the function reads. Modules that the optimizers train, or declare in `uses`, need
+            not be listed.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Step:
             else:
                 self._code = CompiledStep(self._call, changed, captured, compiler, decides, (function, *read))
         self.compiled = self._code is not None
-        self._began: bool | None = None  # whether the first call was compiled; None: not called yet
+        self._began: bool | None = None  # True if the first call was compiled; None if it was not called yet
 
     def __call__(self, *inputs: Any, rng: Noise | None = None) -> Means:
         """Take the step and return the logged means."""
@@ -76,11 +78,11 @@ class Step:
 
     @property
     def awaited(self) -> bool:
-        """True if the step will be compiled at its first call, which has not happened."""
+        """True if the step has not been called yet and will be compiled at its first call."""
         return self.compiled and self._began is None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return whether the step is compiled; everything else is in the state of optimizers, targets and modules."""
+        """Return the mode of the step (compiled or eager); optimizers, targets and modules store everything else."""
         return {"compiled": self._began}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

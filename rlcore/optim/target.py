@@ -24,8 +24,7 @@ class Target:
         context: provides the device and precision of the copy.
     """
 
-    # followed: the online network
-    # module: the copy; its parameters do not require gradients
+    # online: the online network; module: the copy, with parameters that do not require gradients
 
     def __init__(self, module: nn.Module, context: Context) -> None:
         fabric, self.online = context.fabric, module
@@ -37,11 +36,14 @@ class Target:
 
     @torch.no_grad()
     def update(self, optimizer: Optimizer, tau: float | Tensor | Mapping[str, float | Tensor]) -> None:
-        """Move the target by the fraction τ, [] in [0, 1], towards the module of an optimizer.
+        """Move the target's parameters by the fraction τ towards those of the optimizer's module.
 
-        τ = 1 copies the module and τ = 0 changes nothing, so a hard update every n steps is τ = 1 at each n-th step and
-        0 otherwise. A mapping gives a τ for each child of the module, by name and in their order. If τ > 0, buffers
-        are copied: a counter cannot be averaged, and batch normalization averages its moments itself.
+        `tau` is a number or scalar tensor from 0 to 1, or a mapping from the name of each child module to its τ, in the
+        order of the children. τ = 1 copies the parameters, and τ = 0 changes nothing. A hard update every n steps is
+        therefore τ = 1 at each n-th step and τ = 0 at the others.
+
+        If τ > 0, buffers are copied instead of averaged: a counter has no average, and the statistics of batch
+        normalization are already running averages.
         """
         optimizer.parameters.gather()  # another optimizer may have changed some parameters
         slow, fast = self.parameters.vector, self._in_order(optimizer.parameters)
@@ -65,7 +67,7 @@ class Target:
                     mine._buffers[key] = torch.where(share > 0, value, mine._buffers[key])
 
     def _find_children(self) -> dict[str, slice]:
-        """Return the slice of the vector with the parameters of each child of the module."""
+        """Return, for each child module, the slice of the flat parameter vector that contains its parameters."""
         firsts: dict[str, int] = {}
         for name, (start, _) in self.parameters.places.items():
             firsts.setdefault(name.partition(".")[0], start)
@@ -77,7 +79,10 @@ class Target:
         self.load_state_dict(dict(self.online.named_buffers()) | self.online.state_dict())
 
     def _in_order(self, trained: FlatParameters) -> Tensor:
-        """Return the online parameters in the order of the copy; parameter groups may order them differently."""
+        """Return the online parameters in the order of the target's parameters.
+
+        The two orders can differ if the online network has parameter groups.
+        """
         if trained.places == self.parameters.places:
             return trained.vector
         parts = trained.split(trained.vector)

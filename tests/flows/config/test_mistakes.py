@@ -173,7 +173,10 @@ MISTAKES = [
     ("algo.total_steps=1e23", ["algo.total_steps=", "must be at most 9223372036854775807"]),
     ("seed=18446744073709551616", ["seed=18446744073709551616", "must be at most"]),
     ("algo.lr_schedule=[[0,nan]]", ["algo.lr_schedule=nan", "must be a finite number"]),
-    ("algo.schedule_kind=step", ["algo.schedule_kind=step", "without algo.lr_schedule or"]),
+    (
+        "algo.schedule_kind=step",
+        ["algo.schedule_kind=step", "has no effect without a schedule; set algo.lr_schedule or"],
+    ),
     ("algo.obs_clip=5", ["algo.obs_clip=5", "without algo.normalize_obs=true"]),
     ("algo.reward_clip=5", ["algo.reward_clip=5", "without algo.normalize_reward=true"]),
     ("buffer.prioritize_ends=true", ["buffer.prioritize_ends=true", "without buffer.type=episode"]),
