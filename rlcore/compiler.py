@@ -1,4 +1,4 @@
-"""Interface between the functions of a run and the compiler."""
+"""Settings of the compiler that all functions of a run share."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rlcore.spec import EnvSpec
 
 @dataclass(frozen=True)
 class Compiler:
-    """Compilation settings and cache-key inputs that all functions of a run share.
+    """Compilation settings, and the inputs of cache keys, that all compiled functions of a run share.
 
     Attributes:
         config: the whole RunConfig.
         spec: observation keys and action of the environments.
-        width: number of environments of this rank, number of ranks.
-        prepare: called before the first function is compiled.
-        made: names of the functions for which `facts` was called, in that order.
-        once: if given, nothing is compiled (dry run): it executes the computation of each name the first time only,
-            and counts later calls. None: functions are compiled, or recorded if `records` is True.
-        records: if True, gradient steps are recorded as CUDA graphs and nothing is compiled to machine code.
+        width: (number of environments of this rank, number of ranks).
+        prepare: function that is called before the first function is compiled.
+        made: names for which `facts` was called, in this order.
+        once: if given (dry run), nothing is compiled: the computation of each name is executed only the first time, and
+            later calls are counted. None: functions are compiled, or recorded if `records` is True.
+        records: if True, gradient steps are recorded as CUDA graphs, and nothing is compiled to machine code.
     """
 
     config: Any
@@ -38,9 +38,10 @@ class Compiler:
         return self.once is None and not self.records
 
     def facts(self, function: Callable[..., Any] | str) -> dict[str, Any]:
-        """Return the cache-key inputs of a compiled function or name, other than its source code.
+        """Return the inputs of a compiled function's cache key, except its source code.
 
-        Each call also appends the name to `made`; its position is part of the key.
+        `function` is the function or a name for it. Each call also appends the name to `made`; the number of calls so
+        far is part of the key.
         """
         if not isinstance(function, str):
             function = f"{function.__module__}.{getattr(function, '__qualname__', function)}"

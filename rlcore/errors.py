@@ -12,12 +12,17 @@ from typing import Any
 from rlcore.system.printable import printable
 from rlcore.system.secrets import redact
 
-KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # sent from outside, not caused by faulty code
+KILLS = (
+    signal.SIGKILL,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+)  # sent by other processes, not due to faulty code
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 class ShepherdError(Exception):
-    """Error that is reported in one sentence. Passwords in URLs and control characters are removed.
+    """Error with a message of one sentence. Passwords in URLs and control characters are removed from the message.
 
     Words of 500 or more characters are shortened in the middle.
     """
@@ -78,27 +83,27 @@ class Mistakes:
             self.note(*error.mistakes)
 
     def any(self, holds: Callable[[UserError], bool]) -> bool:
-        """Return True if `holds` returns True for an error."""
+        """Return True if `holds` returns True for the message of at least one collected error."""
         return any(holds(error) for error in self._found)
 
     def leave_out(self, follows: Callable[[UserError], bool]) -> None:
-        """Remove errors that are consequences of others, unless this would remove all.
+        """Remove errors that are consequences of other errors, unless this would remove all errors.
 
         Args:
-            follows: returns True for an error that is a consequence.
+            follows: function that returns True for the message of an error that is a consequence.
         """
         self._found = [error for error in self._found if not follows(error)] or self._found
 
     def raise_collected(self, first: tuple[str, ...] = ()) -> None:
-        """Raise the collected errors, if any, as one `UserError`.
+        """Raise the collected errors, if there are any, as one `UserError`.
 
-        `MissingValue` errors are omitted if there are others.
+        `MissingValue` errors are omitted if there are other errors.
 
         Args:
-            first: errors whose message starts with one of these come first.
+            first: beginnings of messages; errors whose message starts with one of them come first.
 
         Raises:
-            UserError: at least one error was added.
+            UserError: at least one error was collected.
         """
         found = [error for error in self._found if not isinstance(error, MissingValue)] or self._found
         messages = {str(error): error for error in sorted(found, key=lambda error: not str(error).startswith(first))}
@@ -141,15 +146,18 @@ class ProcessKilled(MachineFault):
 
 
 class EnvironmentFault(RunError):
-    """Environment that raised, died, hung or returned an invalid value; names environment index, step and key."""
+    """Error for an environment that raised, died, hung or returned an invalid value; has index, step and key."""
 
 
 class EnvironmentLost(EnvironmentFault):
-    """Environment process that died or hung. Other environment faults repeat; after this one a retry may succeed."""
+    """Error for an environment whose process died or hung; a retry may succeed, unlike after other faults."""
 
 
 def exit_error(code: int, sentence: str) -> RunError:
-    """Return the error of an ended process: `ProcessKilled` if `code` is the negative of one of `KILLS`."""
+    """Return the error for a process that has ended with an exit code.
+
+    It is `ProcessKilled` if `code` is the negative of a signal in `KILLS`, otherwise `RunError`.
+    """
     return (ProcessKilled if -code in KILLS else RunError)(sentence)
 
 

@@ -40,20 +40,20 @@ def name(modules: Iterable[str]) -> None:
 
 
 def take_from(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the words of a command into plugins, given as `plugins=[a,b]`, and the other words."""
+    """Split the words of a command into plugins, which are given as `plugins=[a,b]`, and all other words."""
     typed = [word for word in words if word.lstrip("+").startswith("plugins=")]
     modules = [part.strip(" '\"[]") for word in typed for part in word.partition("=")[2].split(",")]
     return [module for module in modules if module], [word for word in words if word not in typed]
 
 
 def as_typed(modules: Sequence[str] | None = None) -> list[str]:
-    """Return the command-line argument that names plugins; None: those that the user named."""
+    """Return the command-line argument `plugins=[…]` for these plugins; None: for those that the user named."""
     modules = list_named() if modules is None else modules
     return [f"plugins=[{','.join(modules)}]"] if modules else []
 
 
 def load() -> list[str]:
-    """Import all named plugins and return their names. Raises UserError if one cannot be imported."""
+    """Import all plugins that the user named, and return their names. Raise UserError if one cannot be imported."""
     names = list_named()
     for module in names:
         import_plugin(module)
@@ -61,7 +61,7 @@ def load() -> list[str]:
 
 
 def import_plugin(module: str, key: str = "plugins") -> ModuleType:
-    """Import a plugin or a module in one; the working directory is searched last.
+    """Import a plugin, or a module of a plugin; the working directory is searched last.
 
     Args:
         module: dotted name of the module.
@@ -83,7 +83,7 @@ def import_plugin(module: str, key: str = "plugins") -> ModuleType:
                 found = importlib.import_module(module)
         except UserError:
             raise
-        except BaseException as error:  # code of the user can raise anything
+        except BaseException as error:  # user code can raise any exception
             if not is_failure(error) and not isinstance(error, _ImportTimeout):
                 raise
             frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
@@ -100,7 +100,7 @@ def import_plugin(module: str, key: str = "plugins") -> ModuleType:
         finally:
             _importing.pop()
     if found.__file__ is None:
-        raise UserError(f"{key}={module}: a folder without __init__.py; name a module in it, such as {module}.mine")
+        raise UserError(f"{key}={module}: this folder has no __init__.py; name a module in it, such as {module}.mine")
     return found
 
 
@@ -136,7 +136,7 @@ def importing() -> str | None:
 
 
 def member(key: str, target: str) -> object:
-    """Return the object that a dotted name in a config refers to. Only the plugin that contains it is imported.
+    """Return the object with a dotted name that is in a config. Only the plugin that contains it is imported.
 
     Args:
         key: configuration key that contains the name.
@@ -146,7 +146,7 @@ def member(key: str, target: str) -> object:
         The object.
 
     Raises:
-        UserError: the name is in no plugin, cannot be imported, or does not exist.
+        UserError: no plugin contains the name, or it cannot be imported, or it does not exist.
     """
     refuse_foreign(key, target)
     module, _, name = target.rpartition(".")
@@ -157,7 +157,7 @@ def member(key: str, target: str) -> object:
 
 
 def refuse_foreign(key: str, target: str, hint: str = "") -> None:
-    """Raise a UserError with instructions if a dotted name in a config is in no plugin.
+    """Raise UserError, with instructions, if no plugin contains a dotted name that a config contains.
 
     Args:
         key: configuration key that contains the name.
@@ -206,28 +206,31 @@ def _is_there(package: str) -> bool:
 
 
 def bringing(module: str) -> list[str]:
-    """Return the plugins that contain a module: [] for a module of rlcore, and all plugins if none contains it."""
+    """Return the plugins that contain a module.
+
+    The result is [] for a module of rlcore. If no plugin contains the module, it is the list of all plugins.
+    """
     if module.partition(".")[0] == __name__.partition(".")[0]:
         return []
     return [plugin for plugin in list_named() if f"{module}.".startswith(f"{plugin}.")] or list_named()
 
 
 def require(modules: Iterable[str] | str) -> None:
-    """Raise a UserError if plugins that a run or model was created with are not named in this process.
+    """Raise UserError if the user has not named all plugins with which a run or model was created.
 
-    They are not imported automatically, so that a file cannot make this program execute code.
+    These plugins are not imported automatically. Otherwise a file could make this program execute code.
     """
     given = [modules] if isinstance(modules, str) else modules
     if missing := [str(module) for module in given if module not in list_named()]:
         names = ",".join(missing)
         raise UserError(
-            f"plugins=[{names}]: required, because it was used before, but not named now (plugins are never imported "
-            f"only because a file names them); add plugins=[{names}] to the command, or set {VARIABLE}={names}"
+            f"plugins=[{names}]: this run or model needs the plugin, but the command does not name it; add "
+            f"plugins=[{names}] to the command, or set {VARIABLE}={names} (a plugin is imported only if you name it)"
         )
 
 
 def hashes() -> dict[str, str]:
-    """Import all plugins and return plugin -> SHA-256 of the Python sources of its package or of its single file."""
+    """Import all plugins; return plugin -> SHA-256 of the Python sources of its package or of its single file."""
     found: dict[str, str] = {}
     for module in load():
         path = source(module)

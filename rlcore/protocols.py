@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # environment workers import this file, and importing torch t
 
 
 class VectorEnv(Protocol):
-    """B environments that are stepped together. Each resets itself on the step after its episode ended.
+    """Interface of B environments that are stepped together; each is reset in the step after its episode has ended.
 
     Environments that compute on a device have an attribute `device`. They return tensors on that device and take
     actions on it.
@@ -30,9 +30,10 @@ class VectorEnv(Protocol):
         ...
 
     def step(self, action: Any) -> TimeStep:
-        """Take actions [B, ...] in the environment's form; the action of an environment that resets is ignored.
+        """Take actions [B, ...] in the environment's form; the action of an environment that is reset is ignored.
 
-        Actions are a NumPy array if `reset` returned NumPy arrays, otherwise a tensor on the device of its tensors.
+        Actions are a NumPy array if `reset` returned NumPy arrays. Otherwise they are a tensor on the device of the
+        tensors that `reset` returned.
         """
         ...
 
@@ -41,14 +42,14 @@ class VectorEnv(Protocol):
         ...
 
     def boundary(self) -> TimeStep | None:
-        """End episodes whose state cannot be saved; called before each scheduled checkpoint.
+        """Truncate the episodes of environments whose state cannot be saved; called before each scheduled checkpoint.
 
-        Returns the last time step, updated for these episodes, or None if `reset` was not called yet.
+        Returns the last time step with these truncations, or None if `reset` was not called yet.
         """
         ...
 
     def state_dict(self) -> State:
-        """Return the complete state; after `load_state_dict`, the next steps are identical bit for bit."""
+        """Return the complete state; after `load_state_dict` with it, the next steps are bit-identical."""
         ...
 
     def load_state_dict(self, state: State) -> None:
@@ -61,12 +62,12 @@ class VectorEnv(Protocol):
 
 
 class Agent(Protocol):
-    """`nn.Module` with everything that inference needs: parameters, observation normalizer and `act`.
+    """Interface of agents: an `nn.Module` with everything that inference needs (parameters, normalizer, `act`).
 
-    Training, evaluation and serving construct it from its config, spec, distribution and a torch.Generator.
+    Training, evaluation and serving construct an agent from its config, spec, distribution and a torch.Generator.
 
-    The optional attribute `keys` lists the observation keys that the agent reads; without it, all keys are passed.
-    The optional attribute `history` declares keys whose past rows the agent also sees (`rlcore.data.history`).
+    The optional attribute `keys` lists the observation keys that the agent reads; without it, all keys are passed. The
+    optional attribute `history` declares keys whose past rows the agent also sees (`rlcore.data.history`).
     """
 
     def initial(self, batch_size: int) -> Carry:
@@ -76,9 +77,9 @@ class Agent(Protocol):
     def act(
         self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool
     ) -> tuple[Carry, Tensor, dict[str, Tensor]]:
-        """Choose actions. obs: key -> [B, ...]; is_first [B]. Returns (carry, action [B, A], extras key -> [B, ...]).
+        """Choose actions for B environments; return (carry, action [B, A], extras key -> [B, ...]).
 
-        All noise comes from `rng`, which may be None if `greedy` is True.
+        `obs`: key -> [B, ...]; `is_first`: [B]. All noise comes from `rng`, which may be None if `greedy` is True.
         """
         ...
 
@@ -130,9 +131,10 @@ class Learner:
         raise NotImplementedError
 
     def components(self) -> Mapping[str, Stateful]:
-        """Return all components with state that the next update depends on, by name; the agent is named `agent`.
+        """Return name -> component, for all components with state that the next update depends on.
 
-        They are saved in checkpoints, loaded, counted (number of parameters) and checked for non-finite values.
+        The agent has the name `agent`. The components are saved in checkpoints, loaded, counted (number of parameters)
+        and checked for values that are not finite.
         """
         raise NotImplementedError("implement components(): see docs/your_own_algorithm.md")
 
@@ -142,7 +144,7 @@ class Learner:
         return self.agent
 
     def sync_weights(self, player: Any) -> None:
-        """Copy the current weights to a behavior policy; a no-op for `self.behavior_policy`, which has them already."""
+        """Copy the current weights to a behavior policy. `self.behavior_policy` itself is already up to date."""
         if player is not self.behavior_policy:
             player.load_state_dict(self.behavior_policy.state_dict())
 
@@ -178,11 +180,11 @@ class Buffer:
         return None
 
     def extend(self, steps: Trajectory, last: Trajectory) -> None:
-        """Add T new rows and the time step after them."""
+        """Add T new rows and the time step that follows them."""
         raise NotImplementedError
 
     def batches(self, policy_steps: int) -> Iterator[Batch]:
-        """Yield the batches that are due; `policy_steps` counts the steps before the newest rows."""
+        """Yield the batches that are due. `policy_steps`: number of policy steps before the newest rows."""
         raise NotImplementedError
 
     def due(self, policy_steps: int) -> int:

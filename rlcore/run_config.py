@@ -41,13 +41,14 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     keys: Any = None
     own = {field.name for field in dataclasses.fields(RunConfig)}
     astray = [key for key in values if key not in own and key in _names(module)]
-    for key in astray:  # configuration files of early SheepRL versions have them at the top level
+    for key in astray:  # configuration files of early SheepRL versions have these keys at the top level
         mistakes.note(UserError(f"{key}={spell(values[key])}: this key belongs to the algorithm; use algo.{key}"))
     with mistakes.catch():
         config = build(RunConfig, {key: value for key, value in values.items() if key not in astray} | {"algo": None})
     owned = _find_foreign(name, algo)
     for key, owners in owned.items():
-        mistakes.note(UserError(f"algo.{key}={spell(algo[key])}: {name} has no such key, only {', '.join(owners)}"))
+        others = ", ".join(owners)
+        mistakes.note(UserError(f"algo.{key}={spell(algo[key])}: {name} has no such key; it is a key of {others}"))
     with mistakes.catch():
         keys = build(module.Config, {key: value for key, value in algo.items() if key not in owned}, "algo.")
     mistakes.raise_collected()
@@ -57,9 +58,9 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _find_foreign(name: str, algo: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return key -> names of the other algorithms that have it, for keys that this algorithm does not have."""
+    """Return key -> names of the algorithms that have it, for keys in `algo` that its algorithm does not have."""
     own = _names(ALGORITHMS[name])
-    strange = [key for key in algo if key not in own]  # usually empty, which avoids importing the other algorithms
+    strange = [key for key in algo if key not in own]  # usually empty; then the other algorithms are not imported
     owners = {key: [other for other, module in ALGORITHMS.items() if key in _names(module)] for key in strange}
     return {key: found for key, found in owners.items() if found}
 
@@ -69,7 +70,7 @@ def _names(module: Any) -> set[str]:
 
 
 def cross_check(config: RunConfig) -> None:
-    """Raise a UserError if values are valid on their own but not together."""
+    """Raise UserError if several keys have values that are each valid, but cannot be combined."""
     config.algo.check_with(config)
     beyond = [e is not None and e > config.algo.total_steps for e in (config.checkpoint.every, config.evaluation.every)]
     if not config.checkpoint.save_last and all(beyond):

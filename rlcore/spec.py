@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-IMAGE_SIDE = 8  # pixels; a smaller array is not taken for an image
+IMAGE_SIDE = 8  # pixels; an array with a smaller side is not treated as an image
 IMAGES_ARE = "an image is a Box of uint8, or of real numbers with the bounds 0 and 1"
 ACTION = "past_action"  # key of the agent's own past actions in its history
 
 
 @dataclass(frozen=True)
 class Window:
-    """Frame stack of a key: the newest row and every `dilation`-th row before it, `frames` rows in total."""
+    """Past rows of a key that an agent sees: the newest row and every `dilation`-th row before it, `frames` in all."""
 
     frames: int
     dilation: int = 1
@@ -32,8 +32,9 @@ class Binding:
     """Sub-action to which an action mask applies.
 
     Attributes:
-        part: index of the sub-action; the mask has one entry per choice of it.
-        by: index of an earlier sub-action; the mask applies only if that one takes a choice in `when`. None: always.
+        part: index of the sub-action; the mask has one entry for each of its choices.
+        by: index of an earlier sub-action; the mask applies only if that sub-action takes a choice in `when`. None: the
+            mask always applies.
         when: choices of the earlier sub-action, counted from 0.
     """
 
@@ -70,7 +71,7 @@ class ArraySpec:
 
     @property
     def looks_like_image(self) -> bool:
-        """True for a vector with the shape of an image, which is no image because of its dtype or its bounds."""
+        """True for a vector with the shape of an image that is no image because of its dtype or bounds."""
         return self.kind == "vector" and self.n is None and len(self.shape) in (3, 4) and min(self.pixels) >= IMAGE_SIDE
 
     def describe(self) -> str:
@@ -91,9 +92,9 @@ class ArraySpec:
 
     @property
     def channels_first(self) -> bool:
-        """True if the dimensions of an image are [channels, height, width], False if the channels are last.
+        """True if an image is [channels, height, width], False if it is [height, width, channels].
 
-        The smaller of the two candidate dimensions is taken as the channels.
+        The smaller one of the first and the last dimension counts as the channels.
         """
         return self.shape[-3] < self.shape[-1]
 
@@ -208,7 +209,7 @@ class EnvSpec:
         return together | ~together.any(1)[:, None]
 
     def windows(self, keys: Iterable[str]) -> dict[str, Window]:
-        """Return key -> window for the keys that have a window."""
+        """Return key -> window, for those keys that have a window."""
         return {key: window for key in keys if (window := self.obs[key].window) is not None}
 
     def to_json(self) -> dict[str, Any]:
@@ -230,7 +231,7 @@ class EnvSpec:
 
 
 def _takes(chosen: Any, choices: Sequence[int]) -> Any:
-    """Return [B] bool, True if `chosen` [B] is one of `choices`."""
+    """Return [B] bool: True if an element of `chosen` [B] is in `choices`."""
     return functools.reduce(operator.or_, [chosen == choice for choice in choices])
 
 

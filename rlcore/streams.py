@@ -1,7 +1,8 @@
-"""Named random streams: all random numbers in rlcore come from (seed, purpose, indices), never from a global generator.
+"""Named random streams, from which all random numbers in rlcore are drawn; no global generator is used.
 
-`numpy.random.SeedSequence` hashes these, so that different seeds, environments and purposes have independent streams.
-`seed + i` does not ensure this: Gymnasium's vector environments share B-1 of B streams between seeds 0 and 1.
+A stream is identified by a seed, a purpose and indices. `numpy.random.SeedSequence` hashes them, so that the streams of
+different seeds, environments and purposes are independent. The usual seeds `seed + i` for environment i are not: with
+them, runs with the seeds 0 and 1 share B-1 of B streams.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PURPOSES = {
 
 
 def sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:
-    """Return the seed sequence of a stream. indices: rank, environment index, episode, … depending on the purpose."""
+    """Return the seed sequence of a stream. `indices`: rank, environment, episode, …, depending on the purpose."""
     return np.random.SeedSequence(seed, spawn_key=(PURPOSES[purpose], *indices))
 
 
@@ -41,7 +42,7 @@ def generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
 
 
 def integer(seed: int, purpose: str, *indices: int) -> int:
-    """Return a 31-bit integer of a stream, for libraries that take a seed (Gymnasium's reset, torch.Generator)."""
+    """Return a 31-bit integer from a stream, as a seed for libraries (Gymnasium's reset, torch.Generator)."""
     return int(sequence(seed, purpose, *indices).generate_state(1, np.uint32)[0] >> 1)
 
 

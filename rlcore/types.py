@@ -47,13 +47,13 @@ Rows = Any  # np.ndarray, or a Tensor if the environments compute on a device
 
 @dataclass
 class Chunk:
-    """Part of a checkpoint that no longer changes, such as a thousand rows of a replay buffer.
+    """Part of a checkpoint that does not change any more, such as a thousand rows of a replay buffer.
 
     The first checkpoint that contains a chunk writes it to a file next to the checkpoints. Later checkpoints refer to
     that file.
 
     Attributes:
-        columns: returns name -> tensor; called when the chunk is first written or compared.
+        columns: function that returns name -> tensor; called when the chunk is first written or compared.
         stored: folder -> name, size and SHA-256 of the chunk's file in that folder; set by the code that writes it.
         light: if True, only `stored` is sent to other ranks, not the tensors.
     """
@@ -86,7 +86,7 @@ class TimeStep:
 
 @dataclass(frozen=True)
 class Episode:
-    """Finished episode: index of the environment, undiscounted return in its unit, and length in actions."""
+    """Finished episode: index of its environment, undiscounted return in the environment's unit, length in actions."""
 
     env_index: int
     ret: float
@@ -155,15 +155,15 @@ class Ranks(Protocol):
         ...
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in rank order.
+        """Return the values of all ranks, in rank order. Tuples in them become lists.
 
-        They contain what a checkpoint may contain (`rlcore.store.checkpoint.nested_state`); tuples come back as lists.
+        A value can contain everything that a checkpoint can contain (`rlcore.store.checkpoint.nested_state`).
         """
         ...
 
 
 class SingleProcess:
-    """`Ranks` of training in a single process."""
+    """Implementation of `Ranks` for training in a single process."""
 
     rank, size = 0, 1
 
@@ -197,17 +197,17 @@ class Context:
     compiler: Compiler | None = None
 
     def generator(self, purpose: str) -> np.random.Generator:
-        """Return a random generator of this rank, such as `replay` for a replay buffer or `augment` for a loss."""
+        """Return a random generator of this rank, such as `replay` (replay buffer) or `augment` (loss)."""
         return streams.generator(self.config.seed, purpose, self.ranks.rank)
 
 
 @dataclass(frozen=True)
 class TrainingSchedule:
-    """Training schedule: the properties of an algorithm that the training loop needs.
+    """Properties of an algorithm that the training loop needs.
 
     Attributes:
         total_steps: number of policy steps of the run, as configured.
-        collect_length: T, rows collected per environment between updates.
+        collect_length: T, number of rows that each environment collects between updates.
         random_steps: number of policy steps at the start of the run whose actions are drawn uniformly at random.
     """
 
@@ -216,5 +216,9 @@ class TrainingSchedule:
     random_steps: int = 0
 
     def metrics(self, policy_steps: int) -> Metrics:
-        """Return metrics of the iteration that starts at `policy_steps`: 1 if its actions were random, else 0."""
+        """Return the metric `Params/random_actions` of the iteration that starts at `policy_steps`.
+
+        It is 1 if the actions of this iteration are random, otherwise 0; it is omitted if no actions of the run are
+        random.
+        """
         return {"Params/random_actions": float(policy_steps < self.random_steps)} if self.random_steps else {}

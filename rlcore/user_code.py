@@ -13,12 +13,13 @@ from rlcore.errors import EnvironmentFault, first_line
 
 @contextmanager
 def user_code() -> Iterator[None]:
-    """Context manager for calls of user code, which cannot end this process or change its working directory.
+    """Context manager for calls of user code, so that it can neither end this process nor change its working directory.
 
-    The working directory is restored, because later commands, child processes and printed paths are relative to it.
+    The working directory is restored afterwards, because later commands, child processes and printed paths are relative
+    to it.
 
     Raises:
-        EnvironmentFault: the code called `sys.exit()` or raised KeyboardInterrupt.
+        EnvironmentFault: the user code called `sys.exit()` or raised KeyboardInterrupt.
     """
     try:
         here = os.getcwd()
@@ -36,10 +37,11 @@ def user_code() -> Iterator[None]:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return True if user code failed, False if an exception should end this process.
+    """Return True if an exception is a failure of user code, False if it should end this process.
 
-    `sys.exit()` in an environment is a failure of that environment. So is a KeyboardInterrupt, unless Python's default
-    handler of Ctrl-C is set, which raises it too. Processes that Shepherd starts have other handlers.
+    `sys.exit()` in an environment is a failure of that environment. KeyboardInterrupt is a failure too, except if
+    Python's default handler of Ctrl-C is installed, which also raises it. Processes that Shepherd starts have other
+    handlers.
     """
     if type(error) is KeyboardInterrupt:
         return signal.getsignal(signal.SIGINT) is not signal.default_int_handler

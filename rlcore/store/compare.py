@@ -20,16 +20,16 @@ from rlcore.types import Chunk
 
 
 class NothingInCommonError(UserError):
-    """Two runs that have no good checkpoint at the same policy step."""
+    """Error for two runs that have no undamaged checkpoints at the same number of policy steps."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Entry of the learning state that differs between two checkpoints.
+    """Entry of a checkpoint's learning state that differs between two checkpoints.
 
     Attributes:
         entry: path of the entry, such as `learner/agent/critic.layers.0.weight`.
-        index: index of the first differing element; () for a single value.
+        index: index of the first element that differs; () for a single value.
         first: value of this element in the first checkpoint.
         second: value of this element in the second checkpoint.
         largest: largest absolute difference in the entry; None if the entries are not numbers of the same shape.
@@ -49,18 +49,21 @@ class Difference:
 
 
 def common(first: Path, second: Path) -> tuple[Path, Path]:
-    """Return the pair of checkpoints to compare.
+    """Return the two checkpoints to compare, given two paths.
+
+    If both paths are checkpoints, they are returned. Otherwise the result is the newest pair of undamaged checkpoints
+    with the same number of policy steps.
 
     Args:
         first: run or checkpoint directory.
         second: run or checkpoint directory.
 
     Returns:
-        The two checkpoints if both are checkpoints, otherwise the newest good ones at the same policy step.
+        The first and the second checkpoint.
 
     Raises:
-        NothingInCommonError: the runs have no good checkpoint at the same policy step.
-        UserError: a path is no run or checkpoint, or a given checkpoint is damaged.
+        NothingInCommonError: the runs have no undamaged checkpoints with the same number of policy steps.
+        UserError: a path is neither a run nor a checkpoint, or a given checkpoint is damaged.
     """
     there = [_checkpoints(place) for place in (first, second)]
     if all((place / "manifest.json").exists() for place in (first, second)):
@@ -89,7 +92,7 @@ def _checkpoints(place: Path) -> dict[int, Path]:
 
 
 def _policy_steps(path: Path) -> int:
-    """Return the policy steps of a checkpoint; for a damaged one, which is skipped later, take them from its name."""
+    """Return the policy steps of a checkpoint. If it is damaged, return the number in its name; it is skipped later."""
     try:
         return checkpoint.manifest(path)["policy_steps"]
     except UserError:
@@ -101,7 +104,10 @@ def _list(choices: Mapping[int, Path]) -> str:
 
 
 def differences(first: Path, second: Path) -> Iterator[Difference]:
-    """Yield the entries in which the learning states of two good checkpoints differ, in the order of the first."""
+    """Yield the entries in which the learning states of two undamaged checkpoints differ.
+
+    The entries have the order of the first checkpoint.
+    """
     states = [dict(_leaves(checkpoint.load(path)[0])) for path in (first, second)]
     for entry in [*states[0], *(e for e in states[1] if e not in states[0])]:
         if entry not in states[0] or entry not in states[1]:
@@ -114,12 +120,12 @@ def differences(first: Path, second: Path) -> Iterator[Difference]:
 
 
 def tensor_digests(state: Any) -> str:
-    """Return the concatenated digests (8 hexadecimal digits of SHA-256) of all tensors, arrays and chunks, in order."""
+    """Return 8 hexadecimal digits of the SHA-256 of each tensor, array and chunk of a state, concatenated in order."""
     return "".join(_digest(value) for _, value in _tensors(state))
 
 
 def tensor_names(state: Any) -> list[str]:
-    """Return the paths of all tensors, arrays and chunks, such as `learner/agent/critic.layers.0.weight`."""
+    """Return the path of every tensor, array and chunk of a state, such as `learner/agent/critic.layers.0.weight`."""
     return [place for place, _ in _tensors(state)]
 
 

@@ -1,4 +1,7 @@
-"""Datasets given as a folder written by `collect` or as `minari:NAME`. torch is imported only to read rows."""
+"""Datasets that are named by a folder (written by `shepherd collect`) or by `minari:NAME`.
+
+torch is imported only if rows are read.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ MINARI = "minari:"
 
 
 def is_minari(source: str) -> bool:
-    """Return True if the name is that of a Minari dataset."""
+    """Return True if the name refers to a Minari dataset."""
     return source.startswith(MINARI)
 
 
 def read_spec(source: str) -> EnvSpec:
-    """Return observation keys and action of a dataset. Raises UserError if it does not exist or cannot be read."""
+    """Return observation keys and action of a dataset. Raise UserError if it does not exist or cannot be read."""
     if is_minari(source):
         return minari_datasets.read_spec(source.removeprefix(MINARI))
     try:
@@ -65,13 +68,13 @@ def read_rows(source: str, spec: EnvSpec) -> TensorDict:
 
 
 def refuse_unfit(source: str, spec: EnvSpec) -> None:
-    """Raise a UserError about the first difference between the spaces of a dataset and of an environment."""
+    """Raise UserError with the first difference between the spaces of a dataset and those of an environment."""
     for difference in _differences(read_spec(source), spec):
         raise UserError(f"{source}: {difference}; choose a dataset of {spec.id}")
 
 
 def digest(source: str) -> str:
-    """Return the SHA-256 over names and contents of a dataset's files."""
+    """Return the SHA-256 over the names and contents of a dataset's files."""
     root = minari_datasets.folder(source.removeprefix(MINARI)) if is_minari(source) else Path(source)
     whole = hashlib.sha256()
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
@@ -92,7 +95,7 @@ def _differences(theirs: EnvSpec, ours: EnvSpec) -> Iterator[str]:
 
 
 def _kind(part: ArraySpec | ActionSpec) -> str:
-    """Return the kind of a dtype, independent of its size; uint8 differs from other integers."""
+    """Return the kind of a dtype without its size, such as "int"; uint8 is a kind of its own."""
     kind = np.dtype(part.dtype).kind
     return "i" if kind in "iub" and part.dtype != "uint8" else kind
 

@@ -1,7 +1,7 @@
-"""Run directory: all files of a run. It is the source of truth; trackers such as MLflow have copies.
+"""Run directory: the folder with all files of a run. Trackers such as MLflow have only copies of them.
 
-Config, log and code of a run can be confidential. Its folder is therefore created with access for the owner only, which
-also protects the files inside. Use `chmod` on the folder to share a run.
+Config, log and code of a run can be confidential. The folder is therefore created with access for its owner only, which
+also protects the files inside. To share a run, change the folder's permissions with `chmod`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from rlcore.system.durable import make_directory, make_private, sync_directory, 
 
 SHOWN = 3  # number of runs listed in an error message about a folder of runs
 
-# Attempts to lock, and seconds between them: a check holds the lock for a moment, a killed process until it has ended.
+# Number of attempts to lock, and seconds between them. Several are needed, because a check of another process has the
+# lock for a moment, and a killed process has it until it has ended.
 ATTEMPTS, PAUSE = 20, 0.05
 log = logging.getLogger(__name__)
 
@@ -68,9 +69,9 @@ class RunDirectory:
         self._made: list[Path] = []  # folders that `make` created, the run's own first
 
     def read_config(self) -> dict[str, Any]:
-        """Read config.yaml as plain values, the input of `rlcore.run_config.build_config`.
+        """Read config.yaml as plain values, which are the input of `rlcore.run_config.build_config`.
 
-        Raises UserError if the file is damaged, like all methods that read a file.
+        This and all other methods that read a file raise UserError if the file is damaged.
         """
         fix = "restore it from a copy, or move the run's folder away"
         return read_mapping(self.config, fix, ("algo.name", "env.id"))
@@ -79,7 +80,8 @@ class RunDirectory:
     def name(self) -> str:
         """Display name of the run: `run_name` if the path of the folder ends in it, otherwise the name of the folder.
 
-        If the folder is one of several seeds (such as `seed_3`), the two parent folders are included: sweep/trial/seed.
+        If the folder is one of several seeds (such as `seed_3`), the names of its two parent folders are included:
+        sweep/trial/seed.
         """
         chosen = Path(self.read_config()["run_name"] or self.path.name).parts
         place = self.path.absolute().parts
@@ -87,12 +89,12 @@ class RunDirectory:
         return "/".join(place[-depth:])
 
     def read_card(self) -> dict[str, Any]:
-        """Read the environment card, written by `rlcore.envs.card.environment_card`."""
+        """Read the environment card (measured properties of the environment), the result of `environment_card`."""
         fix = f"`shepherd stage make-env {self.path}` measures the environment again"
         return read_mapping(self.card, fix, ("tier",))
 
     def read_baseline(self) -> dict[str, Any] | None:
-        """Read the result of random actions in `collect`; None if there is no dataset or its manifest is damaged."""
+        """Read the result of random actions that `collect` measured; None if it is missing or damaged."""
         if not (self.dataset / "manifest.json").exists():
             return None
         try:
@@ -107,17 +109,17 @@ class RunDirectory:
         return read_mapping(self.dataset / "manifest.json", fix, ("result.mean", "result.episodes"))
 
     def read_summary(self) -> dict[str, Any]:
-        """Read the summary; {} before the run has ended, or if it is damaged (it is recomputed from the event log)."""
+        """Read summary.json. Return {} before the run has ended, and if the file is damaged: it can be recomputed."""
         try:
             told = read_mapping(self.summary, "it is recomputed from the event log") if self.summary.exists() else {}
         except UserError as damaged:
             log.warning("%s", damaged)
             told = {}
-        # Earlier versions have only env steps, which are a few percent fewer.
+        # Summaries of earlier versions have only environment steps, which are a few percent fewer than policy steps.
         return {key.replace("env_steps", "policy_steps"): value for key, value in told.items()} | told
 
     def read_identity(self) -> dict[str, Any]:
-        """Read the facts recorded when the run was created: run_id, created, commit, dirty, lock_hash, plugins."""
+        """Read run.json, written when the run was created: run_id, created, commit, dirty, lock_hash, plugins."""
         return read_mapping(self.identity, "restore it from a copy, or move the run's folder away", ("run_id",))
 
     def read_overrides(self) -> list[str]:
@@ -129,29 +131,29 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not text"
             raise UserError(
-                f"{self.overrides}: cannot be read ({reason}); remove it, training does not need it"
+                f"{self.overrides}: cannot be read ({reason}); remove this file, which training does not need"
             ) from None
 
     @staticmethod
     def existing(path: str | Path) -> RunDirectory:
-        """Return the run directory at `path`. Raises UserError if there is no run."""
+        """Return the run directory at `path`. Raise UserError if there is no run."""
         run = RunDirectory(path)
         if not os.path.lexists(run.config):
             inside = [str(each.path) for each in itertools.islice(RunDirectory.below(Path(path)), SHOWN + 1)]
             if inside:
                 places = f"{', '.join(inside[:SHOWN])}{', …' if len(inside) > SHOWN else ''}"
-                raise UserError(f"{path}: a folder of runs, not a run; give one of the runs in it: {places}")
+                raise UserError(f"{path}: this folder contains runs, but is not a run; give one of its runs: {places}")
             raise UserError(f"{path}: no run here (no config.yaml); give the folder that `shepherd train` printed")
         return run
 
     @staticmethod
     def of_checkpoint(path: Path) -> RunDirectory:
-        """Return the run directory of a checkpoint. Raises UserError if the checkpoint is not in a run."""
+        """Return the run directory that contains a checkpoint. Raise UserError if the checkpoint is not in a run."""
         run = RunDirectory(path.parents[1])
         if path.parent != run.checkpoints or not run.config.exists():
             raise UserError(
-                f"{path}: a checkpoint outside of its run, whose config it needs; move it back to RUN/checkpoints/"
-                f"{path.name}, or give the folder of a run"
+                f"{path}: this checkpoint is outside of its run, but it needs the config of the run; move it back to "
+                f"RUN/checkpoints/{path.name}, or give the folder of a run"
             )
         return run
 
@@ -166,7 +168,7 @@ class RunDirectory:
 
     @staticmethod
     def new(path: str | Path) -> RunDirectory:
-        """Return the run directory to create at `path`. Raises UserError if there is a run already."""
+        """Return the directory for a new run at `path`. Raise UserError if `path` already contains a run."""
         run = RunDirectory(path)
         try:
             there = run.config.exists()
@@ -174,13 +176,13 @@ class RunDirectory:
             raise UserError(f"run_dir={path}: cannot be read ({error.strerror}); choose another run_dir") from None
         if there:
             raise UserError(
-                f"run_dir={path}: a run is there already; resume it with `shepherd resume {path}` "
+                f"run_dir={path}: this folder already contains a run; resume it with `shepherd resume {path}` "
                 "or choose another run_dir"
             )
         return run
 
     def make(self, overrides: str, identity: Mapping[str, Any], config: str, code_diff: bytes = b"") -> None:
-        """Create the folder with these files; config.yaml is written last, because its presence marks a run."""
+        """Create the folder with these files; config.yaml is the last one, because it marks a folder as a run."""
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_private(self.path)
         with self.writing():
@@ -211,7 +213,7 @@ class RunDirectory:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Context manager that makes this process the only writer of the run. Raises UserError if there is another.
+        """Context manager in which this process is the only writer of the run; raises UserError if another one is.
 
         The lock is released when the process ends, even if it is killed.
         """
@@ -220,11 +222,12 @@ class RunDirectory:
 
     @contextmanager
     def driving(self) -> Iterator[None]:
-        """Context manager that makes this process the only one that runs the stages of the run.
+        """Context manager in which this process is the only one that runs the stages of the run.
 
-        Its trainer, a child process, takes the lock of `writing`. Raises UserError if another process has a lock.
+        The trainer, which is a child process of this one, takes the lock of `writing`. Raise UserError if another
+        process has one of the two locks.
         """
-        self.refuse_second_writer()  # before a lock file is created in a run of another process
+        self.refuse_second_writer()  # first, so that no lock file is created in the run of another process
         with self._holding(self.driver):
             yield
 
@@ -237,14 +240,14 @@ class RunDirectory:
             os.close(descriptor)
 
     def refuse_second_writer(self) -> None:
-        """Raise the UserError of `writing` if another process drives or writes this run; changes nothing."""
+        """Raise UserError, without changing anything, if another process runs the stages of this run or writes it."""
         for path in (self.driver, self.lock):
             if path.exists():
                 with contextlib.suppress(PermissionError), open(path, "rb") as handle:
                     self._lock(handle.fileno())
 
     def is_taken(self) -> bool:
-        """Return True if a process drives or writes this run now; changes nothing and does not wait."""
+        """Return True if a process runs the stages of this run or writes it now. Does not wait or change anything."""
         for path in (self.driver, self.lock):
             with contextlib.suppress(FileNotFoundError, PermissionError), open(path, "rb") as handle:
                 try:
@@ -254,7 +257,7 @@ class RunDirectory:
         return False
 
     def _take_lock(self, path: Path) -> int:
-        """Lock a file, write the owner into it, and return the file descriptor."""
+        """Lock a file, write the name of this process into it, and return the file descriptor."""
         try:
             make_private(self.path)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -262,7 +265,7 @@ class RunDirectory:
             raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another run_dir") from error
         try:
             self._lock(descriptor)
-            # The owner is shown in the error of other processes; it is missing if the disk is full.
+            # Error messages of other processes contain the owner. It cannot be written if the disk is full.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode())
@@ -286,19 +289,19 @@ class RunDirectory:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically; see `write_bytes`."""
+    """Write a value as a JSON file, durably and atomically (see `write_bytes`)."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text atomically; see `write_bytes`."""
+    """Write a UTF-8 text file, durably and atomically (see `write_bytes`)."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file durably and atomically, so that readers see the old or the new content; creates its folder.
+    """Write a file durably and atomically: readers see either the old or the new content. Its folder is created.
 
-    Raises DiskFault if the write fails. The old file is then unchanged, unless only the last step (fsync of the folder)
+    Raise DiskFault if the write fails. The old file is then unchanged, unless only the last step (fsync of the folder)
     failed.
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
@@ -315,7 +318,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _discard_leftovers(path: Path) -> None:
-    """Remove temporary files of killed writers of this file."""
+    """Remove temporary files that killed processes left when they wrote this file."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
         pid = leftover.name.rpartition("-")[2]
         if not (pid.isdecimal() and _lives(int(pid))):

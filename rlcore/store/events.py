@@ -1,7 +1,7 @@
-"""Event log: append-only JSON lines, the source from which MLflow, TensorBoard and plots are made.
+"""Event log of a run: append-only JSON lines, from which the contents of MLflow, TensorBoard and plots are derived.
 
-Each event has `kind` and `time` (seconds since 1970). Events of training also have `policy_steps` and `env_steps`, the
-number of actions among them (rlcore/train/collect.py):
+Each event has `kind` and `time` (seconds since 1970). Events of training also have `policy_steps` and `env_steps`. A
+policy step in which an environment is only reset is not an environment step (rlcore/train/collect.py). The kinds:
 
     start       run_id, algo, env_id, seed             once
     resume      policy_steps                           a new process continued from that checkpoint
@@ -13,17 +13,17 @@ number of actions among them (rlcore/train/collect.py):
     registered  name, version, aliases
     end         status (finished, stopped_early, dry_run, pruned, interrupted, failed, died), policy_steps, reason
 
-After a kill and a resume, the log can contain the same point twice. Training is deterministic, so both are equal except
-for times, and readers keep the first of each (kind, policy_steps, final). A final evaluation with another number of
-episodes is a different point.
+If a run is killed and resumed, the log can contain the same event twice. Training is deterministic, so both are equal
+except for times. Readers therefore return only the first event of each (kind, policy_steps, final). A final evaluation
+with another number of episodes is a different event.
 
-Earlier versions wrote only `env_steps`, except in checkpoint events. For their events, readers return the policy steps
-of the checkpoint at these env steps, if there is one (each evaluation has one). Otherwise they return the env steps,
-which are a few percent fewer.
+Earlier versions wrote `policy_steps` only in checkpoint events, and `env_steps` in all others. For such an event,
+readers return the policy steps of the checkpoint with the same environment steps, if there is one (each evaluation has
+one). Otherwise they return the environment steps, which are a few percent fewer.
 
-An incomplete last line, left by a kill, is dropped. A damaged line before it is skipped with a warning. A checkpoint
-stores the number of points in the log, so that a resumed run can report how many were lost. Training does not depend on
-the log: all state, including the evaluations for early stopping, is in the checkpoints.
+An incomplete last line, which a killed process can leave, is ignored. Other damaged lines are skipped with a warning. A
+checkpoint stores the number of logged values, so that a resumed run can report how many were lost. Training does not
+depend on the log: all state, including the evaluations for early stopping, is in the checkpoints.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ AnyEvent = TypeVar("AnyEvent", bound=Mapping[str, Any])
 
 
 def last_event(events: Iterable[AnyEvent], kind: str, **fields: Any) -> AnyEvent | None:
-    """Return the last event of a kind with these values, or None."""
+    """Return the last event of a kind whose fields have these values, or None."""
     found = [e for e in events if e["kind"] == kind and all(e.get(k) == v for k, v in fields.items())]
     return found[-1] if found else None
 
 
 def ending(events: Iterable[AnyEvent], ended: AnyEvent | None = None) -> AnyEvent | None:
-    """Return the `end` event of training, or None if it is not ended or its process died without an event.
+    """Return the `end` event of training, or None if training has not ended or its process died without writing one.
 
-    If the last stages of a complete run are repeated, a trainer writes `resume` without training. The run stays
-    complete until there are metrics or checkpoints after its end.
+    If the last stages of a complete run are repeated, a trainer writes a `resume` event without training. The run still
+    counts as complete, until metrics or checkpoints follow its `end` event.
 
     Args:
-        events: events of the log, or the new ones.
-        ended: result for the events before these.
+        events: all events of a log, or only those after the events that gave `ended`.
+        ended: result of this function for the events before.
 
     Returns:
         The event, or None.
@@ -97,20 +97,20 @@ class EventLog:
         self.path = path
 
     def append(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Append an event.
+        """Append an event to the log.
 
-        All events except metrics are durable on return. Metrics are in the page cache of the operating system, which
-        survives a killed process; `sync` makes them durable.
+        Metrics are written to the page cache of the operating system, which survives a killed process; `sync` makes
+        them durable. All other events are durable on return.
 
         Args:
-            kind: a kind in the table above.
-            **fields: its values, without NaN or infinity.
+            kind: a kind in the table at the top of this module.
+            **fields: values of the event, without NaN or infinity.
 
         Returns:
             The event.
 
         Raises:
-            DiskFault: the write failed. An incomplete line is removed before the next event.
+            DiskFault: the write failed. An incomplete line is removed before the next event is written.
         """
         event = {"kind": kind, "time": round(time.time(), 3), **fields}
         line = json.dumps(event, allow_nan=False) + "\n"
@@ -118,7 +118,7 @@ class EventLog:
             make_directory(self.path.parent)
             descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)  # else a line that another process is writing looks incomplete
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # else another process's line could look incomplete
                 size = self._mend(descriptor)
                 self._write(descriptor, line.encode())
                 if kind != "metrics":
@@ -132,7 +132,11 @@ class EventLog:
         return event
 
     def sync(self) -> None:
-        """Make all events durable. Called before a checkpoint, because a resume from it does not repeat them."""
+        """Make all events durable.
+
+        This is called before a checkpoint is written, because a run that resumes from it does not write these events
+        again.
+        """
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -148,7 +152,7 @@ class EventLog:
 
     @staticmethod
     def _mend(descriptor: int) -> int:
-        """Remove an incomplete last line and return the remaining size."""
+        """Remove an incomplete last line; return the size of the file after that."""
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             size = os.pread(descriptor, size, 0).rfind(b"\n") + 1
@@ -157,18 +161,18 @@ class EventLog:
 
     @staticmethod
     def _write(descriptor: int, line: bytes) -> None:
-        while line:  # a disk that is almost full writes a part, and the next write fails
+        while line:  # if the disk is almost full, a part of the line is written, and the next write fails
             line = line[os.write(descriptor, line) :]
 
 
 class StepSet:
-    """Set of step numbers with 8 bytes each, fast if they are added mostly in ascending order."""
+    """Set of step numbers that needs 8 bytes per step and is fast if steps are added mostly in ascending order."""
 
     def __init__(self) -> None:
         self._ascending = array("q")
 
     def add(self, step: int) -> bool:
-        """Add a step; return True if it is new."""
+        """Add a step; return True if it was not in the set."""
         known = self._ascending
         if not known or step > known[-1]:
             known.append(step)
@@ -181,12 +185,12 @@ class StepSet:
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a log in order, without duplicate points and without an incomplete last line."""
+    """Yield the events of a log in order, without repeated events and without an incomplete last line."""
     return EventReader(path).read()
 
 
 class EventReader:
-    """Incremental reader of a growing log: each `read` yields the events added since the last one.
+    """Reader of a growing event log: each call of `read` yields the events that were added since the previous call.
 
     Args:
         path: `events.jsonl`, which need not exist yet.
@@ -197,7 +201,7 @@ class EventReader:
         self.offset, self._lines = 0, 0  # number of bytes and lines read so far
         self._seen = {"metrics": StepSet(), "evaluation": StepSet()}
         self._judged: tuple[Any, ...] | None = None
-        self._moments: dict[Any, int] = {}  # env steps -> policy steps of checkpoints
+        self._moments: dict[Any, int] = {}  # environment steps -> policy steps, from checkpoint events
 
     def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield the events of all complete lines, or only of those that start before the byte `until`.
@@ -224,9 +228,9 @@ class EventReader:
                     yield event
 
     def _again(self, event: dict[str, Any]) -> bool:
-        """Return True if an event repeats an earlier one."""
+        """Return True if an equal event was read before."""
         if event["kind"] == "evaluation" and event["final"]:
-            # Compared only with the last one: after evaluations with 100, 1,000 and 100 episodes, the last is new.
+            # Compared only with the previous one: of evaluations with 100, 1,000 and 100 episodes, the third is new.
             before, self._judged = self._judged, (event["policy_steps"], event["greedy"].get("episodes"))
             return self._judged == before
         seen = self._seen.get(event["kind"])
@@ -234,9 +238,10 @@ class EventReader:
 
 
 def _event(line: bytes, moments: dict[Any, int]) -> dict[str, Any] | None:
-    """Parse a line; return the event, or None if it is damaged.
+    """Parse a line of the log; return the event, or None if the line is damaged.
 
-    `moments` (env steps -> policy steps) has the earlier checkpoints; a checkpoint event is added to it.
+    `moments` (environment steps -> policy steps) has the checkpoints in earlier lines; a checkpoint event is added to
+    it.
     """
     try:
         event = json.loads(line)

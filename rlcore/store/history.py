@@ -1,4 +1,4 @@
-"""Cached history of a run, read from its event log; later calls in the same process read only new lines."""
+"""Cached contents of a run's event log; later calls in the same process read only the new lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ LOGS = 8  # number of logs that a process keeps in memory
 
 
 class History:
-    """Events of a log, and the points of the metrics in `KEPT`, which code other than trackers uses.
+    """Contents of an event log: all events except metrics, and the values of the metrics in `KEPT`.
+
+    Only trackers use other metrics.
 
     Args:
         path: `events.jsonl`, which need not exist yet.
@@ -36,9 +38,9 @@ class History:
 
     def __init__(self, path: Path) -> None:
         self.ended: Event | None = None  # result of `rlcore.store.events.ending`
-        self.policy_steps = 0  # largest value in metrics and checkpoints
+        self.policy_steps = 0  # largest number of policy steps in metrics and checkpoints
         self.newest = 0.0  # time of the newest metrics
-        self.lines: dict[str, Line] = {}  # metric -> points, for KEPT
+        self.lines: dict[str, Line] = {}  # metric in KEPT -> its logged values
         self.events: list[Event] = []  # all events except metrics, in the log's order
         self._by_kind: dict[str, list[Event]] = {}
         self._reader, self._told = EventReader(path), PointFilter()
@@ -63,7 +65,7 @@ class History:
         self._file, self._last = self._mark(self._reader.offset)
 
     def continues(self) -> bool:
-        """Return True if the file is the same and was only extended; a new run may have replaced it."""
+        """Return True if the file is the same as before and was only extended; otherwise a new run has replaced it."""
         return self._file is None or (self._file, self._last) == self._mark(self._reader.offset)
 
     def of(self, kind: str) -> list[Event]:
@@ -76,14 +78,14 @@ class History:
         return evaluations(self.of("evaluation"))
 
     def last(self, kind: str, **fields: Any) -> Event | None:
-        """Return the last event of a kind with these values, or None."""
+        """Return the last event of a kind whose fields have these values, or None."""
         fitting: Iterator[Event] = (
             event for event in reversed(self.of(kind)) if all(event.get(key) == value for key, value in fields.items())
         )
         return next(fitting, None)
 
     def _mark(self, offset: int) -> tuple[tuple[int, int] | None, bytes]:
-        """Return device and inode of the log, and the last bytes before an offset."""
+        """Return what identifies the log: its device and inode, and the last bytes before an offset."""
         try:
             descriptor = os.open(self._reader.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # the reader reports the error
@@ -95,12 +97,12 @@ class History:
             os.close(descriptor)
 
 
-_read: dict[Path, History] = {}  # in order of use, the most recent last
+_read: dict[Path, History] = {}  # path -> history, ordered by last use
 _reading = threading.Lock()
 
 
 def history(path: Path) -> History:
-    """Return the history of a log, updated with its new events. Calls for the same log return the same object."""
+    """Return the history of a log, after its new events were read. Calls for the same log return the same object."""
     path = path.absolute()
     with _reading:
         found = _read.pop(path, None)

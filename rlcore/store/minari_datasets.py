@@ -4,7 +4,7 @@ The `minari` package (extra `minari`) reads and writes them in MINARI_DATASETS_P
 is imported on first use.
 
     Minari, an episode of n actions     observations [n+1, ...]   actions, rewards, terminations, truncations [n, ...]
-    `Steps`, the same episode           n+1 rows; reward and flags are one row later, with the resulting observation
+    `Trajectory`, the same episode      n+1 rows; reward and flags are one row later, with the resulting observation
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PlayedEpisode:
 
 
 def check_name(name: str) -> None:
-    """Raise a UserError if a new dataset cannot have this name, or if Minari is not installed."""
+    """Raise UserError if a new dataset cannot have this name, or if Minari is not installed."""
     try:
         _minari(name, ".dataset.minari_dataset").parse_dataset_id(name)
     except (ValueError, TypeError):  # TypeError if the version is missing
@@ -68,14 +68,14 @@ def check_name(name: str) -> None:
 
 
 def write(name: str, episodes: Iterable[PlayedEpisode], env: gymnasium.Env, about: Mapping[str, Any]) -> str:
-    """Write a dataset without loss; images are not compressed to JPEG.
+    """Write a Minari dataset without loss; images are not compressed to JPEG.
 
     Args:
         name: name of the new dataset, checked by `check_name`.
         episodes: episodes in order.
         env: environment from `rlcore.envs.make`; its spaces and its Gymnasium spec are stored with the dataset.
-        about: Minari's `algorithm_name`, `author`, `description` and `requirements`, and `shepherd`, a mapping of JSON
-            values that is stored as additional metadata.
+        about: metadata: Minari's `algorithm_name`, `author`, `description` and `requirements`, and `shepherd`, a
+            mapping of JSON values.
 
     Returns:
         The folder of the dataset.
@@ -117,9 +117,9 @@ def write(name: str, episodes: Iterable[PlayedEpisode], env: gymnasium.Env, abou
 
 
 def read_spec(name: str) -> EnvSpec:
-    """Return observation keys and action of a dataset; keys that agents cannot use are omitted.
+    """Return observation keys and action of a Minari dataset; keys that agents cannot use are omitted.
 
-    Raises UserError if the dataset does not exist, cannot be read, or has an unsupported action space.
+    Raise UserError if the dataset does not exist, cannot be read, or has an action space that is not supported.
     """
     dataset, obs = _load(name), {}
     for key, _, leaf in _leaves(dataset.observation_space):
@@ -167,7 +167,10 @@ def _rows(episode: Any, paths: Mapping[str, tuple[Any, ...]]) -> dict[str, np.nd
     action = np.asarray(episode.actions)
     if count == 0 or len(action) != count or any(len(rows) != count + 1 for rows in obs.values()):
         seen = ", ".join(f"{len(rows)} of {column}" for column, rows in obs.items())
-        raise UserError(f"episode {episode.id} has {count} rewards, {len(action)} actions and {seen or 'nothing'}")
+        raise UserError(
+            f"episode {episode.id} is incomplete: it has {count} rewards, {len(action)} actions and "
+            f"{seen or 'no observations'}, but needs as many actions as rewards, and one observation more"
+        )
     later = {
         "reward": np.asarray(episode.rewards, np.float32),
         "terminated": np.asarray(episode.terminations, bool),
@@ -180,7 +183,7 @@ def _rows(episode: Any, paths: Mapping[str, tuple[Any, ...]]) -> dict[str, np.nd
 
 
 def _leaves(space: spaces.Space[Any]) -> list[Leaf]:
-    """Return the flattened observation keys, the same as `rlcore.envs.make` uses."""
+    """Return the flattened observation keys of a space, with the names that `rlcore.envs.make` gives them."""
     if kind_of("", space) == "image":
         return [(BARE[1], (), space)]
     return flat_leaves(space)
@@ -219,7 +222,7 @@ def _minari(name: str, module: str = "") -> Any:
 
 @contextmanager
 def _tell_mistakes(name: str) -> Iterator[None]:
-    """Context manager that converts all errors of reading a dataset, which is not trusted, to a UserError."""
+    """Context manager that converts all errors of reading a dataset to a UserError; datasets are not trusted."""
     try:
         yield
     except Exception as error:

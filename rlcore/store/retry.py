@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from rlcore.errors import DiskFault
 
-PAUSES = (1.0, 2.0)  # seconds before each retry; short enough for the time that a trainer has after a signal
+PAUSES = (1.0, 2.0)  # seconds before each retry; short, because a trainer has little time to save after a signal
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 

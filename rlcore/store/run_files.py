@@ -1,4 +1,4 @@
-"""Reading of small JSON and YAML files of runs and sweeps, with one-sentence errors for damaged files."""
+"""Reading of small JSON and YAML files of runs and sweeps; a damaged file causes an error message of one sentence."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import yaml
 
 from rlcore.errors import UserError
 
-FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, which takes an eighth of the time
-LONG = 20_000  # characters; longer texts could be nested so deeply that libyaml overflows the stack
+FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes an eighth of the time
+LONG = 20_000  # characters; a longer text is not parsed by libyaml, because deep nesting could overflow its stack
 
 
 def read_mapping(path: Path, fix: str, keys: Sequence[str] = ()) -> dict[str, Any]:
@@ -49,5 +49,5 @@ def read_mapping(path: Path, fix: str, keys: Sequence[str] = ()) -> dict[str, An
 
 @functools.lru_cache(maxsize=8)
 def _parse(text: str) -> Any:
-    """Parse YAML, cached because a run's config is read several times between stages."""
+    """Parse YAML. The result is cached, because several stages read the config of a run."""
     return yaml.load(text, FAST if len(text) < LONG else yaml.SafeLoader)

@@ -1,4 +1,4 @@
-"""Metric series of a run, read from its event log for MLflow, TensorBoard, CSV, DVC, plots and comparisons."""
+"""Values of a run's metrics over time, read from its event log for trackers, CSV, DVC, plots and comparisons."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from rlcore.store.events import StepSet
 Event = dict[str, Any]
 Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, policy steps
 
-RETURN, LENGTH = "Rewards/rew_avg", "Game/ep_len_avg"  # of training episodes that ended in a window
+RETURN, LENGTH = "Rewards/rew_avg", "Game/ep_len_avg"  # averages over the training episodes of a logging window
 BASELINE = "Evaluation/random_mean"  # sorts after the evaluation return, so that MLflow shows that chart first
 # Seconds of training so far, summed over resumes of the run. CPU time includes the processes of environments and ranks.
 WALL, CPU = "Time/wall_s", "Time/cpu_s"
 CLOCKS = (WALL, CPU)
-# The names differ, because an evaluation during training and the final one can be at the same step, with other seeds.
+# The two evaluations have different names: an evaluation during training and the final one can be at the same step, but
+# use different seeds.
 WHILE_TRAINING = {"greedy": "Evaluation/greedy_mean"}
 FINAL = {"greedy": "Test/cumulative_reward", "stochastic": "Test/cumulative_reward_stochastic"}
 
 
 class PointFilter:
-    """Filter of points that occur twice in a log."""
+    """Filter that removes logged values that occur twice in an event log."""
 
     def __init__(self) -> None:
         self._clocks = {name: StepSet() for name in CLOCKS}
         self._others: set[tuple[str, int, float]] = set()
 
     def add(self, name: str, step: int, value: float) -> bool:
-        """Add a point; return True if it is new. Points of a clock are equal if their steps are equal."""
+        """Add a logged value; return True if it is new. For clocks, values with equal steps are the same."""
         if name in self._clocks:
             return self._clocks[name].add(step)
         known = len(self._others)
@@ -39,9 +40,9 @@ class PointFilter:
 
 
 def points(events: Iterable[Event], seen: PointFilter | None = None) -> Iterator[Point]:
-    """Yield the metric points of events, in order and without duplicates.
+    """Yield the logged metric values (`Point`) of events, in order and without duplicates.
 
-    To process a growing log in several calls, pass the same `told` each time.
+    To process a growing log in several calls, pass the same `seen` each time.
     """
     seen = seen or PointFilter()
     for event in events:
@@ -49,14 +50,14 @@ def points(events: Iterable[Event], seen: PointFilter | None = None) -> Iterator
         for name, value in _values(event).items():
             if not isinstance(value, int | float):
                 continue
-            # Window metrics are unique, except clocks, because an evaluation at the same step has a clock too.
+            # Metrics events have no duplicates except of clocks: an evaluation at the same step has clocks too.
             if (name in CLOCKS or event["kind"] != "metrics") and not seen.add(name, step, value):
                 continue
             yield name, float(value), when, step
 
 
 class Line(Sequence[tuple[int, float]]):
-    """Points (policy_steps, value) of one metric, in ascending order, with 16 bytes each."""
+    """Logged values (policy_steps, value) of one metric, in ascending order, stored with 16 bytes each."""
 
     def __init__(self, points: Iterable[tuple[int, float]] = ()) -> None:
         self._steps, self._values = array("q"), array("d")
@@ -64,13 +65,13 @@ class Line(Sequence[tuple[int, float]]):
             self.add(step, value)
 
     def add(self, step: int, value: float) -> None:
-        """Add a point, after those of the same step."""
+        """Add a value after those with the same or fewer policy steps."""
         place = bisect_right(self._steps, step) if self._steps and step < self._steps[-1] else len(self._steps)
         self._steps.insert(place, step)
         self._values.insert(place, value)
 
     def __len__(self) -> int:
-        """Return the number of points."""
+        """Return the number of logged values."""
         return len(self._steps)
 
     @overload
@@ -86,11 +87,11 @@ class Line(Sequence[tuple[int, float]]):
         return Line(zip(self._steps[index], self._values[index], strict=True))
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
-        """Iterate over the points."""
+        """Iterate over the pairs (policy_steps, value)."""
         return zip(self._steps, self._values, strict=True)
 
     def __eq__(self, other: object) -> bool:
-        """Compare with any sequence of points."""
+        """Compare with any sequence of pairs."""
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]

@@ -198,7 +198,7 @@ def test_its_model_is_served_with_its_own_code_where_the_plugin_is_named(user: R
     variables = os.environ | {"PYTHONPATH": "", plugins.VARIABLE: ""}  # the plugin is not there
     done = run_command(command, cwd=tmp_path, env=variables, text=True)
     assert done.returncode == 0, done.stderr
-    assert "plugins=[my_package]: required, because it was used before" in done.stdout
+    assert "plugins=[my_package]: this run or model needs the plugin" in done.stdout
     assert "set SHEPHERD_PLUGINS=my_package" in done.stdout
     assert np.load(tmp_path / "actions.npy").tolist() == load_policy(user.path).predict(obs).tolist()
 

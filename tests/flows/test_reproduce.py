@@ -117,7 +117,7 @@ def test_a_run_is_made_again_to_the_same_bits(
     assert (verdict["identical"], [s["policy_steps"] for s in verdict["segments"]]) == (True, list(digests(original)))
     # Once more is another folder; one that is named must be free.
     assert restore(str(original.path)).path == again.path.with_name("first_again2")
-    with pytest.raises(UserError, match="a run is there already"):
+    with pytest.raises(UserError, match="this folder already contains a run"):
         restore(str(original.path), str(again.path))
 
 
@@ -213,7 +213,7 @@ def test_one_that_was_interrupted_goes_on_in_its_folder(original: RunDirectory, 
     assert second.path == first.path
     assert Original.of(second).until == max(digests(original))
     # A folder of another run is not touched.
-    with pytest.raises(UserError, match="a run is there already"):
+    with pytest.raises(UserError, match="this folder already contains a run"):
         restore(str(original.path), str(original.path))
 
 

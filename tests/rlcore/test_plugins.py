@@ -68,7 +68,7 @@ def test_what_is_told_to_be_typed_names_the_same_again() -> None:
         ("torn", r"cannot be imported \(SyntaxError"),
         (".x", "cannot be imported"),
         ("failing", r"cannot be imported \(ZeroDivisionError: division by zero in .*failing.py, line 2\)"),
-        ("bare", r"a folder without __init__.py; name a module in it, such as bare.mine"),
+        ("bare", r"this folder has no __init__.py; name a module in it, such as bare.mine"),
     ],
 )
 def test_a_module_that_cannot_be_a_plugin_is_a_sentence(folder: Path, module: str, says: str) -> None:

@@ -146,6 +146,8 @@ def test_a_checkpoint_outside_of_its_run_is_told(tmp_path: Path) -> None:
     (tmp_path / "runs/b").mkdir()
     assert RunDirectory.of_checkpoint(run.checkpoints / "64").path == run.path
     for moved in (tmp_path / "runs/64", run.path / "64", tmp_path / "runs/b/checkpoints/64"):
-        with pytest.raises(UserError, match="a checkpoint outside of its run, whose config it needs") as told:
+        with pytest.raises(
+            UserError, match="this checkpoint is outside of its run, but it needs the config of the run"
+        ) as told:
             RunDirectory.of_checkpoint(moved)
         assert "give one of the runs in it" not in str(told.value)

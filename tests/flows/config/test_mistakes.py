@@ -383,7 +383,10 @@ def test_arguments_that_are_no_mapping_reach_no_suite(value):
 
 def test_no_nearest_match_is_offered_for_a_key_of_another_algorithm(files_read_once):
     assert "did you mean" not in told(["exp=ppo", "algo.replay_ratio=1"])
-    assert told(["exp=a2c", "algo.clip_coef=0.1"]) == "algo.clip_coef=0.1: a2c has no such key, only ppo, ppo_recurrent"
+    assert (
+        told(["exp=a2c", "algo.clip_coef=0.1"])
+        == "algo.clip_coef=0.1: a2c has no such key; it is a key of ppo, ppo_recurrent"
+    )
 
 
 @pytest.mark.parametrize("place", [*" ".join(KEYS.values()).split(), *WHOSE])

@@ -99,7 +99,7 @@ def test_two_flow_runs_of_one_second_do_not_meet() -> None:
 def test_the_run_of_another_flow_run_is_not_taken_over() -> None:
     overrides = [*ACROBOT, "run_dir=runs/mine"]
     _run_of("ppo", overrides, "", flow_run(1))
-    with pytest.raises(UserError, match="a run is there already"):
+    with pytest.raises(UserError, match="this folder already contains a run"):
         _run_of("ppo", overrides, "", flow_run(2))
 
 
