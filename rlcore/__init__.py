@@ -3,4 +3,4 @@
 rlcore does not depend on Prefect, MLflow, DVC, Optuna or Hydra. Start with `types.py`, whose names are used everywhere.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -221,7 +221,7 @@ class EnvSpec:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> EnvSpec:
-        """Return the spec that `to_json` wrote; also reads specs of older versions, without kinds."""
+        """Return the spec that `to_json` wrote."""
         obs = {key: _array(value) for key, value in data["obs"].items()}
         a = data["action"]
         low = tuple(-float("inf") if v is None else float(v) for v in a["low"])
@@ -236,10 +236,10 @@ def _takes(chosen: Any, choices: Sequence[int]) -> Any:
 
 
 def _array(data: Mapping[str, Any]) -> ArraySpec:
-    window: Mapping[str, int] | None = data.get("window")
-    binds: Mapping[str, Any] | None = data.get("binds")
-    bounds: Sequence[float | None] | None = data.get("bounds")
-    parts = (data["dtype"], data["n"], data["start"], data.get("kind", "vector"))
+    window: Mapping[str, int] | None = data["window"]
+    binds: Mapping[str, Any] | None = data["binds"]
+    bounds: Sequence[float | None] | None = data["bounds"]
+    parts = (data["dtype"], data["n"], data["start"], data["kind"])
     return ArraySpec(
         tuple(data["shape"]),
         *parts,

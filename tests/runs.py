@@ -16,7 +16,7 @@ from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import defaults
 from rlcore.config.values import plain
 from rlcore.run_config import build_config
-from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.directory import FORMAT, RunDirectory, write_json
 
 SMALL = {
     "env.num_envs": 2,
@@ -121,7 +121,13 @@ def lay_out(
     path.mkdir(parents=True)
     run.media.mkdir()
     run.config.write_text(yaml.safe_dump(plain(config)))
-    identity = {"run_id": path.name, "algo": config.algo.name, "env_id": config.env.id, "seed": config.seed}
+    identity = {
+        "format": FORMAT,
+        "run_id": path.name,
+        "algo": config.algo.name,
+        "env_id": config.env.id,
+        "seed": config.seed,
+    }
     write_json(run.identity, identity | {"commit": "unknown", "dirty": "unknown", "lock_hash": "unknown"})
     write_card(run, card(run))
     return run

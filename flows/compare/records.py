@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 DONE = ("finished", "stopped_early")
 NOT_FINITE = "not finite"
-OLD_BASELINE = "Evaluation/baseline_mean"  # name of the baseline in MLflow in earlier versions
 READ = (WHILE_TRAINING["greedy"], FINAL["greedy"], RETURN, BASELINE, *CLOCKS)
 # Prefixes of keys that change what returns mean; runs that differ in one of them have different tasks.
 TASK = ("env.action_repeat", "env.mask_velocities", "env.max_episode_steps", "env.wrapper")
@@ -143,11 +142,9 @@ def from_mlflow(client: MlflowClient, stored: Run) -> Record:
     tags, run_id = stored.data.tags, stored.info.run_id
     line = {
         name: Line(sorted((point.step, point.value) for point in client.get_metric_history(run_id, name)))
-        for name in (*READ, OLD_BASELINE)
+        for name in READ
         if name in stored.data.metrics
     }
-    if OLD_BASELINE in line:
-        line[BASELINE] = line.pop(OLD_BASELINE)
     summary = _summary(client, run_id)
     ended = [ours for ours, theirs in STATUS.items() if theirs == stored.info.status] or ["training"]
     final = stored.data.metrics.get(FINAL["greedy"])

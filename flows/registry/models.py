@@ -105,11 +105,7 @@ def description_of(config: RunConfig, part: str = AGENT) -> str:
 
 def version_of_checkpoint(client: MlflowClient, name: str, digest: str) -> ModelVersion | None:
     """Return the version of a model with this checkpoint, or None."""
-    found = [
-        version
-        for tag in (DIGEST, "checkpoint_digest")  # earlier versions of Shepherd wrote the second one
-        for version in client.search_model_versions(f"name = {_quote(name)} and tags.`{tag}` = '{digest}'")
-    ]
+    found = client.search_model_versions(f"name = {_quote(name)} and tags.`{DIGEST}` = '{digest}'")
     return min(found, key=lambda version: int(version.version)) if found else None
 
 

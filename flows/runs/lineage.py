@@ -115,15 +115,6 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
     }
 
 
-def by_policy_steps(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return a stored lineage with policy steps as keys; earlier versions used environment steps."""
-    steps = {key: str(of["policy_steps"]) for key, of in stored["checkpoints"].items() if of.get("policy_steps")}
-    renamed = {
-        part: {steps.get(key, key): of for key, of in stored[part].items()} for part in ("checkpoints", "evaluations")
-    }
-    return {**stored, **renamed}
-
-
 def dataset_digest(run: RunDirectory) -> str:
     """Return the hash of a run's dataset, "none" if it has none."""
     files = sorted(path for path in run.dataset.rglob("*") if path.is_file())

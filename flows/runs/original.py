@@ -16,7 +16,7 @@ from flows.config.compose import compose_existing
 from flows.registry.origin import origin
 from flows.runs.check import prepare
 from flows.runs.create import create_run
-from flows.runs.lineage import by_policy_steps, code_diff_hash, code_version, host, whole_lineage
+from flows.runs.lineage import code_diff_hash, code_version, host, whole_lineage
 from rlcore.compiled.when_to_compile import decide
 from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import half_hash, learning_half
@@ -25,8 +25,8 @@ from rlcore.errors import RunError, UserError
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint, datasets
 from rlcore.store.config_file import config_of
-from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.run_files import read_mapping
+from rlcore.store.directory import FORMAT, RunDirectory, write_json
+from rlcore.store.run_files import describe_other_format, read_mapping
 from rlcore.train import fingerprint
 from rlcore.train.arithmetic import count
 
@@ -58,7 +58,7 @@ class Original:
     def of(again: RunDirectory) -> Original:
         """Load the original of a reproduction."""
         noted = read_mapping(again.path / NOTE, "remove the folder and reproduce again", ("lineage", "source"))
-        return Original(**{**noted, "lineage": by_policy_steps(noted["lineage"])})
+        return Original(**noted)
 
 
 def restore(source: str, run_dir: str = "") -> RunDirectory:
@@ -102,7 +102,7 @@ def _find(source: str, downloads: Path) -> tuple[Original, Path]:
         folder, digest = RunDirectory.existing(source).path.absolute(), None
     run = RunDirectory(folder)
     local = run.identity.exists()
-    lineage = _lineage_of(run) if local else by_policy_steps(_read_lineage(run))
+    lineage = _lineage_of(run) if local else _read_lineage(run)
     steps = [int(name) for name, of in lineage["checkpoints"].items() if digest in (None, of["digest"])]
     if not steps:
         raise UserError(
@@ -112,7 +112,10 @@ def _find(source: str, downloads: Path) -> tuple[Original, Path]:
 
 
 def _read_lineage(run: RunDirectory) -> dict[str, Any]:
-    return read_mapping(run.lineage, "give the folder of the run itself", ("checkpoints",))
+    found = read_mapping(run.lineage, "give the folder of the run itself", ("checkpoints",))
+    if found.get("format") != FORMAT:
+        raise UserError(f"{run.lineage}: this lineage {describe_other_format(found.get('format'), FORMAT)}")
+    return found
 
 
 def _lineage_of(run: RunDirectory) -> dict[str, Any]:

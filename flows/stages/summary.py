@@ -52,7 +52,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     results = {
         **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},
         "policy_steps": policy_steps,
-        "env_steps": bookkeeping.get("env_steps", int(path.name)),  # earlier versions named a checkpoint by env steps
+        "env_steps": bookkeeping["env_steps"],
         "updates": bookkeeping["updates"],
         "wall_s": round(wall, 3),
         "cpu_s": round(bookkeeping["cpu_s"], 3),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Iterator
 
@@ -12,7 +11,6 @@ from flows.sweeps.faults import Faults
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import End, Executor, Job
 from flows.sweeps.plan import SweepPlan, merge
-from flows.sweeps.refusals import pace_of
 from flows.sweeps.space import to_overrides
 from flows.sweeps.study import TRAINING, Study
 from flows.sweeps.trial import iqm, read_reports, trainings, trial_overrides
@@ -28,8 +26,8 @@ class Sweep:
     """
 
     def __init__(self, folder: SweepFolder, plan: SweepPlan) -> None:
-        self.pace = plan.pace or pace_of(plan)
-        self.folder, self.plan, self.config = folder, dataclasses.replace(plan, pace=self.pace), plan.config
+        assert plan.pace is not None, "check_plan computes it"
+        self.folder, self.plan, self.pace, self.config = folder, plan, plan.pace, plan.config
         self.runs = folder.runs
         self.study = Study(self.plan, folder.storage(plan), folder.study_name(plan))
         self.hands: Executor

@@ -22,11 +22,12 @@ from rlcore.config.build import build
 from rlcore.config.values import nearest
 from rlcore.errors import UserError
 from rlcore.store.directory import write_json, write_text
-from rlcore.store.run_files import read_mapping
+from rlcore.store.run_files import describe_other_format, read_mapping
 from rlcore.system.durable import make_private
 from rlcore.system.secrets import redact
 
 STORAGE = "SHEPHERD_SWEEP_STORAGE"
+FORMAT = 2  # of sweep.json; Shepherd 0.1.0 stored none
 
 
 class SweepFolder:
@@ -67,7 +68,7 @@ class SweepFolder:
         identity = self.id if self.plan_file.exists() else secrets.token_hex(8)
         self.storage(plan)  # raises if the storage has changed
         noted: dict[str, Any] = {"copies": self.copies} if self.copies else {}
-        noted |= {"id": identity, "runs": str(runs), "storage": redact(self._choose_storage(plan))}
+        noted |= {"format": FORMAT, "id": identity, "runs": str(runs), "storage": redact(self._choose_storage(plan))}
         noted |= dataclasses.asdict(plan)
         for place in (self.plan_file, runs / "sweep.json"):
             write_json(place, noted)
@@ -83,14 +84,14 @@ class SweepFolder:
         """Return the stored plan."""
         noted = self._read_note()
         config = build(SweepConfig, noted["config"], "sweep.")
-        pace = TrialIntervals(**noted["pace"]) if noted.get("pace") else None  # earlier versions did not store it
+        pace = TrialIntervals(**noted["pace"]) if noted["pace"] else None
         return SweepPlan(
             config,
             noted["base"],
             [_dimension(values) for values in noted["space"]],
             pace,
-            noted.get("default"),
-            noted.get("outside", {}),
+            noted["default"],
+            noted["outside"],
         )
 
     @property
@@ -212,7 +213,10 @@ class SweepFolder:
 
     def _read_note(self) -> dict[str, Any]:
         fix = f"copy it from <log_root>/sweeps/{self.name}, or move {self.path} away"
-        return read_mapping(self.plan_file, fix, ("id", "runs", "config"))
+        note = read_mapping(self.plan_file, fix, ("id", "runs", "config"))
+        if note.get("format") != FORMAT:
+            raise UserError(f"{self.plan_file}: this sweep {describe_other_format(note.get('format'), FORMAT)}")
+        return note
 
 
 def refuse_password(plan: SweepPlan) -> None:

@@ -86,8 +86,7 @@ class TrialIntervals:
         is returned; before its first evaluation, None.
         """
         begin = (steps - 1) // self.budget * self.budget
-        # No evaluation happens before `every`: smaller numbers are from earlier versions, which counted 1, 2, 3.
-        known = [at for at in sorted(scores) if begin + self.every <= at <= begin + self.budget]
+        known = [at for at in sorted(scores) if begin < at <= begin + self.budget]
         if not known or steps < known[0]:
             return None
         return float(np.interp(steps, known, [scores[at] for at in known]))

@@ -59,11 +59,6 @@ def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
     return Checked(tried[0][1], TrialIntervals.of(tried))
 
 
-def pace_of(plan: SweepPlan) -> TrialIntervals:
-    """Return the pace of a plan that was stored by an earlier version, without its pace."""
-    return TrialIntervals.of([(point, _compose(plan, point)[0]) for point in points(plan.space)])
-
-
 class Default(NamedTuple):
     """Default configuration in relation to a space.
 

@@ -145,7 +145,7 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
     if experiment.lifecycle_stage != "active":
         raise RunError(f"exp_name={name}: this MLflow experiment was deleted; restore it or choose another exp_name")
     for tag, value in ((KIND, TRAINING), (VIEW, view())):
-        if tag not in experiment.tags:  # created by the user or an earlier version
+        if tag not in experiment.tags:  # created by the user
             client.set_experiment_tag(experiment.experiment_id, tag, value)
     return experiment.experiment_id
 

@@ -14,5 +14,5 @@ def prefixed(facts: Mapping[str, str]) -> dict[str, str]:
 
 
 def tag_value(tags: Mapping[str, str], name: str) -> str | None:
-    """Return the value of a tag, None if it is missing; earlier versions wrote tags without the prefix."""
-    return tags.get(f"{PREFIX}{name}", tags.get(name))
+    """Return the value of a tag, or None."""
+    return tags.get(f"{PREFIX}{name}")

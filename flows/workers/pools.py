@@ -20,8 +20,6 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError
 from rlcore.system.secrets import redact
 
-# Automation of earlier versions that marked silent flow runs as crashed; flows.workers.worker does this now.
-OLD_RULE = "shepherd: a flow run that gives no sign of life has crashed"
 POOLS = ("local", "gpu")
 DRIVERS = "drivers"  # queue of pool local; its flow runs do not count towards a limit, as sweeps only wait for trials
 # Flows that belong to no algorithm: entrypoint and description. Each is deployed as `default`.
@@ -170,7 +168,7 @@ def deployments() -> Iterator[Deployment]:
 def deploy() -> list[str]:
     """Create or update the pools and all deployments, and return names such as `train-ppo/default`."""
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+    from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
     from prefect.flows import load_flow_from_entrypoint
     from prefect.utilities.callables import parameter_schema
@@ -196,12 +194,6 @@ def deploy() -> list[str]:
         for pool in POOLS:
             with suppress(ObjectAlreadyExists):
                 client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))
-            # Each worker has its own limit. Earlier versions set a limit of the pool, which is removed here.
-            client.update_work_pool(pool, WorkPoolUpdate(concurrency_limit=None))
-            queue = client.read_work_queue_by_name("default", work_pool_name=pool)
-            client.update_work_queue(queue.id, concurrency_limit=None)
-        for rule in client.read_automations_by_name(OLD_RULE):
-            client.delete_automation(rule.id)
         for one in deployments():
             name, description, facts = of_flow(one.entrypoint)
             client.create_deployment(

@@ -144,7 +144,7 @@ def running() -> dict[str, int]:
     pids = {}
     for path in folder().glob("*.pid"):
         with suppress(psutil.Error, ValueError):  # the process has ended
-            pid = int(path.read_text().split()[0])  # earlier versions wrote more than the pid
+            pid = int(path.read_text())
             if _mark_of(psutil.Process(pid)) == path.stem:  # False if the pid now belongs to another process
                 pids[path.stem] = pid
     return pids

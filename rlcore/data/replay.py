@@ -377,7 +377,7 @@ class Replay(Buffer):
 
         The chunk size of the state is used; it can be smaller than this buffer's, if the state is from a shorter run.
         """
-        self.chunk_rows = state.get("part", self.chunk_rows)
+        self.chunk_rows = state["part"]
         streams.load_generator_state(self.rng, state["rng"])
         self.written, self.taken, self._rings, self._last = state["written"], state["taken"], {}, None
         self._queue, self._episodes = tuple(state.get("queue", ())), EpisodeIndex(self.width)

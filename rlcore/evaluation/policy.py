@@ -20,11 +20,12 @@ from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.checkpoint.files import read_json
 from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.run_files import describe_other_format
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
 
-FORMAT = 1
+FORMAT = 2  # of policy.json and part.json; Shepherd 0.1.0 wrote 1
 AGENT, BESIDE, PART = (
     (f"{name}.json", f"{name}.safetensors") for name in ("agent", "beside", "weights")
 )  # structure of a state, and its tensors
@@ -145,7 +146,7 @@ def _read_exported(path: Path) -> Source:
     files = f"policy.json and {AGENT[0]}"
     with _tell_errors_in(str(path), files):
         description = _description(path, "policy.json")
-        beside = _read(path, BESIDE) if (path / BESIDE[0]).exists() else {}  # earlier versions exported only the agent
+        beside = _read(path, BESIDE) if (path / BESIDE[0]).exists() else {}
         return Source(description, {**beside, "agent": _read(path, AGENT)}, str(path), files)
 
 
@@ -159,8 +160,10 @@ def _read_part(path: Path) -> Source:
 
 def _description(path: Path, name: str) -> dict[str, Any]:
     description = read_json((path / name).read_bytes(), name)
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise UserError(f"{name} does not have format {FORMAT}, the only one that this version reads")
+    if not isinstance(description, dict) or not isinstance(description.get("format"), int):
+        raise UserError(f"{name} has no format number, so it does not describe a policy")
+    if description["format"] != FORMAT:
+        raise UserError(f"{name} {describe_other_format(description['format'], FORMAT)}")
     return description
 
 

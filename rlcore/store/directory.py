@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.errors import DiskFault, UserError
-from rlcore.store.run_files import read_mapping
+from rlcore.store.run_files import describe_other_format, read_mapping
 from rlcore.system.durable import make_directory, make_private, sync_directory, write_synced
 
+FORMAT = 2  # of a run directory, stored in run.json; Shepherd 0.1.0 stored none
 SHOWN = 3  # number of runs listed in an error message about a folder of runs
 
 # Number of attempts to lock, and seconds between them. Several are needed, because a check of another process has the
@@ -111,16 +112,20 @@ class RunDirectory:
     def read_summary(self) -> dict[str, Any]:
         """Read summary.json. Return {} before the run has ended, and if the file is damaged: it can be recomputed."""
         try:
-            told = read_mapping(self.summary, "it is recomputed from the event log") if self.summary.exists() else {}
+            return read_mapping(self.summary, "it is recomputed from the event log") if self.summary.exists() else {}
         except UserError as damaged:
             log.warning("%s", damaged)
-            told = {}
-        # Summaries of earlier versions have only environment steps, which are a few percent fewer than policy steps.
-        return {key.replace("env_steps", "policy_steps"): value for key, value in told.items()} | told
+            return {}
 
     def read_identity(self) -> dict[str, Any]:
-        """Read run.json, written when the run was created: run_id, created, commit, dirty, lock_hash, plugins."""
-        return read_mapping(self.identity, "restore it from a copy, or move the run's folder away", ("run_id",))
+        """Read the facts recorded when the run was created: format, run_id, created, commit, dirty, lock_hash, plugins.
+
+        Raises UserError if another version of Shepherd created the run.
+        """
+        found = read_mapping(self.identity, "restore it from a copy, or move the run's folder away", ("run_id",))
+        if found.get("format") != FORMAT:
+            raise UserError(f"{self.path}: this run {describe_other_format(found.get('format'), FORMAT)}")
+        return found
 
     def read_overrides(self) -> list[str]:
         """Read the command-line overrides of the run; [] if the file does not exist."""
@@ -136,7 +141,7 @@ class RunDirectory:
 
     @staticmethod
     def existing(path: str | Path) -> RunDirectory:
-        """Return the run directory at `path`. Raise UserError if there is no run."""
+        """Return the run directory at `path`. Raises UserError if there is no run, or one of another version."""
         run = RunDirectory(path)
         if not os.path.lexists(run.config):
             inside = [str(each.path) for each in itertools.islice(RunDirectory.below(Path(path)), SHOWN + 1)]
@@ -144,6 +149,8 @@ class RunDirectory:
                 places = f"{', '.join(inside[:SHOWN])}{', …' if len(inside) > SHOWN else ''}"
                 raise UserError(f"{path}: this folder contains runs, but is not a run; give one of its runs: {places}")
             raise UserError(f"{path}: no run here (no config.yaml); give the folder that `shepherd train` printed")
+        if run.identity.exists():
+            run.read_identity()
         return run
 
     @staticmethod
@@ -189,7 +196,7 @@ class RunDirectory:
             RunDirectory.new(self.path)  # check again, now with the lock
             make_directory(self.media)
             write_text(self.overrides, overrides)
-            write_json(self.identity, identity)
+            write_json(self.identity, {"format": FORMAT, **identity})
             if code_diff:
                 write_bytes(self.code_diff, code_diff)
             write_text(self.config, config)

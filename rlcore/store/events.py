@@ -17,10 +17,6 @@ If a run is killed and resumed, the log can contain the same event twice. Traini
 except for times. Readers therefore return only the first event of each (kind, policy_steps, final). A final evaluation
 with another number of episodes is a different event.
 
-Earlier versions wrote `policy_steps` only in checkpoint events, and `env_steps` in all others. For such an event,
-readers return the policy steps of the checkpoint with the same environment steps, if there is one (each evaluation has
-one). Otherwise they return the environment steps, which are a few percent fewer.
-
 An incomplete last line, which a killed process can leave, is ignored. Other damaged lines are skipped with a warning. A
 checkpoint stores the number of logged values, so that a resumed run can report how many were lost. Training does not
 depend on the log: all state, including the evaluations for early stopping, is in the checkpoints.
@@ -201,7 +197,6 @@ class EventReader:
         self.offset, self._lines = 0, 0  # number of bytes and lines read so far
         self._seen = {"metrics": StepSet(), "evaluation": StepSet()}
         self._judged: tuple[Any, ...] | None = None
-        self._moments: dict[Any, int] = {}  # environment steps -> policy steps, from checkpoint events
 
     def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield the events of all complete lines, or only of those that start before the byte `until`.
@@ -221,7 +216,7 @@ class EventReader:
                 if not line.endswith(b"\n") or (until is not None and self.offset >= until):
                     return
                 self.offset, self._lines = self.offset + len(line), self._lines + 1
-                event = _event(line, self._moments)
+                event = _event(line)
                 if event is None:
                     _tell(self.path, self._lines)
                 elif not self._again(event):
@@ -237,22 +232,14 @@ class EventReader:
         return seen is not None and not seen.add(event["policy_steps"])
 
 
-def _event(line: bytes, moments: dict[Any, int]) -> dict[str, Any] | None:
-    """Parse a line of the log; return the event, or None if the line is damaged.
-
-    `moments` (environment steps -> policy steps) has the checkpoints in earlier lines; a checkpoint event is added to
-    it.
-    """
+def _event(line: bytes) -> dict[str, Any] | None:
+    """Parse a line; return the event, or None if it is damaged."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
         return None
     if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
         return None
-    if isinstance(taken := event.get("env_steps"), int):
-        event.setdefault("policy_steps", moments.get(taken, taken))
-        if event["kind"] == "checkpoint":
-            moments[taken] = event["policy_steps"]
     if not all(isinstance(event.get(name), kind) for name, kind in FIELDS.get(event["kind"], {}).items()):
         return None
     if "policy_steps" in event and not -MOST_STEPS <= event["policy_steps"] <= MOST_STEPS:

@@ -17,6 +17,13 @@ FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes a
 LONG = 20_000  # characters; a longer text is not parsed by libyaml, because deep nesting could overflow its stack
 
 
+def describe_other_format(found: Any, ours: int) -> str:
+    """Return the rest of an error message about a file whose format number is not `ours`."""
+    if isinstance(found, int) and found > ours:
+        return f"was written by a newer version of Shepherd (format {found}, this version reads {ours}); use that one"
+    return "was written by Shepherd 0.1.0, which this version cannot read; train again with this version"
+
+
 def read_mapping(path: Path, fix: str, keys: Sequence[str] = ()) -> dict[str, Any]:
     """Load a mapping from a JSON or YAML file.
 

@@ -190,7 +190,7 @@ class Collector:
         self.arrival = None if rows is None else from_columns(rows)
         self.carry = fit(self._form, state["carry"])
         self.rng.load_state_dict(state["rng"])
-        if self.prefill is not None and state.get("prefill") is not None:
+        if self.prefill is not None and state["prefill"] is not None:
             self.prefill.load_state_dict(state["prefill"])
         if self._compiler is not None and state["compiled"] is not None:
             self.compiled, self._acting = state["compiled"], self._acting if state["compiled"] else None

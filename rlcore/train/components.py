@@ -31,11 +31,6 @@ def parameters(learner: Learner) -> dict[str, nn.Parameter]:
     return dict(named.values())
 
 
-def convert_old_state(state: State) -> State:
-    """Convert a learner's state of earlier versions, in which the optimizer's state had the key `compiled`."""
-    return {"step": {"compiled": state.get("optimizer", {}).get("compiled")}} | state
-
-
 def check_finite(state: State, policy_steps: int) -> None:
     """Raise a RunError if the state of a learner contains NaN or infinity.
 

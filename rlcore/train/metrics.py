@@ -127,8 +127,7 @@ class MetricsWindow:
         """Continue from a `state_dict`."""
         self.values, self.start_steps = state["values"], state["start_steps"]
         self.start_updates, self.seconds = state["start_updates"], state["seconds"]
-        # Checkpoints of earlier versions do not have these keys.
-        self._known, self._warned = set(state.get("known", ())), state.get("warned", False)
+        self._known, self._warned = set(state["known"]), state["warned"]
 
 
 class Stopwatch:

@@ -90,7 +90,7 @@ class Session:
             with earlier.reading():
                 self._continue(earlier.learning, earlier.bookkeeping)
             if earlier.own and self.training.ranks.rank == 0:
-                self._warn_of_lost_events(earlier.bookkeeping.get("logged", {}))
+                self._warn_of_lost_events(earlier.bookkeeping["logged"])
                 self.events.append("resume", **self._moment())
             return
         config = self.training.config  # this copy has absolute paths
@@ -103,11 +103,10 @@ class Session:
         self.training.load_state_dict(learning)
         self.window.load_state_dict(bookkeeping["window"])
         self.stopwatch = Stopwatch(bookkeeping["wall_s"], bookkeeping["cpu_s"])
-        self._add_returns([float(ret) for ret in bookkeeping.get("recent", ())])
-        # The event log may have lost scores in a disk fault, and may contain newer ones than this checkpoint. Earlier
-        # versions, which did not store `env_steps` here, used env steps as keys of the scores: only the log is valid.
-        kept = bookkeeping["scores"] if "env_steps" in bookkeeping else {}
-        self.scores = {int(steps): float(score) for steps, score in kept.items()} | self.scores
+        self._add_returns([float(ret) for ret in bookkeeping["recent"]])
+        # The log may have lost events because of a disk fault, and may have events after this checkpoint.
+        kept = {int(steps): float(score) for steps, score in bookkeeping["scores"].items()}
+        self.scores = kept | self.scores
         self.owed = [] if self.policy_steps in self.scores else bookkeeping["owed"]
 
     def _warn_of_lost_events(self, logged: Mapping[str, int]) -> None:

@@ -40,7 +40,7 @@ from rlcore.store import checkpoint, datasets
 from rlcore.store.retry import retry
 from rlcore.system.torch_switches import keeping_switches, read_switches
 from rlcore.train.boundary import budget
-from rlcore.train.components import check_finite, convert_old_state
+from rlcore.train.components import check_finite
 from rlcore.train.fabric import (
     FabricRanks,
     make_fabric,
@@ -303,7 +303,7 @@ class Training(Loop):
         if len(state["ranks"]) != self.ranks.size:
             raise ValueError(f"the state has {len(state['ranks'])} ranks, but this training has {self.ranks.size}")
         own = state["ranks"][str(self.ranks.rank)]
-        self.learner.load_state_dict(convert_old_state(with_parts(state["learner"], own["learner"])))
+        self.learner.load_state_dict(with_parts(state["learner"], own["learner"]))
         self.learner.sync_weights(self.behavior_policy)
         self.buffer.load_state_dict(own["buffer"])
         self.collector.load_state_dict(own["collector"])

@@ -21,7 +21,7 @@ from rlcore.errors import UserError
 from rlcore.evaluation.policy import export_policy, load_policy
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
-from rlcore.store.checkpoint.reading import FILES
+from rlcore.store.checkpoint.reading import FILES, FORMAT
 from rlcore.store.checkpoint.sealed_json import seal, unseal
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
@@ -174,11 +174,15 @@ def test_a_file_that_changes_after_it_was_verified_changes_nothing(
     assert (learning["count"], bookkeeping["time"]) == (64, 64)
 
 
-def test_the_format_before_is_refused_in_a_sentence(run: RunDirectory) -> None:
+def test_load_refuses_a_checkpoint_of_the_first_version(run: RunDirectory) -> None:
     path = save(run)
     manifest = json.loads((path / "manifest.json").read_bytes())
-    (path / "manifest.json").write_text(json.dumps({"format": 1, "policy_steps": 64, "files": manifest["files"]}))
-    assert "manifest.json has format 1, this version reads 2" in refusal(path)
+    first = {"format": 2, "policy_steps": 64, "files": manifest["files"]}
+    for data in (json.dumps(first).encode(), seal(first)):
+        (path / "manifest.json").write_bytes(data)
+        assert refusal(path).endswith(
+            "manifest.json was written by Shepherd 0.1.0, which this version cannot read; train again with this version"
+        )
 
 
 # Harm -----------------------------------------------------------------------------------------------------------------
@@ -226,7 +230,7 @@ def forge(path: Path, **contents: bytes) -> Path:
         (path / names[key]).write_bytes(content)
     files = {name: (path / name).read_bytes() for name in FILES}
     entries = {n: {"size": len(c), "sha256": hashlib.sha256(c).hexdigest()} for n, c in files.items()}
-    (path / "manifest.json").write_bytes(seal({"format": 2, "policy_steps": int(path.name), "files": entries}))
+    (path / "manifest.json").write_bytes(seal({"format": FORMAT, "policy_steps": int(path.name), "files": entries}))
     assert checkpoint.damage(path) is None
     return path
 

@@ -40,13 +40,20 @@ def files(run: RunDirectory) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in run.path.rglob("*") if p.is_file() and p.name not in ("lock", ".driver")}
 
 
-def test_a_run_of_another_checkpoint_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (2, "Shepherd 0.1.0, which this version cannot read; train again with this version$"),
+        (9, "a newer version of Shepherd .format 9, this version reads 3.; use that one$"),
+    ],
+)
+def test_session_refuses_checkpoints_of_other_versions(tmp_path: Path, number: int, reason: str) -> None:
     run = trained(tmp_path / "run")
     for path in checkpoint.newest_first(run.checkpoints):
         manifest = json.loads((path / "manifest.json").read_bytes())
-        (path / "manifest.json").write_text(json.dumps(manifest | {"format": 1}))
+        (path / "manifest.json").write_text(json.dumps(manifest | {"format": number}))
     before = files(run)
-    with pytest.raises(UserError, match="manifest.json has format 1, this version reads 2.*the version that wrote it"):
+    with pytest.raises(UserError, match=f"^checkpoint .*: manifest.json was written by {reason}"):
         Session(run)
     assert files(run) == before
 

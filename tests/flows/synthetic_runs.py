@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.directory import FORMAT, RunDirectory, write_json
 from rlcore.store.events import EventLog
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def synthetic_run(folder: Path, run_id: str, **changes: Any) -> RunDirectory:
     }
     run.path.mkdir(parents=True)
     run.config.write_text(yaml.safe_dump(tree | changes))
-    identity = {"run_id": run_id, "algo": "ppo", "env_id": "CartPole-v1", "seed": 5}
+    identity = {"format": FORMAT, "run_id": run_id, "algo": "ppo", "env_id": "CartPole-v1", "seed": 5}
     write_json(run.identity, identity | {"commit": "c0ffee", "dirty": False, "lock_hash": "10c4"})
     write_json(run.card, {"env_id": "CartPole-v1"})
     EventLog(run.events).append("start", run_id=run_id, algo="ppo", env_id="CartPole-v1", seed=5)
@@ -84,9 +84,10 @@ def long_log(run: RunDirectory, events: int) -> None:
                 file.write(json.dumps({"kind": "evaluation", **here, "final": False, "greedy": greedy}) + "\n")
 
 
+VECTOR = {"kind": "vector", "window": None, "binds": None, "bounds": None}
 CARTPOLE = {
     "id": "CartPole-v1",
-    "obs": {"state": {"shape": [4], "dtype": "float32", "n": None, "start": 0}},
+    "obs": {"state": VECTOR | {"shape": [4], "dtype": "float32", "n": None, "start": 0}},
     "action": {"space": "Discrete", "shape": [], "dtype": "int64", "nvec": [2], "start": [0], "low": [], "high": []},
 }
 
@@ -130,7 +131,7 @@ def checkpointed_run(
     write_json(run.card, {"spec": spec, "tier": "snapshot", "fresh_instance": False, "max_episode_steps": 500})
     config = build(module.Config, settings, "algo.")
     agent = module.Agent(config, env, "auto", torch.Generator().manual_seed(weights))
-    bookkeeping = {"wall_s": 2.0, "cpu_s": 2.0, "updates": 64, "fingerprint": {}}
+    bookkeeping = {"env_steps": 4096, "wall_s": 2.0, "cpu_s": 2.0, "updates": 64, "fingerprint": {}}
     checkpoint.save(run.checkpoints, 4096, {"learner": {"agent": agent.state_dict()}}, bookkeeping)
     EventLog(run.events).append("baseline", mean=22.0, std=11.0, ci95=[19.8, 24.2], episodes=100)
     return run
@@ -139,8 +140,9 @@ def checkpointed_run(
 IMAGE_SPEC = CARTPOLE | {
     "id": "Camera-v0",
     "obs": {
-        "speed": {"shape": [2], "dtype": "float32", "n": None, "start": 0},
-        "camera": {
+        "speed": VECTOR | {"shape": [2], "dtype": "float32", "n": None, "start": 0},
+        "camera": VECTOR
+        | {
             "shape": [40, 40, 3],
             "dtype": "uint8",
             "n": None,
@@ -153,8 +155,8 @@ IMAGE_SPEC = CARTPOLE | {
 DICT_SPEC = CARTPOLE | {
     "id": "Rooms-v0",
     "obs": {
-        "position": {"shape": [2, 3], "dtype": "float64", "n": None, "start": 0},
-        "room": {"shape": [], "dtype": "int64", "n": 5, "start": 1},
+        "position": VECTOR | {"shape": [2, 3], "dtype": "float64", "n": None, "start": 0},
+        "room": VECTOR | {"shape": [], "dtype": "int64", "n": 5, "start": 1},
     },
 }
 

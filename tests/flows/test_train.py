@@ -185,7 +185,7 @@ def test_history_names_algorithm_environment_and_seed(
     assert (name, state) == ("train-ppo", "COMPLETED")
     assert run_name == finished[0].name == finished[0].path.name  # and so it is called in MLflow
     assert set(json.loads(tags)) == {"ppo", "CartPole-v1", "seed=42"}
-    assert version.startswith("0.1.0+")
+    assert version.startswith("0.2.0+")
     tasks = query(home, "select name, task_version from task_run where name like 'make-env%'")
     assert tasks[0][0] == "make-env ppo CartPole-v1"
     assert tasks[0][1] == version

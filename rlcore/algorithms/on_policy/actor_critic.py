@@ -57,7 +57,6 @@ class ActorCritic(nn.Module):
         self.history = spec.windows(self.keys) | dict(history or {})
         clip = config.obs_clip if config.normalize_obs else None
         self.encoder = MultiEncoder(spec, vectors, images, config.encoder, rng, clip, self.history)
-        self.register_load_state_dict_pre_hook(_move_normalizer)
         features = self.core(config, spec, rng)
         self.actor = MLP(features, config.actor, rng)
         self.head = PolicyHead(self.actor.output_size, spec.action, distribution, config.actor, rng)
@@ -105,9 +104,3 @@ class ActorCritic(nn.Module):
     def from_env(self, action: Tensor) -> Tensor:
         """Convert environment actions [B, *shape] to the agent's actions [B, A]."""
         return self.head.from_env(action)
-
-
-def _move_normalizer(agent: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Convert a state that was saved by an earlier version, in which the normalizer was not part of the encoder."""
-    if f"{prefix}normalizer._extra_state" in state:
-        state[f"{prefix}encoder.normalizer._extra_state"] = state.pop(f"{prefix}normalizer._extra_state")

@@ -19,7 +19,7 @@ from rlcore.types import Episode, State, TimeStep
 
 log = logging.getLogger(__name__)
 
-FORMAT, UNSTACKED = 2, 1  # formats of state_dict: the current one, and the older one that has one dict per environment
+FORMAT = 2  # of state_dict
 TIERS = {  # tier (method by which `state_dict` saves an unfinished episode) -> description
     "snapshot": "the state is saved and restored",
     "replay": "the open episode is replayed from its seed and actions",
@@ -311,7 +311,6 @@ class EpisodicVectorEnv(ABC):
         """
         mine = {"format": FORMAT, "tier": self.tier, "environments": self.num_envs}
         theirs = {k: state.get(k) for k in ("format", "tier")} | {"environments": len(state["episode_index"])}
-        theirs["format"] = FORMAT if theirs["format"] == UNSTACKED else theirs["format"]
         for key, value in mine.items():
             if theirs[key] != value:
                 raise RunError(f"the saved environments have {key} {theirs[key]}, but these have {value}")
@@ -323,7 +322,7 @@ class EpisodicVectorEnv(ABC):
         finished = [np.asarray(state["finished"][k]).tolist() for k in ("env_index", "return", "length")]
         self._finished = [Episode(*row) for row in zip(*finished, strict=True)]
         self.out_of_bounds = dict(state["out_of_bounds"])
-        self.restarts = state.get("restarts", 0)
+        self.restarts = state["restarts"]
         self._actions = [[] for _ in range(self.num_envs)]
         self._last = None
         if state["started"]:
@@ -336,9 +335,7 @@ class EpisodicVectorEnv(ABC):
         self._last = TimeStep(obs, *flags)
         if self.tier == "boundary":
             return
-        lanes = state["lanes"]
-        old = state["format"] == UNSTACKED
-        states = [lanes[str(i)] for i in range(self.num_envs)] if old else unstack(lanes, self.num_envs)
+        states = unstack(state["lanes"], self.num_envs)
         if self.tier == "snapshot":
             self._restore(states)
         else:

@@ -22,7 +22,11 @@ class Damage(Exception):
 
 
 class Unreadable(Damage):
-    """Checkpoint that this version or user cannot read now, but which may be good; it must not be skipped."""
+    """Checkpoint that this user cannot read now, but which may be good; it must not be skipped."""
+
+
+class OtherVersion(Unreadable):
+    """Checkpoint that another version of Shepherd wrote."""
 
 
 def read_json(data: bytes, name: str) -> Any:

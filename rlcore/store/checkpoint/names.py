@@ -9,13 +9,12 @@ from typing import Any
 
 from rlcore.errors import RunError, UserError
 from rlcore.store.checkpoint import chunks
-from rlcore.store.checkpoint.files import Damage, Unreadable
+from rlcore.store.checkpoint.files import Damage, OtherVersion, Unreadable
 from rlcore.store.checkpoint.reading import (
     damage,
     decode,
     decode_bookkeeping,
     in_a_sentence,
-    manifest,
     read_files,
     read_manifest,
 )
@@ -28,10 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def newest_first(directory: Path) -> Iterator[Path]:
-    """Yield the checkpoints of a run in descending order of policy steps, including damaged ones.
-
-    Earlier versions named checkpoints by env steps, which are a few percent fewer; the order is the same.
-    """
+    """Yield the checkpoints of a run in descending order of policy steps, including damaged ones."""
     names = [p for p in directory.iterdir() if _is_numbered(p.name)] if directory.is_dir() else []
     yield from sorted(names, key=lambda p: -int(p.name))
 
@@ -41,19 +37,14 @@ def _is_numbered(name: Any) -> bool:
 
 
 def find(directory: Path, policy_steps: int) -> Path | None:
-    """Return the checkpoint at `policy_steps`, or None; also finds checkpoints of earlier versions by their content."""
-    if (directory / str(policy_steps)).exists():
-        return directory / str(policy_steps)
-    older = [path for path in newest_first(directory) if int(path.name) < policy_steps and not damage(path, False)]
-    return next((path for path in older if manifest(path)["policy_steps"] == policy_steps), None)
+    """Return the checkpoint at `policy_steps`, or None."""
+    path = directory / str(policy_steps)
+    return path if path.exists() else None
 
 
 def policy_steps(path: Path) -> int:
-    """Return the policy steps of a checkpoint, or the number in its name if it is damaged."""
-    try:
-        return manifest(path)["policy_steps"]
-    except UserError:
-        return int(path.name)
+    """Return the policy steps of a checkpoint, which are its name."""
+    return int(path.name)
 
 
 def newest_good(directory: Path, with_chunks: bool = False) -> Path | None:
@@ -67,7 +58,7 @@ def newest_good(directory: Path, with_chunks: bool = False) -> Path | None:
         The checkpoint's directory, or None.
 
     Raises:
-        UserError: a checkpoint may be good but cannot be read (another format, no permission); it is not skipped.
+        UserError: a checkpoint may be good but cannot be read (another version, no permission); it is not skipped.
     """
     found = _newest_verified(directory, with_chunks)
     return found and found[0]
@@ -97,8 +88,10 @@ def _newest_verified(directory: Path, with_chunks: bool) -> tuple[Path, dict[str
     for path in newest_first(directory):
         try:
             return path, read_files(path, with_chunks)
+        except OtherVersion as wrong:
+            raise UserError(f"checkpoint {path}: {wrong}") from None
         except Unreadable as wrong:
-            raise UserError(f"checkpoint {path}: {wrong}; correct that, or use the version that wrote it") from None
+            raise UserError(f"checkpoint {path}: {wrong}; correct that and try again") from None
         except Damage as wrong:
             log.warning("checkpoint %s is damaged and was skipped: %s", path, wrong)
     return None
@@ -169,7 +162,7 @@ def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
 
 
 def _is_scheduled(path: Path) -> bool:
-    """Return True if a checkpoint counts for `checkpoint.keep_last`; damaged ones and those of earlier versions do."""
+    """Return True if a checkpoint counts for `checkpoint.keep_last`; damaged ones do."""
     try:
         return read_manifest(path).get("scheduled", True) is not False
     except Damage:

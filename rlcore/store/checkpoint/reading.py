@@ -15,10 +15,11 @@ from typing import Any
 from rlcore.errors import UserError
 from rlcore.store.checkpoint.chunks import FOLDER as CHUNKS
 from rlcore.store.checkpoint.chunks import chunk_of
-from rlcore.store.checkpoint.files import TRANSIENT, Damage, Unreadable, read, read_json, read_whole
+from rlcore.store.checkpoint.files import TRANSIENT, Damage, OtherVersion, Unreadable, read, read_json, read_whole
 from rlcore.store.checkpoint.sealed_json import unseal
+from rlcore.store.run_files import describe_other_format
 
-FORMAT = 2
+FORMAT = 3  # Shepherd 0.1.0 wrote 2
 FILES = ("learning/state.json", "learning/tensors.safetensors", "bookkeeping/state.json")
 FOLDERS = {
     "": {"manifest.json", "learning", "bookkeeping"},
@@ -74,6 +75,8 @@ def in_a_sentence(path: Path) -> Iterator[None]:
     """Context manager that converts errors about a checkpoint to a UserError with its path."""
     try:
         yield
+    except OtherVersion as wrong:
+        raise UserError(f"checkpoint {path}: {wrong}") from None
     except (Damage, UserError) as wrong:
         raise UserError(f"checkpoint {path}: {wrong}; choose another checkpoint") from None
 
@@ -85,22 +88,8 @@ def manifest(path: Path) -> dict[str, Any]:
     """
     with in_a_sentence(path):
         content = read_manifest(path)
-        if "policy_steps" not in content:
-            content["policy_steps"] = _read_policy_steps(path, content)
     learned = {name: entry["sha256"] for name, entry in content["files"].items() if name.startswith("learning/")}
     return content | {"digest": hashlib.sha256(json.dumps(learned, sort_keys=True).encode()).hexdigest()}
-
-
-def _read_policy_steps(path: Path, content: Mapping[str, Any]) -> int:
-    """Return the policy steps of a checkpoint of an earlier version, which was named by its env steps."""
-    name = "learning/state.json"
-    state = json.loads(read_whole(path, name, content["files"][name]))
-    try:
-        for key in ("ranks", "0", "collector", "policy_steps"):
-            state = dict(state["items"])[key]
-    except KeyError:  # written by a version that did not count policy steps
-        return content["env_steps"]
-    return state
 
 
 def damage(path: Path, with_chunks: bool = True) -> str | None:
@@ -121,31 +110,28 @@ def damage(path: Path, with_chunks: bool = True) -> str | None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest's format, policy_steps and files {name: {size, sha256}}. Raises Damage if it is damaged.
-
-    Checkpoints of earlier versions have `env_steps` instead of policy_steps, also in their name.
-    """
+    """Return the manifest's format, policy_steps and files {name: {size, sha256}}. Raises Damage if it is damaged."""
     data = read(path, "manifest.json", None)
+    other = _format(data)
+    if other not in (None, FORMAT):
+        raise OtherVersion(f"manifest.json {describe_other_format(other, FORMAT)}")
     try:
         content = unseal(data)
     except ValueError:
-        other = _format(data)
-        if other not in (None, FORMAT):
-            raise Unreadable(f"manifest.json has format {other}, this version reads {FORMAT}") from None
         raise Damage("manifest.json has changed since it was written") from None
-    if content.get("format") != FORMAT:
+    if other is None:
         raise Damage(f"manifest.json does not have format {FORMAT}, which this version reads")
     files = content.get("files")
     if not isinstance(content.get("chunks", {}), dict):
         raise Damage("manifest.json has changed since it was written")
-    steps = str(content.get("policy_steps", content.get("env_steps")))
-    if not isinstance(files, dict) or set(files) != set(FILES) or steps != path.absolute().name:
+    steps = content.get("policy_steps")
+    if not isinstance(files, dict) or set(files) != set(FILES) or str(steps) != path.absolute().name:
         raise Damage("manifest.json does not belong to this checkpoint")
     return content
 
 
 def _format(data: bytes) -> int | None:
-    """Return the format number in an invalid manifest, or None."""
+    """Return the format number in a manifest, which can be damaged, or None."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):

@@ -154,7 +154,7 @@ def test_a_run_whose_checkpoint_cannot_be_read_keeps_no_other_from_being_marked(
 ) -> None:
     torn = checkpointed_run(tmp_path / "runs/a", "torn", weights=4)
     manifest = torn.checkpoints / "4096/manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 3'))  # of a later version
+    manifest.write_text(manifest.read_text().replace('"format": 3', '"format": 4'))  # of a later version
     checkpointed_run(tmp_path / "runs/b", "whole", weights=5)
     assert [(one["run_id"], one["policy_steps"], one["mlflow"]) for one in reap()["runs"]] == [
         ("torn", 0, True),

@@ -22,13 +22,12 @@ import flows
 from flows.cli.registry import promote
 from flows.registry import champions
 from flows.registry import models as registry
-from flows.registry.origin import origin
 from flows.runs.listeners import subscribe
 from flows.settings import tracking_uri
 from flows.stages.register_model import register_model
 from flows.tracking.backends import update_backends
 from flows.tracking.mlflow_run import find_run
-from flows.tracking.mlflow_store import connect, prepare_store
+from flows.tracking.mlflow_store import connect
 from rlcore.config.learning_half import config_hash
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
@@ -43,7 +42,6 @@ from tests.flows.synthetic_runs import (
     evaluations,
     judged,
     named,
-    synthetic_run,
 )
 from tests.processes import at_once
 from tests.soaking import always, heavy
@@ -646,22 +644,6 @@ def test_nothing_in_a_registered_model_is_pickled(home: Path, tmp_path: Path, mo
     assert {"torch", "numpy", "safetensors", "mlflow"} == {
         line.split("==")[0] for line in (folder / "requirements.txt").read_text().split()
     }
-
-
-def test_versions_of_earlier_tags_are_found(home: Path, tmp_path: Path) -> None:
-    client = connect(tracking_uri())
-    prepare_store(tracking_uri())
-    client.create_registered_model("old")
-    run = synthetic_run(tmp_path / "run", "old")
-    checkpoint = run.checkpoints / "4096"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "manifest.json").write_text("{}")
-    tags = {"checkpoint_digest": "d" * 64, "run_id": "old", "run_dir": str(run.path), "checkpoint": "checkpoints/4096"}
-    client.create_model_version("old", str(tmp_path), tags=tags)
-    found = registry.version_of_checkpoint(client, "old", "d" * 64)
-    assert found is not None and str(found.version) == "1"
-    assert registry.run_of("models:/old/1") == checkpoint
-    assert origin("models:/old/1", tmp_path / "files") == (run.path, "d" * 64)
 
 
 @pytest.mark.parametrize("uri", ["models:/nosuch@champion", "models:/nosuch/1", "models:/nosuch/latest"])

@@ -162,13 +162,21 @@ def test_two_models_of_one_name_are_refused_before_anything_is_made(tmp_path: Pa
         _check_model(config_of(run))
 
 
-def test_a_part_of_another_version_of_the_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        ("9", "was written by a newer version of Shepherd .format 9, this version reads 2.; use that one"),
+        ("1", "was written by Shepherd 0.1.0, which this version cannot read; train again with this version"),
+        ("null", "has no format number, so it does not describe a policy"),
+    ],
+)
+def test_load_part_refuses_other_formats(tmp_path: Path, number: str, reason: str) -> None:
     run = dreamer(tmp_path / "run", "format")
     folder = export_part(run, checkpoint.resolve(run, "latest"), "moments", tmp_path / "part")
     assert {name: float(x) for name, x in flows.load_part(folder).items()} == {"low": -1.5, "high": 2.5}
     text = (folder / "part.json").read_text()
-    (folder / "part.json").write_text(text.replace('"format": 1', '"format": 9'))
-    with pytest.raises(UserError, match="part.json does not have format 1"):
+    (folder / "part.json").write_text(text.replace('"format": 2', f'"format": {number}'))
+    with pytest.raises(UserError, match=f"part.json {reason}"):
         flows.load_part(folder)
     with pytest.raises(UserError, match="not a single exported part"):
         flows.load_part(run.path)

@@ -25,7 +25,7 @@ from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.train.session import Session
-from tests.flows.synthetic_runs import CARTPOLE, checkpointed_run, configured
+from tests.flows.synthetic_runs import CARTPOLE, VECTOR, checkpointed_run, configured
 from tests.processes import digest
 from tests.rlcore.evaluation.test_video import read
 from tests.runs import SMALL_DREAMER, prepare
@@ -38,8 +38,8 @@ JUDGED = {"policy_steps": 4096, "greedy": {"mean": 1.0, "returns": []}}
 PICTURES = CARTPOLE | {
     "id": "Some-v0",
     "obs": {
-        "rgb": {"shape": [SIDE, SIDE, 3], "dtype": "uint8", "n": None, "start": 0, "kind": "image"},
-        "state": {"shape": [2], "dtype": "float32", "n": None, "start": 0},
+        "rgb": VECTOR | {"shape": [SIDE, SIDE, 3], "dtype": "uint8", "n": None, "start": 0, "kind": "image"},
+        "state": VECTOR | {"shape": [2], "dtype": "float32", "n": None, "start": 0},
     },
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +138,16 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.Mo
     before = folder.id
     folder.write(made, tmp_path / "runs")
     assert folder.id == before
+
+
+def test_sweep_folder_refuses_a_sweep_of_the_first_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    folder = SweepFolder("old")
+    folder.write(plan(["exp=ppo", LR, "sweep.name=old"]), tmp_path / "runs")
+    note = json.loads(folder.plan_file.read_text())
+    folder.plan_file.write_text(json.dumps({key: value for key, value in note.items() if key != "format"}))
+    with pytest.raises(UserError, match="sweep.json: this sweep was written by Shepherd 0.1.0, which this"):
+        folder.read()
 
 
 def test_a_sweep_of_shared_runs_is_found_from_another_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,7 +269,7 @@ def test_evaluations_baseline_params_tags_artifacts_and_status_are_mirrored(home
         "shepherd.run_id": run.read_identity()["run_id"],
         "shepherd.commit": "c0ffee",
         "shepherd.dirty": "false",
-        "shepherd.version": "0.1.0",
+        "shepherd.version": "0.2.0",
         "shepherd.run_dir": str(run.path),
     }
     assert min(found.data.metrics) == "Evaluation/greedy_mean"  # MLflow draws the charts in this order

@@ -10,7 +10,7 @@ import pytest
 
 from flows.runs.listeners import emit
 from flows.workers import artifacts
-from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.directory import FORMAT, RunDirectory, write_json
 
 GREEDY = {"mean": 500.04, "ci95": [499.96, 500.0], "episodes": 100}
 SUMMARY: dict[str, Any] = {
@@ -33,7 +33,7 @@ SUMMARY: dict[str, Any] = {
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     run = RunDirectory(tmp_path)
-    write_json(run.identity, {"run_id": "r1", "algo": "ppo", "env_id": "ALE/Pong-v5", "seed": 7})
+    write_json(run.identity, {"format": FORMAT, "run_id": "r1", "algo": "ppo", "env_id": "ALE/Pong-v5", "seed": 7})
     return run
 
 

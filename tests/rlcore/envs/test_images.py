@@ -83,13 +83,6 @@ def test_an_image_that_comes_by_itself_is_key_rgb_and_of_the_size_that_it_has_wh
         assert {key: part.shape for key, part in spec_of(env).obs.items()} == {"rgb": (50, 40, 3)}
 
 
-def test_a_spec_from_before_there_were_kinds_is_read():
-    old = {"shape": [2], "dtype": "float32", "n": None, "start": 0}
-    action = {"space": "Discrete", "shape": [], "dtype": "int64", "nvec": [2], "start": [0], "low": [], "high": []}
-    part = EnvSpec.from_json({"id": "Old-v0", "obs": {"state": old}, "action": action}).obs["state"]
-    assert (part.kind, part.window, part.shape) == ("vector", None, (2,))
-
-
 def test_pixels_are_the_mean_of_the_area_that_they_cover():
     planes = np.random.default_rng(0).integers(0, 256, (3, 96, 128), np.uint8)
     areas = planes.reshape(3, 32, 3, 32, 4).astype(np.float64).mean((2, 4))

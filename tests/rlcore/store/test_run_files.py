@@ -21,7 +21,7 @@ from rlcore.evaluation.final import final_evaluation
 from rlcore.evaluation.policy import load_policy
 from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
-from rlcore.store.directory import RunDirectory
+from rlcore.store.directory import FORMAT, RunDirectory, write_json
 from rlcore.store.events import read_events
 from rlcore.store.run_files import read_mapping
 from rlcore.train.session import Session
@@ -147,3 +147,20 @@ def test_read_mapping_names_the_key_that_is_missing(tmp_path: Path) -> None:
     assert read_mapping(tmp_path / "a.json", "fix it", ("one.two",)) == {"one": {"two": 0}}
     with pytest.raises(UserError, match=r"^.*/a.json: damaged, one.three is missing; fix it$"):
         read_mapping(tmp_path / "a.json", "fix it", ("one.three",))
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (None, "was written by Shepherd 0.1.0, which this version cannot read; train again with this version"),
+        (9, r"was written by a newer version of Shepherd \(format 9, this version reads 2\); use that one"),
+    ],
+)
+def test_run_directory_refuses_other_versions(tmp_path: Path, number: int | None, reason: str) -> None:
+    run = prepare(tmp_path / "run")
+    assert RunDirectory.existing(run.path).read_identity()["format"] == FORMAT
+    identity = {key: value for key, value in run.read_identity().items() if key != "format"}
+    write_json(run.identity, identity if number is None else identity | {"format": number})
+    for read in (run.read_identity, lambda: RunDirectory.existing(run.path)):
+        with pytest.raises(UserError, match=f"^{run.path}: this run {reason}$"):
+            read()

@@ -25,7 +25,7 @@ from rlcore.evaluation.policy import export_policy, load_policy, read_source
 from rlcore.protocols import Stateful
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from rlcore.train.components import check_finite, convert_old_state, parameters, start_from
+from rlcore.train.components import check_finite, parameters, start_from
 from rlcore.train.session import Session
 from rlcore.train.training import Training
 from rlcore.types import Batch
@@ -266,12 +266,3 @@ def test_a_target_that_the_source_lacks_is_a_copy_of_the_critics_that_are_taken(
     mine = other.learner.state_dict()
     assert mine["target"].keys() == state["critics"].keys()
     assert all(torch.equal(value, state["critics"][name]) for name, value in mine["target"].items())
-
-
-@pytest.mark.parametrize("compiled", [True, False, None])
-def test_an_earlier_versions_state_says_in_its_optimizer_how_steps_were_computed(compiled: bool | None) -> None:
-    earlier = {"agent": {}, "optimizer": {"compiled": compiled}}
-    assert convert_old_state(earlier) == earlier | {"step": {"compiled": compiled}}
-    today = earlier | {"step": {"compiled": not compiled}}
-    assert convert_old_state(today) == today
-    assert convert_old_state({"agent": {}})["step"] == {"compiled": None}

@@ -159,19 +159,6 @@ def test_evaluation_goes_on_after_a_lost_life() -> None:
     assert adapt_to_evaluation(config).wrapper == {"terminal_on_life_loss": False, "noop_max": 1}
 
 
-def test_a_state_of_before_the_stickiness_goes_on() -> None:
-    with closing(make(PONG)) as one, closing(make(PONG)) as other:
-        bare(one, 30, 3)
-        state = capture(one)
-        (layer,) = (part for part in state["layers"].values() if part["class"] == "Preprocessing")
-        assert "sticks" not in layer["attributes"]
-        for name in ("button", "strength"):
-            del layer["attributes"][name]
-        other.reset(seed=9)
-        restore(other, state)
-        assert bare(one, 50, None) == bare(other, 50, None)
-
-
 @pytest.mark.parametrize(
     ("wrapper", "told"),
     [

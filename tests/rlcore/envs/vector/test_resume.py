@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rlcore.envs.exact.recording import random_action
-from rlcore.envs.exact.stacked import unstack
 from rlcore.envs.make import EnvSettings
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import RunError
@@ -119,20 +118,6 @@ def test_many_environments_make_no_more_parts_than_a_few(env_id, tier):
         parts.append((len(tensor_digests(envs.state_dict())), len(nested_state.encode(envs.state_dict())[0])))
         envs.close()
     assert parts[0] == parts[1]
-
-
-@pytest.mark.parametrize(("env_id", "tier"), [("CartPole-v1", "snapshot"), ("LunarLander-v3", "replay")])
-def test_a_state_of_before_states_were_stacked_goes_on(env_id, tier):
-    envs, other = vector(env_id, tier), vector(env_id, tier)
-    actions = actions_for(envs, 60)
-    envs.reset()
-    for action in actions[:30]:
-        envs.step(action)
-    state = envs.state_dict()
-    state |= {"format": 1, "lanes": {str(i): lane for i, lane in enumerate(unstack(state["lanes"], 2))}}
-    other.load_state_dict(through_disk(state))
-    for action in actions[30:]:
-        assert as_bytes(envs.step(action)) == as_bytes(other.step(action))
 
 
 def test_a_used_vector_can_go_back():
