@@ -33,7 +33,7 @@ class PlayedRows:
     """Recorder of time steps [B] and actions.
 
     Args:
-        limit: recording stops when this number of bytes is exceeded; None: no limit.
+        limit: number of bytes; recording stops when it is exceeded. None = no limit.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -49,7 +49,10 @@ class PlayedRows:
             self.bytes += value.nbytes
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return name -> [T, B, ...], aligned as in rlcore/types.py; `action` is in the environment's form."""
+        """Return the recorded columns, name -> [T, B, ...], aligned as in rlcore/types.py.
+
+        `action` is in the environment's format.
+        """
         return {key: np.stack(rows) for key, rows in self.rows.items()}
 
 
@@ -67,16 +70,16 @@ def collect_episodes(
     """Run complete episodes with a policy and write them as a Minari dataset.
 
     Args:
-        run: defines environment and seed.
+        run: run directory; its config defines environment and seed.
         path: checkpoint with the policy.
-        name: name of the new dataset, in Minari's form.
+        name: name of the new dataset, in Minari's format.
         episodes: number of episodes.
-        actions: "sampled", "greedy" or "random" (uniform, without the policy).
+        actions: "sampled" or "greedy" actions of the policy, or "random" (uniform, without the policy).
         round: number of the set of environment seeds; training and evaluations use none of these seeds.
         on_progress: called after every step with the number of finished episodes, and `episodes`.
 
     Returns:
-        `folder`, `episodes`, `rows` (actions taken), `mean` (return).
+        `folder` of the dataset, `episodes` (their number), `rows` (number of actions), and `mean` (mean return).
     """
     minari_datasets.check_name(name)
     config, card = config_of(run), run.read_card()
@@ -105,12 +108,12 @@ def collect_episodes(
 
 
 def whole_episodes(rows: Mapping[str, np.ndarray], count: int, seed: Callable[[int], int]) -> list[PlayedEpisode]:
-    """Cut recorded rows into episodes; environment k of B ran every B-th episode, from k.
+    """Split recorded time steps into episodes; environment k of B has run the episodes k, k + B, k + 2 B and so on.
 
     Args:
         rows: columns of `PlayedRows`, [T, B, ...].
         count: number of episodes.
-        seed: returns the environment seed of an episode.
+        seed: function from the number of an episode to its environment seed.
 
     Returns:
         Episodes 0 to `count` - 1, in order.
@@ -149,7 +152,7 @@ def _about(run: RunDirectory, path: Path, actions: str) -> dict[str, Any]:
 
 
 def _for_minari(about: dict[str, Any], episodes: int) -> dict[str, Any]:
-    """Return the metadata keys that Minari displays, and the complete origin under `shepherd`."""
+    """Return the metadata of a dataset: the keys that Minari displays, and `about` under the key `shepherd`."""
     whose = (
         "uniformly random actions" if about["actions"] == "random" else f"{about['actions']} actions of {about['algo']}"
     )

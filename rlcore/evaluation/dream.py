@@ -24,7 +24,8 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.types import Rows, TimeStep
 
-SEEN, LENGTH, SEQUENCES = 5, 50, 6  # observed rows, all rows, sequences, as in the videos of Dreamer's authors
+# As in the videos of Dreamer's authors: time steps that the model observes, time steps of a sequence, sequences.
+SEEN, LENGTH, SEQUENCES = 5, 50, 6
 ROWS = 500  # maximum number of rows recorded per environment
 PURPOSE = "dream"  # random stream of the environment seeds
 
@@ -34,13 +35,13 @@ class Dream:
     """N recorded sequences of L rows, and the predictions of a world model for them.
 
     Attributes:
-        truth: recorded data [L, N]; `continues` is 0 if the episode terminated in the row, otherwise 1.
-        model: predictions [L, N]: posterior reconstructions of the first `seen` rows, then open-loop predictions from
-            the recorded actions.
-        seen: number of rows that the model observes.
-        there: [L, N] bool, True for recorded rows, False for the padding after the end of an episode.
-        own: predictions of imagined trajectories [H+1, N] with the policy's most likely actions, starting from the
-            last observed row.
+        truth: recorded data [L, N]; `continues` is 0 if the episode terminated at the time step, otherwise 1.
+        model: predictions [L, N] of the world model. For the first `seen` time steps, these are reconstructions from
+            the posterior states. After them, the model has no observations and predicts from the recorded actions.
+        seen: number of time steps that the model observes.
+        there: [L, N] bool; True for recorded time steps, False for the padding after the end of an episode.
+        own: predictions of imagined trajectories [H+1, N]. They start from the last observed time step, and the
+            actions are the policy's most likely ones.
     """
 
     truth: ModelPrediction
@@ -54,15 +55,15 @@ def dream(run: RunDirectory, path: Path, on_progress: OnProgress | None = None) 
     """Run greedy episodes with the policy of a checkpoint and compute the predictions of its world model.
 
     Args:
-        run: defines environment and seed.
+        run: run directory; its config defines environment and seed.
         path: the checkpoint's directory.
-        on_progress: called after every step with the number of finished episodes, and the number of all.
+        on_progress: called after every step with the number of finished episodes, and the number of all episodes.
 
     Returns:
         Recorded sequences and predictions.
 
     Raises:
-        UserError: the run's algorithm has no world model.
+        UserError: If the run's algorithm has no world model.
     """
     config = config_of(run)
     refuse_without_world(config.algo, config.algo.name)
@@ -74,7 +75,11 @@ def dream(run: RunDirectory, path: Path, on_progress: OnProgress | None = None) 
 def record(
     model: LoadedWorldModel, config: RunConfig, card: dict[str, Any], on_progress: OnProgress | None = None
 ) -> dict[str, np.ndarray]:
-    """Record up to `ROWS` rows of greedy episodes, on seeds that nothing else uses; return `PlayedRows.columns`."""
+    """Record greedy episodes, up to `ROWS` time steps per environment; return `PlayedRows.columns`.
+
+    `card` is the environment card (measured properties of the environment). The environment seeds are used for nothing
+    else.
+    """
     recorded, played = PlayedRows(), None
 
     def on_step(time_step: TimeStep, action: Rows) -> None:
@@ -94,16 +99,17 @@ def record(
 
 
 def cut(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Cut N sequences of L rows, each within one episode, out of [T, B] rows.
+    """Select N sequences of L time steps, each within one episode, from recorded columns [T, B, ...].
 
-    Their positions vary from the start of the episode (first sequence) to its end (last sequence).
+    The first sequence is at the start of its episode, the last one is at the end of its episode, and the others are
+    in between.
 
     Args:
         rows: columns of `PlayedRows`.
 
     Returns:
         Sequences [L, N, ...], and a mask [L, N] that is False for padding. If an episode is shorter than L, the padding
-        repeats its last row.
+        repeats its last time step.
     """
     length, width = rows["is_first"].shape
     episodes: list[tuple[int, int, int]] = []
@@ -136,7 +142,7 @@ def look(model: LoadedWorldModel, rows: Mapping[str, np.ndarray], there: np.ndar
     seen = model.observe({key: part[:SEEN] for key, part in obs.items()}, rows["action"][:SEEN])
     then, _ = model.imagine(seen.at(-1), rows["action"][SEEN - 1 : -1])
     whole = ModelState(*(torch.cat(parts) for parts in zip(seen, then, strict=True)))
-    newest = torch.from_numpy(there.sum(0).clip(max=SEEN) - 1)  # the last row of an episode with fewer rows
+    newest = torch.from_numpy(there.sum(0).clip(max=SEEN) - 1)  # if the episode is shorter, its last time step
     begin = seen.at((newest, torch.arange(len(newest))))
     own, _ = model.imagine(begin, steps=len(there) - SEEN)
     dreamed = ModelState(*(torch.cat([first.unsqueeze(0), after]) for first, after in zip(begin, own, strict=True)))

@@ -20,24 +20,26 @@ from rlcore.user_code import user_code
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-ORDINARY = 2_000  # actions; minimum limit if the environment has its own, which is at most 2,000 in Gymnasium
-ENDLESS = 1_000  # actions; minimum limit if the environment has none
-SHARE = 100  # the limit is at least algo.total_steps / SHARE, so that 100 episodes cost no more than training
+# The default limit of actions in an episode of an evaluation is algo.total_steps / SHARE, so that 100 episodes take no
+# more steps than training, but at least one of these numbers of actions:
+ORDINARY = 2_000  # if the environment limits its episodes itself; limits in Gymnasium are at most 2,000
+ENDLESS = 1_000  # if the environment has no limit
+SHARE = 100
 log = logging.getLogger(__name__)
 
 
 def episode_limit(config: RunConfig, card: dict[str, Any]) -> int | None:
     """Return the number of actions after which an evaluation truncates an episode.
 
-    It is `evaluation.max_episode_steps`, or by default proportional to the training budget. An evaluation of a policy
-    that never ends an episode thus takes no longer than training.
+    The limit is `evaluation.max_episode_steps`. By default, it is proportional to `algo.total_steps`, so that the
+    evaluation of a policy that never ends an episode takes no longer than training.
 
     Args:
         config: config of the run.
-        card: the environment card.
+        card: the environment card (measured properties of the environment).
 
     Returns:
-        The limit, or None if the limit of the environment is not larger.
+        The limit, or None if it is not needed because the environment itself ends all episodes before it.
     """
     own: int | None = card["max_episode_steps"]
     limit = config.evaluation.max_episode_steps
@@ -60,14 +62,14 @@ def evaluate_agent(
     on_step: OnStep | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
-    """Evaluate an agent on episodes 0..N-1 of a round.
+    """Evaluate an agent on the episodes 0 to N - 1 of a set of environment seeds.
 
     Args:
         agent: the agent; it is not changed.
-        config: environment, seed and number of environments that are stepped together.
-        card: the environment card (tier, limit).
-        episodes: N.
-        greedy: most likely actions instead of samples.
+        config: config of the run: environment, seed, and number of environments that are stepped together.
+        card: the environment card (measured properties of the environment, such as its limit of steps).
+        episodes: N; number of episodes.
+        greedy: True: the most likely actions; False: samples.
         round: number of the set of environment seeds; evaluations during training use 0.
         purpose: random stream of the environment seeds.
         fabric: device and precision of the agent; None: CPU, float32.
@@ -75,10 +77,11 @@ def evaluate_agent(
         on_progress: called after every step with the number of finished episodes, and N.
 
     Returns:
-        mean, std, ci95, episodes, returns, mean_length, cut (number of episodes that the limit truncated).
+        Result as in `EvalResult.to_json`: mean, std, ci95, episodes, returns, mean_length, and cut (number of episodes
+        that the limit truncated).
     """
     played = EpisodeRecorder(episodes)
-    with keeping_switches():  # these environments are in this process even if those of training are not
+    with keeping_switches():  # evaluation environments run in this process, even if those of training do not
         for played in play_round(
             agent, config, card, episodes, greedy=greedy, round=round, purpose=purpose, fabric=fabric, on_step=on_step
         ):
@@ -102,22 +105,24 @@ def play_round(
     fabric: Fabric | None = None,
     on_step: OnStep | None = None,
 ) -> Generator[EpisodeRecorder]:
-    """Run the episodes of a round step by step; see `evaluate_agent`.
+    """Run the episodes of a set of environment seeds, and yield after every step; see `evaluate_agent`.
 
     Args:
         agent: the agent.
-        config: environment and seed.
-        card: the environment card.
-        episodes: N.
-        num_envs: number of environments stepped together, which changes no episode; None: `evaluation.num_envs`.
-        greedy: most likely actions instead of samples.
+        config: config of the run: environment and seed.
+        card: the environment card (measured properties of the environment).
+        episodes: N; number of episodes.
+        num_envs: number of environments stepped together; it has no effect on the episodes. None:
+            `evaluation.num_envs`.
+        greedy: True: the most likely actions; False: samples.
         round: number of the set of environment seeds.
         purpose: random stream of the environment seeds.
         fabric: device and precision of the agent; None: CPU, float32.
         on_step: called with every time step and action.
 
     Yields:
-        The record of episodes after every step. The environments are closed when the generator ends or is closed.
+        The results of the episodes finished so far, after every step. The environments are closed when the generator
+        ends or is closed.
     """
     env, limit = dataclasses.replace(adapt_to_evaluation(config.env), sync_env=True), episode_limit(config, card)
     if limit is not None:

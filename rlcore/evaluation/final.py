@@ -30,13 +30,13 @@ def evaluate_checkpoint(
     round: int = FINAL_ROUND,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
-    """Evaluate the policy of a checkpoint on episodes 0..N-1 of a round, on the CPU.
+    """Evaluate the policy of a checkpoint on the episodes 0 to N - 1 of a set of environment seeds, on the CPU.
 
     Args:
-        run: defines environment and seed.
+        run: run directory; its config defines environment and seed.
         path: the checkpoint's directory, or an exported policy.
-        episodes: N.
-        greedy: most likely actions instead of samples.
+        episodes: N; number of episodes.
+        greedy: True: the most likely actions; False: samples.
         round: number of the set of environment seeds.
         on_progress: see `evaluate_agent`.
 
@@ -59,20 +59,24 @@ def side_by_side(
     round: int,
     on_progress: OnProgress | None = None,
 ) -> list[dict[str, Any]]:
-    """Evaluate several greedy policies on the same episodes, in alternation step by step, on the CPU.
+    """Evaluate several policies with greedy actions on the same episodes, on the CPU.
+
+    The policies take turns: each one takes a step in its environments, then the next one does. The evaluation can
+    therefore stop as soon as the returns of all policies in the first episodes are sufficient.
 
     Args:
-        run: defines environment and seed.
+        run: run directory; its config defines environment and seed.
         paths: checkpoints' directories or exported policies.
         episodes: maximum number of episodes per policy.
-        enough: called after every step with the returns of each policy in the first episodes that all policies have
-            finished; the evaluation stops if it returns True.
+        enough: function that is called after every step and stops the evaluation by returning True. Its argument is a
+            list of returns for each policy, in the first episodes, which all policies have finished.
         round: number of the set of environment seeds.
         on_progress: called after every step with the number of finished episodes and the maximum number, both summed
             over policies.
 
     Returns:
-        Result of each policy (see `evaluate_agent`) in these first episodes; empty if there are none.
+        Result of each policy (see `evaluate_agent`) in the first episodes, which all policies have finished; empty if
+        there are no such episodes.
     """
     config, card = config_of(run), run.read_card()
     agents = [load_policy(path).agent for path in paths]
@@ -101,11 +105,12 @@ def final_evaluation(run: RunDirectory, on_progress: OnProgress | None = None) -
     The video is recorded only if `env.capture_video` is set.
 
     Args:
-        run: a run whose training has ended.
-        on_progress: called with the number of finished episodes, and the number of all episodes in both modes.
+        run: run directory; its training must have ended.
+        on_progress: called with the number of finished episodes, and the number of all episodes with greedy and with
+            sampled actions.
 
     Returns:
-        The evaluation event: policy_steps, final, greedy, stochastic, checkpoint, video.
+        The stored result with the keys policy_steps, final, greedy, stochastic, checkpoint and video.
     """
     config, path = config_of(run), choose(run)
     episodes, results = config.final_episodes, {}

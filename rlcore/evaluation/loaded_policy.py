@@ -22,10 +22,13 @@ from rlcore.types import Carry
 
 
 def algorithm_of(description: Mapping[str, Any]) -> Any:
-    """Return the algorithm that a description names, built in or of a plugin. Raises UserError if it is unknown."""
+    """Return the algorithm of a policy's description, from this package or a plugin.
+
+    Raise UserError if the algorithm is unknown.
+    """
     plugins.load()
     name = description["algo"]["name"]
-    if name not in ALGORITHMS:  # otherwise plugins are not required: they may only have registered an environment
+    if name not in ALGORITHMS:  # other plugins are not required, because a loaded policy needs no environment
         plugins.require(description.get("plugins", ()))
         raise UserError(f"algo.name={name}: unknown algorithm; algorithms: {', '.join(ALGORITHMS)}")
     return ALGORITHMS[name]
@@ -57,23 +60,23 @@ class LoadedPolicy:
         return self._acting.initial(batch_size)
 
     def predict(self, obs: Any, greedy: bool = True) -> np.ndarray:
-        """Return the actions of a feed-forward policy for observations, in the environment's form.
+        """Return the actions of a feed-forward policy for observations, in the environment's format.
 
         Args:
-            obs: one observation or a batch. A dict of arrays, or an array if the environment's observations are arrays
-                (key `state`).
+            obs: one observation or a batch of observations. It is a dict of arrays, or an array if the environment's
+                observations are arrays (key `state`).
             greedy: True: the most likely action; False: a sample.
 
         Returns:
             One action, or a batch of actions for a batch of observations.
 
         Raises:
-            UserError: a key is missing, has another shape or is not finite; the message names the key and what was
-                expected. Or the policy is recurrent and needs `step`.
+            UserError: If an observation key is missing, has another shape or is not finite; the message contains the
+                key and the expected value. Also if the policy is recurrent, because it needs `step`.
         """
         if names := [*self.initial_carry(1)]:
             raise UserError(
-                f"this policy has recurrent state ({', '.join(names)}), which predict would reset at each call; "
+                f"this policy has a recurrent state ({', '.join(names)}), which predict would reset at each call; "
                 "use action, carry = policy.step(obs, carry), with carry=None at the start of an episode"
             )
         return self.step(obs, greedy=greedy)[0]
@@ -81,36 +84,38 @@ class LoadedPolicy:
     def step(
         self, obs: Any, carry: Carry | None = None, is_first: Any = None, greedy: bool = True
     ) -> tuple[np.ndarray, Carry]:
-        """Return actions like `predict`, and the carry to pass with the next observations; works for every policy.
+        """Return actions like `predict`, and the carry (recurrent state); works for every policy.
 
         Args:
             obs: see `predict`.
-            carry: returned by the last call; None starts new episodes.
+            carry: the carry that the last call returned; None starts new episodes.
             is_first: [B] bool, True if an observation is the first of an episode. None: False for all, or True for all
                 if `carry` is None.
             greedy: True: the most likely action; False: a sample.
 
         Returns:
-            Actions (see `predict`), and the carry.
+            Actions (see `predict`), and the carry to pass with the next observations.
 
         Raises:
-            UserError: see `predict`; or `is_first` does not have the length of the batch.
+            UserError: For invalid observations (see `predict`), or if `is_first` has another length than the batch.
         """
         outputs, carry = self._answer(obs, carry, is_first, greedy)
         return outputs["action"], carry
 
     def _answer(self, obs: Any, carry: Carry | None, is_first: Any, greedy: bool) -> tuple[dict[str, np.ndarray], Any]:
-        """Return action, logprob and value by name, batched if the observations are, and the carry."""
+        """Return action, logprob and value by name, and the carry; the arrays are batched if the observations are."""
         given = obs if isinstance(obs, Mapping) else {self.obs_keys[0]: obs}
         arrays = {key: self._array(given, key) for key in self.obs_keys}
         single = [arrays[key].ndim == len(self.spec.obs[key].shape) for key in self.obs_keys]
         if any(single) != all(single):
-            raise UserError("obs: some keys are batched and others are not")
+            raise UserError(
+                "obs: some keys have a batch dimension and others have none; give all keys, or none, a batch dimension"
+            )
         batch = {key: torch.from_numpy(a[None] if single[0] else a) for key, a in arrays.items()}
         count = len(batch[self.obs_keys[0]])
         opens = np.full(count, carry is None) if is_first is None else np.asarray(is_first, dtype=bool).reshape(-1)
         if len(opens) != count:
-            raise UserError(f"is_first: expected one value per observation ({count}), got {len(opens)}")
+            raise UserError(f"is_first: expected one value per observation ({count}), got {len(opens)} values")
         form = self.initial(count)
         with torch.no_grad():
             carry, action, extras = self._acting.act(
@@ -122,38 +127,45 @@ class LoadedPolicy:
 
     @functools.cached_property
     def signature(self) -> Signature:
-        """All arrays that `exchange` takes and returns; determined by one call of the agent."""
+        """Names, shapes and dtypes of all arrays that `exchange` takes and returns, found by one call of the agent."""
         specs = {key: self.spec.obs[key] for key in self.obs_keys}
         return signature_of(specs, self.initial_carry(1), self._answer(self.example(), None, None, True)[0])
 
     def example(self) -> dict[str, np.ndarray]:
-        """Return a batch with one observation: zeros, the smallest value if Discrete, masks that allow all choices."""
+        """Return a batch with one example observation.
+
+        Its arrays are zeros, except that Discrete observations have their smallest value, and action masks allow all
+        choices.
+        """
         specs = {key: self.spec.obs[key] for key in self.obs_keys}
         return {key: np.full((1, *s.shape), s.kind == "mask" or s.start, s.dtype) for key, s in specs.items()}
 
     def initial_carry(self, batch_size: int) -> dict[str, np.ndarray]:
-        """Return the initial carry as name -> array [B, ...], with names like `carry.lstm.0`; {} if feed-forward."""
+        """Return the initial carry as name -> array [B, ...], with names like `carry.lstm.0`.
+
+        The dict is empty if the policy is feed-forward.
+        """
         return self._name(self.initial(batch_size))
 
     def exchange(self, given: Any, greedy: bool = True) -> dict[str, np.ndarray]:
-        """Compute actions with all inputs and outputs by name, as listed in `signature`; used by servers.
+        """Compute actions; all inputs and outputs are arrays by name, as listed in `signature`. Used by servers.
 
         Args:
             given: observations by key, or an array if there is one key and no carry. A recurrent policy also needs
-                `is_first` [B] bool and the carry, from the last call or from `initial_carry`.
+                `is_first` [B] bool, and the carry that the last call or `initial_carry` returned.
             greedy: True: the most likely action; False: a sample.
 
         Returns:
             `action`, `logprob` and `value` (if the agent returns them), and the carry for the next observations.
 
         Raises:
-            UserError: an input is missing or has another shape, or the carry contains NaN.
+            UserError: If an input is missing or has another shape, or if the carry contains NaN.
         """
         if not self.signature.carry:
             return self._answer(given, None, None, greedy)[0]
         names = [column.name for column in self.signature.inputs if column.kind in ("is_first", "carry")]
         if missing := [name for name in names if given.get(name) is None]:
-            raise UserError(f"{missing[0]!r} is missing; a recurrent policy needs {', '.join(names)}")
+            raise UserError(f"{missing[0]!r} is missing; this recurrent policy needs the inputs {', '.join(names)}")
         opens = np.asarray(given["is_first"], dtype=bool).reshape(-1)
         parts = list[torch.Tensor]()
         for column in self.signature.carry:

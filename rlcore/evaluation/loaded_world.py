@@ -26,11 +26,12 @@ class ModelPrediction(NamedTuple):
     """Predictions of a world model for states [...].
 
     Attributes:
-        obs: decoded key -> [..., *shape] in the environment's form, dtype and units.
-        reward: [...] float32, in the environment's unit; the reward received with the state.
-        continues: [...] float32, probability that the episode does not terminate in the state; times `gamma` for
-            Dreamer V1 and V2, as their heads learn it. None if the model has no continuation head.
-        value: [...] float32, expected discounted return under the policy; None if the critic was not loaded.
+        obs: decoded observations, key -> [..., *shape], in the environment's format, dtype and units.
+        reward: [...] float32, in the environment's unit; reward of the step that led to the state.
+        continues: [...] float32; probability that the episode does not terminate in the state. For Dreamer V1 and V2,
+            it is multiplied by `gamma`, because their continue heads learn this product. None if the model has no
+            continue head.
+        value: [...] float32; expected discounted return under the policy. None if the critic was not loaded.
     """
 
     obs: dict[str, np.ndarray]
@@ -47,11 +48,11 @@ class LoadedWorldModel:
 
     Args:
         description: see `LoadedPolicy`.
-        parts: state_dicts of a learner's parts `agent` and `critic`, or only of the registered `world_model`.
-        seed: seed of the latents and of sampled actions.
+        parts: state_dicts of a learner's components `agent` and `critic`, or only that of a registered `world_model`.
+        seed: seed of the noise for latent states and for sampled actions.
 
     Raises:
-        UserError: the algorithm has no world model.
+        UserError: If the algorithm has no world model.
     """
 
     def __init__(self, description: Mapping[str, Any], parts: Mapping[str, Any], seed: int = 0) -> None:
@@ -81,16 +82,16 @@ class LoadedWorldModel:
         """Compute the posterior states of sequences, as in training. Row 0 always starts from the initial state.
 
         Args:
-            obs: encoded key -> [T, B, *shape], as returned by the environment.
-            action: [T, B, *shape] in the environment's form; action[t] was taken after obs[t], so the last one is not
+            obs: observations as returned by the environment: key -> [T, B, *shape], for each key of the encoder.
+            action: [T, B, *shape] in the environment's format. action[t] was taken after obs[t], so the last one is not
                 used.
-            is_first: [T, B] bool, True for the first row of an episode; None: only row 0.
+            is_first: [T, B] bool; True for the first row of an episode. None: True only for row 0.
 
         Returns:
             States [T, B, ...].
 
         Raises:
-            UserError: a key is missing, or shapes do not match.
+            UserError: If an observation key is missing, or if shapes do not match.
         """
         rows = {key: self._rows(obs, key) for key in self.keys}
         length, count = next(iter(rows.values())).shape[:2]
@@ -104,19 +105,19 @@ class LoadedWorldModel:
     def imagine(
         self, state: ModelState, action: Any = None, *, steps: int = 15, greedy: bool = True
     ) -> tuple[ModelState, np.ndarray]:
-        """Imagine a trajectory, without observations: states are sampled from the prior.
+        """Imagine a trajectory without observations; its states are sampled from the prior.
 
         Args:
-            state: [B, ...], before the first action.
-            action: [H, B, *shape] in the environment's form; None: the actor chooses actions.
-            steps: H, used if `action` is None.
+            state: [B, ...]; states before the first action.
+            action: [H, B, *shape] in the environment's format; None: the actor selects the actions.
+            steps: H; number of steps if `action` is None.
             greedy: True: the actor's most likely actions; False: samples.
 
         Returns:
-            The states after each action [H, B, ...], and the actions [H, B, *shape] in the environment's form.
+            The states after each action [H, B, ...], and the actions [H, B, *shape] in the environment's format.
 
         Raises:
-            UserError: `action` is None and the actor was not loaded, or shapes do not match.
+            UserError: If `action` is None and the actor was not loaded, or if shapes do not match.
         """
         rssm, actor, count = self.world.rssm, self.agent.actor, len(state.deter)
         if action is None and not self.acts:
@@ -138,7 +139,7 @@ class LoadedWorldModel:
 
     @torch.no_grad()
     def decode(self, state: ModelState) -> ModelPrediction:
-        """Predict observations, reward, continuation probability and value of states [..., H], [..., Z]."""
+        """Predict observation, reward, probability to continue and value at states with parts [..., H] and [..., Z]."""
         lead = state.deter.shape[:-1]
         feat = map_leaves(lambda part: part.reshape(-1, part.shape[-1]), state).feat
         decoded = self.world.encoder.restore(self.world.decoder(feat))
@@ -162,7 +163,7 @@ class LoadedWorldModel:
         array, shape = np.array(action, self.spec.action.dtype), self.spec.action.shape
         length = len(array) if length is None else length
         if array.shape != (length, count, *shape):
-            form = "" if shape else ": actions are scalars and have no dimension of their own"
+            form = "" if shape else ": actions of this environment are scalars, which have no further dimension"
             raise UserError(f"action: expected {(length, count, *shape)}, got {array.shape}{form}")
         own = self.agent.from_env(torch.from_numpy(array).flatten(0, 1))
         return self.agent.actor.flat(own).unflatten(0, (length, count))
@@ -180,4 +181,4 @@ def refuse_without_world(config: Any, name: str) -> None:
     """Raise a UserError if an algorithm, given by its `Config` and name, has no world model."""
     if WORLD not in config.exported_components:
         have = [other for other, module in ALGORITHMS.items() if WORLD in module.Config.exported_components]
-        raise UserError(f"algo.name={name}: has no world model; algorithms with one: {', '.join(have)}")
+        raise UserError(f"algo.name={name}: has no world model; algorithms with a world model: {', '.join(have)}")

@@ -23,7 +23,10 @@ OnProgress = Callable[[int, int], None]
 
 
 def part_of(on_progress: OnProgress, part: int, parts: int) -> OnProgress:
-    """Return a progress callback for number `part` (from 0) of several equally long evaluations."""
+    """Return a progress callback for one of `parts` equally long evaluations; `part` is its number from 0.
+
+    It reports the progress in all evaluations together.
+    """
     return lambda done, total: on_progress(part * total + done, parts * total)
 
 
@@ -32,8 +35,8 @@ class EvalResult:
     """Results of N episodes, ordered by episode.
 
     Attributes:
-        returns: undiscounted, in the environment's unit.
-        lengths: in actions.
+        returns: undiscounted return of each episode, in the environment's unit.
+        lengths: length of each episode, in actions.
         cut: number of episodes that the limit of the evaluation truncated.
     """
 
@@ -42,7 +45,10 @@ class EvalResult:
     cut: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return mean, std (unbiased), ci95 (Student's t interval of the mean), episodes, returns, mean_length, cut."""
+        """Return the results as a dict with the keys mean, std, ci95, episodes, returns, mean_length and cut.
+
+        std is the unbiased standard deviation; ci95 is the 95 % confidence interval of the mean (Student's t).
+        """
         count = len(self.returns)
         mean = statistics.fmean(self.returns)
         std = statistics.stdev(self.returns) if count > 1 else 0.0
@@ -59,34 +65,40 @@ class EvalResult:
 
 
 class EpisodeRecorder:
-    """Record of the finished episodes of an evaluation, in any order.
+    """Results of the finished episodes of an evaluation, which can finish in any order.
 
     Args:
-        episodes: N.
+        episodes: N; number of episodes of the evaluation.
     """
 
     def __init__(self, episodes: int) -> None:
         self.episodes = episodes
-        self.done: dict[int, tuple[float, int, bool]] = {}  # episode -> return, length, whether the limit ended it
+        self.done: dict[int, tuple[float, int, bool]] = {}  # episode -> return, length, True if the limit truncated it
         self.arrival: TimeStep | None = None  # the newest time step, which has no action yet
         self._first = 0
 
     @property
     def first(self) -> int:
-        """Number n such that episodes 0..n-1 have ended; unlike all finished episodes, they are not biased to short."""
+        """Largest n for which all episodes 0 to n - 1 have ended.
+
+        Their mean return is not biased. The mean of all finished episodes would be, because short episodes end first.
+        """
         while self._first in self.done:
             self._first += 1
         return self._first
 
     def result(self, count: int | None = None) -> EvalResult:
-        """Return the result of the first `count` episodes, by default of all."""
+        """Return the result of the first `count` episodes; None: of all episodes."""
         ordered = [self.done[i] for i in range(self.episodes if count is None else count)]
         returns, lengths, cut = zip(*ordered, strict=True)
         return EvalResult(list(returns), list(lengths), sum(cut))
 
 
 def student_t_975(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t: exact for 1 and 2 degrees of freedom, else Hill (CACM 1970, 396)."""
+    """Return the 97.5 % quantile of Student's t distribution with `freedom` degrees of freedom.
+
+    It is exact for 1 and 2 degrees of freedom; otherwise it is computed by algorithm 396 of CACM (Hill 1970).
+    """
     if freedom == 1:
         return math.tan(math.pi * 0.475)
     if freedom == 2:
@@ -122,16 +134,16 @@ def playing(
     Args:
         agent: the agent.
         envs: new environments, seeded by episode.
-        episodes: N.
-        rng: action noise; None if `greedy` is True.
-        greedy: most likely actions instead of samples.
-        limit: limit of actions set in the environments; episodes truncated by it are counted in `cut`.
+        episodes: N; number of episodes.
+        rng: noise for sampled actions; None if `greedy` is True.
+        greedy: True: the most likely actions; False: samples.
+        limit: number of actions after which the environments truncate an episode; these episodes are counted in `cut`.
         device: device of the agent.
         autocast: context manager for calls of the agent (mixed precision).
-        on_step: called with every time step and the action chosen for it, in the environment's form.
+        on_step: called with every time step and the action selected at it, in the environment's format.
 
     Yields:
-        The same record after every step, until all episodes have ended.
+        After every step, the same `Played` object with the results so far, until all episodes have ended.
     """
     count, record = envs.num_envs, EpisodeRecorder(episodes)
     left = [len(range(k, episodes, count)) for k in range(count)]

@@ -1,4 +1,4 @@
-"""Loading of policies and world models from runs, checkpoints and exported folders; export; checks of shapes."""
+"""Loading of policies and world models from runs, checkpoints and exported folders; their export; checks of shapes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 FORMAT = 2  # of policy.json and part.json; Shepherd 0.1.0 wrote 1
 AGENT, BESIDE, PART = (
     (f"{name}.json", f"{name}.safetensors") for name in ("agent", "beside", "weights")
-)  # structure of a state, and its tensors
+)  # pairs of files: the structure of a state, and its tensors
 
 
 def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
-    """Return the description that `LoadedPolicy` needs in addition to the weights, for a checkpoint of a run."""
+    """Return the description of the policy in a run's checkpoint, which `LoadedPolicy` needs besides the weights."""
     config = run.read_config()
     manifest = checkpoint.manifest(path)
     return {
@@ -47,9 +47,9 @@ def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
 
 
 class Source(NamedTuple):
-    """Content of a checkpoint or an exported folder: a description for `LoadedPolicy`, and the parts by name.
+    """Content of a checkpoint or an exported folder: a description for `LoadedPolicy`, and components by name.
 
-    `place` and `files` are used in error messages.
+    `place` and `files` are texts for error messages.
     """
 
     description: dict[str, Any]
@@ -70,11 +70,14 @@ def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
         A `LoadedPolicy` on the CPU in float32.
 
     Raises:
-        UserError: there is no policy at `path`, or it is damaged.
+        UserError: If there is no policy at `path`, or if it is damaged.
     """
     source = read_source(path)
     if "part" in source.description:
-        raise UserError(f"{path}: {source.description['part']} of a learner, not a policy; flows.load_part reads it")
+        raise UserError(
+            f"{path}: contains only {source.description['part']} of a learner, not a policy; load it with "
+            "flows.load_part"
+        )
     with _tell_errors_in(source.place, source.files):
         return LoadedPolicy(source.description, source.parts["agent"], seed)
 
@@ -84,13 +87,13 @@ def load_world_model(path: str | Path, seed: int = 0) -> LoadedWorldModel:
 
     Args:
         path: a run, a checkpoint or an exported policy (see `load_policy`), or a registered world model.
-        seed: seed of the latents.
+        seed: seed of the noise for latent states and for sampled actions.
 
     Returns:
         A `LoadedWorldModel` on the CPU in float32.
 
     Raises:
-        UserError: there is no model at `path`, it is damaged, or its algorithm has no world model.
+        UserError: If there is no model at `path`, if it is damaged, or if its algorithm has no world model.
     """
     source = read_source(path)
     with _tell_errors_in(source.place, source.files):
@@ -98,7 +101,7 @@ def load_world_model(path: str | Path, seed: int = 0) -> LoadedWorldModel:
 
 
 def read_source(path: str | Path) -> Source:
-    """Load the parts of a learner, including the agent, from a path; see `load_policy`."""
+    """Load the components of a learner, including the agent, from a path as in `load_policy`."""
     path = Path(path)
     if (path / "policy.json").exists():
         return _read_exported(path)
@@ -115,7 +118,11 @@ def read_source(path: str | Path) -> Source:
 
 
 def _checkpoint_at(path: Path) -> Path:
-    """Return the checkpoint of a path: the path itself, the checkpoint chosen for a run, or the newest in a folder."""
+    """Return the checkpoint at a path.
+
+    The path can be a checkpoint, a run (its best checkpoint is returned), or a folder of checkpoints (the newest one is
+    returned).
+    """
     if (path / "manifest.json").exists():
         return path
     if (run := RunDirectory(path)).config.exists():
@@ -123,14 +130,18 @@ def _checkpoint_at(path: Path) -> Path:
     newest = checkpoint.newest_good(path)
     if newest is None:
         raise UserError(
-            f"{path}: no policy there; give a run, a checkpoint, a folder of Training.save or an exported policy"
+            f"{path}: contains no policy; use the path of a run, of a checkpoint, of a folder written by "
+            "Training.save, or of an exported policy"
         )
     return newest
 
 
 @contextmanager
 def _tell_errors_in(source: str, files: str) -> Iterator[None]:
-    """Context manager that converts all errors caused by invalid files, which are not trusted, to a `UserError`."""
+    """Return a context manager that converts errors caused by invalid files to a `UserError`.
+
+    The files are not trusted, so any error is possible. `source` and `files` are used in the message.
+    """
     try:
         yield
     except OSError as error:
@@ -138,11 +149,11 @@ def _tell_errors_in(source: str, files: str) -> Iterator[None]:
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
-        raise UserError(f"{source}: {files} describe no policy ({type(error).__name__})") from error
+        raise UserError(f"{source}: {files} describe no policy ({type(error).__name__}); damaged files?") from error
 
 
 def _read_exported(path: Path) -> Source:
-    """Load the parts of an exported folder, which is not trusted."""
+    """Load the components in an exported folder, which is not trusted."""
     files = f"policy.json and {AGENT[0]}"
     with _tell_errors_in(str(path), files):
         description = _description(path, "policy.json")
@@ -151,7 +162,7 @@ def _read_exported(path: Path) -> Source:
 
 
 def _read_part(path: Path) -> Source:
-    """Load a single exported part of a learner, which is not trusted."""
+    """Load a single exported component of a learner, which is not trusted."""
     files = f"part.json and {PART[0]}"
     with _tell_errors_in(str(path), files):
         description = _description(path, "part.json")
@@ -181,18 +192,23 @@ def refuse_other_shapes(policy: LoadedPolicy, config: RunConfig, spec: EnvSpec) 
     """Raise a UserError if the weights of `init_from` do not have the shapes of this run's agent."""
     agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
     if wrong := describe_mismatch(policy.agent.state_dict(), agent.state_dict()):
-        raise UserError(f"init_from={config.init_from}: {wrong}; use its algo and env keys")
+        raise UserError(
+            f"init_from={config.init_from}: {wrong}; use the algo and env keys with which these weights were trained"
+        )
 
 
 def describe_mismatch(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
-    """Return a message about the first entry whose shape does not match this run, or None if all match."""
+    """Return a message about the first parameter with another shape than in this run, or None if all match.
+
+    `theirs` is the state that is loaded, `ours` is a state of this run.
+    """
     for name, found, wanted in differing_shapes(theirs, ours):
-        return f"its {name} is {found}, in this run {wanted}"
+        return f"its {name} is {found}, but in this run it is {wanted}"
     return None
 
 
 def differing_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the entries of two states with different shapes: name, shape in `theirs`, shape in `ours`."""
+    """Yield the entries that have different shapes in two states: name, shape in `theirs`, shape in `ours`."""
     for name in sorted({*theirs, *ours}):
         found, wanted = (_shape_of(state.get(name)) for state in (theirs, ours))
         if wanted != found:
@@ -200,7 +216,7 @@ def differing_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iter
 
 
 def describe_agent(config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
-    """Return the description of a policy that was trained without a run directory; see `describe`."""
+    """Return the description of a policy (see `describe`) that was trained without a run directory."""
     kept = {"algo": plain(config.algo), "distribution": config.distribution.type, "plugins": [*config.plugins]}
     return {"format": FORMAT, **kept, "spec": spec.to_json()}
 
@@ -214,7 +230,7 @@ def _shape_of(value: Any) -> str:
 def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
     """Export the policy of a run's checkpoint to a self-contained folder with policy.json and weights.
 
-    The folder also has the parts that another run can start from, such as critics.
+    The folder also contains the components from which another run can start, such as critics.
     """
     learning, bookkeeping = checkpoint.load(path)
     description = describe(run, path)
@@ -229,9 +245,10 @@ def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
 
 
 def export_part(run: RunDirectory, path: Path, part: str, destination: Path) -> Path:
-    """Export one of the algorithm's `exported_components` from a run's checkpoint to its own folder.
+    """Export one of the algorithm's `exported_components` from a run's checkpoint to a folder.
 
-    part.json describes the agent of the part, like policy.json. The weights are in separate files.
+    The file part.json describes the agent to which the component belongs, like policy.json. The weights are in separate
+    files.
     """
     description = describe(run, path)
     algorithm = ALGORITHMS[description["algo"]["name"]]
@@ -248,21 +265,21 @@ def export_part(run: RunDirectory, path: Path, part: str, destination: Path) -> 
 
 
 def load_part(path: str | Path) -> dict[str, Any]:
-    """Load the state of a single exported part of a learner.
+    """Load the state of a single exported component of a learner.
 
     Args:
         path: a folder written by `export_part`.
 
     Returns:
-        name -> tensor, the argument of `load_state_dict`.
+        State of the component, name -> tensor; it is an argument for `load_state_dict`.
 
     Raises:
-        UserError: there is no exported part at `path`, or it is damaged.
+        UserError: If there is no exported component at `path`, or if it is damaged.
     """
     if not (Path(path) / "part.json").exists():
         raise UserError(
-            f"{path}: not a single exported part (no part.json); for policies and world models, use load_policy and "
-            "load_world_model"
+            f"{path}: contains no single exported component (no part.json); load policies and world models with "
+            "load_policy and load_world_model"
         )
     source = _read_part(Path(path))
     return source.parts[source.description["part"]]

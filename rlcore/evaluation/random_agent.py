@@ -14,7 +14,8 @@ from rlcore.spec import EnvSpec
 class RandomAgent:
     """Agent with uniformly random actions.
 
-    Unbounded elements of a Box are sampled as in Gymnasium: normal if both sides are unbounded, exponential if one is.
+    Unbounded elements of a Box are sampled as in Gymnasium: from a normal distribution if both bounds are missing, and
+    from an exponential distribution if one bound is missing.
 
     Args:
         spec: spec of the environment.
@@ -26,7 +27,7 @@ class RandomAgent:
         self.low, self.high = np.asarray(action.low, np.float64), np.asarray(action.high, np.float64)
 
     def initial(self, batch_size: int) -> tuple[()]:
-        """Return the carry, which is empty."""
+        """Return an empty carry, because this agent has no recurrent state."""
         return ()
 
     def act(
@@ -37,7 +38,7 @@ class RandomAgent:
         rng: Noise | None,
         greedy: bool = False,
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
-        """Draw actions [B, A], or [B, all elements] for a Box. Discrete actions obey the action masks in `obs`."""
+        """Draw random actions [B, A]; for a Box, [B, number of elements]. Discrete actions obey the masks in `obs`."""
         assert rng is not None
         batch, spec, draw, keys = len(is_first), self.spec.action, rng.host, self.spec.mask_keys
         if keys:
@@ -54,12 +55,12 @@ class RandomAgent:
         return (), torch.from_numpy(np.where(below & above, uniform, free)), {}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to [B, *shape] in the environment's dtype, with `start` added."""
+        """Convert actions [B, A] to the environment's actions [B, *shape]; `start` is added to discrete actions."""
         spec = self.spec.action
         values = action if spec.continuous else action + torch.tensor(spec.start)
         return values.to(getattr(torch, spec.dtype)).view(-1, *spec.shape)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, *shape] to [B, A]; the inverse of `to_env`."""
+        """Convert environment actions [B, *shape] to the agent's actions [B, A]; the inverse of `to_env`."""
         values = action.reshape(len(action), -1)
         return values.double() if self.spec.action.continuous else values.long() - torch.tensor(self.spec.action.start)

@@ -18,8 +18,8 @@ def draw_images(rows: Mapping[str, np.ndarray], spec: EnvSpec, keys: Sequence[st
     """Draw the image observations of the first environment at one time step of its first episode.
 
     Args:
-        rows: `obs/<key>` [T, B, *shape] of every key, `is_first` [T, B] bool.
-        spec: spec of the environment, which has the windows.
+        rows: recorded columns: `obs/<key>` [T, B, *shape] of every key, and `is_first` [T, B] bool.
+        spec: spec of the environment, which contains the windows of frames.
         keys: image keys, at least one.
 
     Returns:
@@ -44,7 +44,7 @@ def draw_images(rows: Mapping[str, np.ndarray], spec: EnvSpec, keys: Sequence[st
 
 
 def _moment(is_first: np.ndarray) -> int:
-    """Return the row to draw: `MOMENT`, or the last row of the first episode if that is shorter."""
+    """Return the index of the time step to draw: `MOMENT`, or the end of the first episode if that is shorter."""
     starts = np.flatnonzero(is_first[1:]) + 1
     end = int(starts[0]) if len(starts) else len(is_first)
     return min(MOMENT, end - 1)
@@ -57,7 +57,10 @@ def _words(key: str, spec: ArraySpec) -> str:
 
 
 def _panels(rows: np.ndarray, spec: ArraySpec, row: int) -> list[Image.Image]:
-    """Return the frames that the agent sees at `row` of the first episode, from rows [T, *shape] of an environment."""
+    """Return the frames that the agent receives at time step `row` of the first episode.
+
+    `rows` [T, *shape] are the images of one environment.
+    """
     back = [0] if spec.window is None else [i * spec.window.dilation for i in range(spec.window.frames)]
     panels = []
     for seen in (rows[max(0, row - steps)] for steps in reversed(back)):
@@ -70,7 +73,7 @@ def _panels(rows: np.ndarray, spec: ArraySpec, row: int) -> list[Image.Image]:
 
 
 def _to_bytes(pixels: np.ndarray) -> np.ndarray:
-    """Convert pixels to uint8; other dtypes are scaled so that the smallest value is black and the largest white."""
+    """Convert pixels to uint8; other dtypes are scaled so that the smallest value is black and the largest is white."""
     if pixels.dtype == np.uint8:
         return np.ascontiguousarray(pixels)
     low, high = float(pixels.min()), float(pixels.max())

@@ -18,9 +18,10 @@ class Column:
 
     Attributes:
         name: an observation key, `is_first`, `action`, `logprob`, `value`, or a tensor of the carry (`carry.lstm.0`).
-        kind: "vector", "image", "mask" or "goal" for an observation; "carry"; otherwise the name.
-        shape: without the batch dimension N, which is the first.
-        dtype: NumPy name.
+        kind: "vector", "image", "mask" or "goal" for an observation; "carry" for a tensor of the carry; otherwise equal
+            to `name`.
+        shape: shape without the batch dimension N, which is the first dimension of the array.
+        dtype: name of the NumPy dtype.
     """
 
     name: str
@@ -41,12 +42,12 @@ class Signature:
 
     @property
     def by_name(self) -> bool:
-        """True if inputs are passed by name; False for a single observation key without carry, passed as an array."""
+        """True if inputs are passed by name; False if one observation key is the only input and is passed as array."""
         return len(self.inputs) > 1
 
     @property
     def carry(self) -> tuple[Column, ...]:
-        """Columns of the carry."""
+        """Columns of the inputs that belong to the carry (recurrent state)."""
         return tuple(column for column in self.inputs if column.kind == "carry")
 
 
@@ -57,11 +58,11 @@ def signature_of(
 
     Args:
         specs: specs of the observation keys that the policy reads.
-        carry: initial carry by name, [1, ...] each.
-        given: output for an example: `action` and extras by name, [1, ...] each.
+        carry: initial carry, name -> [1, ...].
+        given: output of the policy for an example, name -> [1, ...]: `action` and extras.
 
     Returns:
-        The signature.
+        The signature of the policy.
     """
     obs = [Column(key, spec.kind, spec.shape, spec.dtype) for key, spec in specs.items()]
     opens = [Column("is_first", "is_first", (), "bool")] if carry else []

@@ -1,4 +1,4 @@
-"""Videos of a policy as MP4 files, for which no display is needed, and display of episodes in a window."""
+"""Videos of a policy as MP4 files, which need no display, and display of episodes in a window."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def record_video(run: RunDirectory, path: str | Path, name: str = "policy.mp4", 
     """Record greedy episodes of a checkpoint, one after the other.
 
     Args:
-        run: defines the environment.
+        run: run directory; its config defines the environment.
         path: the checkpoint's directory.
         name: name of the file in media/.
         episodes: number of episodes.
 
     Returns:
-        The video's path relative to the run, or None if it failed; the reason is logged.
+        The video's path relative to the run directory. If recording failed, None is returned and the reason is logged.
     """
     try:
         return record_checkpoint(run, path, name, episodes)
     except BaseException as error:  # a failed video must not end the run
         if not is_failure(error):
             raise
-        log.warning("no video: %s", error if isinstance(error, UserError) else spell_error(error))
+        log.warning("no video was recorded: %s", error if isinstance(error, UserError) else spell_error(error))
         return None
 
 
@@ -66,7 +66,7 @@ def record_checkpoint(run: RunDirectory, path: str | Path, name: str, episodes: 
 
 
 def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, int]]:
-    """Show greedy episodes of a checkpoint in a window; yield return and length of each."""
+    """Show greedy episodes of a checkpoint in a window; yield the return and the length of each episode."""
     config = config_of(run)
     limit, policy = episode_limit(config, run.read_card()), load_policy(path)
     with user_code(), limited_env(adapt_to_evaluation(config.env), "human") as env:
@@ -80,7 +80,7 @@ def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, 
 
 
 def greedy(policy: LoadedPolicy) -> ChooseAction:
-    """Return a function that maps an observation dict to the most likely action in the environment's form.
+    """Return a function that maps an observation dict to the most likely action in the environment's format.
 
     The function keeps the policy's carry between calls, so use it for one episode. Discrete actions are int.
     """
@@ -97,21 +97,22 @@ def greedy(policy: LoadedPolicy) -> ChooseAction:
 def record(
     begin: Callable[[], ChooseAction], env: gymnasium.Env, path: Path, seeds: Sequence[int], max_steps: int
 ) -> dict[str, Any]:
-    """Run episodes and write them as one video. No incomplete file is left behind.
+    """Run episodes and write them as one video. If an error occurs, no incomplete file remains.
 
     Args:
-        begin: called for each episode; returns a function that maps an observation to an action, both in the
-            environment's form.
+        begin: function that is called at the start of each episode. It returns a function that maps an observation to
+            an action, both in the environment's format.
         env: environment with render_mode="rgb_array"; the caller closes it.
         path: the .mp4 file; its folder is created.
-        seeds: seed of each episode.
+        seeds: environment seed of each episode.
         max_steps: maximum number of actions per episode.
 
     Returns:
-        path, returns (undiscounted, of the recorded steps) and lengths (in actions); the latter two per episode.
+        `path`, `returns` (undiscounted return of the recorded steps of each episode) and `lengths` (number of actions
+        of each episode).
 
     Raises:
-        UserError: the environment cannot be rendered or the video cannot be written; the message has the reason.
+        UserError: If the environment cannot be rendered, or the video cannot be written; the message has the reason.
     """
     if env.render_mode != "rgb_array":
         raise UserError(f"{_name(env)}: a video needs rendered images; create it with render_mode='rgb_array'")
@@ -160,7 +161,10 @@ def _frame(env: gymnasium.Env) -> np.ndarray:
 
 @contextmanager
 def writing(path: Path, rate: float, shape: tuple[int, ...]) -> Iterator[Callable[[np.ndarray], None]]:
-    """Context manager that returns a function to write frames of `shape`; the file appears when it is complete."""
+    """Return a context manager that yields a function to write frames of shape `shape` to a video.
+
+    The file appears at `path` when it is complete.
+    """
     import imageio_ffmpeg
 
     height, width, _ = shape

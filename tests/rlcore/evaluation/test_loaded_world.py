@@ -180,7 +180,9 @@ def test_a_mistake_is_told_in_a_sentence(change: dict[str, Any], words: str) -> 
 
 def test_an_algorithm_without_a_world_is_refused_in_a_sentence(tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "ppo", weights=1)
-    with pytest.raises(UserError, match="algo.name=ppo: has no world model; algorithms with one: .*dreamer_v3"):
+    with pytest.raises(
+        UserError, match="algo.name=ppo: has no world model; algorithms with a world model: .*dreamer_v3"
+    ):
         load_world_model(run.path)
 
 

@@ -173,7 +173,9 @@ def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeyp
     signature = mlflow_signature(policy.signature).to_dict()
     assert list(example_of(policy)) == [part["name"] for part in json.loads(signature["inputs"])]
     assert [part["name"] for part in json.loads(signature["outputs"])] == ["action", "carry.age.0"]
-    with pytest.raises(UserError, match="'carry.age.0' is missing; a recurrent policy needs is_first, carry.age.0"):
+    with pytest.raises(
+        UserError, match="'carry.age.0' is missing; this recurrent policy needs the inputs is_first, carry.age.0"
+    ):
         policy.exchange({"state": OBS[:3], "is_first": first})
     with pytest.raises(UserError, match=r"'carry.age.0': expected shape \(2, 1\), got \(3, 1\)"):
         policy.exchange({"state": OBS[:2], "is_first": first[:2], **held})
@@ -205,7 +207,7 @@ def test_the_signature_lists_what_a_policy_takes_and_gives_and_exchange_keeps_to
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no policy there; give a run, a checkpoint"):
+    with pytest.raises(UserError, match="contains no policy; use the path of a run, of a checkpoint"):
         load_policy(tmp_path)
 
 

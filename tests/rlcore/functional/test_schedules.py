@@ -59,5 +59,5 @@ def test_a_schedule_replaces_the_constant_and_annealing_scales_it() -> None:
 def test_a_schedule_that_contradicts_annealing_or_goes_back_is_refused() -> None:
     with pytest.raises(UserError, match=r"algo.lr_schedule cannot be combined with algo.anneal_lr=true"):
         config(lr_schedule=[[0, 1.0]], anneal_lr=True)
-    with pytest.raises(UserError, match=r"algo.clip_coef_schedule=.*must rise"):
+    with pytest.raises(UserError, match=r"algo.clip_coef_schedule=.*must increase"):
         config(clip_coef_schedule=[[10, 1.0], [5, 0.5]])

@@ -66,7 +66,7 @@ def test_parts_of_other_shapes_stay_as_drawn_and_an_agent_of_other_shapes_is_ref
     other = fresh(config("sac", actor={"hidden_size": 24}))
     before = copy.deepcopy(other.learner.state_dict())
     with pytest.raises(
-        UserError, match=r"init_from=a: its actor.*, in this run .*; use the algo and env keys of that run"
+        UserError, match=r"init_from=a: its actor.*, but in this run it is .*; use the algo and env keys of that run"
     ):
         start_from(other.learner, state, "a")
     for name in ("agent", "critics"):

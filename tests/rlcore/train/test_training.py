@@ -137,7 +137,7 @@ def test_what_cannot_be_loaded_is_refused_in_one_sentence_and_changes_nothing(tm
         with pytest.raises(UserError, match=rf"^{place}: no valid checkpoint there; .* Training.save") as refused:
             wide.load(place)
         assert "--" not in str(refused.value)
-    with pytest.raises(UserError, match=rf"^{tmp_path}: no policy there; .* Training.save"):
+    with pytest.raises(UserError, match=rf"^{tmp_path}: contains no policy; .* Training.save"):
         load_policy(tmp_path)
     (path / "learning/tensors.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match="tensors.safetensors .* choose another checkpoint$"):
