@@ -1,4 +1,4 @@
-"""Learning curves of a side: its runs on one grid, their interquartile mean and its confidence band."""
+"""Learning curves of a side (a group of runs): the runs on one grid, their interquartile mean and its 95 % band."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Run = tuple[Array, Array, bool]  # x ascending, value, True if the last value is
 
 @dataclass(frozen=True)
 class Curve:
-    """Learning curve of a side.
+    """Learning curve of a side (a group of runs that is compared).
 
     Attributes:
-        x: [P]; policy steps, seconds or fraction of the budget.
-        band: interquartile mean [P] and its 95 % interval.
-        runs: the individual runs.
+        x: [P]; policy steps, seconds of training, or fraction of the planned policy steps.
+        band: interquartile mean over the runs [P] and its 95 % confidence interval.
+        runs: the curves of the individual runs.
     """
 
     x: Array
@@ -36,12 +36,15 @@ class Curve:
 
 
 def against_steps(comparison: Comparison, side: str, task: str) -> Curve | None:
-    """Return the curve of returns by policy steps; None if runs have too few points."""
+    """Return a side's curve of returns by policy steps; None if a run has fewer than two logged values."""
     return curve_of([[_steps(comparison, record) for record in comparison.selection.counted[side][task]]])
 
 
 def against_time(comparison: Comparison, side: str, task: str, name: str) -> Curve | None:
-    """Return the curve of returns by seconds of training (a clock of `CLOCKS`); None if a run has no times."""
+    """Return a side's curve of returns by seconds of training; None if a run has logged no times.
+
+    `name` selects how the seconds are measured: it is a key of `CLOCKS`.
+    """
     records = comparison.selection.counted[side][task]
     if any(len(record.clock(name)) < 2 for record in records):
         return None
@@ -49,9 +52,9 @@ def against_time(comparison: Comparison, side: str, task: str, name: str) -> Cur
 
 
 def against_budget(comparison: Comparison, side: str) -> Curve | None:
-    """Return the curve of scores over all environments by the fraction of the budget.
+    """Return a side's curve of normalized scores over all environments.
 
-    The bootstrap is stratified by environment.
+    Its x axis is the fraction of the planned policy steps. The bootstrap resamples runs within each environment.
     """
     return curve_of(
         [
@@ -71,7 +74,10 @@ def _steps(comparison: Comparison, record: Record) -> Run:
 
 
 def _at_times(line: Line, x: Array, values: Array, _: bool) -> Run:
-    """Return a run with times as x; its last value is kept while slower runs continue."""
+    """Return the curve of a run with seconds as x.
+
+    The curve is marked so that its last value is used after its end, while slower runs continue.
+    """
     clock = np.array(line, dtype=float)
     return np.interp(x, clock[:, 0], clock[:, 1]), values, True
 
@@ -79,8 +85,8 @@ def _at_times(line: Line, x: Array, values: Array, _: bool) -> Run:
 def curve_of(tasks: Sequence[Sequence[Run]]) -> Curve | None:
     """Interpolate the runs of each environment on one grid and return their curve.
 
-    The grid ends with the shortest run, except runs whose last value is kept. Returns None if a run has fewer than two
-    points, or if the runs have no common range.
+    The grid ends where the shortest run ends. Runs with a last value that is kept after their end do not shorten the
+    grid. Returns None if a run has fewer than two points, or if the runs have no common range of x.
     """
     runs = [run for task in tasks for run in task]
     if any(len(x) < 2 for x, _, _ in runs):

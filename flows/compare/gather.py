@@ -1,4 +1,8 @@
-"""Collection of the runs of a side: a group, confirmed runs of a sweep, a folder or glob, or a search in MLflow."""
+"""Collection of the runs of the sides of a comparison.
+
+A side is a group of runs. It is given as the name of a group, as a sweep (its confirmed runs), as a folder or glob, or
+as a search in MLflow.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +35,14 @@ CONFIRMED = ("winner", "default")  # the confirmation of sweep NAME is in the gr
 
 @dataclass(frozen=True)
 class Side:
-    """Side of a comparison.
+    """Side of a comparison: a group of runs that is compared with other groups.
 
     Attributes:
         name: the argument of the command that defines the side.
-        source: description of the origin of its runs.
-        group: the group that new seeds should join; None if its runs belong to no group or to several groups.
-        records: its runs.
+        source: text that describes where the runs come from, such as "folder runs/ppo".
+        group: value of the key `group` that additional runs of this side need; None if the side's runs belong to no
+            group or to several groups.
+        records: the runs of the side.
         folder: the folder in which new runs would belong to the side; None for a single run, a glob or a search.
     """
 
@@ -102,7 +107,10 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
 
 
 class _Groups:
-    """Runs below a root by the group in their config; read once, when first needed."""
+    """Mapping from the group in the runs' configs to the runs, for all runs below a root folder.
+
+    The folders are read once, when the mapping is first needed.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -123,7 +131,7 @@ class _Groups:
 
 
 def _of_earlier_winner(run: RunDirectory) -> bool:
-    """Return True if a run belongs to the confirmation of a trial that is no longer the best of its sweep."""
+    """Return True if a run confirms a trial that was the best of its sweep earlier, but is not the best now."""
     place = run.path.parent
     report = place.parent / "report.json"
     if not re.fullmatch(r"winner_\d+", place.name) or not report.exists():
@@ -169,7 +177,10 @@ def _list_names(groups: Sequence[str]) -> str:
 
 
 def _search(word: str) -> list[Read]:
-    """Return readers of the runs that `mlflow:EXPERIMENT?FILTER` selects; the filter is MLflow's and is optional."""
+    """Return a function for each run that `mlflow:EXPERIMENT?FILTER` selects; the function reads the run.
+
+    FILTER is a filter string of MLflow's `search_runs`; it is optional.
+    """
     name, _, condition = word.removeprefix(MLFLOW).partition("?")
     client = reachable_store(tracking_uri())
     from mlflow.exceptions import MlflowException
@@ -188,6 +199,6 @@ def _search(word: str) -> list[Read]:
     ours = [run for run in found if "algo.total_steps" in run.data.params and "seed" in run.data.params]
     if not ours:
         raise UserError(
-            f"{word}: no run of Shepherd matches; a search is written {SEARCH}, e.g. mlflow:ppo?tags.group = 'a'"
+            f"{word}: no run of Shepherd matches; the form of a search is {SEARCH}, e.g. mlflow:ppo?tags.group = 'a'"
         )
     return [partial(from_mlflow, client, run) for run in ours]

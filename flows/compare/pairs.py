@@ -1,4 +1,4 @@
-"""Pairwise comparison of sides: difference of the interquartile means, and probability of improvement."""
+"""Pairwise comparison of sides (groups of runs): difference of interquartile means, and probability of improvement."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ Values = Mapping[str, Mapping[str, NDArray[np.float64]]]  # side -> task -> retu
 
 @dataclass(frozen=True)
 class Pair:
-    """Comparison of two sides.
+    """Comparison of two sides (groups of runs).
 
     Attributes:
         first: name of the first side.
         second: name of the second side.
-        difference: IQM of the first minus IQM of the second side, in returns; in scores over several environments.
+        difference: interquartile mean of the first side minus that of the second. Its unit is the return if the pair
+            is compared on one environment, and the normalized score if it is compared over several environments.
         improvement: probability that a run of the first side is better than a run of the second side.
-        paired: True if seeds were resampled in pairs.
-        correlation: correlation of the paired values; None if not paired.
+        paired: True if both sides have the same seeds, so that the bootstrap resampled them in pairs.
+        correlation: correlation of the two runs' values over the pairs; None if `paired` is False.
     """
 
     first: str
@@ -39,7 +40,7 @@ class Pair:
     correlation: float | None
 
     def upright(self) -> Pair:
-        """Return the pair with the side that has the higher IQM as the first."""
+        """Return the same comparison with the sides ordered so that the first has the higher interquartile mean."""
         if self.difference.value >= 0:
             return self
         difference, chance = self.difference, self.improvement
@@ -53,7 +54,11 @@ class Pair:
 
     @property
     def better(self) -> str | None:
-        """The significantly better side, according to both difference and probability of improvement, or None."""
+        """Name of the significantly better side, or None.
+
+        A side is significantly better if both intervals show it: that of the difference does not contain 0, and that
+        of the probability of improvement does not contain 0.5.
+        """
         if not (self.difference.beyond(0.0) and self.improvement.beyond(0.5)):
             return None
         ahead = self.difference.low > 0
@@ -72,7 +77,7 @@ def pairs_of(
 
     Args:
         chosen: the compared runs.
-        tasks: the environments; the pairs contain returns for one environment, scores for several.
+        tasks: the environments. With one environment, differences are returns; with several, normalized scores.
         scales: scale of each environment.
         values: returns of the runs.
         level: confidence level of the intervals.

@@ -20,7 +20,7 @@ from rlcore.store.series import CPU, WALL
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEVELS = 101  # points of the performance profile
+LEVELS = 101  # number of values at which the performance profile is drawn
 LONGEST = 34  # maximal number of characters of a side's name in a legend
 
 
@@ -52,7 +52,7 @@ def _learning(comparison: Comparison) -> Iterator[Picture]:
 
 
 def _curves(by_side: Mapping[str, Curve | None], stem: str, title: str, x: str, y: str) -> Iterator[Picture]:
-    """Yield the picture of the curves, unless a run has too few points."""
+    """Yield the picture of the curves; yield nothing if a curve is missing because a run has too few logged values."""
     known = {side: curve for side, curve in by_side.items() if curve is not None}
     if len(known) == len(by_side):
         yield curves_picture(known, stem, title, x, y)
@@ -72,7 +72,10 @@ def curves_picture(by_side: Mapping[str, Curve], stem: str, title: str, x: str, 
 
 
 def _aggregates(comparison: Comparison) -> Picture:
-    """Draw the four aggregates in two rows of two panels, which fits a phone; each panel has one row for each side."""
+    """Draw the four aggregates (means over runs, such as the interquartile mean) of each side.
+
+    The picture has two rows of two panels, so that it fits on a phone. Each panel has one row for each side.
+    """
     where = ALL if len(comparison.tasks) > 1 else comparison.tasks[0]
     sides = list(comparison.aggregates[where])
     figure, panels = new_figure(rows=2, columns=2, height=1.2 + 0.75 * len(sides))
@@ -132,7 +135,7 @@ def short(name: str, longest: int = LONGEST) -> str:
 
 
 def _intervals(axes: Axes, figures: Sequence[Interval], tones: Sequence[str], digits: int | None = None) -> None:
-    """Draw one row for each interval: a bar, and a mark with its number for the estimate."""
+    """Draw one row for each interval: a bar for the interval, and a marker with a number for the estimate."""
     for row, (figure, tone) in enumerate(zip(figures, tones, strict=True)):
         axes.plot([figure.low, figure.high], [row, row], color=tone, linewidth=7, alpha=0.4, solid_capstyle="butt")
         axes.plot([figure.value], [row], marker="|", markersize=13, markeredgewidth=2.4, color=tone)

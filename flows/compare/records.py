@@ -1,4 +1,7 @@
-"""Record of a run for comparisons, read from its directory or, if that is not on this machine, from MLflow."""
+"""Data of a run that comparisons need.
+
+They are read from the run's directory, or from MLflow if the directory is not on this machine.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +34,21 @@ TASK = ("env.action_repeat", "env.mask_velocities", "env.max_episode_steps", "en
 
 @dataclass(frozen=True)
 class Record:
-    """Record of a run.
+    """Data of a run that comparisons need.
 
     Attributes:
         place: its folder, relative to the current folder if possible, or `mlflow:<run id>`.
         run_id: its unique id.
-        status: "finished", "stopped_early", "dry_run", "interrupted" or "failed"; "training"; "broken off" if it has
-            ended without a status in its log; NOT_FINITE if it is finished but has returns that are not finite.
-        config: all keys, flat, as text.
-        commit: commit of the code, with `+` if files were changed.
+        status: "training" if a process is training the run now, otherwise how the run ended: "finished",
+            "stopped_early", "dry_run", "interrupted" or "failed"; "broken off" if its log contains no final status;
+            NOT_FINITE if it is finished, but some of its returns are not finite.
+        config: all configuration keys with their full names (such as "env.id") and their values as text.
+        commit: Git commit of the code that trained the run, followed by `+` if files had uncommitted changes.
         machine: name of its processor or GPU, "" if unknown.
-        lines: metric -> points, for the metrics in READ.
+        lines: metric -> logged values with their policy steps, for the metrics in READ.
         final: greedy mean return of the final evaluation, or None.
-        effort: updates, wall_s and cpu_s of training, as far as known.
-        typed: the overrides of the command line that created the run.
+        effort: name -> cost of training, as far as known: updates, wall_s (seconds) and cpu_s (processor seconds).
+        typed: the `key=value` arguments of the command that created the run.
     """
 
     place: str
@@ -75,12 +79,12 @@ class Record:
 
     @property
     def task(self) -> str:
-        """Environment of the run, with settings that change the meaning of returns."""
+        """Environment id of the run, followed by the settings that change the meaning of its returns."""
         return task_of(self.config)
 
     @property
     def policy_steps(self) -> int:
-        """Policy steps of its last point."""
+        """Policy steps at which the run logged its last value."""
         return max((line[-1][0] for line in self.lines.values() if line), default=0)
 
     @property
@@ -163,7 +167,10 @@ def from_mlflow(client: MlflowClient, stored: Run) -> Record:
 
 
 def _status(run: RunDirectory, log: History) -> str:
-    """Return the status in the log; without one, "training" if a process holds the run's lock, else "broken off"."""
+    """Return the status of a run from its log.
+
+    If the log has no status, return "training" if a process has locked the run, otherwise "broken off".
+    """
     if log.ended:
         return log.ended["status"]
     return "training" if run.is_taken() else "broken off"

@@ -1,4 +1,4 @@
-"""Files of a comparison: index.html, the pictures, runs.csv, points.csv and compare.json."""
+"""Comparison of sides (groups of runs) that writes index.html, pictures, runs.csv, points.csv and compare.json."""
 
 from __future__ import annotations
 
@@ -67,12 +67,15 @@ def report(
     """
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--out {out}: is a file; give a folder, which may be new")
+        raise UserError(f"--out {out}: is a file; give a folder (it is created if it does not exist)")
     return write(gather(words, root, tell), folder, threshold, tell)
 
 
 def write(sides: list[Side], folder: Path, threshold: float | None = None, tell: Tell = lambda done: None) -> Report:
-    """Compare sides and write all files to a folder; see `report`. Raises UserError if nothing can be compared."""
+    """Compare sides (groups of runs) and write the page, pictures and tables of the comparison to a folder.
+
+    Raises UserError if nothing can be compared. The arguments are described in `report`.
+    """
     comparison = compare(sides, threshold)
     conclusion = verdict(comparison)
     pictures = []

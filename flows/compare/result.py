@@ -1,4 +1,8 @@
-"""Numbers of a comparison with their intervals: aggregates, pairs of sides, steps to a threshold, cost."""
+"""Computation of a comparison's numbers, most of them with confidence intervals.
+
+They are the aggregates of each side (a group of runs), the pairwise differences of sides, the policy steps until a
+threshold is reached, and the cost of training.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +29,27 @@ NEAR = 0.9  # default threshold as a score, if Gymnasium defines no threshold fo
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of comparing sides.
+    """Result of comparing sides (groups of runs).
 
     Attributes:
-        sides: the sides, as they were given.
+        sides: the sides, in the order of the command, including runs that are not compared.
         selection: the compared runs.
         measure: definition of a run's value.
         scales: task -> conversion of returns to scores.
         values: side -> task -> returns [N], in the order of the selection's runs.
-        aggregates: task -> side -> name -> interval, in returns; with several tasks also ALL, in scores. The
-            optimality gap is always in scores.
-        level: confidence level of the intervals of `pairs`; 95 % for all pairs together.
-        pairs: every two sides, over all environments.
-        task_level: confidence level of the intervals of `by_task`; 95 % for all pairs and environments together.
-        by_task: task -> every two sides on this task, in returns; empty if there is one environment.
-        thresholds: task -> return.
-        arrivals: task -> side -> policy steps of each run at the threshold, None if it was not reached.
-        cost: task -> side -> mean over runs of those quantities in EFFORT that all runs have.
-        config: key -> side -> values, for keys in which sides differ.
+        aggregates: task -> side -> name of the aggregate (such as "iqm") -> estimate with its interval, in returns.
+            With several tasks, the key ALL has the aggregates over all tasks, in scores. The optimality gap is always
+            in scores.
+        level: confidence level of each interval in `pairs`. It is chosen so that all of these intervals together
+            contain the true values with a probability of 95 %.
+        pairs: comparisons of every two sides, over all environments.
+        task_level: confidence level of each interval in `by_task`, chosen in the same way.
+        by_task: task -> comparisons of every two sides on this task, in returns; empty if there is one environment.
+        thresholds: task -> return that counts as the threshold.
+        arrivals: task -> side -> for each run, the policy steps at which it reached the threshold, or None if it did
+            not reach it.
+        cost: task -> side -> mean cost of its runs, for those quantities in EFFORT that all runs have recorded.
+        config: configuration key -> side -> values, for keys that have different values on different sides.
         notes: remarks for the reader.
     """
 
@@ -68,7 +75,7 @@ class Comparison:
         return self.selection.tasks
 
     def normalise(self, side: str) -> list[NDArray[np.float64]]:
-        """Return a side's scores, an array [N] for each environment."""
+        """Return the normalized scores of a side's N runs, an array [N] for each environment."""
         return [self.scales[task].score(self.values[side][task]) for task in self.tasks]
 
 
@@ -135,7 +142,11 @@ def _threshold(scale: scores.Scale, threshold: float | None, several: bool) -> f
 def _aggregates(
     tasks: Sequence[str], scales: dict[str, scores.Scale], values: dict[str, Any], rng: np.random.Generator
 ) -> dict[str, dict[str, dict[str, Interval]]]:
-    """Compute the aggregates: returns for each environment, scores over all; the optimality gap always in scores."""
+    """Compute the aggregates of each side.
+
+    They are returns on single environments and normalized scores over all environments. The optimality gap is always
+    a score.
+    """
     results: dict[str, dict[str, dict[str, Interval]]] = {}
     for task in tasks:
         results[task] = {

@@ -15,7 +15,7 @@ from flows.compare.selection import Selection
 from rlcore.errors import UserError
 from rlcore.store.series import Line
 
-LAST = 3  # minimal number of evaluations that are averaged; a tenth of them if that is more
+LAST = 3  # number of evaluations that are averaged; if a tenth of all evaluations is more, that tenth is averaged
 FINAL = "greedy mean return of the final evaluation"
 LATE = f"mean of the last greedy evaluations during training (the last tenth, at least {LAST})"
 LATE_TRAINING = f"mean return of the last logged training episodes (the last tenth of points, at least {LAST})"
@@ -23,13 +23,13 @@ LATE_TRAINING = f"mean return of the last logged training episodes (the last ten
 
 @dataclass(frozen=True)
 class Measure:
-    """Definition of a run's value and curve, the same for all runs.
+    """Definition of the value and the learning curve by which runs are compared; it is the same for all runs.
 
     Attributes:
-        words: description of the value.
-        value: returns the value of a run.
-        curve: returns the learning curve of a run.
-        curve_words: description of the curve.
+        words: description of the value, for the report.
+        value: function that returns the value of a run.
+        curve: function that returns the learning curve of a run.
+        curve_words: description of the curve, for the report.
     """
 
     words: str
@@ -40,7 +40,10 @@ class Measure:
 
 @dataclass(frozen=True)
 class Scale:
-    """Conversion of an environment's returns to scores: 0 at `low`, 1 at `high`; `words` describes both."""
+    """Conversion of an environment's returns to normalized scores.
+
+    A return of `low` has the score 0, a return of `high` the score 1. `words` describes both returns for the report.
+    """
 
     low: float
     high: float
@@ -57,11 +60,12 @@ class Scale:
 
 
 def measure(selection: Selection) -> tuple[Measure, list[str]]:
-    """Choose the measure that all compared runs have; return it and notes for the reader.
+    """Choose how the value of a run is measured; return the measure, and remarks for the reader of the report.
 
-    The measure is the final evaluation if all runs have one, because it has many episodes on its own seeds. It
-    evaluates the checkpoint that was best during training, while the last evaluations during training evaluate the
-    latest policy. The two are therefore never mixed. Raises UserError if a run has no returns.
+    The value is the result of the final evaluation if all runs have one, because it has many episodes on seeds of its
+    own. Otherwise it is the mean of the last values during training, for all runs. The two are never mixed: the final
+    evaluation uses the checkpoint that was best during training, and later values during training use the latest
+    policy. Raises UserError if a run has no returns.
     """
     runs = [record for task in selection.tasks for record in selection.records(task)]
     judged = all(len(record.evaluations) >= 2 for record in runs)
@@ -83,12 +87,16 @@ def measure(selection: Selection) -> tuple[Measure, list[str]]:
 
 
 def late(line: Line) -> float:
-    """Return the mean of a line's last tenth, but of at least `LAST` points."""
+    """Return the mean of the last tenth of a metric's logged values, but of at least `LAST` values."""
     return float(np.mean([value for _, value in line[-max(LAST, math.ceil(len(line) / 10)) :]]))
 
 
 def scale(selection: Selection, task: str, measure: Measure) -> Scale:
-    """Return the scale of an environment: from the random policy to Gymnasium's threshold, or to the best run here."""
+    """Return the conversion of an environment's returns to normalized scores.
+
+    Score 0 is the mean return of the random policy, or of the worst compared run if the former is unknown. Score 1 is
+    the `reward_threshold` in Gymnasium's registry, or the best compared run if there is no such threshold.
+    """
     runs = list(selection.records(task))
     values = [measure.value(run) for run in runs]
     random = [run.baseline for run in runs if run.baseline is not None]
@@ -102,7 +110,7 @@ def scale(selection: Selection, task: str, measure: Measure) -> Scale:
 
 
 def find_crossing(line: Line, threshold: float) -> int | None:
-    """Return the policy steps of the first point at or above a threshold, or None."""
+    """Return the policy steps of the first logged value at or above a threshold; None if no value reaches it."""
     return next((steps for steps, value in line if value >= threshold), None)
 
 

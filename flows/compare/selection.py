@@ -1,4 +1,7 @@
-"""Selection of the compared runs and environments, and of the reasons not to rank sides."""
+"""Selection of the runs and environments to compare, and search for reasons why sides must not be ranked.
+
+A side is a group of runs. A reason is, for example, that it has too few seeds.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class Selection:
     """Selection of the compared runs.
 
     Attributes:
-        tasks: environments on which every side has finished runs.
+        tasks: environments on which every side (group of runs) has finished runs.
         counted: side -> task -> compared runs, ordered by seed.
         left_out: (side, run, reason) of excluded runs.
         notes: remarks for the reader, as sentences.
@@ -66,7 +69,10 @@ def select(sides: Sequence[Side]) -> Selection:
 
 
 def differing(records: Iterable[Record]) -> dict[str, list[str]]:
-    """Return key -> values, most frequent first, for keys in which runs differ; keys without effect are ignored."""
+    """Return the configuration keys in which runs differ: key -> its values, the most frequent first.
+
+    Keys that do not affect learning are ignored.
+    """
     runs = list(records)
     keys = {key for run in runs for key in run.config if key not in APART and not key.startswith(WITHIN)}
     values = {key: Counter(run.config.get(key, "not there") for run in runs) for key in sorted(keys)}
@@ -89,7 +95,10 @@ def _common_tasks(sides: Sequence[Side]) -> list[str]:
 
 
 def _count(side: Side, task: str, selection: Selection) -> list[Record]:
-    """Return the finished runs of a task by seed; of several runs with the same seed and configuration only one."""
+    """Return the finished runs of a side on a task, ordered by seed.
+
+    If several runs have the same seed and configuration, only one of them is returned.
+    """
     runs: list[Record] = []
     again: list[Record] = []
     for record in sorted((r for r in side.records if r.done and r.task == task), key=lambda r: (r.seed, r.place)):
@@ -108,7 +117,7 @@ def _leave_out(side: Side, selection: Selection) -> None:
     selection.left_out.extend((side.name, record, "not all sides have this environment") for record in elsewhere)
     for task in dict.fromkeys(record.task for record in elsewhere):
         selection.notes.append(
-            f"{side.name} also has runs on {task}; they are excluded, because not all sides have some."
+            f"{side.name} also has runs on {task}; they are excluded, because not all sides have runs on it."
         )
     for status, count in Counter(record.status for record in unfinished).items():
         if status not in WORST:
@@ -164,8 +173,9 @@ def _look_at_budgets(selection: Selection) -> set[str]:
 def _look_at_seeds(side: Side, selection: Selection, unlike: Collection[str]) -> str:
     """Add an obstacle and a training command if a side has fewer than `FEWEST` seeds.
 
-    The command trains seeds of the other sides first. It is omitted for tasks in `unlike`. Returns the name of the
-    group that replaces the side after this training, "" if the side keeps its name.
+    The command prefers seeds that the other sides have. There is no command for tasks in `unlike`, because the budgets
+    differ there. Returns the name of the group to compare instead of this side after the training; "" if the side
+    keeps its name.
     """
     group, more, whole = _place(side)
     renamed = ""

@@ -26,14 +26,17 @@ BAND_REPLICATES = 2_000  # bootstrap replicates of bands around curves, which ne
 
 
 class Interval(NamedTuple):
-    """Estimate with the ends of its interval; numbers, or arrays along a curve."""
+    """Estimate with the lower and upper bound of its confidence interval.
+
+    Each is a number, or an array with one value for each point of a curve.
+    """
 
     value: Any
     low: Any
     high: Any
 
     def beyond(self, point: float) -> bool:
-        """Return True if the interval does not contain a point."""
+        """Return True if the interval does not contain the number `point`."""
         return bool(self.low > point or self.high < point)
 
 
@@ -60,9 +63,9 @@ def optimality_gap(scores: Scores) -> Array:
 
 
 def share_above(levels: Array) -> Aggregate:
-    """Return the performance profile (section 4.2) as an aggregate: fraction of runs above each level [P].
+    """Return the function that computes a performance profile (section 4.2) from scores.
 
-    It is averaged over environments.
+    The profile is the fraction of runs with a score above each of the P levels, averaged over environments.
     """
     return lambda scores: mean([one[..., None, :] > levels[:, None] for one in scores])
 
@@ -74,7 +77,7 @@ def bootstrap(
     level: float = LEVEL,
     replicates: int = REPLICATES,
 ) -> Interval:
-    """Return an aggregate with its bootstrap interval."""
+    """Return the value of `aggregate` for these scores, with its bootstrap interval of confidence level `level`."""
     drawn = aggregate(_draw(scores, [_rows(one, rng, replicates) for one in scores]))
     return _interval(aggregate(scores), drawn, level)
 
@@ -88,12 +91,12 @@ def difference(
     level: float = LEVEL,
     replicates: int = REPLICATES,
 ) -> Interval:
-    """Return the first side's aggregate minus the second's, with its bootstrap interval.
+    """Return the aggregate of the first side (group of runs) minus that of the second, with its bootstrap interval.
 
     Args:
         first: scores of the first side.
         second: scores of the second side.
-        aggregate: the aggregate, such as `iqm`.
+        aggregate: function that computes one number from the scores of a side, such as `iqm`.
         rng: random generator of the bootstrap.
         paired: True if the n-th runs of both sides have the same seed; they are then resampled together.
         level: confidence level of the interval.
@@ -117,7 +120,9 @@ def improvement(
 ) -> Interval:
     """Return the probability of improvement of the first side over the second (section 4.3), with its interval.
 
-    It is the mean over environments of Mann and Whitney's U / (N·M); a tie counts half. Arguments as in `difference`.
+    This is the probability that a run of the first side has a higher score than a run of the second. It is computed
+    as Mann and Whitney's U / (N·M), averaged over environments; a tie counts half. N and M are the numbers of runs of
+    the sides. The arguments are described in `difference`.
     """
     wins = [np.sign(a[:, None] - b) / 2 + 0.5 for a, b in zip(first, second, strict=True)]  # [N, M]
     rows = _rows_of_both(first, second, rng, paired, replicates)
@@ -129,7 +134,10 @@ def improvement(
 
 
 def correlation(first: Scores, second: Scores) -> float:
-    """Return Pearson's correlation of pairs of runs, centered within environments; 0 if a side does not vary."""
+    """Return Pearson's correlation between the scores of two sides with the same seeds.
+
+    The mean of each environment is subtracted first. Returns 0 if all scores of a side are equal.
+    """
     a, b = (np.concatenate([one - one.mean() for one in side]) for side in (first, second))
     norm = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / norm if norm > 0 else 0.0
@@ -140,7 +148,7 @@ def _means(scores: Scores) -> Array:
 
 
 def _rows(one: Array, rng: np.random.Generator, replicates: int) -> Array:
-    """Draw the indices of the seeds of every replicate, [R, N]."""
+    """Draw the indices of the seeds of every bootstrap replicate: [R replicates, N seeds]."""
     return rng.integers(one.shape[-1], size=(replicates, one.shape[-1]))
 
 
@@ -156,7 +164,7 @@ def _rows_of_both(
 
 
 def _draw(scores: Scores, rows: Sequence[Array]) -> list[Array]:
-    """Return the replicates, arrays [R, ..., N]."""
+    """Return the bootstrap replicates of the scores, an array [R, ..., N] for each environment."""
     return [np.moveaxis(one[..., index], -2, 0) for one, index in zip(scores, rows, strict=True)]
 
 

@@ -1,4 +1,7 @@
-"""Verdict of a comparison: the better side, or why sides are not ranked and which runs are missing."""
+"""Verdict of a comparison.
+
+It states which side (group of runs) is better, or why sides are not ranked and which runs are missing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class Verdict(NamedTuple):
         ranked: True if sides were ranked.
         best: the side that is significantly better than every other side, or None.
         headline: the result in one sentence.
-        sentences: numbers, or reasons why sides were not ranked.
+        sentences: the numbers behind the result, or the reasons why sides were not ranked.
         commands: commands that provide the missing runs.
     """
 
@@ -72,7 +75,10 @@ def _best(names: Sequence[str], pairs: Sequence[Pair]) -> str | None:
 
 
 def _headline(comparison: Comparison) -> str:
-    """Return the result over all environments, preceded by environments with a different result."""
+    """Return the headline of a comparison: the result over all environments.
+
+    Environments with a different result are named before it.
+    """
     names = list(comparison.selection.counted)
     other = [
         _clause(names, pairs, f" on {task}")
@@ -96,7 +102,10 @@ def _clause(names: Sequence[str], pairs: Sequence[Pair], where: str) -> str:
 
 
 def _sentence(comparison: Comparison, pair: Pair, task: str | None = None) -> str:
-    """Return the numbers of a pair as a sentence, over all environments or on one."""
+    """Return a sentence with the numbers of the comparison of two sides.
+
+    The numbers refer to the environment `task`, or to all environments if it is None.
+    """
     noise, several = f"{'a' if pair.better else 'no'} significant difference", len(comparison.pairs) > 1
     of = [f"on {task}"] if task else ["over all environments"] if comparison.by_task else []
     start = ", ".join([*([f"{pair.first} and {pair.second}"] if several else []), *of, noise])
@@ -109,7 +118,10 @@ def _sentence(comparison: Comparison, pair: Pair, task: str | None = None) -> st
 
 
 def _figures(comparison: Comparison, pair: Pair, task: str | None = None) -> str:
-    """Return IQMs, their difference and the probability of improvement as text, the side with the higher IQM first."""
+    """Return interquartile means, their difference and the probability of improvement of two sides as text.
+
+    The side with the higher interquartile mean comes first.
+    """
     pair = pair.upright()
     first, second = pair.first, pair.second
     place = task or (ALL if len(comparison.tasks) > 1 else comparison.tasks[0])
@@ -140,7 +152,10 @@ def _list_names(names: Sequence[str]) -> str:
 
 
 def table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Return the aggregates with their intervals as head and rows; rows over all environments come first."""
+    """Return a table of the aggregates with their intervals: the column titles, and the rows.
+
+    Rows over all environments come first.
+    """
     rows = []
     for task, sides in sorted(comparison.aggregates.items(), key=lambda item: item[0] != ALL):
         for side, figures in sides.items():

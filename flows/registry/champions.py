@@ -1,9 +1,10 @@
-"""Present and former champions of a registered model, and why they became champion. `set_champion` makes every move.
+"""Present and former champions of a registered model, and the reasons why they became champion.
 
+The champion is the version with the MLflow alias `champion`. `set_champion` is the only function that moves this alias.
 MLflow does not store which versions an alias pointed to. The history is therefore stored in tags of the registered
-model, one line for each move: `champion.0001`, `champion.0002`, ... MLflow's page of the model shows them. The tag is
-written before the alias is moved, so every champion has a reason. If the process is killed between the two, the alias
-has not moved, and `history` ignores the tag.
+model, one tag for each move: `champion.0001`, `champion.0002`, ... MLflow's page of the model shows them. The tag is
+written before the alias is moved, so there is a stored reason for every champion. If the process is killed between
+these two steps, the alias has not moved, and `history` ignores the tag.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Move(NamedTuple):
     Attributes:
         version: the new champion.
         before: the previous champion.
-        how: "gate" (comparison after training), "promote" or "rollback" (by hand).
+        how: "gate" if the version won the automatic comparison after training; "promote" or "rollback" if a user ran
+            this command.
         by: the user of the process that moved the alias.
         when: UTC, ISO 8601, to the second.
         why: the reason as a sentence.
@@ -84,10 +86,10 @@ def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Mov
 
 
 def rollback(client: MlflowClient, name: str, why: str = "") -> Move:
-    """Move the alias back to the previous champion and return the move. Call it inside `registry.deciding`.
+    """Make the previous champion of a model the champion again and return the move of the alias.
 
-    A second call goes one more champion back; deleted versions are skipped. Raises UserError if the model does not
-    exist or has no previous champion.
+    A second call returns to the champion before that; deleted versions are skipped. Call it inside `registry.deciding`.
+    Raises UserError if the model does not exist or has no previous champion.
     """
     latest = str(find_version(client, name, name, None, "latest").version)
     present, there = _present(client, name), {str(version.version) for version in versions_of(client, name)}
@@ -105,10 +107,10 @@ def _present(client: MlflowClient, name: str) -> str | None:
 
 
 def _reigns(moves: Sequence[Move], present: str | None) -> list[str]:
-    """Return the champions that rollbacks can return to, the present one last.
+    """Return the champions that rollbacks can return to; the present champion is the last element.
 
-    A promotion adds a champion, a rollback removes one. If the alias was moved in MLflow itself, no tag was written;
-    the version that the next move found counts as a champion.
+    A promotion appends a champion to the list, a rollback removes the last one. If a user moved the alias in MLflow
+    itself, no tag was written. In this case the version that had the alias before the next move counts as a champion.
     """
     reigns: list[str] = []
 

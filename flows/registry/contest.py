@@ -45,8 +45,8 @@ def against_champion(
         with_torch: calls the function that plays the episodes.
 
     Returns:
-        The evaluation of the new version, {} if the time was over before an episode ended; and the verdict, or a
-        reason why there is none.
+        Two values. The first is the evaluation of the new version, or {} if the time limit was reached before an
+        episode ended. The second is the verdict, or a text with the reason why there is none.
     """
     pair, number = int(champion.version) + int(version.version), int(version.version)
     seeds = 2 + pair * (pair + 1) // 2 + number  # unique for the pair (Cantor); 0 and 1 are used by the run itself
@@ -64,7 +64,10 @@ def against_champion(
 
 
 def against_random(run: RunDirectory, result: Mapping[str, Any], baseline: Mapping[str, Any]) -> GateVerdict:
-    """Compare the evaluation of a version with the random policy's; undecided if time allowed too few episodes."""
+    """Compare the evaluation of a version with that of the random policy.
+
+    The verdict is "undecided" if the time limit was reached before enough episodes were played.
+    """
     count = result.get("episodes", 0)
     if count >= FEWEST_SEEN:
         return against_baseline(result, baseline)
@@ -73,7 +76,10 @@ def against_random(run: RunDirectory, result: Mapping[str, Any], baseline: Mappi
 
 
 def _tell_why(verdict: GateVerdict, run: RunDirectory, limit: float | None) -> GateVerdict:
-    """Add to an undecided verdict the time limit that ended it and the command that plays all episodes."""
+    """Add two facts to the sentence of an undecided verdict.
+
+    They are the time limit that ended the comparison, and the command that plays all episodes.
+    """
     more = f"{bin_folder()}shepherd resume {short_path(run.path)} model_manager.gate_time=null"
     times = spell(config_of(run).model_manager.gate_time)
     ended = f"the time limit of {duration(limit or 0.0)} (model_manager.gate_time={times} × training time) was reached"
@@ -85,7 +91,8 @@ def play_candidate(
 ) -> dict[str, Any]:
     """Evaluate a policy for at most the time that `model_manager.gate_time` allows; return {} if no episode ended.
 
-    `seeds` is the round of environment seeds; None for the round of final evaluations.
+    `seeds` is the number of a set of environment seeds; different numbers give different seeds. None selects the set
+    that final evaluations use.
     """
     arguments = (str(policy), most_episodes(run), _limit(run), seeds)
     results = with_torch(run, "flows.registry.playing.play_within", *arguments, doing=doing)
@@ -93,7 +100,7 @@ def play_candidate(
 
 
 def most_episodes(run: RunDirectory) -> int:
-    """Return the number of episodes of a complete comparison."""
+    """Return the number of episodes that each policy plays in a complete comparison with the champion."""
     return max(EPISODES, config_of(run).evaluation.final_episodes)
 
 
@@ -104,7 +111,10 @@ def _random(run: RunDirectory) -> float | None:
 
 
 def _limit(run: RunDirectory) -> float | None:
-    """Return the time limit in seconds: `gate_time` × training time; None if there is no limit or no known time."""
+    """Return the time limit of a comparison in seconds, `model_manager.gate_time` × training time.
+
+    Returns None if there is no limit or the training time is unknown.
+    """
     times, clock = config_of(run).model_manager.gate_time, history(run.events).lines.get(WALL)
     took = clock[-1][1] if clock else run.read_summary().get("wall_s")  # metric.disable_timer: no times in the log
     return times * took if times is not None and took is not None else None

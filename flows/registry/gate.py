@@ -1,4 +1,7 @@
-"""Decision on the champion: confidence intervals of differences of returns, as numbers and as a sentence."""
+"""Decision if a new version of a model is better than the champion or the random policy.
+
+The decision uses the confidence interval of the difference of mean returns.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,15 @@ FEWEST_SEEN = 20
 
 
 class GateVerdict(NamedTuple):
-    """Verdict of a comparison.
+    """Verdict of the comparison of a new model with the champion or the random policy.
 
     Attributes:
-        better: True if the whole 95 % interval is above 0.
+        better: True if the new model is better: the whole 95 % interval of the difference is above 0.
         difference: mean return of the new model minus that of the other, in the environment's unit.
         low: lower end of the 95 % interval of the difference.
         high: upper end of the 95 % interval of the difference.
         words: the verdict as a sentence.
-        decided: False if the time was over before the verdict was certain.
+        decided: False if the time limit was reached before the verdict was certain.
     """
 
     better: bool
@@ -40,9 +43,10 @@ class GateVerdict(NamedTuple):
 
 
 def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) -> GateVerdict:
-    """Compare an evaluation with the random policy's; both have `mean`, `std` and `episodes`.
+    """Compare the evaluation of a new model with an evaluation of the random policy.
 
-    The interval is Welch's, because the seeds and possibly the variances differ.
+    Both are mappings with `mean`, `std` and `episodes`. The confidence interval is Welch's, because the two
+    evaluations have different seeds and possibly different variances.
     """
     difference = candidate["mean"] - baseline["mean"]
     parts = [side["std"] ** 2 / side["episodes"] for side in (candidate, baseline)]
@@ -53,12 +57,14 @@ def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) 
 
 
 def is_decided(candidate: Sequence[float], champion: Sequence[float], total: int, random: float | None) -> bool | None:
-    """Predict from the first N episodes the verdict of `compare_pairs` after `total` episodes; None if uncertain.
+    """Predict from the first N episodes the verdict that `compare_pairs` will return after `total` episodes.
 
-    The mean of the remaining episodes is assumed at either end of its 99.9 % prediction interval. The verdict is
-    certain if it is the same at both ends. One imagined episode is added to the data. In it, the candidate's return is
-    the lowest, or the highest, of all returns so far; the random policy's mean counts for the lowest. This accounts for
-    rare outcomes that have not occurred yet, and for a few equal differences, which would have no variance.
+    The verdict is computed twice: with the mean difference of the remaining episodes at the lower end of its 99.9 %
+    prediction interval, and at the upper end. The prediction is certain if both verdicts agree. Each time, one imagined
+    episode is added to the data. In this episode, the return of the candidate is the lowest (or the highest) of all
+    returns so far; the mean return of the random policy is included when the lowest is determined. The imagined episode
+    allows for rare outcomes that have not occurred yet. It also keeps the variance above zero if the few differences
+    seen so far are all equal.
 
     Args:
         candidate: returns [N] of the new model.
@@ -83,7 +89,11 @@ def is_decided(candidate: Sequence[float], champion: Sequence[float], total: int
 
 
 def _lower_end(differences: Sequence[float], imagined: float, side: int, total: int) -> float:
-    """Return the lower end of the 95 % interval after all episodes, for one end (`side`) of the remaining mean."""
+    """Predict the lower end of the 95 % interval of the mean difference after all episodes.
+
+    The mean of the remaining episodes is assumed at one end of its prediction interval: `side` is -1 for the lower end
+    and 1 for the upper end. `imagined` is the difference in the imagined episode (see `is_decided`).
+    """
     supposed, left = [*differences, imagined], total - len(differences)
     count, spread = len(supposed), statistics.stdev(supposed)
     reach = float(stdtrit(count - 1, SURE)) * spread * math.sqrt(1 / count + 1 / left)
@@ -94,9 +104,10 @@ def _lower_end(differences: Sequence[float], imagined: float, side: int, total: 
 def compare_pairs(
     candidate: Sequence[float], champion: Sequence[float], champion_name: str, total: int, random: float | None = None
 ) -> GateVerdict:
-    """Compare returns [N] on the same episodes by the mean of the paired differences and its 95 % interval.
+    """Compare the returns [N] of a new model and of the champion on the same N episodes.
 
-    If N is less than `total`, the verdict is predicted (`is_decided`), or undecided if the prediction is uncertain.
+    The verdict depends on the mean of the N differences and its 95 % interval. If N is less than `total`, it is
+    predicted by `is_decided`; if the prediction is uncertain, the verdict is "undecided".
     """
     count = len(candidate)
     if count < 2:

@@ -33,9 +33,10 @@ AGENT = "agent"  # key of the policy's model in model_manager.models
 
 
 def model_name(config: RunConfig, part: str = AGENT) -> str:
-    """Return the name of the model of a run's policy or part: `model_manager.models.<part>.model_name`.
+    """Return the name under which a run's policy, or another part of its learner, is registered.
 
-    The default is `<label>-<env id>`, with `-<part>` for a part. The label is the user's own preset or the algorithm.
+    The name is the value of `model_manager.models.<part>.model_name`. Its default is `<label>-<env id>` for the policy
+    and `<label>-<env id>-<part>` for other parts. The label is the name of the user's own preset or of the algorithm.
     Slashes and colons, which MLflow forbids, become dashes. Raises UserError if the name has other characters that are
     not allowed.
     """
@@ -54,7 +55,7 @@ def model_name(config: RunConfig, part: str = AGENT) -> str:
 
 
 def model_settings(config: RunConfig, part: str = AGENT) -> Mapping[str, Any]:
-    """Return the keys model_name, description and tags of `model_manager.models.<part>`, as far as they are given.
+    """Return the settings in `model_manager.models.<part>`: model_name, description and tags, as far as they are set.
 
     Raises UserError if the value or its tags are not a mapping.
     """
@@ -69,7 +70,10 @@ def model_settings(config: RunConfig, part: str = AGENT) -> Mapping[str, Any]:
 
 
 def parts_of(config: RunConfig) -> list[str]:
-    """Return the parts of the learner that are registered as separate models: those in `model_manager.models`."""
+    """Return the names of the learner's parts (such as a critic) that are registered as separate models.
+
+    They are the keys of `model_manager.models`, without the policy.
+    """
     return [part for part in config.algo.exported_components if config.model_manager.models.get(part) is not None]
 
 
@@ -86,7 +90,10 @@ def check_models(config: RunConfig) -> None:
 
 @contextmanager
 def deciding(store: str) -> Iterator[None]:
-    """Lock a store, so that no other process on any machine of the Prefect server registers models or moves aliases."""
+    """Lock an MLflow store while models are registered or aliases are moved.
+
+    The lock excludes all other processes, also on other machines that use the same Prefect server.
+    """
     file = file_of(store)
     folder = file.parent if file else state_folder()
     lock = hold(folder / "registry.lock", waiting="registers a model or moves an alias")
@@ -95,16 +102,16 @@ def deciding(store: str) -> Iterator[None]:
 
 
 def description_of(config: RunConfig, part: str = AGENT) -> str:
-    """Return the description of a model.
+    """Return the description of a registered model.
 
-    It is `model_manager.models.<part>.description`; the default consists of algorithm, part and environment.
+    It is the value of `model_manager.models.<part>.description`. The default names algorithm, part and environment.
     """
     configured = model_settings(config, part).get("description")
     return str(configured or f"{algorithms.title(config.algo.name)} {part} for {config.env.id}")
 
 
 def version_of_checkpoint(client: MlflowClient, name: str, digest: str) -> ModelVersion | None:
-    """Return the version of a model with this checkpoint, or None."""
+    """Return the version of a model that was exported from the checkpoint with this digest, or None."""
     found = client.search_model_versions(f"name = {_quote(name)} and tags.`{DIGEST}` = '{digest}'")
     return min(found, key=lambda version: int(version.version)) if found else None
 
@@ -134,9 +141,10 @@ def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
 
 
 def resolve_uri(uri: str) -> Path:
-    """Download the policy or part of `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/NAME/latest`.
+    """Download a registered policy, or a registered part of a learner, and return its local folder.
 
-    Returns a local folder that `rlcore.evaluation.policy` reads. Raises UserError if the model does not exist.
+    `uri` is `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/NAME/latest`. `rlcore.evaluation.policy` can read
+    the folder. Raises UserError if the model does not exist.
     """
     version = version_at(uri)  # first, because it sets the environment variables that MLflow reads on import
     return fetch_policy(connect(tracking_uri()), version)

@@ -27,7 +27,7 @@ def origin(uri: str, folder: Path) -> tuple[Path, str]:
     version = version_at(uri)
     run_dir, run_id, digest = (tag_value(version.tags, name) for name in ("run_dir", "run_id", "checkpoint_digest"))
     if run_dir is None or run_id is None or digest is None:
-        raise UserError(f"{uri}: was not registered by Shepherd, so its lineage is unknown")
+        raise UserError(f"{uri}: was not registered by Shepherd, so its lineage (run, data and code) is unknown")
     run = RunDirectory(run_dir)
     if run.config.exists() and run.read_identity()["run_id"] == run_id:
         return run.path, digest

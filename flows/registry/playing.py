@@ -1,4 +1,7 @@
-"""Steps of registration that need torch: export of a policy, and episodes for comparisons. Arguments are JSON."""
+"""Steps of model registration that need torch: export of a policy, and episodes that compare two policies.
+
+They run in a separate process, so their arguments and results are JSON values.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ LOOK_EVERY = 10  # episodes of both policies between two predictions of the verd
 
 
 def export(run: RunDirectory, checkpoint: str, folder: str) -> dict[str, Any]:
-    """Write a checkpoint's policy to a folder and return the other fields of `flows.registry.upload.Exported`."""
+    """Write the policy of a checkpoint to a folder.
+
+    Returns the fields of `flows.registry.upload.Exported` except `folder`, as JSON values.
+    """
     policy = load_policy(export_policy(run, Path(checkpoint), Path(folder)))
     return {
         "description": policy.description,
@@ -36,7 +42,10 @@ def export_parts(run: RunDirectory, checkpoint: str, parts: list[str], folder: s
 
 
 def example_of(policy: LoadedPolicy) -> dict[str, np.ndarray]:
-    """Return a batch of one observation at the start of an episode, by the names of the policy's signature."""
+    """Return an example input of a policy: name of an input in the policy's signature -> array with batch size 1.
+
+    The observation is the first one of an episode.
+    """
     arrays = policy.example()
     if carry := policy.initial_carry(1):
         arrays |= {"is_first": np.ones(1, bool)} | carry
@@ -62,7 +71,7 @@ def play_in_process(
         total: maximal number of episodes of each policy.
         random: mean return of the random policy, if known.
         limit: time limit in seconds; None for no limit.
-        seeds: the round of environment seeds.
+        seeds: number of the set of environment seeds; different numbers give different seeds.
         on_progress: see `side_by_side`.
 
     Returns:
@@ -86,7 +95,7 @@ def play_within(
         policy: a checkpoint or an exported folder.
         total: maximal number of episodes.
         limit: time limit in seconds; None for no limit.
-        seeds: the round of environment seeds; None for the round of final evaluations.
+        seeds: number of the set of environment seeds; None for the set that final evaluations use.
         on_progress: see `side_by_side`.
 
     Returns:
@@ -103,7 +112,11 @@ def _over(limit: float | None) -> Callable[[], bool]:
 
 
 def _clear(total: int, random: float | None, limit: float | None) -> Callable[[list[list[float]]], bool]:
-    """Return a function of the returns so far: True if the verdict can be predicted or the time limit is reached."""
+    """Return a function that decides if a comparison of two policies can stop.
+
+    The argument of the function is a list with the returns so far of each policy. It returns True if the verdict can be
+    predicted or the time limit is reached.
+    """
     from flows.registry.gate import is_decided  # scipy
 
     over, looks = _over(limit), 0

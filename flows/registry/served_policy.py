@@ -13,7 +13,7 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 
 
 class PolicyServer:
-    """Trained policy that maps observations to actions in the environment's format, and the outputs of the agent.
+    """Trained policy that maps observations to actions in the environment's format and to other outputs of the agent.
 
     It is not a subclass of `PythonModel`: in such a class MLflow interprets the type hint of `predict`'s input as a
     schema of lists, and warns every user if there is none. The model's signature describes the inputs instead.

@@ -96,7 +96,10 @@ def create_part_version(
 
 
 def _find_or_begin(client: MlflowClient, name: str, run_id: str, digest: str, kind: str) -> LoggedModel:
-    """Return the logged model of these weights; one that a killed call has created is reused."""
+    """Return the logged model for the weights with this digest.
+
+    If an earlier call was killed after it had created the model, this model is reused; otherwise a new one is created.
+    """
     begun = [logged for logged in _find_logged_models(client, run_id) if _digest_of(logged) == digest]
     if begun:
         return min(begun, key=lambda one: one.status != "READY")
@@ -173,7 +176,7 @@ def _digest_of(logged: LoggedModel) -> str | None:
 
 
 def _is_made_of(version: ModelVersion, logged: LoggedModel) -> bool:
-    """Return True if a version refers to a logged model, also if it was registered by hand."""
+    """Return True if a registered version refers to this logged model, also if a user registered the version."""
     return logged.model_id == version.model_id or logged.model_id in (version.source or "")
 
 
@@ -194,7 +197,7 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, policy: Export
     libraries, needed = ["torch", "numpy", "safetensors"], policy.description["plugins"]
     if needed:  # a plugin's package may contain an environment too
         libraries.append("gymnasium")
-    code = {str(plugins.source(module.partition(".")[0])) for module in needed}  # must be named again when served
+    code = {str(plugins.source(module.partition(".")[0])) for module in needed}  # plugins must be listed again to serve
     versions = [(name, importlib.metadata.version(name).split("+")[0]) for name in libraries]
     example: Any = policy.example if policy.signature.by_name else next(iter(policy.example.values()))
     with tempfile.TemporaryDirectory() as temporary:
