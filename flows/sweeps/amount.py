@@ -21,9 +21,9 @@ def amount(plan: SweepPlan, pace: TrialIntervals, ended: int = 0, speed: float |
 
     Args:
         plan: plan of the sweep.
-        pace: its `budget` is the number of policy steps of a run; the largest if runs differ.
+        pace: its attribute `budget` is the number of policy steps of one run, or the largest number if runs differ.
         ended: number of trials that have already ended.
-        speed: policy steps per second of one run; None if unknown.
+        speed: expected policy steps per second of one run; None if unknown.
 
     Returns:
         The sentence, without a full stop.

@@ -26,9 +26,10 @@ QUIET = ("env.capture_video=false",)  # default of the confirmation's runs
 
 
 def confirm(sweep: Sweep) -> Iterator[Job]:
-    """Yield the runs of the confirmation, each when a worker is free, and return when all have ended.
+    """Yield the runs that compare the winner of a sweep with the default configuration.
 
-    Raises the error of the first run that failed, after the other runs have ended.
+    The caller starts a run whenever a worker is free; the iterator ends when all runs have ended. If a run fails, its
+    error is raised after the other runs have ended.
     """
     failures: list[RunError] = []
     wanted = sides(sweep)
@@ -46,7 +47,7 @@ def confirm(sweep: Sweep) -> Iterator[Job]:
 
 
 def sides(sweep: Sweep) -> dict[str, list[TrialRun]]:
-    """Return the runs of the winner and of the default configuration, in the order of the seeds.
+    """Return the confirmation runs of a sweep: "winner" or "default" -> its runs, in the order of the seeds.
 
     The result is empty if no trial was completed or `sweep.confirm_seeds` is 0.
     """
@@ -63,7 +64,10 @@ def sides(sweep: Sweep) -> dict[str, list[TrialRun]]:
 
 
 def verdict(sweep: Sweep) -> None:
-    """Compare the winner with the default configuration and store the result; register its best run if it is better."""
+    """Compare the winner of a sweep with the default configuration and store the result.
+
+    If the winner is better, the best run of the winner is registered as a model.
+    """
     best, runs = sweep.study.best(), sides(sweep)
     if best is None or not runs:
         return
@@ -82,10 +86,11 @@ def verdict(sweep: Sweep) -> None:
 
 
 def compare_with_default(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
-    """Compare the IQMs of the two sides, with a 95 % bootstrap interval of the difference over paired seeds.
+    """Compare the interquartile means of the values of the winner's runs and of the default configuration's runs.
 
-    Returns the keys better, winner, default, difference, low, high and words (the result in a sentence). `better`,
-    `low` and `high` are None if there are fewer than `FEWEST` seeds.
+    Both sequences are in the order of the same seeds. The 95 % interval of the difference is a bootstrap interval.
+    Returns a mapping with the keys better, winner, default, difference, low, high and words (the result in a sentence).
+    `better`, `low` and `high` are None if there are fewer than `FEWEST` seeds.
     """
     means = {"winner": iqm(winner), "default": iqm(default)}
     difference = means["winner"] - means["default"]
@@ -105,7 +110,10 @@ def compare_with_default(winner: Sequence[float], default: Sequence[float]) -> d
 
 
 def interval(winner: Sequence[float], default: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of the difference of two IQMs; seeds are resampled in pairs."""
+    """Return the 95 % percentile bootstrap interval of the difference of two interquartile means.
+
+    The i-th values of `winner` and `default` have the same seed and are resampled together.
+    """
     sides, rng = ([np.array(winner)], [np.array(default)]), np.random.default_rng(0)
     found = statistics.difference(*sides, statistics.iqm, rng, paired=True)
     return float(found.low), float(found.high)

@@ -15,10 +15,10 @@ from rlcore.errors import UserError
 
 
 def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, SweepFolder]:
-    """Check the sweep that the overrides define and store it; return its algorithm's name and its folders.
+    """Check the sweep that the overrides define and store it; return the name of its algorithm and its folders.
 
-    A sweep of this name may exist with the same settings. With `elsewhere`, it is trained on other machines, so
-    devices of this machine are not checked.
+    If a sweep of this name exists already, its settings must be the same. If `elsewhere` is True, the sweep is trained
+    on other machines, so the devices of this machine are not checked.
     """
     wanted = plan(overrides)
     refuse_password(wanted)
@@ -35,9 +35,9 @@ def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, S
 
 
 def change_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> tuple[str, SweepFolder]:
-    """Change the settings of an existing sweep; return its algorithm's name and its folders.
+    """Change the settings of an existing sweep; return the name of its algorithm and its folders.
 
-    With `failed`, failed trials are reset, so that they are trained again.
+    If `failed` is True, failed trials are reset, so that they are trained again.
     """
     folder = SweepFolder.existing(name)
     there = folder.read()
@@ -56,7 +56,7 @@ def _take_up_failed(folder: SweepFolder, plan: SweepPlan) -> None:
     if not study.list_failed():
         raise UserError(f"--failed: no trial of sweep {folder.name} has failed")
     study.copy(folder.study_name(plan, copies))
-    folder.note_copies(copies)  # from here on the copy is used, even if this process is killed
+    folder.note_copies(copies)  # after this line the copy is used, even if this process is killed
     study.delete()
 
 

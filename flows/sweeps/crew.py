@@ -41,10 +41,10 @@ class WorkerProcesses:
         self._ending = threading.Event()
 
     def train(self, training: TrialRun, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End:
-        """Train a run to its end on a free worker; if the worker is killed, resume from the last checkpoint.
+        """Train a run to its end on a free worker and return how it ended.
 
-        May be called from as many threads as there are workers. After each evaluation, training ends if
-        `on_evaluation` returns False.
+        If the worker process is killed, the run is resumed from its last checkpoint. This method may be called from as
+        many threads as there are workers. After each evaluation, training ends if `on_evaluation` returns False.
         """
         worker = self._idle.get()
         try:
@@ -65,7 +65,7 @@ class WorkerProcesses:
             self._idle.put(worker)
 
     def end(self, interrupt: bool = False) -> None:
-        """End the workers; with `interrupt`, workers that are training write a checkpoint first."""
+        """End the worker processes; if `interrupt` is True, workers that are training write a checkpoint first."""
         self._ending.set()
         for worker in tuple(self._alive):
             worker.end(interrupt)
@@ -91,7 +91,7 @@ class _Worker:
 
     @property
     def end_of_job(self) -> End:
-        """End of the job during which the worker died."""
+        """Result of the job that this worker trained when it died, as an `End`."""
         return end_by(exit_error(self.process.wait(), self.exit_error))
 
     @property

@@ -93,7 +93,11 @@ class WorkPoolExecutor:
                 waiting = {flow_run for flow_run, state in states.items() if state is None or not state.is_final()}
 
     def _look(self, job: Job, flow_run: FlowRun) -> None:
-        """Act on the state of a flow run: prune it, start the job's next run, retry it, or record how the job ended."""
+        """Handle the present state of a job's flow run.
+
+        Depending on the state, prune the run, start the next run of the job, retry the flow run, or record how the job
+        ended.
+        """
         training = next((training for training in job.trainings if training.state != "over"), job.trainings[-1])
         state = flow_run.state
         if state is None or not state.is_final():
@@ -150,7 +154,7 @@ class WorkPoolExecutor:
 
 @contextmanager
 def cancel_with(flow_run: UUID, hands: WorkPoolExecutor) -> Iterator[None]:
-    """Inside this context, cancel the jobs of `hands` if the flow run of their sweep is cancelled."""
+    """Context manager in which the jobs of the executor `hands` are cancelled if the sweep's flow run is cancelled."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""Sweep that is run by this process, and the loop over its trials."""
+"""Sweep that this process runs, and the loop over its trials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlcore.errors import RunError
 
 
 class Sweep:
-    """Sweep that is run by this process, its driver.
+    """Sweep that this process runs. This process is called the driver of the sweep.
 
     Args:
         folder: folders of the sweep.
@@ -85,11 +85,12 @@ class Sweep:
 
 
 def trials(sweep: Sweep) -> Iterator[Job]:
-    """Yield the trials to start, each when a worker is free, and return when all have ended.
+    """Yield the trials of a sweep that should be started.
 
-    Unfinished trials of an earlier driver come first. In batch mode a new batch waits for the previous batch. If a
-    trial's processes were killed or it ran out of memory, the trial is retried alone after all others have ended.
-    Raises a `MachineFault` at the end if machine faults left trials unfinished.
+    The caller starts a trial whenever a worker is free; the iterator ends when all trials have ended. Trials that an
+    earlier process left unfinished come first. In batch mode, a batch starts after all trials of the previous batch
+    have ended. If the processes of a trial were killed, or if it ran out of memory, it is retried alone after all
+    others have ended. Raises a `MachineFault` at the end if trials are unfinished because of machine faults.
     """
     study, begun = sweep.study, sweep.study.list_unfinished()
     faults = Faults(study, sweep.folder.resume_command)

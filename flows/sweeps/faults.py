@@ -1,4 +1,7 @@
-"""Handling of trials that were ended by a machine fault: retried, left unfinished, or counted as failed."""
+"""Handling of trials that a machine fault (such as a full disk or a killed process) has ended.
+
+Such a trial is retried, left unfinished, or counted as failed.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from flows.sweeps.jobs import FAULTS, End
 from flows.sweeps.study import Study
 from rlcore.errors import DiskFault
 
-ATTEMPTS = 3  # attempts of one trial over all drivers; after these the trial itself is assumed to be the cause
+ATTEMPTS = 3  # attempts of one trial, over all resumes of the sweep; then the trial is assumed to cause the fault
 
 
 class Faults:
-    """Machine faults that ended trials of one driver.
+    """Collection of the machine faults that ended trials while this process ran the sweep.
 
     Args:
         study: study of the sweep.
@@ -29,7 +32,10 @@ class Faults:
         return any(end.fault == DiskFault.__name__ for end in self._left.values())
 
     def again(self) -> int | None:
-        """Return a trial to retry alone, or None. Two trials at a time may have needed too much memory."""
+        """Return the number of a trial to retry while no other trial is running; None if there is none.
+
+        Several trials at a time may have needed too much memory together.
+        """
         if self.full or not self._again:
             return None
         number = self._again.pop(0)
@@ -37,7 +43,10 @@ class Faults:
         return number
 
     def classify(self, number: int, end: End) -> End:
-        """Return how a trial has ended: as its job did, or "failed" after `ATTEMPTS` attempts that ended in a fault."""
+        """Return the result of a trial whose job has ended.
+
+        It is the result of the job. If `ATTEMPTS` attempts have ended in a machine fault, the trial counts as failed.
+        """
         if end.state != "unfinished":
             return end
         if end.fault == DiskFault.__name__:

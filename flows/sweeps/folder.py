@@ -62,7 +62,10 @@ class SweepFolder:
         return folder
 
     def write(self, plan: SweepPlan, runs: Path) -> None:
-        """Store the plan and the folder of the runs; a copy beside the runs lets other machines find the sweep."""
+        """Store the plan of the sweep and the folder of its runs.
+
+        A copy is stored in the folder of the runs, so that other machines can find the sweep.
+        """
         for folder in (self.path, runs):
             make_private(folder)
         identity = self.id if self.plan_file.exists() else secrets.token_hex(8)
@@ -74,7 +77,10 @@ class SweepFolder:
             write_json(place, noted)
 
     def adopt(self, runs: Path) -> bool:
-        """Return True if a sweep of this name exists; a plan that only another machine stored is copied from `runs`."""
+        """Return True if a sweep of this name exists.
+
+        If only another machine has stored its plan, the plan is first copied from the folder `runs` to this machine.
+        """
         if not self.plan_file.exists() and (runs / "sweep.json").exists():
             make_private(self.path)
             write_text(self.plan_file, (runs / "sweep.json").read_text())
@@ -157,8 +163,9 @@ class SweepFolder:
     def storage(self, plan: SweepPlan) -> str:
         """Return the URL of the study's database.
 
-        The URL is `sweep.storage`, that of the environment, or a SQLite file in the sweep's folder, in this order.
-        Raises UserError if the sweep was started with another database, because its trials would be missing.
+        The first of these that is set is used: `sweep.storage`, the URL in the environment variables, or a SQLite file
+        in the sweep's folder. Raises UserError if the sweep was started with another database, because its trials
+        would be missing in this one.
         """
         address = self._choose_storage(plan)
         noted = self._read_note().get("storage", "") if self.plan_file.exists() else redact(address)
@@ -166,14 +173,15 @@ class SweepFolder:
             own = f"its own file {self.path / 'study.db'}"
             raise UserError(
                 f"sweep {self.name}: its trials are stored in {noted or own}, but {STORAGE}, {DATABASE} and "
-                f"sweep.storage now select {redact(address) or own}; load .env, or set {STORAGE} to the first one"
+                f"sweep.storage now select {redact(address) or own}; load .env, or set {STORAGE} to the database that "
+                "has the trials"
             )
         return address or f"sqlite:///{self.path / 'study.db'}"
 
     def study_name(self, plan: SweepPlan, copies: int | None = None) -> str:
-        """Return the name of the study or of its n-th copy.
+        """Return the name of the sweep's study in the database, or of its copy number `copies`.
 
-        In a database that several checkouts may share, the name includes the sweep's id.
+        If several checkouts of the project may share the database, the name includes the random id of the sweep.
         """
         name = f"{self.name} {self.id}" if self._choose_storage(plan) else self.name
         copies = self.copies if copies is None else copies
@@ -208,7 +216,10 @@ class SweepFolder:
 
     @property
     def is_driven(self) -> bool:
-        """True if a process of this machine runs the sweep, or if a lease of another machine was not returned."""
+        """True if a process runs the sweep.
+
+        This is the case if a process of this machine has locked it, or if another machine holds a lease on it.
+        """
         return is_taken(self.path / "lock") or is_held_elsewhere(self.lease)
 
     def _read_note(self) -> dict[str, Any]:

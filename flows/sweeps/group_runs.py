@@ -1,4 +1,7 @@
-"""Groups: one run for each of several values, such as ten seeds, under one name that `shepherd compare` takes."""
+"""Groups of runs: one run for each of several values of a key, such as ten seeds.
+
+The runs share a group name, which can be given to `shepherd compare`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class RunGroup(NamedTuple):
     Attributes:
         name: value of the key `group` in all runs.
         trainings: one run for each value, or for each combination of the values of several keys.
-        workers: number of runs at a time.
+        workers: number of runs that are trained at the same time.
         accelerator: `fabric.accelerator` of the runs.
     """
 
@@ -41,7 +44,7 @@ class RunGroup(NamedTuple):
 
 
 def has_several(overrides: Sequence[str]) -> bool:
-    """Return True if a key has several values."""
+    """Return True if the overrides give several values for a key, such as `seed=0,1,2`."""
     return bool(parse(overrides, groups(), Mistakes()).sweeps)  # mistakes are reported when the config is composed
 
 
@@ -59,7 +62,7 @@ def group_of(overrides: Sequence[str], workers: int | None = None) -> RunGroup:
     if not name:
         line = taken_apart.sweeps[0].input_line or ""
         as_list = "" if "(" in line else f", or write {keys[0]}=[{line.partition('=')[2]}] if one list is meant"
-        raise UserError(f"{line}: several values; add group=NAME to train one run for each value{as_list}")
+        raise UserError(f"{line}: gives several values; add group=NAME to train one run for each value{as_list}")
     if place := next((key for key in PLACES if key in given), None):
         raise UserError(
             f"{place}={spell(given[place])}: cannot be set for a group, because its name determines the folders of "
@@ -80,17 +83,18 @@ def group_of(overrides: Sequence[str], workers: int | None = None) -> RunGroup:
     assert config is not None
     if len({training.run_dir for training in trainings}) < len(trainings):
         raise UserError(
-            f"group={name}: two of its runs would share a folder; a folder is named by the last word of each varied "
-            f"key and its value, so these must differ (keys: {', '.join(keys)})"
+            f"group={name}: two of its runs would share a folder. The name of a folder consists of the last part of "
+            f"each varied key and its value, so it must be different for each run (keys: {', '.join(keys)})"
         )
     at_once = workers or max(1, (os.cpu_count() or 1) // config.num_threads)
     return RunGroup(str(name), trainings, min(at_once, len(trainings)), config.fabric.accelerator)
 
 
 def run_jobs(group: RunGroup, hands: Executor) -> Iterator[Job]:
-    """Yield the unfinished runs, each when a worker is free, and return when all have ended.
+    """Yield the unfinished runs of a group.
 
-    A failed run does not end the others. Raises RunError at the end if runs failed; it names the first one.
+    The caller starts a run whenever a worker is free; the iterator ends when all runs have ended. A failed run does not
+    end the others. If runs failed, RunError is raised at the end with the message of the first one.
     """
     failures: list[str] = []
 
@@ -112,7 +116,7 @@ def run_jobs(group: RunGroup, hands: Executor) -> Iterator[Job]:
 
 
 def _points(overrides: Sequence[str]) -> Iterator[Params]:
-    """Yield every combination of the values; the last key varies fastest."""
+    """Yield every combination of the values that the overrides give; the value of the last key changes fastest."""
     dimensions = of_overrides(parse(overrides, groups()).sweeps)
     for dimension in dimensions:
         if dimension.grid is None:

@@ -1,4 +1,4 @@
-"""Jobs of sweeps and groups, how they end, and the protocol of their executors."""
+"""Jobs of sweeps and groups, the results of jobs, and the interface of the executors that train them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ DEATHS = 3  # a job whose workers die this often is not tried again: the job its
 
 
 class End(NamedTuple):
-    """End of a job.
+    """Result of a job: how it ended, and why.
 
     Attributes:
-        state: "over", "pruned", "failed", "interrupted", or "unfinished" (ended by a machine fault).
+        state: "over" (completed), "pruned", "failed", "interrupted", or "unfinished" (ended by a machine fault).
         sentence: the reason, if the job failed or is unfinished.
         fault: name of the machine fault, a key of `FAULTS`, if the job is unfinished.
     """
@@ -27,7 +27,7 @@ class End(NamedTuple):
 
 
 def end_by(error: Exception) -> End:
-    """Return the end of a job that an exception has ended."""
+    """Return the result of a job that has ended with this exception."""
     fault = machine_fault(error)
     sentence = str(fault or error) or type(error).__name__
     return End("unfinished", sentence, type(fault).__name__) if fault else End("failed", sentence)

@@ -33,7 +33,8 @@ class LocalExecutor:
     Args:
         crew: pool of worker processes.
         places: number of workers.
-        review: returns True if the job should end now, according to its event logs; called from threads.
+        review: function that reads the event logs of a job and returns True if the job should end now. It is called
+            from several threads.
     """
 
     def __init__(self, crew: WorkerProcesses, places: int, review: Callable[[Job], bool]) -> None:
@@ -102,7 +103,10 @@ class LocalExecutor:
 def local_executor(
     workers: int, accelerator: str, log: Path, review: Callable[[Job], bool] = lambda job: False
 ) -> Iterator[LocalExecutor]:
-    """Start a pool of workers on this machine; on GPUs at most one worker for each visible GPU."""
+    """Context manager that starts a pool of workers on this machine and ends it.
+
+    If the runs use GPUs, there is at most one worker for each visible GPU.
+    """
     gpus = visible_gpus() if accelerator in ("cuda", "gpu") else []
     places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]] or [{}] * workers
     with warm_trainers(WORKER):
@@ -130,7 +134,7 @@ def _train(hands: LocalExecutor, job: Job) -> Any:
 
 
 def _note_pruned(training: TrialRun) -> None:
-    """Record that a run was pruned, if its driver was killed before it could."""
+    """Record in a run that it was pruned; needed if the sweep's process was killed before it recorded this."""
     if training.state == "begun":
         note_end(training.run, Boundary(training.policy_steps, (), False, "pruned"))
         summarise(training.run)

@@ -28,10 +28,10 @@ _making = threading.Lock()
 
 @contextmanager
 def update_parent(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None]:
-    """Show a sweep as running in MLflow inside this context; if it is interrupted, as killed or failed.
+    """Context manager that sets a sweep's status in MLflow: running inside, killed or failed if it is interrupted.
 
-    The parent run is created in a thread, because MLflow takes seconds to import. An unreachable store is not reported
-    here but at the end of the sweep, by `bring`.
+    The parent run is created in a thread, because MLflow takes seconds to import. If the store cannot be reached, this
+    is reported at the end of the sweep and not here.
 
     Args:
         folder: folders of the sweep.
@@ -73,7 +73,7 @@ def mirror_sweep(
 
 
 def note_killed(folder: SweepFolder, tree: Mapping[str, Any]) -> None:
-    """Set the status of a sweep in MLflow to killed if it is shown as running but no process runs it."""
+    """Set the status of a sweep in MLflow to killed if MLflow shows it as running, but no process runs it."""
     if not folder.is_driven:
         _try(lambda: _end(folder, tree, "KILLED"))
 

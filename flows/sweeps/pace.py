@@ -14,7 +14,9 @@ from rlcore.config.groups import RunConfig
 
 @dataclass(frozen=True)
 class TrialIntervals:
-    """Intervals of a sweep's trials in policy steps; the largest value if trials differ.
+    """Lengths, in policy steps, that determine when the trials of a sweep are evaluated.
+
+    If trials have different values, each attribute is the largest one.
 
     Attributes:
         every: interval between two evaluations (`evaluation.every`).
@@ -28,10 +30,10 @@ class TrialIntervals:
 
     @staticmethod
     def of(tried: Sequence[tuple[Params, RunConfig]]) -> TrialIntervals:
-        """Return the pace of a sweep, computed from checked points of its space.
+        """Compute the intervals of a sweep from configs with different values of the varied keys.
 
-        Each point differs from the first one in one key. The lengthening effects of all keys on an iteration are
-        multiplied to get `longest`.
+        Each config differs from the first one in one key. For each key, the factor by which it can lengthen an
+        iteration is computed. `longest` is the first config's iteration multiplied by the factors of all keys.
         """
         first, lengths = tried[0][0], [_iteration(config) for _, config in tried]
         longest: dict[str, float] = {}  # key -> factor by which it can lengthen an iteration
@@ -46,7 +48,7 @@ class TrialIntervals:
 
     @property
     def unit(self) -> int:
-        """Interval in which every trial is evaluated at least once."""
+        """Number of policy steps in which every trial is evaluated at least once."""
         return max(self.every, self.longest)
 
     @property

@@ -109,7 +109,7 @@ class SweepPlan:
     Attributes:
         config: the keys `sweep.*`; `name` is never empty.
         base: overrides of every run, including `exp=`.
-        space: the dimensions; those of the preset come first.
+        space: the varied keys with their values (dimensions); those of the preset come first.
         pace: intervals at which trials are evaluated; None until `check_plan` has computed it.
         default: the values of the default configuration, which trial 0 has; None if the space does not contain them.
         outside: default values that the space does not contain, by key, as text.
@@ -124,7 +124,7 @@ class SweepPlan:
 
     @property
     def size(self) -> int:
-        """Number of planned trials; at most the number of points if the sampler is a grid."""
+        """Number of planned trials. With the grid sampler, it is at most the number of combinations of values."""
         if self.config.sampler != "grid":
             return self.config.trials
         return min(self.config.trials, math.prod(len(dimension.grid or ()) for dimension in self.space))
@@ -218,11 +218,14 @@ def merge(base: Sequence[str], more: Sequence[str]) -> list[str]:
 
 
 def _runs(config: SweepConfig, typed: Sequence[str]) -> tuple[list[str], list[Dimension]]:
-    """Return the overrides of every run and the dimensions; arguments replace what the preset sets for a key."""
+    """Return the overrides that all runs of a sweep share, and the varied keys with their values.
+
+    An argument of the command line replaces the preset's setting of the same key.
+    """
     budget = [f"algo.total_steps={config.budget}"] if config.budget else []
     lines = without_plugins(merge(merge(config.overrides, budget), typed))
     taken_apart = parse(lines, groups())
-    fixed = {_key(line) for line in typed}  # the preset's own overrides define the default configuration instead
+    fixed = {_key(line) for line in typed}  # without the preset's overrides, which define the default configuration
     dimensions = space.of_mapping({key: written for key, written in config.space.items() if key not in fixed})
     dimensions += space.of_overrides(taken_apart.sweeps)
     if not dimensions:

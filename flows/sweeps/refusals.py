@@ -1,4 +1,7 @@
-"""Checks before the first trial: the ends and choices of a space must be valid configs that can run here."""
+"""Checks before the first trial of a sweep.
+
+For each varied key, both ends of its range or all of its choices must give valid configs that can run on this machine.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _GROUP = object()  # stands for the value of a varied group of config files, whi
 
 
 class Checked(NamedTuple):
-    """Result of checking a plan: the config with the first value of every varied key, and the pace."""
+    """Result of checking a plan: the config with the first value of every varied key, and the evaluation intervals."""
 
     first: RunConfig
     pace: TrialIntervals
@@ -63,7 +66,7 @@ class Default(NamedTuple):
     """Default configuration in relation to a space.
 
     Attributes:
-        values: default values of the varied keys, for trial 0; None if they cannot be a trial of the sweep.
+        values: default values of the varied keys, which trial 0 uses; None if the sweep cannot have such a trial.
         outside: default values that the space does not contain, by key, as text; "" for a group of config files.
     """
 
@@ -72,9 +75,9 @@ class Default(NamedTuple):
 
 
 def default_of(plan: SweepPlan) -> Default:
-    """Return the default configuration, which is the config without the varied keys.
+    """Return the default configuration: the values of the varied keys in the config before the sweep changes them.
 
-    A grid has only its own points, so the default configuration is not added to them.
+    With the grid sampler, it is not added as a trial, because a grid consists only of its own combinations of values.
     """
     defaults: Params = {}
     outside: dict[str, str] = {}
@@ -109,9 +112,10 @@ def first_config(plan: SweepPlan) -> RunConfig:
 
 
 def points(space: list[Dimension]) -> Iterator[Params]:
-    """Yield the points to check: all keys at their first value, then each key at its other values.
+    """Yield the combinations of values to check.
 
-    A point contains only keys whose `when` condition is met.
+    In the first one, all keys have their first value. In each of the others, one key has another value. A combination
+    contains only keys that have no `when` condition or meet it.
     """
     for varied in (None, *space):
         for value in varied.extremes[1:] if varied else (None,):
@@ -140,12 +144,15 @@ def _compose(plan: SweepPlan, point: Params) -> tuple[RunConfig, dict[str, objec
 
 
 def _is_about(error: UserError, key: str) -> bool:
-    """Return True if the message of an error is about a key."""
+    """Return True if an error message starts with this key."""
     return str(error).startswith((f"{key}=", f"unknown key '{key}'"))
 
 
 def _task_of_default(plan: SweepPlan, elsewhere: bool) -> str:
-    """Check the default configuration, which the winner is compared with, and return its task."""
+    """Check the default configuration, with which the winner is compared, and return its task.
+
+    The task is the environment with the settings that change the meaning of returns.
+    """
     try:
         config, values = compose(plan.base)
         prepare(config, values, here=not elsewhere)
@@ -158,9 +165,9 @@ def _task_of_default(plan: SweepPlan, elsewhere: bool) -> str:
 
 
 def _refuse_unlike(tasks: Mapping[str, Sequence[str]], plan: SweepPlan) -> None:
-    """Raise UserError if trials or the default configuration have different tasks.
+    """Raise UserError if the trials, including the default configuration, do not all have the same task.
 
-    `tasks` maps each task to the first point that has it.
+    `tasks` maps each task to the overrides of the first trial that has this task.
     """
     if len(tasks) < 2:
         return

@@ -33,10 +33,10 @@ from prefect.context import FlowRunContext  # isort: skip
 
 @contextmanager
 def managed_sweep(algo: str, overrides: list[str], name: str, accelerator: str = "") -> Iterator[Sweep]:
-    """Lock and prepare the sweep that a flow's parameters define, and yield it.
+    """Context manager that locks and prepares the sweep that a flow's parameters define, and yields it.
 
-    On a Prefect worker, its trials are flow runs of the work pool. Otherwise (command line, notebook, test) they are
-    processes of this machine.
+    If the flow runs on a Prefect worker, the trials of the sweep are flow runs of the work pool. Otherwise (command
+    line, notebook, test) they are processes of this machine.
     """
     context = FlowRunContext.get()
     assert context is not None and context.flow_run is not None
@@ -77,7 +77,7 @@ def _alone(folder: SweepFolder) -> AbstractContextManager[None]:
 
 
 def _find_or_make(algo: str, overrides: list[str], accelerator: str, flow_run: FlowRun) -> SweepFolder:
-    """Return the sweep of a flow run with these parameters; it is created at the first attempt."""
+    """Return the folders of a flow run's sweep. The first attempt of the flow run creates the sweep."""
     typed = list(overrides)
     if not any(override.startswith(("sweep=", "exp=")) for override in typed):
         typed.append(f"sweep={algo}")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Params = dict[str, Any]  # key -> value, in the order of the space
 TYPES = ("float", "int", "categorical")
 FIELDS = ("type", "low", "high", "log", "step", "choices", "when")
-BARE = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*", re.IGNORECASE)  # text without need of quotes
+BARE = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*", re.IGNORECASE)  # text that needs no quotes
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Dimension:
         low: smallest value.
         high: largest value (inclusive).
         log: True if values are drawn uniformly in their logarithm.
-        step: distance between two values; None for any number or every integer.
+        step: distance between two values. If it is None, all numbers (or integers) from `low` to `high` are allowed.
         choices: values of a categorical key.
         when: condition for the key: earlier key -> the values with which this key is varied.
     """
@@ -86,7 +86,7 @@ class Dimension:
         return all(params.get(key) in wanted for key, wanted in self.when.items())
 
     def suggest(self, trial: Trial) -> Any:
-        """Sample a value and return it as the config takes it."""
+        """Sample a value of the key for an Optuna trial and return it in the form that the config accepts."""
         if self.type == "categorical":
             return self.to_config(trial.suggest_categorical(self.key, [to_stored(choice) for choice in self.choices]))
         if self.type == "int":
@@ -113,7 +113,7 @@ class Dimension:
         return isinstance(value, int | float) and self.distribution()._contains(value)
 
     def to_config(self, value: Any) -> Any:
-        """Return the config's value for a value that Optuna stores."""
+        """Convert a value that Optuna stores to the value of the config, the inverse of `to_stored`."""
         return next((choice for choice in self.choices if to_stored(choice) == value), value)
 
     def _cast(self, value: float) -> Any:
@@ -205,7 +205,10 @@ def _condition(place: str, when: Any, before: Sequence[Dimension]) -> dict[str, 
 
 
 def _numbers(dimension: Dimension) -> Dimension:
-    """Return a numeric dimension with its ends in order; raise UserError if its settings contradict each other."""
+    """Check a numeric dimension and return it with `low` not above `high`.
+
+    Raises UserError if its settings contradict each other.
+    """
     d = replace(dimension, low=min(dimension.low, dimension.high), high=max(dimension.low, dimension.high))
     setting = f"{d.key}={d.written}"
     if d.type == "int" and not all(float(number).is_integer() for number in (d.low, d.high, d.step or 1)):
@@ -243,7 +246,11 @@ def _misread(choice: Any) -> Any:
 
 
 def _takes(key: str, whole: bool, written: str) -> bool:
-    """Return True if a key takes integers only; `whole` decides if the config does not declare the key."""
+    """Return True if a key accepts only integers.
+
+    If the config does not declare the type of the key, `whole` is returned. Raises UserError if the key does not accept
+    numbers.
+    """
     kinds = _kinds(key)
     if not kinds & {int, float, Any}:
         raise UserError(f"{key}={written}: the key does not take numbers; write choice(…)")

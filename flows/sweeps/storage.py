@@ -51,7 +51,7 @@ def open_to_read(url: str) -> BaseStorage | None:
 
 @contextmanager
 def storage_errors(doing: str, go_on: str) -> Iterator[None]:
-    """Convert errors of the database inside this context to one sentence with the command that resumes the sweep.
+    """Context manager that converts database errors to a one-sentence error with the command that resumes the sweep.
 
     Args:
         doing: the failed action, such as "trial 3 cannot be stored".

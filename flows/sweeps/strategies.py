@@ -31,13 +31,13 @@ def sampler_of(config: SweepConfig, space: Sequence[Dimension], seed: int) -> Ba
 
 
 def pruner_of(config: SweepConfig, pace: TrialIntervals) -> BasePruner | None:
-    """Return the pruner of `sweep.pruner`, or None; its steps are policy steps."""
+    """Return the Optuna pruner that `sweep.pruner` selects, or None. Its steps are policy steps."""
     from optuna import pruners
 
     if config.pruner == "median":
         warmup = (config.warmup + 1) * pace.every  # earliest policy step of the first evaluation after the warm-up
         return pruners.MedianPruner(n_startup_trials=config.startup, n_warmup_steps=warmup)
-    # At the first rung every trial has been evaluated, however long its iterations are.
+    # The first rung is placed so late that every trial has been evaluated, even a trial with the longest iterations.
     if config.pruner == "halving":
         return pruners.SuccessiveHalvingPruner(min_resource=pace.unit)
     if config.pruner == "hyperband":

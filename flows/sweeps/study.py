@@ -48,7 +48,7 @@ class Study:
         plan: plan of the sweep.
         storage: SQLAlchemy URL of the database.
         name: name of the study in the database; the study is created if it does not exist.
-        only_read: a database that was opened read-only; the study must exist in it.
+        only_read: a database that was opened read-only and contains the study; None to open `storage` for writing.
 
     Raises:
         UserError: If the database cannot be opened.
@@ -136,7 +136,7 @@ class Study:
         with self._write():
             self._study.add_trial(
                 view.get_trials(deepcopy=False)[number]
-            )  # one transaction: a kill leaves no half trial
+            )  # one transaction, so that a killed process does not leave an incomplete trial
         return number
 
     def report(self, number: int, step: int, value: float) -> bool:
@@ -167,7 +167,10 @@ class Study:
         return ends
 
     def _note_rungs(self, number: int, step: int, attributes: Mapping[str, Any]) -> None:
-        """Store the rungs that a trial has reached, and when; halving and hyperband compare later trials with them."""
+        """Store which rungs a trial has reached, and at which policy steps.
+
+        A rung is a step at which the pruners halving and hyperband compare a trial with earlier ones.
+        """
         trial = self.trials[number]
         noted = trial.system_attrs.get(RUNGS, {})
         new = {key: (step, value) for key, value in attributes.items() if key.startswith(RUNG) and key not in noted}
@@ -190,7 +193,7 @@ class Study:
             self._database.set_trial_state_values(trial._trial_id, states[state.upper()], values)
 
     def count_fault(self, number: int) -> int:
-        """Count a machine fault that ended a trial and return the number of its faults."""
+        """Add 1 to the stored number of machine faults that have ended a trial, and return this number."""
         trial = self.trials[number]
         count = trial.user_attrs.get("faults", 0) + 1
         with self._write():
@@ -203,7 +206,10 @@ class Study:
         return max(complete, key=lambda trial: (trial.value, -trial.number), default=None)
 
     def importance(self) -> dict[str, float]:
-        """Return the share of the variance of values that each key explains; empty if there are too few trials."""
+        """Return key -> share of the variance of the trials' values that this key explains.
+
+        The result is empty if there are too few trials.
+        """
         complete = [t for t in self.trials if t.state == self._optuna.trial.TrialState.COMPLETE]
         if len(complete) < 2 or len({trial.value for trial in complete}) < 2:
             return {}
@@ -211,12 +217,15 @@ class Study:
             return self._optuna.importance.get_param_importances(self._study)
 
     def seeds(self, stream: int, count: int) -> list[int]:
-        """Return the first `count` seeds of a stream: TRAINING for trials, CONFIRMATION for the confirmation."""
+        """Return `count` seeds for training runs, derived from `sweep.seed`.
+
+        The stream TRAINING has the seeds of trials, and CONFIRMATION those of the winner's confirmation.
+        """
         return [streams.integer(self.config.seed, "sweep", stream, index) for index in range(count)]
 
     @contextmanager
     def _write(self) -> Iterator[None]:
-        """Lock the study for a write and clear the cache afterwards."""
+        """Context manager that locks the study for writing and clears the cache of trials afterwards."""
         with self._lock, self._watch("the result of a trial cannot be stored"):
             yield
             self._trials = None
@@ -231,9 +240,10 @@ class Study:
     def _view(
         self, number: int, sampler: BaseSampler | None = None, pruner: BasePruner | None = None, at: int | None = None
     ) -> optuna.Study:
-        """Return a study in memory with the earlier trials, reduced to what this trial may depend on.
+        """Return a study in memory that a sampler or pruner reads when it handles trial `number`.
 
-        If `at` is given, each earlier trial has one intermediate value: its score after that many policy steps.
+        It contains the earlier trials, with only those results that trial `number` may depend on. If `at` is given,
+        each earlier trial has one intermediate value: its score after `at` policy steps.
         """
         with warnings.catch_warnings(action="ignore"):
             view = self._optuna.create_study(study_name=VIEW, direction="maximize", sampler=sampler, pruner=pruner)

@@ -43,10 +43,10 @@ def status(folder: SweepFolder) -> dict[str, Any]:
     The keys of the result:
 
     - name: name of the sweep.
-    - about: environment, algorithm, budget, sampler, seed and commit, as text.
+    - about: name -> text, for environment, algorithm, budget, sampler, seed and commit.
     - wanted: planned number of trials.
     - trials: list of {number, state, params, value, policy_steps}.
-    - saved: policy steps that pruning saved.
+    - saved: number of policy steps that were not trained because trials were pruned.
     - best: the best of the trials, or None.
     - confirmed: result of the confirmation, as `flows.sweeps.confirm` writes it, or None.
     - trial_0: why trial 0 is not the default configuration; "" if it is.
@@ -196,7 +196,7 @@ def _runs(folder: SweepFolder, number: int) -> list[TrialRun]:
 
 
 def _so_far(folder: SweepFolder, number: int) -> int:
-    """Return the policy steps that all runs of a trial have taken so far."""
+    """Return the number of policy steps that the runs of a trial have taken so far, summed over the runs."""
     return sum(training.policy_steps for training in _runs(folder, number))
 
 

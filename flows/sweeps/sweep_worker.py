@@ -1,9 +1,10 @@
 """Worker process that trains one run after another, with all imports done once: `python -m flows.sweeps.sweep_worker`.
 
-It exchanges lines of JSON with its driver. Requests: `{"train": {run_dir, overrides, judged}}`. Events: `ready`; during
-a run `progress` and `stage`; at its end `ended` with the fields of `flows.sweeps.jobs.End`. If `judged`, the worker
-sends `evaluated` after each evaluation and waits for `{"go_on": true|false}`. On a signal it writes a checkpoint and
-exits; if its parent ends, it exits at once.
+The worker exchanges lines of JSON with the process that started it, the driver of the sweep. The driver sends the
+request `{"train": {run_dir, overrides, judged}}`. The worker sends the event `ready` when it can accept a request,
+`progress` and `stage` during a run, and `ended` with the fields of `flows.sweeps.jobs.End` at the end of a run. If
+`judged` is true, it also sends `evaluated` after each evaluation and waits for the answer `{"go_on": true|false}`.
+If the worker receives a signal, it writes a checkpoint and exits. If its parent process ends, it exits at once.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class SweepWorker:
             self._tell("stage", doing=facts["doing"])
 
     def _ask(self, run: RunDirectory, at: Boundary) -> bool:
-        """Return True if the driver wants to end the training; it is asked after each evaluation."""
+        """Ask the driver after an evaluation if training should end; return True if it should."""
         if "evaluate" not in at.due:
             return False
         self._tell("evaluated", policy_steps=at.policy_steps)

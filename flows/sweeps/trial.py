@@ -24,7 +24,7 @@ from rlcore.store.events import COMPLETE
 from rlcore.store.history import history
 from rlcore.train.fingerprint import differences
 
-# Defaults of every trial: they turn off what costs time and is only useful for looking at a single run.
+# Defaults of every trial. They turn off features that cost time and are only useful if a user examines a single run.
 LEAN = (
     "env.capture_video=false",
     "evaluation.baseline_episodes=10",
@@ -47,7 +47,7 @@ class TrialRun:
 
     @property
     def state(self) -> str:
-        """Progress of the run: "new", "begun", "pruned", or "over" (its summary is written)."""
+        """State of the run: "new", "begun" (started, not completed), "pruned", or "over" (its summary is written)."""
         if not self.run.config.exists():
             return "new"
         status = self.run.read_summary().get("status")
@@ -81,10 +81,10 @@ class TrialRun:
 
 
 def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False) -> tuple[str, Any, Any] | None:
-    """Return the first key in which an existing run differs from a config, as (key, value of the run, value of config).
+    """Return the first key that has different values in an existing run and in a config; None if there is no such key.
 
-    Only keys that affect learning are compared; with `judged`, also the keys of `evaluation` and `early_stop`. Returns
-    None if no key differs.
+    The result is (key, value in the run, value in the config). Only keys that affect learning are compared. If `judged`
+    is True, the keys of `evaluation` and `early_stop` are compared, too.
     """
 
     def deciding(of: RunConfig, init_from: str | None) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False)
 
 
 def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: str) -> list[TrialRun]:
-    """Return the runs of a folder, one for each seed, named `seed_<seed>`."""
+    """Return one run for each seed; its folder is `seed_<seed>` inside `folder`. Nothing is written."""
     first = []
     for seed in seeds:
         place = folder / f"seed_{seed}"
@@ -108,13 +108,17 @@ def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: st
 
 
 def trial_overrides(base: Sequence[str], config: SweepConfig) -> list[str]:
-    """Return the overrides of a trial's runs: faster defaults, and no registration of models before confirmation."""
+    """Return the overrides of a trial's runs.
+
+    They contain faster defaults and turn the registration of models off: a model is registered only after the sweep
+    has confirmed its winner.
+    """
     defaults = [line for line in LEAN if not (config.objective == "final" and line.startswith("algo.run_test"))]
     return merge(merge(defaults, base), ["model_manager.disabled=true"])
 
 
 def read_reports(runs: Sequence[TrialRun], pace: TrialIntervals) -> Iterator[tuple[int, float]]:
-    """Yield (policy steps, mean return) of the evaluations at which a pruner may end a trial, over all of its runs.
+    """Yield (policy steps, mean return) of those evaluations of a trial's runs at which a pruner may end the trial.
 
     The last evaluation of a completed run is not included, because pruning could no longer save policy steps.
     """
@@ -127,7 +131,10 @@ def read_reports(runs: Sequence[TrialRun], pace: TrialIntervals) -> Iterator[tup
 
 
 def iqm(values: Sequence[float]) -> float:
-    """Return the interquartile mean, which ignores the lowest and highest quarter; the mean of fewer than four."""
+    """Return the interquartile mean, which ignores the lowest and highest quarter of the values.
+
+    For fewer than four values, it is the mean.
+    """
     return float(statistics.iqm([np.array(values)]))
 
 

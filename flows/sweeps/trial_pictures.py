@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BLUE, VERMILION, GREEN = COLOURS[:3]
-COLUMNS = 3  # of panels in the picture of values by key
+COLUMNS = 3  # number of panels side by side in the picture of values by key
 WIDE = 2 * WIDTH
 Row = Mapping[str, Any]  # a trial, as in `flows.sweeps.sweep_report.status`
 Lines = Mapping[int, Sequence[Sequence[tuple[int, float]]]]  # trial -> for each seed (policy steps, mean greedy return)
@@ -24,13 +24,13 @@ MARKS = {"complete": ("o", BLUE), "pruned": ("x", SOFT), "fail": ("v", VERMILION
 def draw(
     trials: Sequence[Row], curves: Lines, space: Sequence[Dimension], shares: Mapping[str, float]
 ) -> list[Picture]:
-    """Draw every picture for which there are data.
+    """Draw the pictures of a sweep's trials, as far as there are data for them.
 
     Args:
-        trials: the trials in order.
+        trials: the trials in the order of their numbers.
         curves: evaluations of each trial's runs.
         space: the varied keys.
-        shares: share of the variance of values that each key explains.
+        shares: key -> share of the variance of the trials' values that this key explains.
 
     Returns:
         The pictures, in the order of the page.
@@ -125,7 +125,10 @@ def _importance(shares: Mapping[str, float]) -> Picture:
 
 
 def _slices(trials: Sequence[Row], space: Sequence[Dimension]) -> Picture:
-    """Draw a panel for each key: value of the trial by value of the key; later trials are darker."""
+    """Draw a panel for each key, with the value of the key as x and the value of the trial as y.
+
+    Later trials are darker.
+    """
     columns, rows = min(COLUMNS, len(space)), -(-len(space) // COLUMNS)
     figure, panels = new_figure(rows, columns, height=2.6 * rows, width=WIDE * columns / COLUMNS)
     flat = list(panels.flat) if rows * columns > 1 else [panels]
@@ -144,7 +147,7 @@ def _slices(trials: Sequence[Row], space: Sequence[Dimension]) -> Picture:
 
 
 def _points(axes: Axes, trials: Sequence[Row], xs: Sequence[Any], shaded: bool) -> None:
-    """Draw a mark for each trial that has ended, at its value, or at the lower edge if it failed."""
+    """Draw a marker for each trial that has ended: at the value of the trial, or at the lower edge if it failed."""
     for state, (mark, tone) in MARKS.items():
         for x, trial in zip(xs, trials, strict=True):
             failed = state == "fail"
