@@ -1,4 +1,4 @@
-"""Training as experiment stages: plain functions, and the Prefect tasks, MLflow mirror and registry around them."""
+"""Training in stages that are plain functions, and their integration with Prefect, MLflow and the model registry."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def load_part(path_or_uri: str | Path) -> dict[str, Any]:
 
 
 def _local(path_or_uri: str | Path) -> str | Path:
-    """Return a local path for a path or a models:/ URI."""
+    """Return the local path for a path or for a models:/ URI."""
     if str(path_or_uri).startswith("models:/"):
         from flows.registry.models import resolve_uri  # every command imports flows first
 
@@ -73,10 +73,11 @@ def _local(path_or_uri: str | Path) -> str | Path:
 
 
 def main(function: Callable[[Any], Any] | None = None, *, config_name: str = "config") -> Any:
-    """Decorate a script's main function, in place of `hydra.main`. The decorated function takes no arguments.
+    """Decorate a script's main function, as a replacement for `hydra.main`. The decorated function takes no arguments.
 
-    The config is composed from the script's command line. It has SheepRL's keys, `_target_` names classes, and
-    interpolations are kept. If it has a mistake, the script prints one line and exits with code 2.
+    The config is composed from the script's command line. It has the keys of SheepRL's configs: `_target_` keys name
+    classes, and interpolations are kept. If the config has a mistake, the script prints a one-line message and exits
+    with code 2.
 
     Args:
         function: the script's main function; it takes the config.
@@ -97,8 +98,9 @@ def main(function: Callable[[Any], Any] | None = None, *, config_name: str = "co
 def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Train from a script, like `sheeprl.run`.
 
-    If the script or a package that it imports registers the environment or the algorithm, that module becomes a plugin
-    of the run. The trainer's process then imports it too.
+    A trainer process, separate from the script, trains the run. If the script or a package that it imports registers
+    the environment or the algorithm, the registering module becomes a plugin of the run, which the trainer process
+    imports.
 
     Args:
         cfg: a complete config, from `main` or `hydra.main`; None: the config of the script's command line.

@@ -1,4 +1,7 @@
-"""Prefect flow `compare`: `shepherd compare` on a worker, with the verdict and pictures on Prefect's page."""
+"""Prefect flow `compare`, which runs `shepherd compare` on a worker.
+
+Prefect's page of the flow run shows the verdict and the pictures.
+"""
 
 from __future__ import annotations
 

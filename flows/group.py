@@ -1,4 +1,4 @@
-"""Prefect flow of a group: one run for each of several values, on worker processes of this machine."""
+"""Prefect flow of a group: it trains one run for each of several values, in worker processes of this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flows.workers.local_api import prefect_api
 @flow(name="train-group", version=VERSION, persist_result=False)
 @shorten_failures
 def train_group(overrides: list[str], workers: int | None = None) -> Any:
-    """Train one run for each value; finished runs are skipped.
+    """Train one run for each value of the overrides with several values. Finished runs are skipped.
 
     Args:
         overrides: arguments of `shepherd train`, one entry each: `seed=0,1,2`, `group=ppo-default`.
@@ -37,7 +37,7 @@ def train_group(overrides: list[str], workers: int | None = None) -> Any:
 
 
 def log_of(group: RunGroup) -> Any:
-    """Return the path of the log file that the workers of a group print to."""
+    """Return the path of the log file that receives the output of a group's workers."""
     return state_folder() / "groups" / f"{group.name}.log"
 
 

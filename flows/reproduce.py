@@ -1,4 +1,4 @@
-"""Prefect flow `reproduce`: train a run a second time and compare the bits of every checkpoint.
+"""Prefect flow `reproduce`: train a run a second time and check that every checkpoint is bit-identical.
 
 A Prefect deployment refers to `reproduce`; the command line, notebooks and tests call `reproduction`.
 """
@@ -22,7 +22,7 @@ from rlcore.store.directory import RunDirectory
 @flow(name="reproduce", version=VERSION, persist_result=False)
 @shorten_failures
 def reproduce(source: str, run_dir: str = "") -> Any:
-    """Train a run again from its stored lineage and compare the bits at every checkpoint.
+    """Train a run again from its stored lineage and check that every checkpoint is bit-identical to the original.
 
     Args:
         source: the folder of a run, or models:/NAME@champion or models:/NAME/3.
@@ -50,9 +50,10 @@ def reproduce(source: str, run_dir: str = "") -> Any:
 
 
 def reproduction(run: RunDirectory) -> dict[str, Any]:
-    """Run the flow on a new or unfinished run from `flows.runs.original.restore`, and return the flow's result.
+    """Run the flow on a new or unfinished reproduction and return the flow's result.
 
-    Raises a `RunError` if the second run learned different bits, and `TrainingInterrupted` if a signal ended it.
+    `flows.runs.original.restore` creates the reproduction. Raises a `RunError` if the second run learned different
+    bits, and `TrainingInterrupted` if a signal ended the second run.
     """
     with terminable_flow(), release_after(run):
         expect_trainer(run)  # the trainer starts while Prefect starts

@@ -28,7 +28,11 @@ _derived: set[tuple[str, str]] = set()  # variables and values that this process
 
 
 def home() -> Path:
-    """Return the project's folder: SHEPHERD_HOME, else the checkout of this file, else the working directory."""
+    """Return the project's folder.
+
+    It is SHEPHERD_HOME if that variable is set. Otherwise it is the checkout that contains this file, and without a
+    checkout the working directory.
+    """
     chosen = os.environ.get("SHEPHERD_HOME")
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -41,8 +45,9 @@ def home() -> Path:
 def state_folder() -> Path:
     """Return `<home>/.shepherd`, the folder of databases, artifacts, caches and locks. Create it on first use.
 
-    Git ignores it. Only its owner can enter it, and its group if the home has the setgid bit. Earlier versions created
-    it with access for everyone; this is corrected.
+    Git ignores the folder. Only its owner can enter it; if the home folder has the setgid bit, its group can, too.
+    Earlier versions created the folder with access for everyone, so the permissions of an existing folder are
+    corrected.
     """
     folder = home() / ".shepherd"
     try:
@@ -60,13 +65,19 @@ def state_folder() -> Path:
 
 
 def warm_folder() -> Path | None:
-    """Return the folder with the sockets of the shared fork server and mirror (flows.runs.warm); None without them."""
+    """Return the folder with the sockets of the shared fork server and mirror, which `flows.runs.warm` starts.
+
+    Return None if this process does not use them.
+    """
     folder = os.environ.get(WARM)
     return Path(folder) if folder else None
 
 
 def tracking_uri() -> str:
-    """Return the address of MLflow's runs and models: MLFLOW_TRACKING_URI, else the project's own SQLite file."""
+    """Return the address of the MLflow store with runs and models.
+
+    It is MLFLOW_TRACKING_URI if that variable is set, else the project's own SQLite file.
+    """
     chosen = os.environ.get("MLFLOW_TRACKING_URI")
     return chosen if chosen and ("MLFLOW_TRACKING_URI", chosen) not in _derived else own_store()
 
@@ -82,12 +93,17 @@ def server_host() -> str:
 
 
 def allowed_hosts() -> list[str]:
-    """Return the additional host names that the servers accept (a proxy's): SHEPHERD_ALLOWED_HOSTS, comma-separated."""
+    """Return the additional host names that the servers accept, for example the name of a proxy.
+
+    SHEPHERD_ALLOWED_HOSTS lists them, separated by commas.
+    """
     return [name.strip().lower() for name in os.environ.get("SHEPHERD_ALLOWED_HOSTS", "").split(",") if name.strip()]
 
 
 def database_url(of: str, driver: str) -> str | None:
-    """Return the address of a database on the PostgreSQL server of SHEPHERD_DATABASE_URL; None if that is not set.
+    """Return the address of a service's database on the PostgreSQL server of SHEPHERD_DATABASE_URL.
+
+    Return None if that variable is not set.
 
     Args:
         of: the service that uses the database: "prefect", "mlflow" or "optuna". The database is NAME_<of> for the
@@ -124,9 +140,10 @@ def split_address(address: str, key: str) -> SplitResult:
 
 
 def artifact_root() -> str:
-    """Return the address of the files of the project's own MLflow store and of the server of `make up`.
+    """Return the address at which MLflow stores files: those of the project's own store and of the server of `make up`.
 
-    It is SHEPHERD_ARTIFACTS (a folder or an address such as s3://bucket/folder), else a folder in `state_folder()`.
+    It is SHEPHERD_ARTIFACTS (a folder or an address such as s3://bucket/folder) if that variable is set, else a folder
+    in `state_folder()`.
     """
     chosen = os.environ.get("SHEPHERD_ARTIFACTS") or str(state_folder() / "mlartifacts")
     return chosen if "://" in chosen else _from_home(chosen).as_uri()
@@ -163,13 +180,14 @@ def database_lock() -> Path:
 
 
 def configure_environment() -> None:
-    """Set the environment variables that Prefect and MLflow read at import, unless they are set already.
+    """Set the environment variables that Prefect and MLflow read when they are imported, unless they are set already.
 
-    A later call follows SHEPHERD_HOME if it has changed, as in a notebook: it replaces the values of an earlier call.
+    If SHEPHERD_HOME has changed since an earlier call, as in a notebook, the values of that call are replaced.
 
-    `.env` is read first. Without a server, Prefect's recorder writes one task run at a time and drops the rest of its
-    queue when the process ends. With batches it is fast enough and no history is lost. Its interval must be a whole
-    second: Prefect 3.8 truncates the fraction, and at 0 the recorder uses a whole core.
+    `.env` is read first. Without a server, Prefect's recorder would write one task run at a time and drop the rest of
+    its queue when the process ends. Writing in batches is fast enough that no history is lost. The interval between
+    batches must be a whole number of seconds: Prefect 3.8 truncates the fraction, and at 0 the recorder uses a whole
+    core.
     """
     read_dotenv()
     _make_paths_absolute()
@@ -226,7 +244,7 @@ def _make_paths_absolute() -> None:
 
 
 def _set_credentials_apart() -> None:
-    """Move user and password from server addresses to variables: MLflow and Prefect log and show addresses."""
+    """Move user and password from server addresses to separate variables, because MLflow and Prefect log the addresses."""
     for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         parts = split_address(os.environ.get(name, ""), name)
         if not parts.scheme.startswith("http") or parts.username is None or parts.password is None:

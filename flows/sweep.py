@@ -30,7 +30,7 @@ def sweep_flow(algo: str) -> Flow[..., Any]:
     @flow(name=f"sweep-{algo}", version=VERSION, persist_result=False)
     @shorten_failures
     def sweep(overrides: list[str] = [], name: str = "", accelerator: str = "") -> Any:  # noqa: B006
-        """Search a space of configurations and confirm the best one on new seeds.
+        """Search a space of configurations, then train the best one on new seeds to confirm that it is better.
 
         Args:
             overrides: arguments of `shepherd sweep`, one entry each: `sweep.trials=20`, `env.id=Acrobot-v1`,
@@ -55,7 +55,7 @@ def sweep_flow(algo: str) -> Flow[..., Any]:
 
 
 def __getattr__(name: str) -> Flow[..., Any]:
-    """Return the flow `sweep_<algo>` for the entrypoint of a deployment; algorithms of plugins included."""
+    """Return the flow `sweep_<algo>` for the entrypoint of a deployment. Algorithms of plugins are included."""
     return find_flow(name, "sweep", sweep_flow)
 
 

@@ -1,7 +1,8 @@
 """The stages as Prefect tasks: names, versions, retries, cache keys. Completed stages are skipped.
 
-A task takes the path of the run directory and returns small JSON values, never a tensor. The trainer process lives
-across tasks and is driven by this process. If it has died, a retried task restarts it from the last checkpoint.
+A task takes the path of the run directory and returns small JSON values, never a tensor. This process starts the
+trainer process and keeps it alive across tasks. If the trainer has died, a retried task starts a new one, which resumes
+from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ class Stage:
 def options() -> dict[str, Any]:
     """Return the Prefect options of every task.
 
-    Tasks have no tags: Prefect asks its API for a concurrency slot per tag before a task starts, so training would stop
-    if the server were away.
+    The tasks have no Prefect tags. For every tag, Prefect asks its API for a concurrency slot before a task starts, so
+    training would stop while the server is unavailable.
     """
     return {
         "version": VERSION,
@@ -113,7 +114,7 @@ def options() -> dict[str, Any]:
 
 
 def try_again(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function, retry it after temporary failures, and return its result."""
+    """Call a function, call it again after temporary failures, and return its result."""
     for pause in RETRIES:
         try:
             return function(*arguments)
@@ -134,7 +135,7 @@ def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -
 
 
 def may_recover(failure: Any) -> bool:
-    """Return True if a failure may be temporary; it is then reported, because it will be retried."""
+    """Report a failure that may be temporary and will be retried, and return True. Return False for other failures."""
     known = machine_fault(failure) or failure if isinstance(failure, Exception) else failure
     lasting = isinstance(known, (UserError, EnvironmentFault, DiskFault, OutOfMemory, DeterministicFailure))
     worth = isinstance(failure, EnvironmentLost) or not lasting
@@ -144,7 +145,11 @@ def may_recover(failure: Any) -> bool:
 
 
 def key_of_card(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
-    """Return the cache key of make-env, a hash of everything that the card depends on; None: measure each time."""
+    """Return the cache key of the stage make-env, which measures the environment card.
+
+    The key is a hash of everything on which the measurement depends. Without a key (None), the card is measured each
+    time.
+    """
     return card_key(config_of(RunDirectory(parameters["run"])).env)
 
 
@@ -159,7 +164,10 @@ def log_result(run: RunDirectory, results: dict[str, Any]) -> dict[str, Any]:
 
 
 def stop_if_different(run: RunDirectory, comparison: dict[str, Any] | None) -> None:
-    """Report the comparison of a checkpoint. Raise `ReproductionMismatch`, which ends the flow, if the two differ."""
+    """Report the comparison of a checkpoint of a reproduction with the original's checkpoint.
+
+    Raise `ReproductionMismatch`, which ends the flow, if they differ.
+    """
     if comparison is not None:
         emit("stage", {"doing": comparison["sentence"]})
         if not comparison["same"]:

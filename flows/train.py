@@ -60,7 +60,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
 
 
 def __getattr__(name: str) -> Flow[..., Any]:
-    """Return the flow `train_<algo>` for the entrypoint of a deployment; algorithms of plugins included."""
+    """Return the flow `train_<algo>` for the entrypoint of a deployment. Algorithms of plugins are included."""
     return find_flow(name, "train", training_flow)
 
 

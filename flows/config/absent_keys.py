@@ -1,4 +1,7 @@
-"""Keys of SheepRL and rl8 without a counterpart, which get their own error message instead of a spelling hint."""
+"""Keys of SheepRL and rl8 that this project does not have.
+
+Each of these keys gets its own error message instead of a spelling hint.
+"""
 
 from __future__ import annotations
 

@@ -64,9 +64,9 @@ def compose(overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
 
 
 def compose_for_script(overrides: Sequence[str]) -> DictConfig:
-    """Return the config of a new run in SheepRL's form for scripts: with interpolations and `_target_` keys.
+    """Return the config of a new run for a script, in SheepRL's form: with interpolations and `_target_` keys.
 
-    The script can change it; `compose_tree` checks it afterwards.
+    The script may change the config; `compose_tree` checks it afterwards.
     """
     with _LOCK, _raise_together() as mistakes:
         config = _compose_files(overrides, mistakes)
@@ -75,7 +75,10 @@ def compose_for_script(overrides: Sequence[str]) -> DictConfig:
 
 
 def compose_existing(config_yaml: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
-    """Like `compose`, from the `config.yaml` of an existing run and settings that override single keys."""
+    """Compose and check the config of an existing run: its `config.yaml` with settings that override single keys.
+
+    Returns and raises the same as `compose`.
+    """
     return _compose_from(config_yaml, _read_stored, overrides)
 
 
@@ -84,14 +87,20 @@ def _read_stored(file: Path) -> dict[str, Any]:
 
 
 def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
-    """Like `compose`, from a parameter file written by `params_yaml` and settings that override single keys."""
+    """Compose and check a config from a parameter file of `params_yaml` and from settings that override single keys.
+
+    Returns and raises the same as `compose`.
+    """
     from omegaconf import OmegaConf
 
     return _compose_from(file, OmegaConf.load, overrides)  # as Hydra reads files: 1e-3 is a number
 
 
 def compose_tree(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
-    """Like `compose`, from a config that `hydra.main` or a user's program has composed, with interpolations."""
+    """Check a config that `hydra.main` or a user's program has composed and that may contain interpolations.
+
+    Returns and raises the same as `compose`.
+    """
     from omegaconf import OmegaConf
 
     with _LOCK, _raise_together() as mistakes:
@@ -107,8 +116,8 @@ def compose_tree(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
 def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the content of a parameter file (`params.yaml`): all keys, with interpolations.
 
-    Keys that name a run and its folders are omitted, because they are not parameters of an experiment. The label of a
-    user's own preset is kept, because the names of the experiment and the models contain it.
+    Keys that name a run and its folders are omitted, because they are not parameters of an experiment. The key `label`
+    is kept for a preset that the user has written, because the names of the experiment and the models contain it.
     """
     from omegaconf import OmegaConf
 
@@ -127,7 +136,7 @@ def dump(tree: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _raise_together() -> Iterator[Mistakes]:
-    """Context manager that collects the errors of a config and raises them together at its end."""
+    """Context manager that collects all errors of a config and raises them as one error at its end."""
     mistakes = Mistakes()
     with mistakes.catch():
         yield mistakes
@@ -135,7 +144,7 @@ def _raise_together() -> Iterator[Mistakes]:
 
 
 def _compose_files(overrides: Sequence[str], mistakes: Mistakes) -> DictConfig:
-    """Merge files, built-in defaults and settings; interpolations are not resolved."""
+    """Merge the config files, the built-in defaults and the settings. Interpolations are not resolved."""
     groups = yaml_files.groups()
     typed = parse(without_plugins(overrides), groups, mistakes)
     with mistakes.catch():
@@ -148,7 +157,7 @@ def _compose_files(overrides: Sequence[str], mistakes: Mistakes) -> DictConfig:
 def _compose_from(
     file: Path, read: Callable[[Path], Any], overrides: Sequence[str]
 ) -> tuple[RunConfig, dict[str, Any]]:
-    """Compose and check the config in a file; keys that it does not contain have their built-in defaults."""
+    """Compose and check the config in a file. Keys that the file does not contain get their built-in defaults."""
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -170,7 +179,10 @@ def _compose_from(
 
 
 def without_plugins(overrides: Sequence[str]) -> list[str]:
-    """Import the plugins among the overrides, also for child processes, and return the other overrides."""
+    """Import the plugins that the overrides list, and return the overrides without them.
+
+    Child processes of this process import the plugins, too.
+    """
     modules, others = plugins.take_from(overrides)
     plugins.name(modules)
     plugins.load()
@@ -258,7 +270,7 @@ def _is_interpolated(config: DictConfig, key: str) -> bool:
 
 
 def _add_mistakes_of_environment(tree: Mapping[str, Any], mistakes: Mistakes) -> None:
-    """Add the errors about an unknown environment, and those that its suite reports."""
+    """Add an error if the environment is unknown, and the errors about the environment that its suite reports."""
     from rlcore.envs.suites.ids import known_id  # imports gymnasium, which composition does not need otherwise
     from rlcore.envs.suites.registry import suite_with
 
@@ -278,7 +290,10 @@ def _add_mistakes_of_environment(tree: Mapping[str, Any], mistakes: Mistakes) ->
 
 
 def _refuse_secrets(value: Any, key: str = "") -> None:
-    """Raise UserError for a password, in a URL or under a key with such a name; MLflow would display it."""
+    """Raise UserError if a URL contains a password, or if a key whose name suggests a password has a value.
+
+    MLflow would display the password.
+    """
     if isinstance(value, Mapping):
         for name, part in value.items():
             _refuse_secrets(name, key)
@@ -293,7 +308,7 @@ def _refuse_secrets(value: Any, key: str = "") -> None:
 
 
 def _interpolate(checked: Any, written: Any) -> Any:
-    """Return the checked values, with the original interpolations in place of the values that they gave."""
+    """Return the checked values, but keep the original interpolation of each key that has one."""
     if isinstance(written, str) and "${" in written:
         return written
     if isinstance(checked, Mapping) and isinstance(written, Mapping):

@@ -32,7 +32,10 @@ NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "give any Gymnas
 
 
 def unknown_option(group: str, name: str, options: Collection[str]) -> str:
-    """Return the message for a missing file of a group, with the most similar file or how to list all."""
+    """Return the message for a missing file of a group.
+
+    The message suggests the file with the most similar name, or explains how to list all files.
+    """
     choose = f"; choose one of {', '.join(sorted(set(options) - {'default'}) or options)}"
     if group in LISTED and len(options) > MANY:
         choose = f"; `shepherd {LISTED[group]}` lists the available ones"
@@ -44,12 +47,12 @@ def unknown_option(group: str, name: str, options: Collection[str]) -> str:
 
 
 def is_of_sheeprl(group: str, name: str) -> bool:
-    """Return True if SheepRL has a file of this name that is not supported yet."""
+    """Return True if SheepRL has a file of this name that this project does not support yet."""
     return name.startswith(NOT_YET.get(group, ()))
 
 
 def of_files(error: Exception, choices: str, groups: Mapping[str, Collection[str]]) -> str:
-    """Return the message for config files that Hydra cannot compose.
+    """Return the error message for config files that Hydra cannot compose.
 
     Args:
         error: any exception raised while composing.
@@ -89,7 +92,7 @@ def of_files(error: Exception, choices: str, groups: Mapping[str, Collection[str
 
 
 def of_interpolation(error: Exception, config: DictConfig) -> str:
-    """Return the message for a `${...}` that cannot be resolved or refers to a key without a value."""
+    """Return the error message for a `${...}` that cannot be resolved or that refers to a key without a value."""
     from omegaconf import OmegaConf
 
     key = str(getattr(error, "full_key", None) or "")

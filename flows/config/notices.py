@@ -1,4 +1,4 @@
-"""Notices about a checked config before training: settings without effect, and rounded budgets."""
+"""Notices that are printed before training: settings without effect, and budgets that are rounded."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
-    """Yield the number of trained policy steps if the budget is not a whole number of iterations."""
+    """Yield a notice with the number of trained policy steps if the budget is not a whole number of iterations."""
     algo, width = config.algo, config.width
     trained = algo.budget(width)
     if trained != algo.total_steps and not config.dry_run:
@@ -72,7 +72,7 @@ def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
 
 
 def _switched_off(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:
-    """Yield a notice if config files disable compilation or registration, as those of SheepRL do."""
+    """Yield a notice if config files disable compilation or model registration, as SheepRL's files do."""
     off = {
         "algo.compile": (config.algo.compile is False, "false", "the run is not compiled", "auto"),
         "model_manager.disabled": (config.model_manager.disabled, "true", "its model is not registered", "false"),
@@ -86,7 +86,10 @@ def _switched_off(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:
 
 
 def _steps_of_each_training(config: RunConfig) -> Iterator[str]:
-    """Yield a notice if `algo.train_every` does not give one gradient step, as it does in SheepRL's files of 2023."""
+    """Yield a notice if the gradient steps after every `algo.train_every` policy steps are not exactly one.
+
+    SheepRL's files of 2023 assume one gradient step.
+    """
     every = getattr(config.algo, "train_every", None)
     if every is None or (steps := config.algo.replay_ratio * every / config.fabric.ranks) == 1:
         return
@@ -98,7 +101,7 @@ def _steps_of_each_training(config: RunConfig) -> Iterator[str]:
 
 
 def _id_that_stays(env_id: str, overrides: Sequence[str]) -> Iterator[str]:
-    """Yield a notice if `env=` selects settings for another environment but the preset's `env.id` is kept."""
+    """Yield a notice if `env=` selects a file of another environment but `env.id` keeps the preset's environment."""
     typed = {key: value for key, _, value in (override.partition("=") for override in overrides)}
     if "env" not in typed or "env.id" in typed:
         return

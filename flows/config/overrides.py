@@ -1,7 +1,7 @@
 """Command-line overrides: choices of config files (`exp=ppo`) and settings of keys (`seed=3`).
 
-Hydra's parser reads them. Unlike in Hydra, a key of type text accepts any text (`run_name=2024`), and an error is
-reported in one sentence.
+Hydra's parser reads them, with two differences from Hydra. A key whose type is text accepts any text (`run_name=2024`).
+An error is reported in one sentence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SECOND = re.compile(r"\s+(?=[+~]*([\w./@-]+)=)")  # start of another `key=value`
 
 @dataclass(frozen=True)
 class ParsedOverrides:
-    """Parsed command-line overrides.
+    """Command-line overrides after parsing.
 
     Attributes:
         choices: config files, in Hydra's syntax.
@@ -98,7 +98,7 @@ def _take(
     groups: Mapping[str, Collection[str]],
     keys: Mapping[str, bool],
 ) -> None:
-    """Parse one override and add it to `typed`; `seen` maps each key to the override that set it."""
+    """Parse one override and add it to `typed`. The dict `seen` maps each key to the override that set it."""
     override = _read(line, groups, keys)
     key = override.key_or_group
     package = override.package or PACKAGES.get(key)
@@ -122,7 +122,7 @@ def _take(
 
 
 def _known_keys() -> dict[str, bool]:
-    """Return all dotted keys, of all algorithms -> True if the key's type is text, or text or null."""
+    """Return a dict of the dotted keys of all algorithms. The value is True if the key's type is text, or text or null."""
     keys = {key: text for key, text in _keys_of(RunConfig, "").items() if key != "algo"}
     for module in ALGORITHMS.values():
         keys |= _keys_of(module.Config, "algo.")
@@ -154,7 +154,10 @@ def _read(line: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, b
 def _beyond_the_grammar(
     line: str, error: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]
 ) -> Override:
-    """Parse an override that Hydra's grammar does not accept: text with `=` or brackets, or a key with a slash."""
+    """Parse an override that Hydra's grammar rejects.
+
+    Examples are text with `=` or brackets, and a key with a slash.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Override, OverrideType, ValueType
     from hydra.errors import HydraException
@@ -181,7 +184,10 @@ def _beyond_the_grammar(
 
 
 def _check_key(override: Override, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]) -> None:
-    """Raise UserError for a key of an unknown group or without a value; keys in groups are checked in the config."""
+    """Raise UserError if the override's key belongs to no known group, or if the override has no value.
+
+    Keys inside a known group are checked later, when the config is built.
+    """
     key, typed = override.key_or_group, override.input_line
     if key.startswith(("hydra.", "hydra/")):
         raise UserError(
@@ -204,22 +210,22 @@ def _check_key(override: Override, groups: Mapping[str, Collection[str]], keys: 
 
 
 def _chosen_by_file(group: str, name: str, options: Collection[str]) -> str:
-    """Return the end of the message for a file name given as the value of a group of keys."""
+    """Return the end of the error message for a user who has set a group of keys to the name of a file."""
     return f"type {group}={name}" if name in options else f"choose a file, as {group}={min(options)}"
 
 
 def _tops(keys: Collection[str]) -> dict[str, None]:
-    """Return the first parts of all keys, in order."""
+    """Return the first part of every dotted key, without repetition, in order."""
     return dict.fromkeys(key.partition(".")[0] for key in keys)
 
 
 def _text(override: Override) -> str:
-    """Return the text after the `=`."""
+    """Return the text after the `=` of an override."""
     return (override.input_line or "").partition("=")[2].strip()
 
 
 def _choice(override: Override, place: str, options: Collection[str]) -> str:
-    """Return the choice of a file in Hydra's syntax."""
+    """Return the override that chooses a config file, in Hydra's syntax."""
     group, name = override.key_or_group, _text(override).removesuffix(".yaml").strip("'\"")
     if override.is_delete():
         raise UserError(f"{override.input_line}: a group cannot be removed; choose one of {', '.join(sorted(options))}")

@@ -14,9 +14,10 @@ BUILT_IN_PACKAGES = ("pkg://sheeprl.configs", "pkg://conf")
 
 
 def config_folders() -> list[Path]:
-    """Return the folders that are searched for config files, in order of precedence; the built-in one is last.
+    """Return the folders that are searched for config files, in order of precedence. The built-in folder is the last.
 
-    The variables are read from the environment, or from `.env` in the working directory.
+    The environment variables that list the folders are read from the environment, or from `.env` in the working
+    directory.
     """
     from dotenv import dotenv_values
 

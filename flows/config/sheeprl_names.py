@@ -1,8 +1,8 @@
-"""Conversion of class names in SheepRL's config files to our names.
+"""Conversion of class names in SheepRL's config files to the names of this project.
 
 SheepRL imports and instantiates the classes named by `_target_` and `dense_act`. Here such a string is looked up in a
-table, and no config causes an import. A string that is not in the table is an error. Keys that only the named class
-would use are removed.
+table, and no config causes an import. A string that is not in the table is an error. Keys that only configure the named
+class in SheepRL are removed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ MODEL_KEYS = ("model_name", "description", "tags")
 
 
 def name_classes(tree: Tree) -> None:
-    """Replace the class strings of a resolved config by our names, in place.
+    """Replace the class strings of a resolved config by the names of this project, in place.
 
     Args:
         tree: the config.
@@ -121,7 +121,7 @@ def name_classes(tree: Tree) -> None:
 
 
 def _instead_of_class(key: str) -> str:
-    """Return the fix for a class in a key that accepts none."""
+    """Return the advice in an error message about a class in a key that accepts no class: what to set instead."""
     if key.startswith("env.wrapper."):
         return (
             "write a class or function that creates the whole environment, and set env.wrapper._target_ to it "
@@ -135,8 +135,8 @@ def _instead_of_class(key: str) -> str:
 def add_class_names(config: DictConfig) -> None:
     """Add the `_target_` keys of SheepRL's configs to a composed config, in place.
 
-    Each is an interpolation of our key (`env.id` for the environment, `name` for an optimizer or a logger), so it stays
-    correct if a script changes that key.
+    Each added value is an interpolation of the key of this project that selects the class: `env.id` for the
+    environment, `name` for an optimizer or a logger. The value therefore stays correct if a script changes that key.
     """
     from omegaconf import OmegaConf
 
@@ -158,7 +158,7 @@ def add_class_names(config: DictConfig) -> None:
 
 
 def _class_of(kind: str, name: str) -> str | None:
-    """Return the class or function that SheepRL's files name for one of our environments, optimizers or loggers."""
+    """Return the class or function that SheepRL's files name for an environment, optimizer or logger of this project."""
     if kind == "env":
         from rlcore.envs.suites.registry import suite_with  # gymnasium, needed only if a script reads the key
 
@@ -168,7 +168,7 @@ def _class_of(kind: str, name: str) -> str | None:
 
 
 def names_class(key: str, algorithm: str | None) -> bool:
-    """Return True if a key is the `name` of an optimizer or a logger; SheepRL's files use `_target_` instead."""
+    """Return True if a key is the `name` of an optimizer or a logger. SheepRL's files use `_target_` instead of it."""
     places = CLASSES | _optimizers({"algo": {"name": algorithm}})
     group, _, last = key.rpartition(".")
     return last == "name" and isinstance(places.get(group, ((),))[0], Mapping)
@@ -182,7 +182,7 @@ def _optimizers(tree: Tree) -> dict[str, tuple[Collection[str], tuple[str, ...]]
 
 
 def _is_own(target: Any) -> bool:
-    """Return True if an environment's class, `package.Class`, can be the user's own, so not one of Gymnasium."""
+    """Return True if `package.Class` may be an environment class of the user, that is, not a class of Gymnasium."""
     return isinstance(target, str) and re.fullmatch(r"(?!gym\.|gymnasium\.)\w+(\.\w+)+", target) is not None
 
 
@@ -196,7 +196,10 @@ def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Tree]]:
 
 
 def _look_up(key: str, value: Any, table: Collection[str]) -> str:
-    """Return the table's entry for a class string, or the string itself if the table only lists allowed strings."""
+    """Return the name that the table gives for a class string.
+
+    If the table is only a list of allowed strings, return the string itself.
+    """
     if isinstance(value, str) and value in table:
         return table[value] if isinstance(table, Mapping) else value
     raise UserError(
@@ -240,7 +243,10 @@ def _compile(node: Tree, key: str) -> Any:
 
 
 def _env(node: Tree, place: str) -> None:
-    """Convert `wrapper` to arguments and check its id; convert restarts and limits to numbers."""
+    """Convert the keys of an environment from SheepRL's form.
+
+    The mapping `wrapper` becomes arguments, and its id is checked. The values for restarts and limits become numbers.
+    """
     if isinstance(restart := node.get("restart_on_exception"), bool):
         node["restart_on_exception"] = {"attempts": SHEEPRL_RESTARTS if restart else 0}
     if node.get("max_episode_steps") == -1:  # SheepRL's value for no limit
@@ -269,7 +275,7 @@ def _env(node: Tree, place: str) -> None:
 
 
 def _unwrap(wrapper: Tree, env_id: Any, place: str) -> None:
-    """Merge the arguments of the environment inside a wrapper into the arguments of the wrapper."""
+    """Merge the arguments of an environment that is nested in a wrapper into the arguments of the wrapper."""
     inner = wrapper.get("env")
     if not isinstance(inner, dict) or not _means_suite(str(inner.get("_target_"))):
         return
@@ -290,12 +296,15 @@ def _dmc_id(env_id: Any, wrapper: Tree) -> Any:
 
 
 def _means_suite(target: str) -> bool:
-    """Return True if SheepRL's files use this class or function for one of our suites; it is never imported."""
+    """Return True if SheepRL's files use this class or function for a suite that this project supports.
+
+    The class is never imported.
+    """
     return target in CLASSES["env.wrapper"][0] or target in _targets_of_suites()
 
 
 def _targets_of_suites() -> list[str]:
-    """Return the classes and functions that SheepRL's files use for our suites."""
+    """Return the classes and functions that SheepRL's files use for the suites of this project."""
     from rlcore.envs.suites.registry import SUITES  # imports gymnasium, needed only if another class is named
 
     plugins.load()
@@ -303,7 +312,7 @@ def _targets_of_suites() -> list[str]:
 
 
 def _refuse_other_suite(target: str, env_id: str, place: str) -> None:
-    """Raise UserError if the class creates environments of another suite than that of the id."""
+    """Raise UserError if the class creates environments of one suite but the environment's id belongs to another suite."""
     from rlcore.envs.suites.registry import SUITES, suite_with
 
     there = suite_with(env_id)
@@ -343,7 +352,7 @@ def _reduction(value: Any, key: str) -> str:
 
 
 def _models(node: Tree, place: str, algorithm: Any) -> None:
-    """Check the models to register: the agent, and parts that the algorithm registers separately."""
+    """Check the models that are to be registered: the agent, and the parts that the algorithm registers separately."""
     known = ("agent", *(algorithm.Config.exported_components if algorithm else ()))
     for name in PARTS:
         if name not in known:

@@ -1,7 +1,7 @@
-"""Config files by group, and their composition with Hydra's loader.
+"""Lists of the config files by group, and their composition with Hydra.
 
-Only Hydra's loader is used: its global state is unchanged, it loads no plugin, writes no file, and imports no package
-that a config or a search path names.
+Only Hydra's config loader is used. It leaves Hydra's global state unchanged, loads no plugin and writes no file. It
+does not import the packages that a config or a search path names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ Stamp = tuple[str, int, int]
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """Return the names that are valid after `group=`, by group: `ppo`, or `folder/name` for a file in a folder."""
+    """Return the names that are valid after `group=`, for each group.
+
+    A name is `ppo`, or `folder/name` for a file in a folder.
+    """
     by_group: dict[str, set[str]] = {}
     for folder in config_folders():
         for file in folder.glob("*/**/*.yaml"):
@@ -40,7 +43,7 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def misnamed(group: str, name: str) -> Path | None:
-    """Return the file `name.yml` of a group, which Hydra does not read, or None."""
+    """Return the path of `name.yml` if a group has this file, which Hydra does not read. Otherwise return None."""
     folders = (folder / group for folder in config_folders())
     files = {file.relative_to(folder).as_posix(): file for folder in folders for file in folder.glob("**/*.yml")}
     return files.get(f"{name.removesuffix('.yml')}.yml")
@@ -55,7 +58,10 @@ def available(group: str) -> list[str]:
 
 
 def presets() -> list[str]:
-    """Return the names that are valid after `exp=`, without `default`, which is a base for a user's own presets."""
+    """Return the names that are valid after `exp=`.
+
+    The name `default` is omitted, because that file is only a base for presets that users write.
+    """
     return [name for name in available("exp") if name != "default"]
 
 
@@ -67,7 +73,7 @@ def default_names() -> dict[str, str]:
 
 
 def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictConfig:
-    """Compose the chosen files with Hydra, without Hydra's own keys; interpolations are not resolved.
+    """Compose the chosen files with Hydra. Interpolations are not resolved, and Hydra's own keys are removed.
 
     Args:
         choices: files in Hydra's syntax, with one `exp=`.
@@ -94,7 +100,7 @@ def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictCon
 
 
 def _label(composed: DictConfig, preset: str) -> None:
-    """Set the label to the name of a user's own preset, unless a file sets a label."""
+    """Set the key `label` to the name of the preset if the user has written the preset, unless a file sets the key."""
     from omegaconf import OmegaConf
 
     chosen = OmegaConf.to_container(composed, resolve=False)
@@ -106,7 +112,10 @@ def _label(composed: DictConfig, preset: str) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _put_together(choices: tuple[str, ...], folders: tuple[Path, ...], stamps: frozenset[Stamp]) -> DictConfig:
-    """Compose files with Hydra; cached, because it takes 0.1 s and a process may compose many runs."""
+    """Compose files with Hydra.
+
+    The result is cached, because composition takes 0.1 s and a process may compose the configs of many runs.
+    """
     from hydra.types import RunMode
     from omegaconf import OmegaConf
 
@@ -118,7 +127,7 @@ def _put_together(choices: tuple[str, ...], folders: tuple[Path, ...], stamps: f
 
 
 def _stamps() -> frozenset[Stamp]:
-    """Return name, modification time and size of every config file, to detect changes."""
+    """Return the name, modification time and size of every config file. They are compared to detect changed files."""
     files = (file for folder in config_folders() for file in folder.rglob("*.y*ml"))
     return frozenset((str(file), (now := file.stat()).st_mtime_ns, now.st_size) for file in files)
 

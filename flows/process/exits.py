@@ -15,7 +15,10 @@ from rlcore.system.secrets import redact
 
 
 def run_command(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code: 2 for user errors, 1 for failures; prints one line for each error."""
+    """Run a command and return its exit code. Print one line for each error.
+
+    The exit code is 2 for user errors and 1 for failures.
+    """
     try:
         return command()
     except UserError as error:
@@ -50,7 +53,7 @@ def run_command(command: Callable[[], int]) -> int:
 
 @contextmanager
 def name_continuation(command: str) -> Iterator[None]:
-    """Context manager that adds the command that resumes the run to the messages of signals and machine faults."""
+    """Context manager that adds the command that resumes the run to messages about signals and machine faults."""
     exit_sentence(f"shepherd: interrupted; continue with: {command}")
     try:
         yield

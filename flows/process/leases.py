@@ -1,10 +1,12 @@
 """Locks across machines: leases on a global concurrency limit of the Prefect server, in addition to lock files.
 
 A lock file excludes other processes of this machine. It excludes processes of other machines only if the storage
-supports `flock`. If PREFECT_API_URL is set, the owner of the file also occupies the only slot of a global concurrency
-limit on that server. It renews the lease of the slot; if its machine vanishes, the lease expires after a minute. The
-lease is recorded in a note file next to the lock file. A process that gets the lock file after a kill on the same
-machine knows that the previous owner has died, and releases the recorded lease at once.
+supports `flock`. If PREFECT_API_URL is set, the process that has locked the file also occupies the only slot of a
+global concurrency limit on that server. The process renews the lease of the slot. If its machine fails, the lease
+expires after a minute.
+
+The lease is recorded in a file next to the lock file. After a kill, another process of the same machine gets the lock
+file. It then knows that the previous process has died, and releases the recorded lease at once.
 """
 
 from __future__ import annotations
@@ -82,7 +84,10 @@ def hold_lease(name: str, note: Path, refusal: str = "") -> Iterator[None]:
 
 
 def is_held_elsewhere(note: Path) -> bool:
-    """Return True if the recorded lease is that of another machine, whose file lock may be invisible on this one."""
+    """Return True if the recorded lease belongs to another machine.
+
+    The file lock of that machine may be invisible here.
+    """
     return _read_note(note).get("host", socket.gethostname()) != socket.gethostname()
 
 
@@ -92,10 +97,7 @@ class _Lease:
         self._id: UUID | None = None
 
     def take(self, refusal: str) -> None:
-        """Occupy the slot; wait for its owner if there is one.
-
-        With a `refusal`, a UserError is raised if the owner still has the slot after `PATIENCE` seconds.
-        """
+        """Occupy the slot. If another process has it, wait for that process."""
         deadline = time.monotonic() + PATIENCE
         with _client() as client:
             self._free_dead(client)
@@ -109,7 +111,10 @@ class _Lease:
                 time.sleep(ASK_EVERY)
 
     def keep(self, over: threading.Event, passing: bool) -> None:
-        """Renew the lease until `over` is set, then release it. Requests it again if it expired during an outage."""
+        """Renew the lease until `over` is set, then release it.
+
+        If the lease expired during a server outage, it is requested again.
+        """
         while not over.wait(RENEW_EVERY):
             try:
                 with _client() as client:
@@ -171,7 +176,10 @@ class _Lease:
             client.read_global_concurrency_limit_by_name(self._name)
 
     def _free_dead(self, client: SyncPrefectClient) -> None:
-        """Release the lease of a killed process of this machine. It cannot be alive: the caller has its lock file."""
+        """Release the lease of a killed process of this machine.
+
+        That process cannot be alive, because the caller has its lock file.
+        """
         noted = _read_note(self._note)
         if noted.get("host") == socket.gethostname():
             client.release_concurrency_slots_with_lease(UUID(noted["lease"]))

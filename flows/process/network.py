@@ -1,4 +1,4 @@
-"""Checks of servers, and sockets for child processes."""
+"""Checks that a server answers, and sockets that child processes inherit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def is_server(uri: str) -> bool:
-    """Return True if the URI of an MLflow store is that of a server, not of a file on this machine."""
+    """Return True if the URI of an MLflow store is the address of a server, not of a file on this machine."""
     return uri.startswith(("http://", "https://"))
 
 
@@ -52,7 +52,10 @@ def listen(address: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def survive_outages() -> Iterator[None]:
-    """Context manager that suppresses outages of Prefect's server, because Prefect's loops retry only a few times."""
+    """Context manager that suppresses errors caused by an outage of Prefect's server.
+
+    It is needed because Prefect's own loops retry only a few times.
+    """
     import httpx  # takes 50 ms, but callers have imported Prefect already
 
     try:

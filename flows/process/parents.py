@@ -1,7 +1,8 @@
-"""Termination together with a parent program: a worker or DVC that is killed must not leave a training running.
+"""Termination of a process when the program that started it ends.
 
-The trainer ends with the process that started it (`rlcore.system.lifeline`). There is no such pipe between a flow or a
-stage and the program that runs it, so this module polls the parent processes.
+If a worker or DVC is killed, no training must continue without it. A trainer ends together with the process that
+started it, because a pipe connects the two (`rlcore.system.lifeline`). No such pipe connects a flow or a stage with the
+program that runs it, so this module polls the parent processes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def exit_with_parent(*programs: str, certain: bool = False) -> Iterator[None]:
 
 
 def _above(programs: tuple[str, ...]) -> list[psutil.Process]:
-    """Return the parents of this process, nearest first, up to the farthest one that is one of the programs."""
+    """Return the parents of this process, nearest first.
+
+    The last one is the farthest parent that is one of the programs.
+    """
     parents = psutil.Process().parents()
     return parents[: max((above for above, parent in enumerate(parents, 1) if _is(programs, parent)), default=0)]
 

@@ -30,7 +30,7 @@ FAREWELL = "shepherd: interrupted"
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Interruption of a training by a signal; its state is durable. Exit code 130.
+    """Interruption of a training by a signal. The state of the training is saved. The exit code is 130.
 
     A plain KeyboardInterrupt cannot replace this class. If one passes through `exec` (dataclasses, named tuples),
     Python later ends by SIGINT with any exit code, even if the exception was caught long before.
@@ -57,7 +57,7 @@ def interrupt() -> None:
 
 
 def exit_sentence(sentence: str | None = None) -> str:
-    """Return the last message of an interrupted command, after setting it to `sentence` if one is given."""
+    """Return the last message of an interrupted command. If `sentence` is not empty, it first replaces the message."""
     _state.farewell = printable(sentence) if sentence else _state.farewell
     return _state.farewell
 
@@ -68,14 +68,20 @@ def is_interrupted() -> bool:
 
 
 def time_left(most: float) -> float:
-    """Return the seconds that one clean-up step may take: at most `most`, less if a signal came some time ago."""
+    """Return the time limit of one clean-up step, in seconds.
+
+    It is `most`, or less if a signal arrived some time ago.
+    """
     if _state.first is None:
         return most
     return max(0.0, min(most, _state.first + LIMIT - 2.0 - time.monotonic()))
 
 
 def run_before_exit(callback: Callable[[], None]) -> Callable[[], None]:
-    """Register a function for the end of the outermost `terminable`, when signals are still handled, and for exit."""
+    """Register a function to be called at the end of the outermost `terminable` and at exit.
+
+    At the end of `terminable`, signals are still handled.
+    """
     _state.endings.append(callback)
     atexit.register(callback)
     return callback
@@ -83,9 +89,10 @@ def run_before_exit(callback: Callable[[], None]) -> Callable[[], None]:
 
 @contextmanager
 def terminable(*, for_good: bool = False) -> Iterator[None]:
-    """Context manager: the first SIGINT, SIGTERM or SIGHUP raises `TrainingInterrupted`, the second ends the process.
+    """Context manager that ends its block, and then the command, after a signal.
 
-    Signals that this process was started to ignore (nohup) stay ignored. Outside of the main thread nothing changes.
+    The first SIGINT, SIGTERM or SIGHUP raises `TrainingInterrupted`; the second ends the process. Signals that this
+    process was started to ignore (nohup) stay ignored. Outside of the main thread nothing changes.
 
     Args:
         for_good: the process ends after a signal. The handlers then stay, so that later signals do not reach Python's
@@ -119,7 +126,10 @@ def terminable(*, for_good: bool = False) -> Iterator[None]:
 
 
 def stay_terminable() -> AbstractContextManager[None]:
-    """Set the handlers of the enclosing `terminable`, if any, again after a library has replaced them."""
+    """Set the signal handlers of the enclosing `terminable` again after a library has replaced them.
+
+    Outside of `terminable`, nothing changes.
+    """
     return terminable() if _state.depth else nullcontext()
 
 
@@ -138,7 +148,10 @@ def _on_signal(number: int, frame: Any) -> None:
 
 
 def close_dead_outputs() -> None:
-    """Redirect a closed terminal or a pipe without a reader to /dev/null, so that no later output fails."""
+    """Redirect outputs to /dev/null if their terminal is closed or their pipe has no reader.
+
+    Later output then does not fail.
+    """
     look = select.poll()
     for descriptor in (0, 1, 2):
         look.register(descriptor, 0)

@@ -1,4 +1,4 @@
-"""Changes of an existing run's config: allowed keys and errors."""
+"""Changes of an existing run's config: the keys that may change, and the errors for other keys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
 
 
 def rewrite_config(run: RunDirectory, values: Mapping[str, Any]) -> None:
-    """Replace the config of a run by a composed and checked one that does not affect what it has learned so far."""
+    """Replace the config of a run by a config that has been composed and checked.
+
+    The new config must not affect what the run has learned so far.
+    """
     with run.writing():
         _rewrite(run, values)
 

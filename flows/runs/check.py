@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 def prepare(
     config: RunConfig, values: Mapping[str, Any], here: bool = True
 ) -> tuple[RunConfig, Mapping[str, Any], dict[str, Any] | None]:
-    """Check within seconds that a config can run, and resolve the weights that it starts from. Write nothing.
+    """Check within seconds that a config can run, and resolve the weights that the run starts from. Write nothing.
 
-    The checks cover the environment, its observation keys and action space, the device, memory and disk. They also
-    cover the dataset, the initial weights or checkpoint, and the names of registered models. Device, memory and disk
-    are checked only if the run is trained `here`. A `UserError` names the key and the fix.
+    The checks cover the environment, its observation keys and action space, the dataset, the initial weights or
+    checkpoint, and the names of registered models. They cover the device, the memory and the disk only if `here` is
+    True, that is, if this machine trains the run. A `UserError` names the key and the fix.
 
-    Returns config and values, in which `init_from` (possibly a models:/ URI) is a local folder, and the origin of the
-    weights for `create_run`.
+    Returns the config, its plain values, and the origin of the initial weights, which `create_run` stores. In the
+    returned config, `init_from` is a local folder, even if it was a models:/ URI.
     """
     mistakes, spec = Mistakes(), None
     with mistakes.catch():
@@ -81,7 +81,7 @@ def prepare(
 
 
 def _spec(config: RunConfig) -> EnvSpec:
-    """Return the environment's spec, checked against the algorithm and the policy's distribution."""
+    """Return the environment's spec after checking that the algorithm and the policy's distribution support it."""
     from rlcore.envs.make import suite_for
     from rlcore.envs.spaces import spec_of
     from rlcore.envs.vector.choose import check_vector_env
@@ -131,7 +131,10 @@ def _check_model(config: RunConfig) -> None:
 
 
 def _source(uri: str) -> tuple[dict[str, Any], LoadedPolicy]:
-    """Return the origin of weights, for run.json, and the policy. The path is stored because an alias can move."""
+    """Return the origin of the initial weights, as stored in run.json, and the policy.
+
+    The local path is stored, because an alias in the registry may later refer to another version.
+    """
     from rlcore.evaluation.policy import load_policy
     from rlcore.store.checkpoint import choose
 

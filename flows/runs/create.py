@@ -23,9 +23,9 @@ from rlcore.store.directory import RunDirectory
 def new_run(
     overrides: Sequence[str], flow_run: str = "", composed: tuple[RunConfig, Mapping[str, Any]] | None = None
 ) -> RunDirectory:
-    """Compose a config, check it on this machine, and create the run directory. After an error nothing is left.
+    """Compose a config, check it on this machine, and create the run directory. After an error, no file is left.
 
-    `flow_run` is the id of the Prefect flow run that creates it on a worker. `composed` is the result of `compose` for
+    `flow_run` is the id of the Prefect flow run if a worker creates the run. `composed` is the result of `compose` for
     these overrides, if it is available.
     """
     config, values = composed or compose(overrides)
@@ -42,11 +42,11 @@ def create_run(
     flow_run: str = "",
     reproduces: str = "",
 ) -> RunDirectory:
-    """Create the folder of a new run with its config and identity.
+    """Create the folder of a new run with its config and the file run.json, which identifies the run.
 
-    run.json also contains the `source` of the initial weights (given, uri, path, digest) and the `flow_run`. If they
-    exist, it contains the checkpoint from which the run resumes and the initial dataset of the replay buffer. For a
-    reproduction, `reproduces` is the id of the original run.
+    run.json also contains `source`, the origin of the initial weights (given, uri, path, digest), and `flow_run`. If
+    the run resumes from a checkpoint of another run or starts with a dataset in its replay buffer, run.json names
+    these, too. If the run is a reproduction, `reproduces` is the id of the original run.
     """
     origin = ({"init_from": dict(source)} if source else {}) | ({"flow_run": flow_run} if flow_run else {})
     if config.buffer.load_from:

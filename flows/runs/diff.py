@@ -1,4 +1,4 @@
-"""`shepherd diff`: comparison of the learned bits of two runs or checkpoints, with the reasons for a difference."""
+"""`shepherd diff`: check whether two runs or checkpoints are bit-identical, and list possible reasons if they are not."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ ATTEMPTS = 5  # a run in training may remove the checkpoint that was just chosen
 
 
 def diff(first: str, second: str) -> int:
-    """Compare the learning state of two checkpoints and print the result. Return 0 if all bits are equal, else 1.
+    """Compare the learning states of two checkpoints and print the result. Return 0 if all bits are equal, else 1.
 
-    If an argument is a run directory, its newest intact checkpoint at a policy step that both have is compared.
+    If an argument is a run directory, one of its checkpoints is compared: the newest intact one at a policy step at
+    which the other run has a checkpoint, too.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -51,7 +52,7 @@ def _compare(first: Path, second: Path) -> tuple[int, list[str]]:
 
 
 def _beyond(whole: Path, place: Path) -> str | None:
-    """Return a line if the run has a later checkpoint than the one that was compared."""
+    """Return a line of output if the run has a later checkpoint than the compared one, otherwise None."""
     newest = next(checkpoint.newest_first(whole / "checkpoints"), place)
     if newest.name == place.name:
         return None
@@ -61,9 +62,9 @@ def _beyond(whole: Path, place: Path) -> str | None:
 
 
 def _places(first: Path, second: Path) -> tuple[Path, Path]:
-    """Return the checkpoints to compare: the newest at a common policy step.
+    """Return the two checkpoints to compare: the newest ones at a policy step that both runs have.
 
-    If there is no common policy step and the fingerprints differ, return the newest checkpoint of each.
+    If there is no common policy step and the fingerprints differ, return the newest checkpoint of each run.
     """
     try:
         return compare.common(first, second)
@@ -85,7 +86,7 @@ def _differing(half: str, left: dict[str, Any], right: dict[str, Any]) -> Iterat
 
 
 def _reasons(first: Path, second: Path) -> list[str]:
-    """Return possible reasons for different bits, from the two fingerprints and environment cards."""
+    """Return possible reasons for different bits, derived from the two fingerprints and the two environment cards."""
     reasons = []
     moments = [checkpoint.manifest(place)["policy_steps"] for place in (first, second)]
     if moments[0] != moments[1]:

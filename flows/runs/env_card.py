@@ -1,4 +1,7 @@
-"""The environment card in a run directory: env_card.json, and env_card.md for readers."""
+"""Files of the environment card, which contains measured properties of an environment.
+
+A run directory contains it as env_card.json for programs and as env_card.md for readers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from rlcore.store.directory import RunDirectory, write_json
 
 
 def write_card(run: RunDirectory, card: dict[str, Any]) -> dict[str, Any]:
-    """Write a measured or cached environment card, and report its warnings and notices."""
+    """Write an environment card (measured properties of the environment), and report its warnings and notices.
+
+    The card may be newly measured or may come from the cache.
+    """
     warn_of_boundary(card)
     for notice in config_of(run).algo.env_notices(EnvSpec.from_json(card["spec"])):
         emit("stage", {"doing": notice})

@@ -1,4 +1,7 @@
-"""Lineage of a result: code, libraries, configuration, data. Every hash is SHA-256 in hexadecimal."""
+"""Lineage of a result: the code, libraries, configuration and data that produced it.
+
+Every hash is a SHA-256 hash in hexadecimal.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ CODE = Path(__file__).resolve().parents[2]
 
 
 def code_version() -> dict[str, Any]:
-    """Return `commit`, `dirty` (True: tracked files changed), `lock_hash` and `core_hash` of the running code.
+    """Return `commit`, `dirty`, `lock_hash` and `core_hash` of the running code.
 
-    A value that cannot be determined is "unknown".
+    `dirty` is True if tracked files have uncommitted changes. A value that cannot be determined is "unknown".
     """
     changes = _git("status", "--porcelain", "--untracked-files=no") if _is_own_repository() else UNKNOWN
     lock = CODE / "requirements.lock"  # an installed wheel has none
@@ -59,9 +62,10 @@ def commit() -> str:
 
 
 def core_hash() -> str:
-    """Return the hash of `rlcore`, the code that affects learning: names and contents of its modules.
+    """Return the hash of the package `rlcore`, which contains the code that affects learning.
 
-    A module is read again only if its inode, size or modification time has changed.
+    The hash covers the names and contents of the modules. A module is read again only if its inode, size or
+    modification time has changed.
     """
     return _tree_hash(CODE / "rlcore", sorted((CODE / "rlcore").rglob("*.py")), _code_hash)
 
@@ -82,11 +86,13 @@ def lineage(run: RunDirectory) -> dict[str, Any]:
 
 
 def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the complete lineage of a run. With config.yaml it is sufficient to reproduce the run.
+    """Return the complete lineage of a run. Together with config.yaml it is sufficient to reproduce the run.
 
-    It contains the facts of run.json (code, host, seed, initial weights) and the `machine` (device, threads, versions,
-    plugins). It has the keys that affect learning (`learned`) with their hash, `compile`, and `dataset_digest`. By
-    policy steps, it has the `checkpoints` {digest, tensors, env_steps} and the mean returns of `evaluations`.
+    The lineage contains the facts of run.json (code, host, seed, initial weights) and `machine` (device, threads,
+    versions, plugins). `learned` contains the config keys that affect learning and their hash. Further entries are
+    `compile` and `dataset_digest`.
+
+    `checkpoints` maps policy steps to {digest, tensors, env_steps}. `evaluations` maps policy steps to mean returns.
     `fingerprint` is the fingerprint of the newest checkpoint.
     """
     log = history(run.events)
@@ -116,7 +122,7 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
 
 
 def dataset_digest(run: RunDirectory) -> str:
-    """Return the hash of a run's dataset, "none" if it has none."""
+    """Return the hash of a run's dataset, or "none" if the run has no dataset."""
     files = sorted(path for path in run.dataset.rglob("*") if path.is_file())
     return _tree_hash(run.dataset, files) if files else "none"
 

@@ -1,4 +1,4 @@
-"""Listeners to the progress of runs, for the terminal, a flow run's log, mirrors, notebooks and tests.
+"""Listeners that are called with the progress of runs, for the terminal, logs, mirrors, notebooks and tests.
 
 A Prefect task cannot take a callback because its parameters are JSON, so code that follows a run subscribes here.
 """
@@ -16,12 +16,15 @@ _listeners: list[Listener] = []
 
 @contextmanager
 def subscribe(listener: Listener) -> Iterator[None]:
-    """Call `listener(kind, facts)` for every event inside the `with`.
+    """Inside the `with`, call `listener(kind, facts)` for every event. `facts` is a dict; its keys depend on `kind`.
 
-    Kinds for one run: `progress` {policy_steps, return, elapsed} after an iteration; `work` {doing, done, total, unit}
-    during long work; `stage` {doing}, a message; `baseline`, `checkpoint`, `evaluation` and `registered` with the
-    stage's result. Kinds for several runs: `job` {label, number} with a run's progress or {doing}; `ended` {label,
-    number, state, sentence}; `trial` {number, label, state, value, sentence}; `phase` {doing, total} before new jobs.
+    Kinds of events of one run: `progress` {policy_steps, return, elapsed} after a training iteration. `work` {doing,
+    done, total, unit} during work that takes long. `stage` {doing}, where `doing` is a message. `baseline`,
+    `checkpoint`, `evaluation` and `registered`, each with the result of the stage.
+
+    Kinds of events of several runs: `job` {label, number} with the progress of one run or with {doing}. `ended` {label,
+    number, state, sentence} at the end of a run. `trial` {number, label, state, value, sentence} for a trial of a
+    sweep. `phase` {doing, total} before new jobs.
     """
     _listeners.append(listener)
     try:
@@ -31,7 +34,7 @@ def subscribe(listener: Listener) -> Iterator[None]:
 
 
 def episode_reporter(doing: str) -> Callable[[int, int], None]:
-    """Return a function (episodes done, total episodes) that emits the progress of an evaluation."""
+    """Return a function that emits the progress of an evaluation; it takes the number of finished and of all episodes."""
     return lambda done, total: emit("work", {"doing": doing, "done": done, "total": total, "unit": "episodes"})
 
 

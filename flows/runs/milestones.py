@@ -1,4 +1,7 @@
-"""Milestones in a run's event log that its trainer does not write: start, random baseline and end, each once."""
+"""Milestones in a run's event log that the trainer does not write: start, result of the random policy, and end.
+
+Each milestone is written once.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +36,19 @@ def note_start(run: RunDirectory) -> None:
 
 
 def note_baseline(run: RunDirectory) -> None:
-    """Write the result of an existing dataset to the event log, unless the log has a baseline."""
+    """Write the random policy's result to the event log if the run has a dataset and the log has no such result yet."""
     result = run.read_baseline()
     if result is not None and not has_baseline(run):
         note_result(run, result)
 
 
 def has_baseline(run: RunDirectory) -> bool:
-    """Return True if the log has the result of the random policy."""
+    """Return True if the event log contains the result of the random policy."""
     return history(run.events).last("baseline") is not None
 
 
 def has_dataset(run: RunDirectory) -> bool:
-    """Return True if the log has the random policy's result and the dataset is not damaged."""
+    """Return True if the event log contains the random policy's result and the dataset is not damaged."""
     damaged = (run.dataset / "manifest.json").exists() and run.read_baseline() is None
     return has_baseline(run) and not damaged
 
@@ -57,9 +60,9 @@ def is_trained(run: RunDirectory) -> bool:
 
 
 def is_evaluated(run: RunDirectory) -> bool:
-    """Return True if the final evaluation is disabled, or exists for the chosen checkpoint and number of episodes.
+    """Return True if the final evaluation is disabled, or is complete for the chosen checkpoint and number of episodes.
 
-    Both may have changed in a resumed run.
+    A resumed run may have another chosen checkpoint and another number of episodes than before.
     """
     from rlcore.store.checkpoint import choose  # numpy
 
@@ -93,7 +96,7 @@ def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def note_end(run: RunDirectory, boundary: Boundary) -> None:
-    """Write the end event of a training that has finished or was pruned."""
+    """Write the end event of a run whose training has finished or was pruned."""
     here = {"policy_steps": boundary.policy_steps, "status": STATUS.get(boundary.reason or "", "finished")}
     noted = history(run.events).last("end")
     if noted is None or not here.items() <= noted.items():  # a finished run may have been interrupted afterwards
@@ -101,7 +104,9 @@ def note_end(run: RunDirectory, boundary: Boundary) -> None:
 
 
 def note_died(run: RunDirectory, status: str, reason: str) -> None:
-    """Write the end event of a training that was `interrupted`, `failed` or `died`, unless it had ended before."""
+    """Write the end event of a run whose training was `interrupted`, `failed` or `died`, unless the training had ended
+    before.
+    """
     log = history(run.events)
     if log.ended is not None:
         return

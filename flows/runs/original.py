@@ -1,4 +1,4 @@
-"""The original of a reproduction: its lineage, the new run directory, and differences on this machine."""
+"""The original run of a reproduction: its lineage, the new run directory, and what differs on this machine."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Original:
 
 
 def restore(source: str, run_dir: str = "") -> RunDirectory:
-    """Create the reproduction of a run from its lineage, or return the unfinished one.
+    """Create the reproduction of a run from the lineage of that run, or return an unfinished reproduction.
 
     Args:
         source: run directory, or models:/NAME@alias or /VERSION.
@@ -95,7 +95,7 @@ def restore(source: str, run_dir: str = "") -> RunDirectory:
 
 
 def _find(source: str, downloads: Path) -> tuple[Original, Path]:
-    """Return the original, and the folder with its config.yaml."""
+    """Return the original of a reproduction, and the folder that contains the original's config.yaml."""
     if source.startswith("models:/"):
         folder, digest = origin(source, downloads)
     else:
@@ -181,7 +181,10 @@ def _find_dataset(config: RunConfig) -> tuple[str, dict[str, Any] | None]:
 
 
 def differences_here(again: RunDirectory) -> Iterator[str]:
-    """Yield differences from the original, one line each: config, code, versions, device, threads, plugins, host."""
+    """Yield the differences between the original and this machine, one line each.
+
+    Compared are the config, code, library versions, device, threads, plugins and host.
+    """
     original = Original.of(again)
     then, config = original.lineage, config_of(again)
     yield from _of_config(then, config)
@@ -229,7 +232,7 @@ def _of_code(original: Original, code: dict[str, Any]) -> Iterator[str]:
 
 
 def _device(config: RunConfig) -> torch.device:
-    """Return the device of the networks."""
+    """Return the device on which the networks are computed."""
     wanted = config.fabric.accelerator
     cuda = wanted in ("cuda", "gpu") or (wanted == "auto" and torch.cuda.is_available())
     return torch.device("cuda" if cuda else "cpu")

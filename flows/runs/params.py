@@ -1,8 +1,8 @@
-"""Run directory of a parameter file (params.yaml), the same folder in every call, as a DVC stage requires.
+"""Run directory of a parameter file (params.yaml). Every call uses the same folder, as a DVC stage requires.
 
-DVC repeats a stage if its parameters have changed, and keeps the run's checkpoints, so that a killed `dvc repro`
-resumes from them. Checkpoints of other parameters or other code must not be resumed: their run is moved, complete, to
-`set_aside/<run id>` in the folder.
+DVC repeats a stage if its parameters have changed. It keeps the run's checkpoints, so that a killed `dvc repro` resumes
+from them. A run must not resume from checkpoints of other parameters or other code. In that case, the old run is moved
+completely to `set_aside/<run id>` in the folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: str) -> RunDirectory:
-    """Return the run of a folder with the config of a parameter file: a new, updated or replaced run.
+    """Return the run in a folder with the config of a parameter file. The run is created, updated or replaced.
 
     Raises a `UserError`, without changing any file, if a parameter is wrong. The same applies if the existing run
     learned with other parameters and `stage` is not in MAY_SET_ASIDE.
@@ -79,9 +79,10 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
 
 
 def set_aside(run: RunDirectory) -> Path:
-    """Move a run to `set_aside/<run id>` in its folder and return that run directory. Copy the reusable files.
+    """Move a run to `set_aside/<run id>` in its folder and return that run directory.
 
-    config.yaml, which marks a folder as a run, is moved last: if the process is killed, the next call repeats the move.
+    Files that a new run can use are copied back. config.yaml, which marks a folder as a run, is moved last: if the
+    process is killed, the next call repeats the move.
     """
     with run.driving():
         place = run.set_aside / run.read_identity()["run_id"]
@@ -101,7 +102,7 @@ def set_aside(run: RunDirectory) -> Path:
 
 
 def _train_again(run_dir: str, params: str, overrides: Sequence[str]) -> str:
-    """Return the command that replaces a stale run, for an error message."""
+    """Return the command that replaces a stale run; error messages contain it."""
     _, _, env = os.environ.get("DVC_STAGE", "").partition("@")
     dvc = f"dvc repro --force train@{env}" if env else "dvc repro --force train"
     return f"`{stage_command('train', run_dir, params, overrides)}` (in a pipeline: `{dvc}`)"
@@ -110,7 +111,10 @@ def _train_again(run_dir: str, params: str, overrides: Sequence[str]) -> str:
 def _with_known_source(
     run: RunDirectory, config: RunConfig, values: dict[str, Any]
 ) -> tuple[RunConfig, dict[str, Any]]:
-    """Return the config with the folder of `init_from` at the creation of the run, because an alias can move."""
+    """Return the config with `init_from` set to the folder that it named when the run was created.
+
+    An alias in the registry may refer to another version by now.
+    """
     source = run.read_identity().get("init_from") or {}
     if not config.init_from or source.get("given") != config.init_from:
         return config, values
@@ -118,7 +122,10 @@ def _with_known_source(
 
 
 def _stale(run: RunDirectory, config: RunConfig) -> str | None:
-    """Return the reason why this config and code would learn something else than the existing run; None if equal."""
+    """Return the reason why this config and code would learn something else than the existing run.
+
+    Return None if they would learn the same.
+    """
     if run.read_identity().get("core_hash") != core_hash():
         return "the code of rlcore has changed since the run was created"
     now = plugins.hashes()

@@ -1,7 +1,7 @@
-"""Pruning: ending a training early at a boundary.
+"""Pruning: ending a training early, at a point at which checkpoints and evaluations happen (a boundary).
 
-The process that trains the run decides with `prune_by`. Any process on any machine can request it with `prune`, which
-writes a note into the run directory.
+The process that trains the run decides with `prune_by`. Any process on any machine can request pruning with `prune`,
+which writes a file into the run directory.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _rules: list[PruningRule] = []
 
 @contextmanager
 def prune_by(rule: PruningRule) -> Iterator[None]:
-    """Inside the `with`, end a training at a boundary if `rule(run, boundary)` returns True.
+    """Inside the `with`, end a training early if `rule(run, boundary)` returns True.
 
-    It is called at every boundary except the last, after the stages that are due there.
+    A boundary is a point at which checkpoints and evaluations happen. The rule is called at every boundary except the
+    last, after the stages that are due there.
     """
     _rules.append(rule)
     try:
@@ -36,17 +37,20 @@ def prune_by(rule: PruningRule) -> Iterator[None]:
 
 
 def is_trial() -> bool:
-    """Return True inside `prune_by`: this process trains a trial of a sweep."""
+    """Return True inside `prune_by`, where this process trains a trial of a sweep."""
     return bool(_rules)
 
 
 def prune(run: RunDirectory, why: str) -> None:
-    """Request the end of a training at its next boundary."""
+    """Request that a training ends at the next point at which checkpoints and evaluations happen (its next boundary)."""
     write_text(run.path / NOTE, f"{why}\n")
 
 
 def end_early(run: RunDirectory, at: Boundary) -> bool:
-    """End an unfinished training at this boundary if `prune_by` or a note requests it. Return True if it was ended."""
+    """End an unfinished training at this boundary if the rule of `prune_by` or a call of `prune` requests it.
+
+    Return True if the training was ended.
+    """
     note = run.path / NOTE
     if not note.exists() and not any([rule(run, at) for rule in _rules]):
         return False
@@ -56,9 +60,9 @@ def end_early(run: RunDirectory, at: Boundary) -> bool:
 
 
 def over(run: RunDirectory) -> bool:
-    """Return True if training has finished or is pruned at the current boundary; then write its end event.
+    """Return True if training has finished, or if it is pruned now. In both cases, write the end event of the run.
 
-    Call once at a boundary, after the stages that are due there.
+    Call this once at each boundary, after the stages that are due there.
     """
     trainer = live(run)
     at = trainer.at if trainer is not None else None

@@ -1,9 +1,10 @@
-"""Plugins of a run that are needed because its script registers an environment or an algorithm.
+"""Plugins that a run needs because its script registers an environment or an algorithm.
 
     python -m flows.runs.script_plugins ENV_ID ALGORITHM MODULE ...
 
-The trainer is a separate process. To find the plugins that it needs, a child process imports the modules in order until
-environment and algorithm are registered. It prints the needed modules as one line of JSON.
+The trainer is a separate process that does not run the script. To find the modules that it must import, a child process
+imports the modules given above in order until the environment and the algorithm are registered. It prints the needed
+modules as one line of JSON.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ Composed = tuple[RunConfig, dict[str, Any]]
 
 
 def compose_in_script(compose: Callable[[], Composed]) -> Composed:
-    """Return the result of `compose`, including the plugins that the run of a script needs."""
+    """Return the result of `compose` in a script, with the plugins that the run needs added to the config."""
     composed = compose()
     return compose() if name_plugins(composed[0]) else composed
 
 
 def name_plugins(config: RunConfig) -> list[str]:
-    """Declare as plugins the modules that register a config's environment and algorithm, if other processes need them.
+    """Find the modules that register a config's environment and algorithm, and declare them as plugins of the run.
+
+    Nothing is declared if every process knows the environment and the algorithm without plugins.
 
     Args:
         config: config of a run that this process is about to start.
@@ -76,7 +79,10 @@ def name_plugins(config: RunConfig) -> list[str]:
 
 
 def _sources(config: RunConfig) -> dict[str, str]:
-    """Return the modules that register a config's environment and algorithm, by key, if a new process may lack them."""
+    """Return the modules that register a config's environment and algorithm, by config key.
+
+    Modules that every new process imports are omitted.
+    """
     sources: dict[str, str] = {}
     suite = None if own_class(config.env.wrapper) else suite_with(config.env.id)
     if isinstance(suite, GymnasiumSuite) and not isinstance(suite, ImportedSuite):
@@ -106,7 +112,9 @@ def _script() -> str:
 
 
 def _ask_child(env_id: str, algorithm: str, candidates: list[str]) -> dict[str, Any]:
-    """Return the answer of a new process: the `needed` modules, or `why` an import failed, or neither."""
+    """Return the answer of a new process: the `needed` modules, or the reason `why` an import failed, or an empty
+    answer.
+    """
     child = spawn(__name__, env_id, algorithm, *candidates, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     output, _ = child.communicate()
     try:

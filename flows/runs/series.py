@@ -1,4 +1,5 @@
-"""Files in `results/` of a run, the outputs of the stages evaluate (final evaluation) and register-model.
+"""Files in the folder `results/` of a run. They are outputs of the stages `evaluate` (final evaluation) and
+`register-model`.
 
     policy/            the policy of the chosen checkpoint, for `flows.load_policy`
     metrics.json       final returns and the random baseline; no times, so equal runs have equal metrics
@@ -6,7 +7,7 @@
     evaluations.csv    policy_steps, greedy_mean, ci95_low, ci95_high: one row per evaluation during training
     model.json         name, version, aliases and the decision about the champion
 
-DVC stores, compares and plots these files. Writing them again gives the same bytes.
+DVC stores, compares and plots these files. If they are written again, their bytes are the same.
 """
 
 from __future__ import annotations

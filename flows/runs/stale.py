@@ -1,4 +1,7 @@
-"""Stale runs: their process has died. The operating system released its lock, and the event log has no end."""
+"""Stale runs, which are unfinished runs with a dead process.
+
+The operating system has released the lock of such a run, but its event log has no end event.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ class StaleRun:
 
 
 def find_stale(run: RunDirectory) -> StaleRun | None:
-    """Return the state of a run with a dead process; None if a process drives the run or its log has a regular end."""
+    """Return the state of an unfinished run whose process has died.
+
+    Return None if a process drives the run, or if the event log shows that the run ended regularly.
+    """
     ended = history(run.events).ended
     status = ended["status"] if ended else "died"
     complete = status in COMPLETE
@@ -40,14 +46,20 @@ def find_stale(run: RunDirectory) -> StaleRun | None:
 
 
 def find_other_machine(run: RunDirectory) -> str | None:
-    """Return the machine that drove a run last, if it is not this one: its locks may be invisible here."""
+    """Return the name of the machine that drove a run last, or None if it is this machine.
+
+    The locks of another machine may be invisible here.
+    """
     notes = [path.read_text(errors="replace") for path in (run.driver, run.lock) if path.exists()]
     hosts = [note.partition(" on ")[2].strip() for note in notes]
     return next((host for host in hosts if host and host != socket.gethostname()), None)
 
 
 def mark_died(stale: StaleRun) -> bool:
-    """Write durably to the event log that a run died. Return False if another process drives the run by now."""
+    """Write to the event log that a run died. The event is on the disk when this returns.
+
+    Return False without writing if another process drives the run by now.
+    """
     try:
         with stale.run.driving():
             note_died(stale.run, "died", REASON)

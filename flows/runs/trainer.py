@@ -1,4 +1,7 @@
-"""Trainer process of a run, driven from boundary to boundary."""
+"""Trainer process of a run. Each command lets it train to the next point at which checkpoints and evaluations happen.
+
+Such a point is called a boundary.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class TrainerProcess:
         self.ready = True
 
     def advance(self, on_progress: OnProgress | None = None) -> Boundary:
-        """Train to the next boundary that the config sets."""
+        """Train to the next boundary, the next point at which the config requests a checkpoint or an evaluation."""
         self._send("advance")
         facts = self._until("boundary", on_progress)
         self.policy_steps = facts["policy_steps"]
@@ -105,7 +108,7 @@ class TrainerProcess:
         self._close()
 
     def interrupt(self) -> None:
-        """Send SIGTERM, so that the trainer writes a checkpoint and ends; kill it after the grace period."""
+        """Send SIGTERM, so that the trainer writes a checkpoint and ends; kill the trainer after the grace period."""
         if self.process.poll() is None:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -212,7 +215,7 @@ def current_step(run: RunDirectory) -> int:
 
 
 def resumes(run: RunDirectory) -> str:
-    """Return the point from which a run would resume, as a part of a message."""
+    """Return the words of a message that name the checkpoint from which a run would resume."""
     from rlcore.store import checkpoint  # imports numpy
 
     newest = checkpoint.newest_good(run.checkpoints)
@@ -222,7 +225,10 @@ def resumes(run: RunDirectory) -> str:
 
 
 def trainer_for(run: RunDirectory) -> TrainerProcess:
-    """Return this process's live trainer of a run, or start one from the last checkpoint (a retried task resumes)."""
+    """Return this process's live trainer of a run, or start a trainer from the last checkpoint.
+
+    A retried task therefore resumes the training.
+    """
     trainer = running_trainer(run)
     trainer.begin()
     return trainer

@@ -1,6 +1,7 @@
-"""Trainer processes. For many runs in a row, a fork server with pre-imported modules and one shared mirror.
+"""Start of trainer processes.
 
-The imports of a trainer take longer than a short training, and a mirror takes 0.3 GB of memory.
+For many runs in a row, a fork server with pre-imported modules starts them, and all runs share one mirror process. The
+imports of a trainer take longer than a short training, and a mirror takes 0.3 GB of memory.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TRAINERS = "trainers"  # the server's socket
 
 @contextmanager
 def warm_trainers(*others: str) -> Iterator[None]:
-    """Inside this context, fork trainers from a pre-imported process, and share one mirror.
+    """Inside this context, trainers are forked from a process with pre-imported modules, and all runs share one mirror.
 
     This applies to this process and its children. A trainer that cannot be forked, because its library settings or its
     code differ from the server's, is started as a new process. `others` are further modules that `start_warm` can fork.
@@ -84,7 +85,10 @@ def _environment() -> dict[str, str]:
 
 
 def _short() -> str | None:
-    """Return the parent of temporary folders: /tmp if the default is too long for a socket path (107 characters)."""
+    """Return the folder in which temporary folders are created.
+
+    It is /tmp if the default folder gives socket paths that are too long (more than 107 characters).
+    """
     return None if len(tempfile.gettempdir()) < 70 else "/tmp"
 
 

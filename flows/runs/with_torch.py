@@ -1,4 +1,4 @@
-"""Calls of functions that need torch. They run in the run's trainer, because importing torch takes a second."""
+"""Calls of functions that need torch. They are executed in the run's trainer, because importing torch takes a second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from rlcore.train.calls import ProgressTimer, find
 
 
 def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "", **more: Any) -> Any:
-    """Call a function in the run's trainer, or in this process if it drives no trainer. Raise its exceptions here.
+    """Call a function in the run's trainer, or in this process if it drives no trainer. Exceptions are raised in this
+    process.
 
     Events that the function emits reach the listeners of this process. If the trainer has died, a new one is started.
 
@@ -32,7 +33,10 @@ def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "
 
 
 def answer(say: Any, function: str, run: str, arguments: list[Any], doing: str, more: dict[str, Any]) -> Any:
-    """Execute a call of `with_torch` in the trainer and send the events that it emits, progress once per second."""
+    """Execute a call of `with_torch` in the trainer process.
+
+    The events that the function emits are sent to the calling process; progress is sent once per second.
+    """
     pace = ProgressTimer()
 
     def listener(kind: str, facts: dict[str, Any]) -> None:

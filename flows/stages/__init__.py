@@ -1,4 +1,5 @@
-"""The stages: plain functions of a run directory that write the same files for every caller.
+"""The stages: functions that take a run directory and write the same files for every caller.
 
-Each file has one stage, `stage(run, ...)`, which returns small JSON values. Only flows/train.py defines their order.
+Each file contains one stage, `stage(run, ...)`, which returns small JSON values. Only flows/train.py defines the order
+of the stages.
 """

@@ -10,9 +10,9 @@ from rlcore.store.directory import RunDirectory
 
 
 def checkpoint(run: RunDirectory, policy_steps: int | None = None) -> dict[str, Any] | None:
-    """Save the run's current state, also that of a new run, and return path, policy_steps and digest.
+    """Save the run's current state and return path, policy_steps and digest. A new run has a state, too.
 
-    Returns None if the trainer died and its successor is not at `policy_steps`: train again.
+    Returns None if the trainer has died and the new trainer is not at `policy_steps`; the caller then trains again.
     """
     trainer = trainer_for(run)
     if policy_steps not in (None, trainer.policy_steps):

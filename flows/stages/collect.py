@@ -1,4 +1,4 @@
-"""collect: write a dataset of the uniformly random policy, the baseline of every result."""
+"""Stage collect: write a dataset of the uniformly random policy. Every result is compared with this baseline."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ CHUNK_BYTES = 64 * 2**20  # maximum size of the stored rows; all returns are sto
 
 
 def collect(run: RunDirectory) -> dict[str, Any]:
-    """Play `evaluation.baseline_episodes` episodes with random actions and write dataset/, manifest.json last.
+    """Play `evaluation.baseline_episodes` episodes with random actions and write the folder dataset/.
 
-    If there are image observations, media/inputs.png shows the network's inputs.
+    manifest.json is written last and shows that the dataset is complete. If there are image observations,
+    media/inputs.png shows the inputs of the network.
     """
     config, card, recording = config_of(run), run.read_card(), PlayedRows(CHUNK_BYTES)
     agent, episodes = RandomAgent(EnvSpec.from_json(card["spec"])), config.baseline_episodes

@@ -15,10 +15,11 @@ from rlcore.store.directory import RunDirectory
 
 
 def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool = False) -> dict[str, Any] | None:
-    """Evaluate the current policy and return policy_steps and the statistics without the single returns.
+    """Evaluate the current policy and return policy_steps and the statistics.
 
-    Returns None if the trainer died and its successor is not at `policy_steps`: train again. If `final`, evaluate the
-    chosen checkpoint with greedy and sampled actions, and write evaluations/, media/, summary.json and results/.
+    The returns of the single episodes are not returned. If `final`, evaluate the chosen checkpoint with greedy and
+    sampled actions, and write evaluations/, media/, summary.json and results/. The result is None if the trainer has
+    died and the new trainer is not at `policy_steps`; the caller then trains again.
     """
     statistics: dict[str, Any] = {}
     if final:
@@ -43,7 +44,10 @@ def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool 
 
 
 def _finally(run: RunDirectory) -> dict[str, Any]:
-    """Run the final evaluation, in the trainer if this process drives one, so that a hanging environment is killed."""
+    """Run the final evaluation.
+
+    If this process drives a trainer, the trainer evaluates, so that it can be killed if an environment hangs.
+    """
     from rlcore.store.checkpoint import choose  # imports numpy
 
     choose(run)  # raises for a run without a checkpoint before the message below
@@ -66,9 +70,9 @@ def _film(run: RunDirectory, config: RunConfig) -> None:
 
 
 def _dream(run: RunDirectory, config: RunConfig, checkpoint: str, when: tuple[str, ...]) -> None:
-    """Draw predictions of the run's world model if the algorithm learns one and `evaluation.dream` requests it.
+    """Draw images that the run's world model predicts, if the algorithm learns one and `evaluation.dream` requests it.
 
-    They are drawn from a checkpoint and do not affect training. Without a checkpoint there are none.
+    The images are computed from a checkpoint and do not affect training. Without a checkpoint nothing is drawn.
     """
     from rlcore.store.checkpoint import newest_good, resolve  # imports numpy
 

@@ -1,4 +1,7 @@
-"""make-env: check the config against a real instance of the environment and write the environment card."""
+"""Stage make-env: check the config against a real instance of the environment and write the environment card.
+
+The card contains measured properties of the environment.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,18 @@ from rlcore.store.directory import RunDirectory
 
 
 def make_env(run: RunDirectory) -> dict[str, Any]:
-    """Measure the environment and write env_card.json and env_card.md. Raise a `UserError` if the environment fails."""
+    """Measure the environment and write its measured properties, the environment card.
+
+    The files are env_card.json and env_card.md. Raise a `UserError` if the environment fails.
+    """
     return write_card(run, measure(run))
 
 
 def measure(run: RunDirectory) -> dict[str, Any]:
-    """Return the measured card of a run's environment, and report a measurement that takes long."""
+    """Return the environment card (measured properties) of a run's environment.
+
+    Before a measurement that takes long, report it.
+    """
     env = config_of(run).env
     if env.image_key is not None:
         emit("stage", {"doing": f"make-env: testing {env.id} with rendered images (up to about 30 s)"})
@@ -29,7 +38,10 @@ def measure(run: RunDirectory) -> dict[str, Any]:
 
 
 def measure_once(run: RunDirectory) -> dict[str, Any]:
-    """Return the card of a run's environment; measure it once per process unless something it depends on changes."""
+    """Return the environment card (measured properties) of a run's environment.
+
+    It is measured once per process, and again if something changes on which it depends.
+    """
     config = config_of(run)
     key = card_key(config.env)
     card = _measured.get(key) or measure(run)

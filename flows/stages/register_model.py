@@ -39,11 +39,12 @@ UNDECIDED = "undecided"  # tag with the value "true" if the comparison timed out
 
 
 def register_model(run: RunDirectory) -> dict[str, Any]:
-    """Register a run's policy and decide on the champion.
+    """Register a run's policy and decide whether it becomes the champion.
 
-    The policy is the best checkpoint by greedy evaluation, or the latest if there is no evaluation. Returns name,
-    version, aliases and the decision in words; name and version are None for a dry run and if the registry is disabled.
-    A checkpoint that is registered already keeps its version. A call after an interrupted one completes it.
+    The policy is the best checkpoint by greedy evaluation, or the latest one if there is no evaluation. Returns name,
+    version, aliases and the decision in words. Name and version are None for a dry run and if the registry is disabled.
+    A checkpoint that is registered already keeps its version. If an earlier call was interrupted, this call completes
+    it.
     """
     config = config_of(run)
     # A dry run has learned nothing, but as the first version it could become the champion.
@@ -112,7 +113,7 @@ def _tags(run: RunDirectory, checkpoint: Path, part: str) -> dict[str, str]:
 def _register_parts(
     client: MlflowClient, run: RunDirectory, checkpoint: Path, policy: ModelVersion
 ) -> dict[str, dict[str, Any]]:
-    """Register the components that the config lists as models of their own; return component -> name, version.
+    """Register the components that the config lists as models of their own. Return component -> (name, version).
 
     They have no aliases. Their tag `policy` names the version of the policy to which they belong.
     """
@@ -140,15 +141,16 @@ def _register_parts(
 
 
 def _decision(version: ModelVersion) -> str | None:
-    """Return the final decision about a version; None if there is none, or if the comparison timed out."""
+    """Return the final decision about a version. Return None if there is none, or if the comparison timed out."""
     return None if version.tags.get(UNDECIDED) == "true" else version.tags.get("decision")
 
 
 def _decide(client: MlflowClient, run: RunDirectory, checkpoint: Path, version: ModelVersion) -> str:
-    """Compare a version with the champion, tag it with results and reasons, set the alias; return the decision.
+    """Compare a version with the champion and return the decision.
 
-    While the episodes are played, other processes may register, promote and roll back. If the champion has changed
-    after the comparison, the version is compared with the new champion.
+    The version is tagged with results and reasons, and its alias is set. While the episodes of the comparison are
+    played, other processes may register versions, promote them, or restore an earlier champion. If the champion has
+    changed after the comparison, the version is compared with the new champion.
     """
     name, this = version.name, str(version.version)
     while True:
@@ -212,7 +214,10 @@ def _note(client: MlflowClient, name: str, this: str, decision: str) -> str:
 
 
 def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, Any], GateVerdict | str]:
-    """Return the version's results and its comparison with the random policy, or the reason why there is none."""
+    """Return the version's results and its comparison with the random policy.
+
+    If they cannot be compared, return the reason instead of the comparison.
+    """
     log = history(run.events)
     baseline, final = log.last("baseline"), log.last("evaluation", final=True)
     here = checkpoint.relative_to(run.path).as_posix()

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 def summary(run: RunDirectory) -> dict[str, Any]:
     """Write summary.json, draw the learning curve, and return the summary.
 
-    There is no curve for a trial of a sweep, because matplotlib takes more time than a short training.
+    For a trial of a sweep, no curve is drawn, because importing matplotlib takes more time than a short training.
     """
     results = summarise(run)
     if not is_trial():
@@ -30,7 +30,7 @@ def summary(run: RunDirectory) -> dict[str, Any]:
 
 
 def _read_final(run: RunDirectory, event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the results of the final evaluation, from the event log if their file is damaged."""
+    """Return the results of the final evaluation. If their file is damaged, return the results in the event log."""
     path = run.evaluations / f"{event['policy_steps']}.json"
     try:
         return read_mapping(path, "the event log is used instead", ("greedy",))
@@ -40,7 +40,7 @@ def _read_final(run: RunDirectory, event: Mapping[str, Any]) -> Mapping[str, Any
 
 
 def summarise(run: RunDirectory) -> dict[str, Any]:
-    """Write summary.json and lineage.json and return the summary; results that do not exist yet are null."""
+    """Write summary.json and lineage.json and return the summary. Results that do not exist yet are null."""
     log, identity, baseline = history(run.events), run.read_identity(), run.read_baseline()
     newest = checkpoint.newest_bookkeeping(run.checkpoints)
     if newest is None:

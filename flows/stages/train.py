@@ -1,4 +1,7 @@
-"""train: advance a run to its next boundary in the trainer process, which stays alive between boundaries."""
+"""Stage train: train a run to its next boundary, a point at which checkpoints and evaluations happen.
+
+The trainer process stays alive between boundaries.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,26 @@ from rlcore.train.boundary import Boundary
 
 
 def advance(run: RunDirectory) -> Boundary | None:
-    """Train a new or unfinished run to the next boundary; return None if training has finished. Call make-env before.
+    """Train a new or unfinished run to the next boundary; return None if training has finished.
 
-    The caller executes the stages that are due at a boundary before the next call. If the trainer died at a boundary,
-    a new trainer resumes from the last checkpoint and reaches the boundary again.
+    A boundary is a point at which checkpoints and evaluations happen. The caller must have executed make-env before,
+    and executes the stages that are due at a boundary before the next call. If the trainer died at a boundary, a new
+    trainer resumes from the last checkpoint and reaches the boundary again.
     """
     return None if over(run) else to_boundary(run)
 
 
 def to_boundary(run: RunDirectory) -> Boundary:
-    """Train an unfinished run to the next boundary that the config sets."""
+    """Train an unfinished run to the next boundary.
+
+    It is the next point at which the config requests a checkpoint or an evaluation.
+    """
     note_baseline(run)
     return trainer_for(run).advance(lambda facts: emit("progress", facts))
 
 
 def train(run: RunDirectory) -> Boundary:
-    """Train to the end, with the checkpoints and evaluations that are due, and return the last boundary."""
+    """Train to the end, including all checkpoints and evaluations. Return the last boundary."""
     while at := advance(run):
         if "checkpoint" in at.due:
             checkpoint(run, at.policy_steps)

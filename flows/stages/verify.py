@@ -1,4 +1,7 @@
-"""verify: compare a reproduction with its original, each checkpoint when it is saved, and all results at the end."""
+"""Stage verify: compare a reproduction with the original run.
+
+Each checkpoint is compared when it is saved. At the end, all results are compared.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from rlcore.train.boundary import Boundary
 
 
 def describe_difference(run: RunDirectory) -> None:
-    """Report the differences of code, versions and machine from the original before a reproduction trains."""
+    """Report how code, versions and machine differ from those of the original, before a reproduction is trained."""
     original = Original.of(run)
     differences = list(differences_here(run))
     about = f"reproducing {original.source} to {original.until:,} policy steps in {short_path(run.path)}"
@@ -29,7 +32,10 @@ def describe_difference(run: RunDirectory) -> None:
 
 
 def has_reached_original(run: RunDirectory, at: Boundary) -> bool:
-    """Return True if a reproduction has reached the last comparable checkpoint; then write its end event."""
+    """Return True if a reproduction has reached the last checkpoint of the original.
+
+    In that case, write the end event of the reproduction.
+    """
     if at.done or at.policy_steps < Original.of(run).until:
         return False
     note_died(run, "interrupted", "the original has no later checkpoint")
@@ -37,10 +43,11 @@ def has_reached_original(run: RunDirectory, at: Boundary) -> bool:
 
 
 def verify(run: RunDirectory, policy_steps: int) -> dict[str, Any] | None:
-    """Compare the checkpoint at `policy_steps` with the original's: {policy_steps, digest, original, same, sentence}.
+    """Compare the checkpoint at `policy_steps` with the original's checkpoint.
 
-    Returns None if one of the runs has no checkpoint at `policy_steps`. Possible causes: a signal caused a checkpoint,
-    or the trainer died and has not reached `policy_steps` again.
+    Returns {policy_steps, digest, original, same, sentence}, or None if one of the two runs has no checkpoint at
+    `policy_steps`. Possible causes: a signal caused a checkpoint at a step that the other run lacks, or the trainer
+    died and has not reached `policy_steps` again.
     """
     original = Original.of(run)
     stored = original.lineage["checkpoints"]
@@ -61,7 +68,10 @@ def verify(run: RunDirectory, policy_steps: int) -> dict[str, Any] | None:
 
 
 def _first_difference(original: Original, event: dict[str, Any], now: str, ours: Path) -> str:
-    """Return the first entry of the learning state that differs, with values if the original's checkpoint exists."""
+    """Return the name of the first entry of the learning state that differs.
+
+    If the original's checkpoint still exists, the text contains the values.
+    """
     theirs = original.run_dir and checkpoint.find(Path(original.run_dir, "checkpoints"), int(ours.name))
     if theirs and not checkpoint.damage(theirs):
         return str(next(compare.differences(theirs, ours)))

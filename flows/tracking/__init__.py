@@ -1,1 +1,4 @@
-"""MLflow, TensorBoard and CSV: written from a run's event log (backends.py) by a separate process (mirror.py)."""
+"""Copies of a run's event log in MLflow, TensorBoard and CSV.
+
+backends.py lists the backends; a separate process (mirror.py) writes them.
+"""

@@ -1,4 +1,4 @@
-"""Command `python -m flows.tracking RUN_DIR...`: update MLflow and the other backends of runs now."""
+"""Command `python -m flows.tracking RUN_DIR...`: update MLflow and the other tracking backends of the given runs."""
 
 import sys
 

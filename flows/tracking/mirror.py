@@ -1,8 +1,8 @@
-"""Mirror: a process that updates the tracking backends of a run, so that training never waits for them.
+"""Mirror: a process that updates the tracking backends of a run, so that training never waits for the backends.
 
-The process is kept for many requests, because MLflow takes seconds to import. There is one per run, or one for all runs
-of a driver (`flows.runs.warm`). It ends with the command; after a failure, the next request starts a new one. This
-file contains both sides: `Mirror` sends requests, `main` answers them.
+The process answers many requests, because MLflow takes seconds to import. There is one mirror per run, or a shared one
+for all runs that one process drives (`flows.runs.warm`). It ends with the command. After a failure, the next request
+starts a new one. In this file, `Mirror` sends the requests and `main` answers them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ def _finish_here(run: RunDirectory, timeout: float) -> bool:
 
 @run_before_exit
 def settle() -> None:
-    """Wait for the running mirrors, after an interruption only shortly, then end them. None outlives its command."""
+    """Wait for the running mirrors, then end them. After an interruption, wait only shortly.
+
+    No mirror continues after the end of its command.
+    """
     deadline = time.monotonic() + time_left(SETTLE_INTERRUPTED if is_interrupted() else SETTLE)
     while _MIRRORS:
         key, mirror = next(iter(_MIRRORS.items()))
@@ -116,7 +119,10 @@ class Mirror:
             self._connection.sendall(_request(str(self.run.path.absolute())))
 
     def answer(self, deadline: float = 0.0) -> bool | None:
-        """Wait for the answer until `deadline` (`time.monotonic`). True: updated; False: failed; None: no answer."""
+        """Wait for the answer until `deadline` (in the time of `time.monotonic`).
+
+        Return True if the backends were updated, False if the update failed, and None if there was no answer.
+        """
         while self._answered < self._asked:
             if not select.select([self._connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 return None
@@ -127,7 +133,7 @@ class Mirror:
         return self._complete
 
     def end(self) -> None:
-        """End the process if only this run uses it. An incomplete update is noted in run.log."""
+        """End the process if only this run uses it. If an update is incomplete, write that to run.log."""
         unanswered = self.answer() is None
         self._connection.close()
         if self.process is None:
@@ -221,10 +227,10 @@ def _mirror_of(run: RunDirectory) -> Mirror:
 
 
 def main(arguments: list[str]) -> int:
-    """Update the backends of the runs in `arguments`; a failure is a line in run.log and exit code 1.
+    """Update the backends of the runs in `arguments`. After a failure, write a line to run.log and return exit code 1.
 
-    With `--on-request DESCRIPTOR`, update a run for every request on that socket and answer with `+`, or `-` after a
-    failure.
+    With `--on-request DESCRIPTOR`, requests arrive on that socket. Each one updates a run and is answered with `+`, or
+    with `-` after a failure.
     """
     os.nice(10)  # training has priority on a small machine
     if arguments[:1] != ["--on-request"]:

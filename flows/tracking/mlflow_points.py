@@ -1,8 +1,8 @@
-"""Points (metric values) of a run in MLflow. Each is stored once, even if several processes log it.
+"""Logged metric values ("points") of a run in MLflow. Each is stored once, even if several processes log it.
 
 A point is a row of MLflow's table `metrics`. The primary key of the table is the whole row, so a point that is logged
 twice is one row. MLflow's `log_batch` creates an SQLAlchemy object for every point, which takes ten times as long as
-the row itself. Therefore the rows of a local SQLite file are written directly, many in one transaction.
+inserting the row. Therefore the rows of a local SQLite file are written directly, many in one transaction.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ ADD_LATEST = f"""
 
 
 def log_points(client: MlflowClient, stored: Run, wanted: Iterable[Point], whole: bool) -> None:
-    """Log the points that MLflow lacks. `wanted` are all points of the run (`whole`) or the new ones.
+    """Log the metric values ("points") that MLflow does not have yet.
 
-    MLflow returns the latest step of every metric with the run. Points are logged in the order of the event log, so
-    MLflow has every point of a metric up to the first one at that step. Logging a later point again does no harm.
+    `wanted` contains all points of the run if `whole` is True, else the new ones. MLflow returns the latest step of
+    every metric with the run. Points are logged in the order of the event log, so MLflow has every point of a metric up
+    to the first one at that step. Logging a later point again does no harm.
     """
     latest = {metric.key: metric.step for metric in stored.data.to_proto().metrics} if whole else {}
     missing = _leave_out(wanted, latest)
@@ -54,7 +55,7 @@ def log_points(client: MlflowClient, stored: Run, wanted: Iterable[Point], whole
 
 
 def _leave_out(wanted: Iterable[Point], latest: dict[str, int]) -> Iterable[Point]:
-    """Yield the points that come after the first one at the latest step of their metric."""
+    """Yield the metric values that MLflow may lack: those after the first value at the latest step of their metric."""
     for point in wanted:
         name, _, _, step = point
         if name not in latest or (step >= latest[name] and step > latest.pop(name)):
@@ -75,7 +76,7 @@ def _has_known_tables(database: Path) -> bool:
 
 
 def _insert(database: Path, run_id: str, batch: Sequence[Point]) -> None:
-    """Write points as rows, in one transaction."""
+    """Insert metric values as rows, in one transaction."""
     rows = [_row(point, run_id) for point in batch]
     latest = {row[0]: row for row in sorted(rows, key=lambda row: (row[3], row[2], row[1]))}
     with closing(sqlite3.connect(database, timeout=BUSY)) as store, store:
@@ -84,7 +85,7 @@ def _insert(database: Path, run_id: str, batch: Sequence[Point]) -> None:
 
 
 def _row(point: Point, run_id: str) -> tuple[str, float, int, int, bool, str]:
-    """Return a point as a row of MLflow's table."""
+    """Return a metric value as a row of MLflow's table."""
     name, value, when, step = point
     undefined = math.isnan(value)
     return name, 0.0 if undefined else max(-LARGEST, min(LARGEST, value)), when, step, undefined, run_id

@@ -1,4 +1,4 @@
-"""MLflow run of a run directory: parameters, points, files, results and status, written from the event log.
+"""MLflow run of a run directory: parameters, metric values, files, results and status, written from the event log.
 
 Data that MLflow already has is not written again, so `update_mlflow` can be called at any time and any number of times.
 """
@@ -39,10 +39,11 @@ NOTE = "mlflow.note.content"  # MLflow's name for a run's description
 
 
 def update_mlflow(run: RunDirectory, news: NewEvents) -> str:
-    """Update MLflow with a run and return the id of the run in MLflow. The caller holds the run's MLflow lock.
+    """Update MLflow with a run and return the id of the run in MLflow.
 
-    Raises a `RunError` if the run or its experiment was deleted in MLflow; it is not created again. Raises it too if a
-    server that is not running stores the files of the run.
+    The caller must have locked the run's MLflow lock. Raises a `RunError` if the run or its experiment was deleted in
+    MLflow; they are not created again. Also raises a `RunError` if the files of the run are stored by a server that is
+    not running.
     """
     tree = run.read_config()
     uri = store_of(run)
@@ -71,9 +72,10 @@ def update_mlflow(run: RunDirectory, news: NewEvents) -> str:
 
 
 def store_of(run: RunDirectory) -> str:
-    """Return the MLflow store of a run: the configured one, else the SQLite file that already contains the run.
+    """Return the MLflow store of a run.
 
-    The file may belong to another checkout, because a run can be resumed or registered from a different checkout.
+    If only the default store is configured, an existing SQLite file that already contains the run takes precedence.
+    This file may belong to another checkout, because a run can be resumed or registered from a different checkout.
     """
     chosen, noted = store_uri(run.read_config()), _uploads(run)["store"].get("uri", "")
     there = file_of(noted)
@@ -81,9 +83,9 @@ def store_of(run: RunDirectory) -> str:
 
 
 def find_run(client: MlflowClient, run: RunDirectory) -> Run | None:
-    """Return the MLflow run of a run directory, even if it was deleted; None if there is none.
+    """Return the MLflow run of a run directory, even if it was deleted. Return None if there is none.
 
-    It is identified by the id in the run directory, or else by its tag in all experiments.
+    The MLflow run is found by the id in the run directory, or else by its tag in all experiments.
     """
     from mlflow.entities import ViewType
     from mlflow.exceptions import MlflowException
@@ -195,7 +197,10 @@ def _log_params(client: MlflowClient, stored: Run, tree: Mapping[str, Any]) -> N
 
 
 def _uploads(run: RunDirectory) -> dict[str, Any]:
-    """Load the mirror's notes: `store` {uri, run}, the run in MLflow; `files` {name: hash}, the uploaded files."""
+    """Load the file in which the mirror records its uploads.
+
+    Its keys: `store` {uri, run}, the run in MLflow; `files` {name: hash}, the uploaded files.
+    """
     path = run.path / UPLOADS
     return json.loads(path.read_text()) if path.exists() else {"store": {}, "files": {}}
 

@@ -1,4 +1,4 @@
-"""Sweeps in MLflow: tags with the sweep's id identify the run of a sweep and the runs of its trials."""
+"""Sweeps in MLflow. Tags with the sweep's id mark the run that represents a sweep and the runs of its trials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ PARENT = "mlflow.parentRunId"  # MLflow's tag for the parent of a run
 
 
 def tags_of_trial(client: MlflowClient, run: RunDirectory) -> dict[str, str]:
-    """Return the tags of a trial's run: trial number, sweep id and parent run. Empty for a run outside a sweep."""
+    """Return the tags of a trial's run: trial number, sweep id and parent run.
+
+    The dict is empty if the run does not belong to a sweep.
+    """
     folder = run.path.absolute().parent
     plan = folder.parent / "sweep.json"  # written by flows.sweeps.folder
     if not plan.exists():
@@ -30,12 +33,12 @@ def tags_of_trial(client: MlflowClient, run: RunDirectory) -> dict[str, str]:
 
 
 def run_of_sweep(client: MlflowClient, sweep: str) -> Run | None:
-    """Return the run of a sweep by the sweep's id; None if there is none."""
+    """Return the MLflow run of the sweep with this id. Return None if there is none."""
     return next(iter(find_tagged(client, SWEEP, sweep)), None)
 
 
 def find_tagged(client: MlflowClient, tag: str, value: str) -> list[Run]:
-    """Return the runs of all experiments with a tag of this value."""
+    """Return all runs, in all experiments, that have this tag with this value."""
     query = f"tags.`{tag}` = '{value}'"
     places = [experiment.experiment_id for page in pages(client.search_experiments) for experiment in page]
     return [run for page in pages(client.search_runs, places, query) for run in page] if places else []

@@ -1,8 +1,8 @@
-"""New events of a run's log, which its backends do not have yet.
+"""Reader of the new events of a run's log, those that the tracking backends do not have yet.
 
-A mirror may be asked every 30 s for days, so an update must cost only the new events, not the whole log. A new process
-starts at the first event. If there are few new events, their points are kept in memory for all backends; otherwise each
-backend reads them again from the disk.
+A mirror may be asked every 30 s for days, so an update must read only the new events, not the whole log. A new process
+starts at the first event. If there are few new events, their metric values are kept in memory for all backends.
+Otherwise each backend reads them again from the disk.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class NewEvents:
         return self
 
     def moments(self) -> Iterator[list[Point]]:
-        """Yield the points of the last read, one list per event."""
+        """Yield the metric values of the last read, one list per event."""
         if self._kept is not None:
             yield from self._kept
             return
@@ -68,7 +68,7 @@ class NewEvents:
             yield list(points((event,), point_filter))
 
     def points(self) -> Iterator[Point]:
-        """Yield the points of all new events."""
+        """Yield the metric values of all new events."""
         return itertools.chain.from_iterable(self.moments())
 
     def everything(self) -> NewEvents:
@@ -76,11 +76,11 @@ class NewEvents:
         return self if self.whole else NewEvents(self.run).read()
 
     def note(self, path: Path) -> None:
-        """Remember the state of a file after this process has written it."""
+        """Remember the state of a file that this process has just written."""
         self._files[path] = _file_state(path)
 
     def is_unchanged(self, path: Path) -> bool:
-        """Return True if no other process or user has changed a file since `note`."""
+        """Return True if no other process or user has changed a file since this process called `note` for it."""
         return path.exists() and self._files.get(path) == _file_state(path)
 
 

@@ -1,8 +1,9 @@
-"""TensorBoard and CSV files, written only from the event log, so that they contain every point exactly once.
+"""TensorBoard and CSV files, written only from the event log, so that they contain every metric value exactly once.
 
-If a file is unchanged since this process wrote it, the new points are appended. Otherwise the expected content is
-generated in pieces and compared with the file. If the file is a prefix of that content (from an earlier or killed
-process), it is continued, so that an open TensorBoard follows it; any other file is replaced.
+If a file is unchanged since this process wrote it, the new values are appended. Otherwise the expected content is
+generated in pieces and compared with the file. If the file contains the beginning of that content, the rest is
+appended, so that a running TensorBoard can read on. Such a file was written by an earlier or killed process. A file
+with other content is replaced.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ PIECE = 500  # rows or events that are generated at once
 
 
 def write_csv(run: RunDirectory, news: NewEvents) -> Path:
-    """Update metrics.csv: one row per step, ascending; one column per metric with its last point. Return the path."""
+    """Update metrics.csv and return its path.
+
+    The file has one row per step, in ascending order, and one column per metric with the last value at that step.
+    """
     path = run.path / "metrics.csv"
     names, tail, size = news.notes.get("csv", ((), {}, 0))  # columns, last row, bytes before it
     last = tail.get("policy_steps", 0)
@@ -52,7 +56,10 @@ def _cells(points: Iterable[Point]) -> Iterator[Cell]:
 
 
 def _survey(points: Iterable[Point]) -> tuple[tuple[str, ...], list[Cell]]:
-    """Return the metrics in the order of their first points, and the late cells, which follow cells of a later step."""
+    """Return the metrics in the order of their first values, and the late cells.
+
+    A cell is late if it follows a cell of a later step in the log.
+    """
     names: dict[str, None] = {}
     late: list[Cell] = []
     highest = 0
@@ -104,7 +111,7 @@ def _text(names: Sequence[str], rows: Iterable[Row]) -> bytes:
 
 
 def write_tensorboard(run: RunDirectory, news: NewEvents) -> Path:
-    """Update the run's TensorBoard file with the points in the order of the log; no clock is read."""
+    """Update the run's TensorBoard file with the metric values in the order of the log. Times come from the log."""
     assert news.first is not None
     start = news.first["time"]
     # TensorBoard reads all files with `tfevents` in their names; the time distinguishes several runs.
@@ -120,7 +127,10 @@ def write_tensorboard(run: RunDirectory, news: NewEvents) -> Path:
 
 
 def _records(moments: Iterator[list[Point]], start: float | None = None) -> Iterator[bytes]:
-    """Yield points as TensorBoard records, one per event; if `start` is given, the file's first record comes first."""
+    """Yield metric values as TensorBoard records, one per event.
+
+    If `start` is given, the first record of the file comes first.
+    """
     # protobuf creates these classes at import, so pyright does not know them
     from tensorboard.compat.proto import event_pb2
     from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
@@ -159,7 +169,10 @@ def _update_file(run: RunDirectory, path: Path, pieces: Callable[[], Iterator[by
 
 
 def _continue(file: io.BufferedRandom, piece: bytes) -> bool:
-    """Read a piece from a file and append the rest at its end; return False if the content is different."""
+    """Read a piece of the expected content from a file and append what is missing at the end of the file.
+
+    Return False if the file has different content.
+    """
     present = file.read(len(piece))
     if not piece.startswith(present):
         return False
