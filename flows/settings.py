@@ -244,7 +244,10 @@ def _make_paths_absolute() -> None:
 
 
 def _set_credentials_apart() -> None:
-    """Move user and password from server addresses to separate variables, because MLflow and Prefect log the addresses."""
+    """Move user and password from server addresses to separate variables.
+
+    MLflow and Prefect log the addresses and display them.
+    """
     for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         parts = split_address(os.environ.get(name, ""), name)
         if not parts.scheme.startswith("http") or parts.username is None or parts.password is None:

@@ -122,7 +122,10 @@ def _take(
 
 
 def _known_keys() -> dict[str, bool]:
-    """Return a dict of the dotted keys of all algorithms. The value is True if the key's type is text, or text or null."""
+    """Return a dict of the dotted keys of all algorithms.
+
+    The value is True if the key's type is text, or text or null.
+    """
     keys = {key: text for key, text in _keys_of(RunConfig, "").items() if key != "algo"}
     for module in ALGORITHMS.values():
         keys |= _keys_of(module.Config, "algo.")

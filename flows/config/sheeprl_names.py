@@ -158,7 +158,10 @@ def add_class_names(config: DictConfig) -> None:
 
 
 def _class_of(kind: str, name: str) -> str | None:
-    """Return the class or function that SheepRL's files name for an environment, optimizer or logger of this project."""
+    """Return the class or function that SheepRL's files name for an environment, optimizer or logger.
+
+    `name` is the name that this project uses.
+    """
     if kind == "env":
         from rlcore.envs.suites.registry import suite_with  # gymnasium, needed only if a script reads the key
 
@@ -312,7 +315,7 @@ def _targets_of_suites() -> list[str]:
 
 
 def _refuse_other_suite(target: str, env_id: str, place: str) -> None:
-    """Raise UserError if the class creates environments of one suite but the environment's id belongs to another suite."""
+    """Raise UserError if the class and the environment's id belong to different suites."""
     from rlcore.envs.suites.registry import SUITES, suite_with
 
     there = suite_with(env_id)

@@ -1,4 +1,7 @@
-"""`shepherd diff`: check whether two runs or checkpoints are bit-identical, and list possible reasons if they are not."""
+"""`shepherd diff`: check whether two runs or checkpoints are bit-identical.
+
+If they are not, the output lists possible reasons.
+"""
 
 from __future__ import annotations
 

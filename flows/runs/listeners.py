@@ -34,7 +34,10 @@ def subscribe(listener: Listener) -> Iterator[None]:
 
 
 def episode_reporter(doing: str) -> Callable[[int, int], None]:
-    """Return a function that emits the progress of an evaluation; it takes the number of finished and of all episodes."""
+    """Return a function that emits the progress of an evaluation.
+
+    Its arguments are the number of finished episodes and the number of all episodes.
+    """
     return lambda done, total: emit("work", {"doing": doing, "done": done, "total": total, "unit": "episodes"})
 
 

@@ -104,8 +104,9 @@ def note_end(run: RunDirectory, boundary: Boundary) -> None:
 
 
 def note_died(run: RunDirectory, status: str, reason: str) -> None:
-    """Write the end event of a run whose training was `interrupted`, `failed` or `died`, unless the training had ended
-    before.
+    """Write the end event of a run whose training was `interrupted`, `failed` or `died`.
+
+    Nothing is written if the training had ended before.
     """
     log = history(run.events)
     if log.ended is not None:

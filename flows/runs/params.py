@@ -81,8 +81,8 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
 def set_aside(run: RunDirectory) -> Path:
     """Move a run to `set_aside/<run id>` in its folder and return that run directory.
 
-    Files that a new run can use are copied back. config.yaml, which marks a folder as a run, is moved last: if the
-    process is killed, the next call repeats the move.
+    Files that a new run can use are copied there, so that they also stay in the folder. config.yaml, which marks a
+    folder as a run, is moved last: if the process is killed, the next call repeats the move.
     """
     with run.driving():
         place = run.set_aside / run.read_identity()["run_id"]

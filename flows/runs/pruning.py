@@ -42,7 +42,7 @@ def is_trial() -> bool:
 
 
 def prune(run: RunDirectory, why: str) -> None:
-    """Request that a training ends at the next point at which checkpoints and evaluations happen (its next boundary)."""
+    """Request that a training ends at its next boundary, a point at which checkpoints and evaluations happen."""
     write_text(run.path / NOTE, f"{why}\n")
 
 

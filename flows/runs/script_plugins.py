@@ -112,8 +112,9 @@ def _script() -> str:
 
 
 def _ask_child(env_id: str, algorithm: str, candidates: list[str]) -> dict[str, Any]:
-    """Return the answer of a new process: the `needed` modules, or the reason `why` an import failed, or an empty
-    answer.
+    """Return the answer of a new process that imports the candidates.
+
+    The answer is {needed: modules}, {why: reason of a failed import}, or empty.
     """
     child = spawn(__name__, env_id, algorithm, *candidates, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     output, _ = child.communicate()

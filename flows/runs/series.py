@@ -1,5 +1,4 @@
-"""Files in the folder `results/` of a run. They are outputs of the stages `evaluate` (final evaluation) and
-`register-model`.
+"""Files in the folder `results/` of a run, written by the stages `evaluate` (final evaluation) and `register-model`.
 
     policy/            the policy of the chosen checkpoint, for `flows.load_policy`
     metrics.json       final returns and the random baseline; no times, so equal runs have equal metrics

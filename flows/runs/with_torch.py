@@ -1,4 +1,4 @@
-"""Calls of functions that need torch. They are executed in the run's trainer, because importing torch takes a second."""
+"""Calls of functions that need torch. The run's trainer executes them, because importing torch takes a second."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rlcore.train.calls import ProgressTimer, find
 
 
 def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "", **more: Any) -> Any:
-    """Call a function in the run's trainer, or in this process if it drives no trainer. Exceptions are raised in this
-    process.
+    """Call a function in the run's trainer, or in this process if it drives no trainer.
 
-    Events that the function emits reach the listeners of this process. If the trainer has died, a new one is started.
+    Exceptions of the function are raised in this process. Events that the function emits reach the listeners of this
+    process. If the trainer has died, a new one is started.
 
     Args:
         run: the run; it is also the function's first argument.
