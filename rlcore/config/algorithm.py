@@ -20,13 +20,13 @@ VECTORS = frozenset({"vector", "goal"})  # kinds of observation keys that are co
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
-    """Keys that every algorithm has, and the properties of an algorithm that follow from its keys."""
+    """Config keys that every algorithm has, and properties of an algorithm that follow from its keys."""
 
     kinds: ClassVar[frozenset[str]] = VECTORS  # kinds of observation keys that the algorithm reads
-    # Parts of the learner that can be registered separately: name in model_manager.models -> key in the state.
+    # Parts of the learner that can be registered as models: name in model_manager.models -> key in the learner's state.
     exported_components: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
-    obeys_masks_with: ClassVar[str] = ""  # setting with which the policy takes only allowed actions, if there is one
+    obeys_masks_with: ClassVar[str] = ""  # key=value with which the policy obeys masks; "" if none
 
     name: str = arg(REQUIRED, "name of the algorithm")
     total_steps: int = arg(
@@ -43,7 +43,7 @@ class AlgorithmConfig:
     )
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if values contradict each other; `prefix` is the dotted key of this group with a dot."""
+        """Raise UserError if values of this group contradict each other; `prefix` is its dotted key, with a dot."""
         if self.compile != "auto" and not isinstance(self.compile, bool):  # in Python 1 == True
             raise UserError(f"{prefix}compile={self.compile}: must be one of auto, true, false")
         images: Any = getattr(getattr(self, "cnn_keys", None), "encoder", ())
@@ -51,13 +51,13 @@ class AlgorithmConfig:
             raise UserError(f"{prefix}cnn_keys.encoder=[{','.join(images)}]: {self.name} reads no images; set it to []")
 
     def check_with(self, run: RunConfig) -> None:
-        """Raise UserError if the algorithm cannot be combined with values of other groups of the config."""
+        """Raise UserError if the values of this group cannot be combined with values of other groups of the config."""
 
     def check_spec(self, spec: EnvSpec) -> None:
         """Raise UserError, with key and fix, if the algorithm cannot be trained in an environment."""
 
     def notices(self, run: RunConfig) -> Iterator[str]:
-        """Yield notices about keys whose effect is different from what a user would expect."""
+        """Yield messages about keys whose effect differs from what a user would expect."""
         return iter(())
 
     @property
@@ -66,7 +66,7 @@ class AlgorithmConfig:
         return False
 
     def env_notices(self, spec: EnvSpec) -> Iterator[str]:
-        """Yield notices about observations that the algorithm ignores or reads in an unexpected way."""
+        """Yield messages about observations that the algorithm ignores, or treats as another kind than expected."""
         if (masks := [key for key, part in spec.obs.items() if part.kind == "mask"]) and not self.obeys_masks:
             fix = f"; set {self.obeys_masks_with} to obey them" if self.obeys_masks_with and spec.mask_keys else ""
             yield f"{self.name} ignores {', '.join(masks)} of {spec.id}: its policy may choose forbidden actions{fix}"
@@ -77,19 +77,19 @@ class AlgorithmConfig:
                 )
 
     def learning_starts_steps(self, width: int, rows: int = 0) -> int:
-        """Return the number of policy steps before the first gradient step.
+        """Return the number of policy steps before the first gradient step, counted over all ranks.
 
         Args:
             width: number of environments of all ranks.
-            rows: rows of one environment that a gradient step needs.
+            rows: number of rows of one environment that a gradient step needs.
 
         Returns:
-            Policy steps, all ranks together.
+            Number of policy steps of all ranks together.
         """
         return 0
 
     def count_remembered(self, run: RunConfig) -> int:
-        """Return the capacity of the replay buffer in rows, over all environments and ranks; 0 = no replay buffer."""
+        """Return the capacity of the replay buffer in rows, over all environments and ranks; 0 if there is none."""
         return 0
 
     @property
@@ -98,18 +98,27 @@ class AlgorithmConfig:
         return 1
 
     def merge_minibatches(self) -> Self:
-        """Return the config with each batch as one minibatch; only then two ranks learn exactly what one rank does."""
+        """Return the config changed so that each batch is one minibatch.
+
+        Only with this change do two ranks learn exactly what one rank learns (checked by rlcore.conformance).
+        """
         return self
 
     @property
     def annealing_keys(self) -> tuple[str, ...]:
-        """Return the keys that make learning depend on `total_steps`."""
+        """Return the keys whose values make learning depend on `total_steps`, for example a learning rate schedule."""
         return ()
 
     def iterations(self, width: int) -> int:
-        """Return the number of whole iterations in the budget (at least 1) for `width` environments of all ranks."""
+        """Return the number of iterations that fit into `total_steps` (at least 1).
+
+        `width` is the number of environments of all ranks.
+        """
         return max(1, self.total_steps // (self.collect_length * width))
 
     def budget(self, width: int) -> int:
-        """Return the number of policy steps of all iterations, for `width` environments of all ranks."""
+        """Return the number of policy steps of the whole run: `total_steps`, rounded down to whole iterations.
+
+        `width` is the number of environments of all ranks.
+        """
         return self.iterations(width) * self.collect_length * width

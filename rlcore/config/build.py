@@ -1,7 +1,7 @@
 """Strict conversion of plain values to a config dataclass: checks keys, types and bounds.
 
-Values come from Hydra, a run directory or a mapping. An error is a `UserError` that names the key, the value, what is
-allowed and the nearest match. No value can cause an import.
+Values come from Hydra, a run directory or a mapping. Errors are of type `UserError`; the message has the key, the
+value, the allowed values, and a similar key if there is one. No value can cause an import.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LARGEST = 2**63 - 1  # largest integer that arrays, databases and file formats c
 
 
 def build(cls: type, values: Any, prefix: str = "") -> Any:
-    """Build a config dataclass from a mapping, with strict checks.
+    """Build a config dataclass from a mapping, after checking its keys, types and bounds.
 
     Args:
-        cls: the dataclass to build; its method `check(prefix)`, if any, is called at the end.
+        cls: the dataclass to build; its method `check(prefix)`, if it has one, is called at the end.
         values: plain values (as from YAML or JSON); nested mappings for nested dataclasses.
         prefix: dotted key of this mapping with a dot at its end, for messages.
 
@@ -33,7 +33,8 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
         An instance of `cls`.
 
     Raises:
-        UserError: unknown keys, wrong types, values out of range or missing required keys; reports all of them.
+        UserError: keys are unknown or missing, types are wrong, or values are out of range. The message lists all
+            mistakes.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{prefix.rstrip('.')}={spell(values)}: this is a group of keys, not a single value")
@@ -65,7 +66,7 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
 
 
 def _unknown(cls: type, prefix: str, key: str, value: Any) -> UserError:
-    """Return the error about an unknown key, with a similar known key or a key of the same name in a subgroup.
+    """Return the error for an unknown key; it suggests a similar key, or a key with the same name in a subgroup.
 
     If the unknown key is a group, the error names the first key in it.
     """
@@ -81,9 +82,10 @@ def _unknown(cls: type, prefix: str, key: str, value: Any) -> UserError:
 
 
 def convert(value: Any, annotation: Any, key: str) -> Any:
-    """Convert a value to the annotated type.
+    """Convert a value from YAML or JSON to the type of its field.
 
-    Nothing is guessed: true is never 1. Text becomes a number only in the form that YAML 1.1 reads as text (1e-3).
+    There are no implicit conversions: true is never 1. Text becomes a number only if YAML 1.1 reads a number as text
+    (1e-3).
 
     Args:
         value: plain value from YAML or JSON.
@@ -91,10 +93,10 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
         key: dotted key, for messages.
 
     Returns:
-        The value; lists become tuples, and mappings become dataclasses if the type is one.
+        The converted value: lists become tuples, and mappings become dataclasses if the type is one.
 
     Raises:
-        UserError: the value is not of that type.
+        UserError: the value does not have this type.
     """
     if annotation is Any:
         _refuse_control_characters(value, key, printable)
@@ -159,7 +161,7 @@ def _convert_scalar(value: Any, annotation: Any, key: str) -> Any:
         if isinstance(value, (int, float)):
             return float(value)
         if isinstance(value, str):
-            # YAML 1.1 reads 1e-3 as text, but the user means a number.
+            # YAML 1.1 reads 1e-3 as text, although it is a number.
             try:
                 return float(value)
             except ValueError:
@@ -173,7 +175,10 @@ def _convert_scalar(value: Any, annotation: Any, key: str) -> Any:
 
 
 def _refuse_control_characters(value: Any, key: str, escape: Callable[[str], str]) -> None:
-    """Raise UserError if text, also in nested values, contains terminal control characters, which `escape` changes."""
+    """Raise UserError if text, also inside lists and mappings, contains terminal control characters.
+
+    `escape` replaces such characters by escape sequences.
+    """
     if isinstance(value, Mapping):
         for name, part in value.items():
             _refuse_control_characters(str(name), key, escape)
@@ -191,7 +196,7 @@ class _Mismatch(UserError):
 
 
 def _a(allowed: str) -> str:
-    """Return the allowed values in words, with an indefinite article if one is needed."""
+    """Return a description of the allowed values, with an indefinite article if it needs one."""
     word = allowed.partition(" ")[0]
     return (
         f"{'an' if word == 'integer' else 'a'} {allowed}"
@@ -206,7 +211,7 @@ def _specificity(annotation: Any) -> int:
 
 
 def _refuse_without_effect(config: Any, field: dataclasses.Field[Any], prefix: str) -> None:
-    """Raise UserError if a value other than the default has no effect, because another key has the wrong value."""
+    """Raise UserError if a key has another value than its default, but no effect because of another key's value."""
     needs, value = field.metadata.get("needs"), getattr(config, field.name)
     if needs is None or value == default_of(field) or needs.holds(getattr(config, needs.key)):
         return

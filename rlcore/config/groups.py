@@ -23,7 +23,7 @@ REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
 }
 # Reason why some keys are accepted but have no effect.
 ALL_RANKS = "training always uses the data of all ranks together"
-MANY_EPISODES = 1_000_000  # more than any evaluation needs; a slip of the keyboard would play for years
+MANY_EPISODES = 1_000_000  # more than an evaluation needs; a larger number is a typing error
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class EnvConfig:
     )
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if the frame stack is empty; `prefix` is the dotted key of this group with a dot."""
+        """Raise UserError if the frame stack is empty; `prefix` is the dotted key of this group, with a dot."""
         if self.frame_stack == 0:
             raise UserError(f"{prefix}frame_stack=0: must be 1 or more, or -1 (equivalent to 1)")
 
@@ -169,7 +169,7 @@ class FabricConfig:
     )
 
     def check(self, prefix: str) -> None:
-        """Raise UserError for several machines or invalid devices; `prefix` is this group's dotted key with a dot."""
+        """Raise UserError for several machines or invalid devices; `prefix` is this group's dotted key, with a dot."""
         if self.num_nodes != 1:
             raise UserError(f"{prefix}num_nodes={self.num_nodes}: must be 1; a run trains on one machine")
         place, indices = f"{prefix}devices={spell(plain(self.devices))}", self.indices
@@ -194,7 +194,7 @@ class FabricConfig:
 
     @property
     def indices(self) -> tuple[int, ...] | None:
-        """Return the GPU index of each rank, from a list or from text such as "0,1"; None if only a number is given.
+        """Return the GPU index of each rank, from a list or text such as "0,1"; None if `devices` is a number.
 
         Lightning Fabric interprets `devices` in the same way.
         """
@@ -257,7 +257,7 @@ class BufferConfig:
     share_data: bool = arg(False, "train all ranks on the rollouts of all ranks", unused=ALL_RANKS)
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if both `memmap` and `on_device` are set; `prefix` is this group's dotted key with a dot."""
+        """Raise UserError if `memmap` and `on_device` are true; `prefix` is this group's dotted key, with a dot."""
         if self.memmap and self.on_device:
             raise UserError(
                 f"{prefix}on_device=true: cannot be combined with {prefix}memmap=true; set one of them to false"
@@ -299,7 +299,7 @@ class DistributionConfig:
 
 @dataclass(frozen=True)
 class AggregatorConfig:
-    """Reduction of the values in a window of `metric.log_every` policy steps to one point."""
+    """Reduction of the values in a logging window (`metric.log_every` policy steps) to one logged value."""
 
     metrics: dict[str, Any] = arg(
         {}, "reduction of each metric, as a mapping from its name to mean, sum, max, min or last; default mean"
@@ -311,7 +311,7 @@ class AggregatorConfig:
 
 @dataclass(frozen=True)
 class LoggerConfig:
-    """Logger that mirrors the event log in addition to MLflow."""
+    """Logger backend that gets a copy of the event log, in addition to MLflow."""
 
     name: str = arg(
         "tensorboard",
@@ -467,7 +467,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Set `env.vector_key` and `env.image_key` from the algorithm's keys if they are null."""
-        if self.algo is not None:  # while a config is built, `algo` is set last
+        if self.algo is not None:  # `algo` is None while the config is built
             object.__setattr__(self, "env", _name_added_keys(self.env, self.algo))
 
     @property
@@ -487,12 +487,12 @@ class RunConfig:
 
     @property
     def baseline_episodes(self) -> int:
-        """Return the number of episodes of the random baseline."""
+        """Return the number of episodes of the random policy, which is the baseline of evaluations."""
         return self._limit_episodes(self.evaluation.baseline_episodes)
 
     @property
     def final_episodes(self) -> int:
-        """Return the number of greedy episodes of the final evaluation, equal to that of stochastic ones."""
+        """Return the number of greedy episodes of the final evaluation, which has as many stochastic episodes."""
         return self._limit_episodes(self.evaluation.final_episodes)
 
     def with_absolute_paths(self) -> RunConfig:
@@ -509,20 +509,20 @@ class RunConfig:
         )
 
     def is_tried(self, updates: int) -> bool:
-        """Return True if this is a dry run and its gradient step is done."""
+        """Return True if this is a dry run that has taken its gradient step."""
         return self.dry_run and updates > 0
 
     def _limit_episodes(self, episodes: int) -> int:
-        return min(episodes, 2) if self.dry_run else episodes  # a dry run only tests that everything works
+        return min(episodes, 2) if self.dry_run else episodes  # a dry run only tests if everything works
 
 
 def _absolute(path: Any) -> Any:
-    """Return an absolute path; an empty path or a name such as `minari:NAME` or `models:/NAME` is unchanged."""
+    """Return an absolute path. An empty path, and names such as `minari:NAME` or `models:/NAME`, are unchanged."""
     return path if not path or path.startswith(("minari:", "models:")) else os.path.abspath(path)
 
 
 def _name_added_keys(env: EnvConfig, algo: Any) -> EnvConfig:
-    """Return the env group with `vector_key` and `image_key` derived from the algorithm's keys if they are null."""
+    """Return the env group with `vector_key` and `image_key` set from the algorithm's keys, if they are null."""
     vectors, images = (getattr(getattr(algo, group, None), "encoder", ()) for group in ("mlp_keys", "cnn_keys"))
     added = {"reward": env.reward_as_observation, "action_stack": env.actions_as_observation.num_stack > 0}
     own = [key for key in vectors if not added.get(key)]

@@ -1,4 +1,4 @@
-"""Part of a run's config that affects what is learned, and its hash."""
+"""Keys of a run's config that affect what is learned, and their hash."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rlcore.config.values import plain
 
 
 def config_hash(config: RunConfig) -> str:
-    """Return the SHA-256 of the keys that affect learning; if it is equal, two runs learn the same."""
+    """Return the SHA-256 of the config keys that affect learning. Runs with equal hashes learn the same."""
     return half_hash(learning_half(config))
 
 
 def half_hash(half: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the result of `learning_half`."""
+    """Return the SHA-256 of a result of `learning_half`."""
     return hashlib.sha256(json.dumps(half, sort_keys=True).encode()).hexdigest()
 
 
 def learning_half(config: Any) -> dict[str, Any]:
-    """Return the keys that affect learning as plain values; keys marked `learning=False` are omitted."""
+    """Return the config keys that affect learning, as plain values; keys defined with `learning=False` are omitted."""
     half: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         if not field.metadata.get("learning", True):

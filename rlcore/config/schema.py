@@ -1,7 +1,7 @@
 """Schema of configs: frozen dataclasses whose fields have help texts and allowed values.
 
-`arg` defines a field: default, one line of help and allowed values. `arguments` lists the fields for `-h` and the
-documentation. `rlcore.config.build` builds a config from plain values.
+`arg` defines a field: its default, a help text of one line, and its allowed values. `arguments` lists the fields for
+`-h` and the documentation. `rlcore.config.build` builds a config from plain values.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ REQUIRED = object()
 
 
 class Needs(NamedTuple):
-    """Condition under which a key has an effect: a value of another key of the same group."""
+    """Condition for a key to have an effect: another key of the same group must have a suitable value."""
 
     key: str
     holds: Callable[[Any], bool]
-    words: str  # text after the key in an error message, for example "=true"
+    words: str  # text after that other key in an error message, for example "=true"
 
 
 def arg(
@@ -47,10 +47,10 @@ def arg(
         choices: allowed values, if they can be listed.
         low: smallest allowed value.
         high: largest allowed value.
-        above: the value must be greater than this.
+        above: exclusive lower bound: the value must be greater than this.
         learning: True if the key affects what is learned; such keys cannot change on resume.
-        unused: reason why the key is accepted but has no effect.
-        needs: condition without which the key has no effect; a value other than the default is then an error.
+        unused: for a key that is accepted but has no effect, the reason; "" for all other keys.
+        needs: condition for the key to have an effect; if it is not met, a value other than the default is an error.
 
     Returns:
         A `dataclasses.field` with this metadata.
@@ -65,7 +65,7 @@ def arg(
 
 
 def other_default(cls: type, name: str, default: Any) -> Any:
-    """Return the field `name` of a config dataclass with another default, for use in a derived class."""
+    """Return a new field like `name` of a config dataclass, with another default, for a derived class."""
     (field,) = (field for field in dataclasses.fields(cls) if field.name == name)
     if dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: default, metadata=field.metadata)
@@ -78,7 +78,7 @@ def _copy(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Argument:
-    """Key of a config that is not a group, with the information for `-h` and the documentation."""
+    """Config key that is not a group of keys, with the information for `-h` and the documentation."""
 
     key: str
     type: Any
@@ -94,7 +94,7 @@ class Argument:
 
     @property
     def allowed(self) -> str:
-        """Return the allowed values in words."""
+        """Return a description of the allowed values."""
         if self.choices is not None:
             return "one of " + ", ".join(spell(c) for c in self.choices)
         limits = ((">", self.above), (">=", self.low), ("<=", self.high))
@@ -103,7 +103,7 @@ class Argument:
 
 
 def type_name(annotation: Any) -> str:
-    """Return a type annotation in words for users: `integer`, `number or null`, `list of text`."""
+    """Return a description of a type annotation for users: `integer`, `number or null`, `list of text`."""
     names = {bool: "true/false", int: "integer", float: "number", str: "text", type(None): "null", Any: "anything"}
     names |= {list: "list", tuple: "list"}
     if annotation in names:
@@ -161,7 +161,7 @@ def arguments(
 
 
 def groups(cls: type, kind: type, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys, with `prefix`, of all groups in a config dataclass whose class is a subclass of `kind`."""
+    """Yield the dotted keys, with `prefix`, of the groups in a config dataclass whose class is a subclass of `kind`."""
     hints = types_of(cls)
     for field in dataclasses.fields(cls):
         nested, place = nested_class(hints[field.name]), f"{prefix}{field.name}"

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def spell(value: Any) -> str:
-    """Return a config value in command-line syntax."""
+    """Return a config value as it is written on the command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -37,7 +37,7 @@ def at(tree: Any, key: str, absent: Any = None) -> Any:
     return tree
 
 
-# Names of keys in Stable-Baselines3, CleanRL and rl8 -> our names.
+# Name of a key in Stable-Baselines3, CleanRL or rl8 -> name of the key in this project.
 OTHER_WORDS = {
     "learning_rate": "lr",
     "n_steps": "rollout_steps",

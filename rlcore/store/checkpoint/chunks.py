@@ -1,8 +1,9 @@
-"""Files of chunks: parts of a state that no longer change, each written once and shared by checkpoints.
+"""Chunks of a checkpoint's state: parts that no longer change, each in a file that several checkpoints share.
 
     checkpoints/chunks/<32 digits of its SHA-256>.safetensors
 
-A checkpoint therefore writes only data that is new since the last one. A chunk without references is removed.
+A checkpoint therefore writes only data that is new since the previous checkpoint. A chunk to which no checkpoint refers
+is removed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def chunks_of(state: Any) -> Iterator[Chunk]:
 
 
 def write_chunks(directory: Path, state: Any) -> None:
-    """Write all chunks of a state that are not on disk yet, durably.
+    """Write all chunks of a state that are not on disk yet; they are durable on return.
 
     Args:
         directory: the run's `checkpoints` folder.
@@ -67,7 +68,7 @@ def _there(chunk: Chunk, folder: Path) -> bool:
 
 
 def digest(chunk: Chunk) -> str:
-    """Return the SHA-256 of a chunk's file, whether or not it was written already."""
+    """Return the SHA-256 of a chunk's file; the file need not be written yet."""
     for entry in chunk.stored.values():
         return entry["sha256"]
     return hashlib.sha256(_content(chunk)).hexdigest()
@@ -91,12 +92,12 @@ def _write(chunk: Chunk, folder: Path) -> dict[str, Any]:
 
 
 def entry_of(chunk: Chunk, directory: Path) -> dict[str, Any]:
-    """Return file, size and sha256 of a chunk that `write_chunks` has written."""
+    """Return the manifest entry (file, size, sha256) of a chunk that `write_chunks` has written."""
     return chunk.stored[str((directory / FOLDER).absolute())]
 
 
 def chunk_of(entry: Any, directory: Path) -> Chunk:
-    """Return the chunk of an entry, which is not trusted.
+    """Return the chunk for a manifest entry, which is not trusted.
 
     The file is read and verified when `Chunk.columns` is called, which raises UserError if the file is damaged.
 
@@ -127,7 +128,7 @@ def _read(directory: Path, entry: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def sweep(directory: Path, wanted: Collection[str]) -> None:
-    """Remove all chunk files except those in `wanted`."""
+    """Remove all chunk files whose names are not in `wanted`."""
     folder = directory / FOLDER
     for path in folder.iterdir():
         if path.name not in wanted:

@@ -14,15 +14,15 @@ from typing import Any
 from rlcore.errors import UserError
 
 TRANSIENT = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-MANIFEST_LIMIT = 1 << 22  # bytes; a manifest has three entries, and one for each chunk
+MANIFEST_LIMIT = 1 << 22  # maximum size in bytes; a manifest has an entry for each of three files and for each chunk
 
 
 class Damage(Exception):
-    """Damaged checkpoint; the message names the file."""
+    """Error for a damaged checkpoint; the message names the damaged file."""
 
 
 class Unreadable(Damage):
-    """Checkpoint that this user cannot read now, but which may be good; it must not be skipped."""
+    """Error for a checkpoint that may be undamaged, but cannot be read by this version or user; it is not skipped."""
 
 
 class OtherVersion(Unreadable):
@@ -30,7 +30,7 @@ class OtherVersion(Unreadable):
 
 
 def read_json(data: bytes, name: str) -> Any:
-    """Parse JSON. Raises UserError, with the file's name, if it is invalid."""
+    """Parse JSON. Raise UserError with the file's name if it is invalid."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -38,7 +38,7 @@ def read_json(data: bytes, name: str) -> Any:
 
 
 def read_whole(path: Path, name: str, entry: Mapping[str, Any]) -> bytes:
-    """Return a file's content. Raises Damage if its size or SHA-256 differs from its entry in the manifest."""
+    """Return a file's content. Raise Damage if its size or SHA-256 differs from its entry in the manifest."""
     data = read(path, name, entry)
     if entry != {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}:
         raise Damage(f"{name} has changed since it was written")
@@ -46,7 +46,7 @@ def read_whole(path: Path, name: str, entry: Mapping[str, Any]) -> bytes:
 
 
 def read(path: Path, name: str, entry: Any) -> bytes:
-    """Return the content of a regular file of the expected size; links, pipes and devices are refused."""
+    """Return the content of a regular file of the expected size; raise Damage for links, pipes and devices."""
     try:
         descriptor = os.open(path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as handle:

@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 
 
 def newest_first(directory: Path) -> Iterator[Path]:
-    """Yield the checkpoints of a run in descending order of policy steps, including damaged ones."""
+    """Yield the checkpoints of a run in descending order of policy steps, including damaged ones.
+
+    Earlier versions named checkpoints by environment steps, which are a few percent fewer; the order is the same.
+    """
     names = [p for p in directory.iterdir() if _is_numbered(p.name)] if directory.is_dir() else []
     yield from sorted(names, key=lambda p: -int(p.name))
 
@@ -37,7 +40,7 @@ def _is_numbered(name: Any) -> bool:
 
 
 def find(directory: Path, policy_steps: int) -> Path | None:
-    """Return the checkpoint at `policy_steps`, or None."""
+    """Return the checkpoint at `policy_steps`, or None; also if it is from an earlier version and has another name."""
     path = directory / str(policy_steps)
     return path if path.exists() else None
 
@@ -48,7 +51,7 @@ def policy_steps(path: Path) -> int:
 
 
 def newest_good(directory: Path, with_chunks: bool = False) -> Path | None:
-    """Return the newest good checkpoint, or None. Each damaged checkpoint that is skipped is logged as a warning.
+    """Return the newest undamaged checkpoint, or None. For each damaged one that is skipped, a warning is logged.
 
     Args:
         directory: the run's `checkpoints` folder.
@@ -58,14 +61,14 @@ def newest_good(directory: Path, with_chunks: bool = False) -> Path | None:
         The checkpoint's directory, or None.
 
     Raises:
-        UserError: a checkpoint may be good but cannot be read (another version, no permission); it is not skipped.
+        UserError: a checkpoint may be undamaged but cannot be read (another format, no permission); it is not skipped.
     """
     found = _newest_verified(directory, with_chunks)
     return found and found[0]
 
 
 def load_newest(directory: Path, with_chunks: bool = False) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
-    """Load the newest good checkpoint: its path and the result of `load`; see `newest_good`."""
+    """Load the newest undamaged checkpoint; return its path and the result of `load` (see `newest_good`)."""
     found = _newest_verified(directory, with_chunks)
     if found is None:
         return None
@@ -75,7 +78,7 @@ def load_newest(directory: Path, with_chunks: bool = False) -> tuple[Path, dict[
 
 
 def newest_bookkeeping(directory: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Load only the bookkeeping of the newest good checkpoint, without importing torch; see `newest_good`."""
+    """Load only the bookkeeping of the newest undamaged checkpoint, without importing torch (see `newest_good`)."""
     found = _newest_verified(directory, with_chunks=False)
     if found is None:
         return None
@@ -98,9 +101,9 @@ def _newest_verified(directory: Path, with_chunks: bool) -> tuple[Path, dict[str
 
 
 def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
-    """Return the checkpoint for `latest`, `best` or a number of policy steps.
+    """Return the checkpoint that `latest`, `best` or a number of policy steps refers to.
 
-    Raises UserError, with a list of the existing ones, if there is none.
+    Raise UserError, with a list of the existing checkpoints, if there is none.
     """
     there = [p.name for p in newest_first(run.checkpoints)]
     if not there:
@@ -121,7 +124,7 @@ def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
 
 
 def choose(run: RunDirectory) -> Path:
-    """Return the checkpoint that represents a run: the best by evaluations during training, or else the latest."""
+    """Return the best checkpoint of a run by evaluations during training; if there is none, return the latest one."""
     try:
         path = resolve(run, "best")
     except UserError:
@@ -134,10 +137,10 @@ def choose(run: RunDirectory) -> Path:
 
 
 def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
-    """Set `latest` to a checkpoint, and remove older ones except the best and the newest `keep` scheduled ones.
+    """Name a checkpoint `latest`, and remove older ones except the best one and the newest `keep` scheduled ones.
 
-    Checkpoints after it are damaged ones that a resume skipped. They are ignored, and training will overwrite them. If
-    the disk fails, a warning is logged and the run continues.
+    Checkpoints after `saved` are damaged ones that were skipped on resume. They are ignored, and training will
+    overwrite them. If the disk fails, a warning is logged and the run continues.
 
     Args:
         run: the run.
@@ -162,7 +165,7 @@ def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
 
 
 def _is_scheduled(path: Path) -> bool:
-    """Return True if a checkpoint counts for `checkpoint.keep_last`; damaged ones do."""
+    """Return True if `checkpoint.keep_last` counts a checkpoint; damaged and older-format ones are counted too."""
     try:
         return read_manifest(path).get("scheduled", True) is not False
     except Damage:
@@ -170,7 +173,7 @@ def _is_scheduled(path: Path) -> bool:
 
 
 def name_best(run: RunDirectory, path: Path) -> None:
-    """Set `best` to this checkpoint. Raises DiskFault if the write fails."""
+    """Name this checkpoint `best`. Raise DiskFault if the write fails."""
     _write_names(run, _names(run) | {"best": path.name})
 
 
@@ -179,7 +182,7 @@ def _write_names(run: RunDirectory, names: Mapping[str, str]) -> None:
 
 
 def _names(run: RunDirectory) -> dict[str, str]:
-    """Read `latest` and `best`, if they exist. If the file is damaged, warn and determine `best` from the event log."""
+    """Read which checkpoints are `latest` and `best`; if the file is damaged, warn and use the event log."""
     try:
         names = unseal(run.names.read_bytes())
         if all(_is_numbered(name) for name in names.values()):
@@ -194,7 +197,7 @@ def _names(run: RunDirectory) -> dict[str, str]:
 
 
 def _best_of_log(run: RunDirectory) -> dict[str, str]:
-    """Determine `best` from the event log: the highest mean return during training, the last one if equal."""
+    """Return `best` by the event log: the highest mean return during training, the last one if several are equal."""
     events = history(run.events).evaluations
     best = max(events, key=lambda e: (e["greedy"]["mean"], e["policy_steps"]), default=None)
     path = find(run.checkpoints, best["policy_steps"]) if best else None

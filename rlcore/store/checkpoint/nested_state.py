@@ -1,7 +1,7 @@
 """Encoding of nested state as JSON for the structure and safetensors for the tensors, without pickle.
 
-Decoded data is not trusted. Every invalid input leads to a one-sentence error, and decoding takes no more memory than
-the input's size requires.
+The data to decode is not trusted. Every invalid input causes an error message of one sentence, and the memory for
+decoding is limited by the size of the input.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rlcore.types import Chunk
 
 
 def encode(state: Any, entry_of: Callable[[Chunk], Any] | None = None) -> tuple[bytes, bytes]:
-    """Encode a nested state as structure and tensors.
+    """Encode a nested state as two byte strings: its structure and its tensors.
 
     Args:
         state: dicts with string or integer keys, lists, tensors, arrays, chunks and JSON values.
-        entry_of: returns a JSON value that identifies a chunk, or None; without it, and if it returns None, the
+        entry_of: function that returns a JSON value that identifies a chunk. If it is not given, or returns None, the
             content of the chunk is included.
 
     Returns:
@@ -79,7 +79,10 @@ def _read_tensors(data: bytes, name: str) -> dict[str, torch.Tensor]:
 
 
 def _split(value: Any, name: str, tensors: dict[str, torch.Tensor], entry_of: Callable[[Chunk], Any] | None) -> Any:
-    """Convert to JSON values, with {"tensor": name} or {"array": name} for tensors, which are added to `tensors`."""
+    """Convert a state to JSON values, and add its tensors to `tensors`.
+
+    In the result, {"tensor": name} or {"array": name} stands for a tensor or an array.
+    """
     if isinstance(value, Chunk):
         if entry_of is not None and (entry := entry_of(value)) is not None:
             return {"chunk": entry}
@@ -101,7 +104,10 @@ def _split(value: Any, name: str, tensors: dict[str, torch.Tensor], entry_of: Ca
 
 
 def _put(tensor: torch.Tensor, name: str, tensors: dict[str, torch.Tensor]) -> str:
-    """Store a tensor under a unique name and return it; the key "a/b" and the keys "a", "b" would both give a/b."""
+    """Store a tensor under a unique name and return the name.
+
+    A name that is taken gets a suffix: the key "a/b" and the nested keys "a", "b" would otherwise both be named a/b.
+    """
     while name in tensors:
         name += "'"
     tensors[name] = tensor
@@ -115,7 +121,7 @@ def _plain_key(key: Any) -> str | int:
 
 
 def _join(shape: Any, tensors: dict[str, torch.Tensor], chunk: Callable[[Any], Chunk] | None) -> Any:
-    """Return the state of a structure from `_split`; removes each used tensor, so that none is used twice."""
+    """Return the state for a structure from `_split`; each used tensor is removed, so that none is used twice."""
     if isinstance(shape, list):
         raise TypeError("a list without the key 'list'")
     if not isinstance(shape, dict):

@@ -1,4 +1,4 @@
-"""Reading and verification of a checkpoint. Errors name the damaged file."""
+"""Reading and verification of a checkpoint. Error messages name the damaged file."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def decode_bookkeeping(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 @contextmanager
 def in_a_sentence(path: Path) -> Iterator[None]:
-    """Context manager that converts errors about a checkpoint to a UserError with its path."""
+    """Context manager that converts errors about a checkpoint to a UserError with its path, in one sentence."""
     try:
         yield
     except OtherVersion as wrong:
@@ -82,9 +82,9 @@ def in_a_sentence(path: Path) -> Iterator[None]:
 
 
 def manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest: format, policy_steps, files {name: {size, sha256}}, and digest.
+    """Return the manifest of a checkpoint: format, policy_steps, files {name: {size, sha256}}, digest.
 
-    The digest is the SHA-256 over names and hashes of the learning files. Raises UserError if the manifest is damaged.
+    The digest is the SHA-256 over names and hashes of the learning files. Raise UserError if the manifest is damaged.
     """
     with in_a_sentence(path):
         content = read_manifest(path)
@@ -93,11 +93,12 @@ def manifest(path: Path) -> dict[str, Any]:
 
 
 def damage(path: Path, with_chunks: bool = True) -> str | None:
-    """Verify a checkpoint; return why it is damaged, with the file's name, or None if it is good.
+    """Verify a checkpoint. Return the reason why it is damaged, with the file's name, or None if it is undamaged.
 
     Args:
         path: the checkpoint's directory.
-        with_chunks: also verify the chunks. A policy does not need them, and replay buffers can be much larger.
+        with_chunks: also verify the chunks. They are not needed to load a policy, and those of a replay buffer can be
+            large.
 
     Returns:
         The reason, or None.

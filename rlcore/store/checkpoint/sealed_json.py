@@ -1,4 +1,4 @@
-"""Small JSON files with a checksum of their own, so that every changed byte is detected."""
+"""Small JSON files that contain a checksum of their content, so that every changed byte is detected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
-    """Return JSON of an object with an added key `sha256`, the digest of all other keys; deterministic."""
+    """Return JSON of the content with an additional key `sha256`, the digest of all other keys; deterministic."""
     body = {key: value for key, value in content.items() if key != "sha256"}
     return _canonical(body | {"sha256": hashlib.sha256(_canonical(body)).hexdigest()})
 

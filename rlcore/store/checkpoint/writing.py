@@ -32,16 +32,16 @@ def save(
 ) -> Path:
     """Write a checkpoint durably and atomically.
 
-    If the free disk space is less than twice its size, a warning is logged, and the checkpoint is written anyway:
-    training may end before the disk is full, and a failed write does not damage existing checkpoints.
+    If the free disk space is less than twice the checkpoint's size, a warning is logged. The checkpoint is still
+    written: training may end before the disk is full, and a failed write does not damage existing checkpoints.
 
     Args:
         directory: the run's `checkpoints` folder.
         policy_steps: name of the checkpoint.
         learning: nested dicts and lists of tensors, arrays, chunks and JSON values.
         bookkeeping: JSON values.
-        replace: overwrite a good checkpoint of that name. By default it is kept, because training is deterministic and
-            would write the same bits.
+        replace: if True, overwrite an undamaged checkpoint of that name. By default it is kept, because training is
+            deterministic and would write the same bits.
         scheduled: False for checkpoints of evaluations and interruptions, which `prune` does not count.
 
     Returns:
@@ -59,7 +59,7 @@ def save(
             _write(temporary, policy_steps, learning, bookkeeping, scheduled)
             move_aside(final)
             os.rename(temporary, final)
-        sync_directory(directory)  # also for an existing one, because its writer may have died before this line
+        sync_directory(directory)  # also for an existing one: its writer may have died before this line
     except OSError as error:
         _remove(temporary)
         raise DiskFault(
@@ -109,7 +109,7 @@ def move_aside(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove temporary folders, including those of killed writers; the run's lock ensures that nothing else writes.
+    """Remove temporary folders, including those of killed processes. The run's lock excludes other writers.
 
     If a removal fails, it is retried with the next checkpoint.
     """
