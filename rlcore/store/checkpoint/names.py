@@ -27,10 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def newest_first(directory: Path) -> Iterator[Path]:
-    """Yield the checkpoints of a run in descending order of policy steps, including damaged ones.
-
-    Earlier versions named checkpoints by environment steps, which are a few percent fewer; the order is the same.
-    """
+    """Yield the checkpoints of a run in descending order of policy steps, including damaged ones."""
     names = [p for p in directory.iterdir() if _is_numbered(p.name)] if directory.is_dir() else []
     yield from sorted(names, key=lambda p: -int(p.name))
 
@@ -40,7 +37,7 @@ def _is_numbered(name: Any) -> bool:
 
 
 def find(directory: Path, policy_steps: int) -> Path | None:
-    """Return the checkpoint at `policy_steps`, or None; also if it is from an earlier version and has another name."""
+    """Return the checkpoint at `policy_steps`, or None."""
     path = directory / str(policy_steps)
     return path if path.exists() else None
 
@@ -61,7 +58,7 @@ def newest_good(directory: Path, with_chunks: bool = False) -> Path | None:
         The checkpoint's directory, or None.
 
     Raises:
-        UserError: a checkpoint may be undamaged but cannot be read (another format, no permission); it is not skipped.
+        UserError: a checkpoint may be undamaged but cannot be read (another version, no permission); it is not skipped.
     """
     found = _newest_verified(directory, with_chunks)
     return found and found[0]
@@ -165,7 +162,7 @@ def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
 
 
 def _is_scheduled(path: Path) -> bool:
-    """Return True if `checkpoint.keep_last` counts a checkpoint; damaged and older-format ones are counted too."""
+    """Return True if `checkpoint.keep_last` counts a checkpoint; damaged ones are counted too."""
     try:
         return read_manifest(path).get("scheduled", True) is not False
     except Damage:
