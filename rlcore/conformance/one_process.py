@@ -33,38 +33,42 @@ from rlcore.types import State
 
 
 def same_seed_gives_the_same_bits(config: RunConfig) -> None:
-    """Check that two trainings of a config end in the same state, and that another seed ends in another state."""
+    """Check that two trainings with equal configs end in equal states, and that another seed leads to another state."""
     first, second, other = (
         bits(train_a_while(each)) for each in (config, config, dataclasses.replace(config, seed=config.seed + 1))
     )
-    assert first == second, "two trainings of the same config end in different bits"
-    assert first != other, "another seed gives the same bits"
+    assert first == second, "two trainings with the same config end in states that are not bit-identical"
+    assert first != other, "a training with another seed ends in the same state, so the seed has no effect"
 
 
 def interrupted_equals_uninterrupted(config: RunConfig) -> None:
-    """Check that a training which is saved and loaded ends in the same bits as an uninterrupted one."""
+    """Check that a training that is saved and loaded ends in a state that is bit-identical to an uninterrupted one."""
     training = train_a_while(config)
     training.state_dict()  # if an environment cannot be saved, saving truncates its episode
     whole = bits(run(training))
     with tempfile.TemporaryDirectory() as folder:
         path = train_a_while(config).save(folder)
         again = fresh(config).load(path)
-    assert bits(run(again)) == whole, "a training that was saved and loaded ends in different bits"
+    assert bits(run(again)) == whole, (
+        "a training that was saved and loaded ends in another state than an uninterrupted one"
+    )
 
 
 def state_survives_a_checkpoint(config: RunConfig) -> None:
-    """Check that a learner that loads a state returns exactly this state."""
+    """Check that the `state_dict` of a learner that has loaded a state is exactly this state."""
     stored = nested_state.encode(train_a_while(config).learner.state_dict())
     other = fresh(dataclasses.replace(config, seed=config.seed + 1)).learner
     other.load_state_dict(nested_state.decode(*stored))
-    assert nested_state.encode(other.state_dict()) == stored, "a learner that loaded a state saves another one"
+    assert nested_state.encode(other.state_dict()) == stored, (
+        "load_state_dict followed by state_dict returns another state than the loaded one"
+    )
 
 
 def parts_are_complete(config: RunConfig) -> None:
     """Check that `components()` contains every module, optimizer, target, noise stream and step with state.
 
-    What an update changes in them must be restored by the learner's state. Steps and optimizers must also store
-    whether they are compiled, because a resumed run must compute in the same way.
+    Everything that an update changes in these objects must be part of the learner's state. The state must also contain
+    the mode (compiled or eager) of steps and optimizers, because a resumed run must compute in the same way.
     """
     training = fresh(config)
     before = _contents(training)
@@ -75,22 +79,27 @@ def parts_are_complete(config: RunConfig) -> None:
     other.learner.sync_weights(other.behavior_policy)
     loaded = _contents(other)
     missing = [name for name, bits in after.items() if bits != before.get(name) and bits != loaded.get(name)]
-    assert not missing, f"an update changes {missing}, which the state of no part in `components()` contains"
+    assert not missing, f"an update changes {missing}, but no component in `components()` stores this"
     for name, step in (find_all(training.learner, Step) | find_all(training.learner, Optimizer)).items():
         began = step._began  # pyright: ignore[reportPrivateUsage] - a resumed run is compiled if this is True
         states = [nested_state.encode(_with(training, step, way)) for way in (True, False)]
         step._began = began  # pyright: ignore[reportPrivateUsage]
-        assert states[0] != states[1], f"{name} is not in `components()`; a resumed run may not compile it as before"
+        assert states[0] != states[1], (
+            f"{name} is not in `components()`, so a resumed run may run it eagerly although it was compiled; add it"
+        )
 
 
 def _with(training: Training, step: Step | Optimizer, began: bool) -> State:
-    """Return the learner's state after setting whether a step began compiled."""
+    """Return the learner's state after setting the mode of a step: compiled if `began` is true, otherwise eager."""
     step._began = began  # pyright: ignore[reportPrivateUsage]
     return training.learner.state_dict()
 
 
 def _contents(training: Training) -> dict[str, Any]:
-    """Return the bits of all objects with state in a learner and its player, by place; of modules, of each tensor."""
+    """Return the encoded states of all stateful objects in a learner and its behavior policy, by their paths.
+
+    For a module, each tensor has its own entry.
+    """
     found: dict[str, Any] = {}
     places = find_all(training.learner, Stateful)
     if all(part is not training.behavior_policy for part in places.values()):
@@ -107,8 +116,8 @@ def _contents(training: Training) -> dict[str, Any]:
 def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
     """Check that each optimizer changes only its own parameters, and that its loss depends on all of them.
 
-    The loss need not change all of them within a few updates: its gradient may be zero below a threshold, as with free
-    nats. No gradient may remain in `.grad` of a parameter.
+    The parameters need not all change within a few updates, because a gradient can be zero below a threshold, as with
+    free nats. After an update, `.grad` of every parameter must be None.
     """
     training = fresh(config)
     named, optimizers = parameters(training.learner), find_all(training.learner, Optimizer)
@@ -152,7 +161,7 @@ def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
 
 
 def acting_changes_nothing(config: RunConfig) -> None:
-    """Check that collecting changes no state of the learner."""
+    """Check that collecting data does not change the learner's state."""
     training = fresh(config)
     before = nested_state.encode(training.learner.state_dict())
     training.collector.collect(2 * training.plan.collect_length)
@@ -160,9 +169,10 @@ def acting_changes_nothing(config: RunConfig) -> None:
 
 
 def a_loaded_policy_acts_alike(config: RunConfig) -> None:
-    """Check that a loaded policy, as in evaluation, videos and serving, returns what the trained agent returns.
+    """Check that a loaded policy returns the same as the trained agent; evaluation, videos and servers load policies.
 
-    It takes two steps. Between them the carry is converted to JSON and back, as by the client of a server.
+    Both take two steps. Between them, the carry of the loaded policy is converted to JSON and back, as if by the client
+    of a server.
     """
     training = train_a_while(config)
     agent, spec = with_history(training.learner.agent, training.envs.spec), training.envs.spec
@@ -179,16 +189,19 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
         expected |= {name: extras[name] for name in SAID if name in extras}
         answer = policy.exchange({key: rows.cpu().numpy() for key, rows in obs.items()} | {"is_first": opens} | held)
         listed = [column.name for column in policy.signature.outputs]
-        assert sorted(answer) == sorted(listed) == sorted(expected), f"listed: {listed}; returned: {[*answer]}"
+        assert sorted(answer) == sorted(listed) == sorted(expected), (
+            f"the signature of a loaded policy lists the outputs {listed}, but the policy returns {[*answer]}, and the "
+            f"trained agent {[*expected]}"
+        )
         for name, part in expected.items():
             assert np.allclose(answer[name], part.cpu(), rtol=1e-3, atol=1e-5), (
-                f"a loaded policy returns another {name} than the trained agent"
+                f"for the same observations, a loaded policy returns another {name} than the trained agent"
             )
         held = {column.name: answer[column.name].tolist() for column in policy.signature.carry}
 
 
 def a_player_elsewhere_acts_alike(config: RunConfig) -> None:
-    """Check that a copy of the player in another process acts like the learner's own after `publish`."""
+    """Check that a copy of the behavior policy in another process acts like the learner's own after `publish`."""
     training = fresh(config)
     elsewhere = copy.deepcopy(training.behavior_policy)
     learner, obs, count = run(training).learner, _obs(training), config.env.num_envs
@@ -202,13 +215,15 @@ def a_player_elsewhere_acts_alike(config: RunConfig) -> None:
         said = {"action": action, **name_leaves(carry), **extras}
         return nested_state.encode(player.state_dict()), nested_state.encode(said)
 
-    assert act(elsewhere)[0] != act(learner.behavior_policy)[0], "training does not change the player"
+    assert act(elsewhere)[0] != act(learner.behavior_policy)[0], "training does not change the behavior policy"
     learner.sync_weights(elsewhere)
-    assert act(elsewhere) == act(learner.behavior_policy), "after publish(), a copy of the player acts differently"
+    assert act(elsewhere) == act(learner.behavior_policy), (
+        "after publish(), a copy of the behavior policy in another process acts differently from the learner's own"
+    )
 
 
 def greedy_is_deterministic(config: RunConfig) -> None:
-    """Check that greedy actions need no noise and are always the same, and that sampled actions are not."""
+    """Check that greedy actions need no noise and are always the same, and that sampled actions vary."""
     training = train_a_while(config)
     agent, obs, count = with_history(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
@@ -224,7 +239,7 @@ def greedy_is_deterministic(config: RunConfig) -> None:
 
 
 def an_episodes_start_forgets(config: RunConfig) -> None:
-    """Check that the carry has no effect on rows whose `is_first` is True."""
+    """Check that the carry has no effect at the first time step of an episode, at which `is_first` is True."""
     training = train_a_while(config)
     agent, obs, count = with_history(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)

@@ -44,7 +44,7 @@ def ranks_stay_one(config: RunConfig) -> None:
 
 
 def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:
-    """Check that two ranks that load the state saved by rank 0 end in the same bits as uninterrupted ones."""
+    """Check that two ranks that load the state saved by rank 0 end in the same state as uninterrupted ranks."""
 
     def save(**how: Any) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
         training = run(fresh(config, **how))
@@ -58,21 +58,24 @@ def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:
 
     (state, whole), _ = on_two_ranks(save)
     assert on_two_ranks(lambda **how: go_on(state, **how))[0] == whole, (
-        "two ranks that were saved and loaded end in different bits"
+        "two ranks that were saved and loaded end in another state than two uninterrupted ranks"
     )
 
 
 def two_ranks_learn_as_one(config: RunConfig) -> None:
-    """Check that two ranks, each with one half of a batch, learn what one rank learns from the whole batch.
+    """Check that two ranks, each with one half of a batch, learn the same as one rank with the whole batch.
 
-    Every sum or quantile over samples must therefore be one over the samples of all ranks (`context.ranks.sum`): the
-    divisor of a loss, mean and std of advantages, statistics of observations and returns, thresholds. Compared are the
-    parameters and buffers of all modules. An optimizer step goes along the gradient here, because the rules of
-    optimizers can make rounding as large as a step. Each batch is one minibatch (`Config.merge_minibatches`), and every
-    random draw of an update is the same number.
+    An algorithm passes only if every sum or quantile over samples includes the samples of all ranks
+    (`context.ranks.sum`). Examples are the divisor of a loss, mean and std of advantages, statistics of observations
+    and returns, and thresholds.
 
-    The comparison is made twice: with the collected rewards and fresh weights, and with large rewards and weights. A
-    scale with a lower bound, such as max(1, quantile of the returns), has no effect on small returns.
+    The check compares the parameters and buffers of all modules. To make them comparable, every optimizer step here
+    goes along the gradient, because update rules such as Adam can make rounding errors as large as a step. Each batch
+    is one minibatch (`Config.merge_minibatches`), and all random numbers of an update are equal.
+
+    The comparison is made twice: with the collected rewards and initial weights, and with large rewards and weights.
+    The second one tests scales with a lower bound, such as max(1, quantile of the returns), which have no effect on
+    small returns.
     """
     fabric = dataclasses.replace(config.fabric, precision="32-true")
     config = dataclasses.replace(config, algo=config.algo.merge_minibatches(), fabric=fabric)
@@ -91,7 +94,7 @@ def _compare_ranks(
     tolerance: float,
     prepare: Callable[[Learner], None] = lambda learner: None,
 ) -> None:
-    """Compare the modules of two ranks after these batches with those of one rank, within a tolerance."""
+    """Train two ranks and one rank on the same batches, and check that their modules are equal within a tolerance."""
 
     def learn(config: RunConfig, halves: tuple[int, ...], **how: Any) -> Learner:
         learner = fresh(config, **how).learner
@@ -103,24 +106,24 @@ def _compare_ranks(
     with _one_length(), _even_draws():
         one = learn(wide, (0, 1))
         ranks = on_two_ranks(lambda ranks: learn(config, (ranks.rank,), ranks=ranks))
-    hint = "sum over samples with context.ranks.sum, and make a batch one minibatch (Config.merge_minibatches)"
+    hint = "sum over samples with context.ranks.sum, and return one minibatch per batch (Config.merge_minibatches)"
     expected = module_tensors(one)
     for learner in ranks:
         assert learner.updates == one.updates, (
-            f"two ranks make {learner.updates} updates, one rank {one.updates}; {hint}"
+            f"two ranks take {learner.updates} gradient steps, but one rank takes {one.updates}; {hint}"
         )
         actual = module_tensors(learner)
         for name, tensor in expected.items():
             if not torch.allclose(actual[name], tensor, rtol=tolerance, atol=tolerance):
                 off = (actual[name].double() - tensor.double()).abs().max().item()
                 raise AssertionError(
-                    f"{name} of two ranks differs by {off:.2g} from that of one rank with all environments; {hint}"
+                    f"{name} of two ranks differs by {off:.2g} from {name} of one rank with all environments; {hint}"
                 )
 
 
 @torch.no_grad()
 def _enlarge(learner: Learner) -> None:
-    """Make all weights larger and more different, so that predictions spread further than usual lower bounds."""
+    """Make all weights larger and more different, so that predictions vary by more than the lower bounds of scales."""
     rng = torch.Generator().manual_seed(0)
     for parameter in parameters(learner).values():
         noise = torch.randn(parameter.shape, generator=rng).to(parameter)
@@ -139,7 +142,10 @@ def _batches(training: Training) -> list[Batch]:
 
 
 def _part(batch: Batch, halves: tuple[int, ...]) -> Batch:
-    """Return a copy of one half of a batch's columns, or of both; an odd last column is left out."""
+    """Return a copy of the given halves of a batch, which is divided by environments.
+
+    If the number of environments is odd, the last one is omitted.
+    """
     half = batch.last.reward.shape[0] // 2
     of = slice(half * halves[0], half * (halves[-1] + 1))
 
@@ -154,7 +160,10 @@ def _part(batch: Batch, halves: tuple[int, ...]) -> Batch:
 
 @contextmanager
 def _one_length() -> Iterator[None]:
-    """Replace update rules by steps along the gradient, scaled as in the first training inside this context."""
+    """Return a context in which all update rules are replaced by steps along the gradient.
+
+    The first training in this context determines the scale of the steps, and the others use the same scale.
+    """
     lengths: list[Tensor] = []
     taken: dict[int, int] = {}  # steps of each thread
 
@@ -171,7 +180,10 @@ def _one_length() -> Iterator[None]:
 
 @contextmanager
 def _even_draws() -> Iterator[None]:
-    """Replace all random streams by constants, so that it does not matter which rank draws for a sample."""
+    """Return a context in which all random streams return constants.
+
+    It then does not matter which rank draws the noise of a sample.
+    """
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(streams, "generator", lambda *_: Even()))
         for kind, draw in EVEN.items():
@@ -249,7 +261,7 @@ class InThread:
 
 
 def on_two_ranks(work: Callable[..., Any]) -> list[Any]:
-    """Call `work(ranks=...)` in two threads and return both results; raise the first error of either."""
+    """Call `work(ranks=...)` in two threads, one per rank; return both results or raise the first error."""
     meeting, made, failed = Meeting(2), {}, []
 
     def rank(number: int) -> None:

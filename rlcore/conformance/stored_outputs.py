@@ -21,10 +21,11 @@ CARRY = "the carry"
 
 
 def stored_agent_outputs_are_used(config: RunConfig) -> None:
-    """Check that updates read the carry and all extras that a `Replay` stores, and write newer extras back.
+    """Check that updates use all outputs of the agent that a `Replay` stores: the carry, and extras such as `value`.
 
-    Stored extras come from an older agent. If an extra must stay as it was collected, such as the log-probability of
-    an action, name it in `Replay(..., fixed_extras=[...])`; this check then only requires that it is read.
+    Updates must read them, and replace extras by newer ones, because the stored ones are from an older agent. If an
+    extra must not be replaced, such as the log-probability of an action, list it in `Replay(..., fixed_extras=[...])`;
+    this check then only requires that updates read it.
     """
     training = fresh(config)
     buffer = training.buffer
@@ -52,16 +53,17 @@ def stored_agent_outputs_are_used(config: RunConfig) -> None:
     ):
         run(training)
     assert not unread, (
-        f"the replay buffer stores {_list(unread)}, which no update reads; read it, or do not pass it to Replay(...)"
+        f"the replay buffer stores {_list(unread)}, which no update reads; read it in update, or do not pass it to "
+        "Replay(...)"
     )
     assert not stale, (
-        f"the replay buffer stores {_list(stale)} of an older agent, and no update writes a newer one back "
-        "(batch.write_back); if it must stay as it was collected, name it in Replay(..., fixed_extras=[...])"
+        f"the replay buffer stores {_list(stale)} of an older agent, and no update replaces it by a newer one; call "
+        "batch.write_back in update, or list it in Replay(..., fixed_extras=[...]) if it must not be replaced"
     )
 
 
 def _updated(config: RunConfig, state: tuple[bytes, bytes], batch: Batch) -> tuple[bytes, bytes]:
-    """Return the state of a learner after an update with this batch, which does not change the replay buffer."""
+    """Return the state of a learner after an update with this batch. The replay buffer is not changed."""
     learner = fresh(config).learner
     learner.load_state_dict(nested_state.decode(*state))
     learner.update(dataclasses.replace(batch, write_back=lambda extras: None), np.random.default_rng(0))
@@ -69,7 +71,7 @@ def _updated(config: RunConfig, state: tuple[bytes, bytes], batch: Batch) -> tup
 
 
 def _changed(batch: Batch, name: str) -> Batch:
-    """Return the batch with other values of an extra or of the carry."""
+    """Return the batch with changed values of the extra `name`, or of the carry."""
     steps = batch.steps
     if name == CARRY:
         return dataclasses.replace(batch, steps=dataclasses.replace(steps, carry=map_leaves(_change, steps.carry)))

@@ -31,11 +31,12 @@ log = logging.getLogger(__name__)
 
 
 def compiled_equals_eager(config: RunConfig) -> None:
-    """Check that traced graphs compute the same as the code, within rounding, without building machine code.
+    """Check that traced graphs compute the same as the code, except for rounding, without building machine code.
 
-    The graphs are those of one rank, and those of two ranks, of which only gradients are compiled. A value that is not
-    a parameter, buffer or argument becomes a constant of the graph, so a later change would have no effect. Therefore
-    the functions are traced again after a few updates, and the graphs must be equal.
+    The check traces the functions of a training with one rank, and of a training with two ranks, in which only
+    gradients are compiled. In a graph, a value that is not a parameter, buffer or argument is a constant, so a later
+    change of the value would have no effect. Therefore, the functions are traced again after a few updates, and the
+    graphs must be equal.
     """
     traced: list[ToCompile] = []
     for how in _ways(config):
@@ -43,7 +44,7 @@ def compiled_equals_eager(config: RunConfig) -> None:
     for what, function, example, one in traced:
         assert _key(function, example) == one.key, (
             f"{what} reads a value that an update changes and that is not one of its inputs; the compiled function "
-            "would keep the first value: make it a buffer (self.register_buffer) or an argument of the loss"
+            "would always use the first value: make it a buffer (self.register_buffer) or an argument of the loss"
         )
 
 
@@ -71,12 +72,16 @@ def machine_code_equals_eager(config: RunConfig) -> None:
 
 
 def _ways(config: RunConfig) -> list[dict[str, Any]]:
-    """Return the arguments of the trainings to compile: one rank, and one of two if that compiles other functions."""
+    """Return keyword arguments of `fresh` for the trainings to compile.
+
+    These are one training with a single rank and, if the learner has a `Step`, one training as rank 0 of two, in which
+    other functions are compiled.
+    """
     return [{}, {"ranks": OneOfTwo()}] if find_all(fresh(config).learner, Step) else [{}]
 
 
 class OneOfTwo:
-    """Rank 0 of two ranks, the other of which contributes nothing to sums."""
+    """Rank 0 of two ranks; rank 1 does not exist and adds nothing to sums."""
 
     rank, size = 0, 2
 
@@ -91,7 +96,7 @@ class OneOfTwo:
 
 
 def _compare(config: RunConfig, traced: list[ToCompile], how: dict[str, Any]) -> None:
-    """Compare a training with one whose functions are traced graphs, after each of a few updates."""
+    """Compare an eager training with a training that runs traced graphs, after each of a few updates."""
     eager = fresh(config, **how)
     with _graphs(traced):
         compiled = fresh(config, compiled=True, **how)
@@ -100,7 +105,7 @@ def _compare(config: RunConfig, traced: list[ToCompile], how: dict[str, Any]) ->
             check_budget(eager)
             rows = [_collect(training) for training in (eager, compiled)]
             for name, one in rows[0].items():
-                assert _agree(one, rows[1][name]), f"{name} of a rollout differs if acting is compiled"
+                assert _agree(one, rows[1][name]), f"{name} of a rollout differs if the agent's `act` is compiled"
             learned += bool(eager.update())
             compiled.update()
             actual = module_tensors(compiled.learner)
@@ -142,7 +147,10 @@ def _agree(one: Tensor, other: Tensor) -> bool:
 
 @contextmanager
 def _graphs(traced: list[ToCompile]) -> Iterator[None]:
-    """Run traced graphs instead of machine code, ignore the cache, and append each graph to `traced`."""
+    """Return a context that runs traced graphs instead of machine code and ignores the cache of machine code.
+
+    Each graph is appended to `traced`.
+    """
     trace, functions = machine_code.trace, []
 
     def note(function: Callable[..., Any], example: list[Tensor]) -> Any:

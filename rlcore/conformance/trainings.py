@@ -1,4 +1,4 @@
-"""Small trainings for checks, and what they contain."""
+"""Small trainings for checks, and functions that find the parameters, buffers and objects in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ FEW = 3  # iterations with an update; a replay buffer that is not filled yet ret
 
 
 def fresh(config: RunConfig, **how: Any) -> Training:
-    """Create a training; the environment card of an environment is measured once per process."""
+    """Create a training.
+
+    Its environment card (measured properties of the environment) is measured once per process and environment.
+    """
     one = repr(dataclasses.replace(config.env, num_envs=1))  # the card does not depend on the number of environments
     if one not in _CARDS:
         _CARDS[one] = environment_card(config.env)
@@ -53,14 +56,14 @@ def run(training: Training) -> Training:
 
 
 def check_budget(training: Training) -> None:
-    """Raise if the budget is used up before enough updates; the check would then pass without testing anything."""
+    """Raise AssertionError if training ended before enough updates, because a check would then test nothing."""
     assert training.policy_steps < training.budget, (
-        f"algo.total_steps={training.budget}: too few for {FEW} updates; use a larger value"
+        f"algo.total_steps={training.budget}: training ends before {FEW} updates; use a larger value"
     )
 
 
 def bits(training: Training) -> tuple[bytes, bytes]:
-    """Return the whole state as in a checkpoint; two are equal only if every bit is."""
+    """Return the encoded state of a training, as in a checkpoint; equal values mean bit-identical states."""
     return nested_state.encode(training.state_dict())
 
 
@@ -72,9 +75,10 @@ def module_tensors(learner: Learner) -> dict[str, Tensor]:
 
 
 def find_all(learner: Any, kind: type[Kind]) -> dict[str, Kind]:
-    """Return all objects of a class in a learner, by place: in attributes, lists, dicts and nested objects.
+    """Return all objects of class `kind` in a learner, by their paths.
 
-    Nested objects are searched if their class belongs to the learner's package or to rlcore.
+    Attributes, lists, dicts and nested objects are searched; nested objects only if their class belongs to the
+    learner's package or to rlcore.
     """
     ours = {each.__module__.partition(".")[0] for each in (type(learner), Training)}
     found: dict[str, Kind] = {}

@@ -273,7 +273,7 @@ def test_serving_that_puts_a_carry_under_another_key_is_noticed(monkeypatch: pyt
     recurrent.use(monkeypatch, recurrent.TwoCounts)
     conformance.a_loaded_policy_acts_alike(q_learning_config())
     monkeypatch.setattr(loaded_policy.LoadedPolicy, "_name", in_another_order)
-    with pytest.raises(AssertionError, match=r"a loaded policy returns another carry\.[ch]"):
+    with pytest.raises(AssertionError, match=r"for the same observations, a loaded policy returns another carry\.[ch]"):
         conformance.a_loaded_policy_acts_alike(q_learning_config())
 
 
@@ -320,7 +320,8 @@ def test_a_metric_that_is_no_number_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 def test_minibatches_that_ranks_draw_by_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo.Config, "merge_minibatches", lambda self: self)
     with pytest.raises(
-        AssertionError, match=r"two ranks make 24 updates, one rank 48; .* \(Config.merge_minibatches\)"
+        AssertionError,
+        match=r"two ranks take 24 gradient steps, but one rank takes 48; .* \(Config.merge_minibatches\)",
     ):
         conformance.two_ranks_learn_as_one(config("ppo", "CartPole-v1"))
 
@@ -367,5 +368,5 @@ def test_compiled_acting_that_goes_on_with_an_old_rate_is_noticed(monkeypatch: p
     monkeypatch.setattr(Agent, "rate", 1.0, raising=False)
     monkeypatch.setattr(Agent, "act", act)
     monkeypatch.setattr(a2c.Learner, "update", update)
-    with pytest.raises(AssertionError, match="the action of a rollout differs if acting is compiled"):
+    with pytest.raises(AssertionError, match="the action of a rollout differs if the agent.s `act` is compiled"):
         conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))

@@ -171,17 +171,17 @@ MUTANTS: dict[str, tuple[Callable[[RunConfig], None], str, Changes]] = {
     ),
     "noise that is no component": (
         conformance.interrupted_equals_uninterrupted,
-        "ends in different bits",
+        "ends in another state than an uninterrupted one",
         [(Learner, "components", without("noise"))],
     ),
     "latents not written back": (
         conformance.stored_agent_outputs_are_used,
-        "no update writes a newer one back",
+        "no update replaces it by a newer one",
         [(Learner, "update", update_without_writing)],
     ),
     "latents written back unchanged": (
         conformance.stored_agent_outputs_are_used,
-        "no update writes a newer one back",
+        "no update replaces it by a newer one",
         [(Learner, "update", update_writing_old_latents)],
     ),
     "latents not read": (

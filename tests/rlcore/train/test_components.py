@@ -215,7 +215,7 @@ def test_with_an_explorer_beside_it_an_algorithm_keeps_its_promises(
 def test_an_explorer_in_no_part_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     given = curious(monkeypatch)
     monkeypatch.setattr(Curious, "components", Plain.components)
-    with pytest.raises(AssertionError, match=r"an update changes \['explorer.rate'\], which the state of no part"):
+    with pytest.raises(AssertionError, match=r"an update changes \['explorer.rate'\], but no component in `components"):
         conformance.parts_are_complete(given)
 
 
