@@ -1,4 +1,7 @@
-"""Prefect artifacts of a run: progress, results, learning curve. A failure to create one never fails the run."""
+"""Prefect artifacts of a run, which Prefect's pages show: progress, results, learning curve.
+
+If an artifact cannot be created, the run continues.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def show_run(run: RunDirectory) -> Iterator[None]:
 
 @contextmanager
 def show_share(key: str, description: str, total: int) -> Iterator[None]:
-    """Context manager that shows the share of `total` jobs that have ended as a progress artifact."""
+    """Context manager that shows, as a progress artifact, how many of `total` jobs have ended."""
     artifact = _try(prefect.artifacts.create_progress_artifact, 0.0, _slug(key), description)
     done = 0
 
@@ -86,7 +89,7 @@ def show_sweep(key: str, rows: list[dict[str, Any]], page: str) -> None:
 
 
 def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> None:
-    """Show the summary of a run as a table and as a page, and its learning curve (PNG)."""
+    """Show the summary of a run as a table and as a page. Show its learning curve as a picture (PNG)."""
     name = _name(run)
     judged = {f"{mode} policy": result for mode, result in summary["eval"].items()}
     rows = [
@@ -112,7 +115,7 @@ def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> Non
 
 
 def show_comparison(name: str, markdown: str, pictures: Mapping[str, bytes]) -> None:
-    """Show a comparison as a page, and its pictures (title -> PNG)."""
+    """Show a comparison as a page, and its pictures. `pictures` maps titles to PNG files."""
     key = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     _try(prefect.artifacts.create_markdown_artifact, markdown, f"compare-{key}", name)
     for place, (title, png) in enumerate(pictures.items(), 1):
@@ -126,7 +129,7 @@ def _show_picture(key: str, title: str, png: bytes) -> None:
 
 
 def _name(run: RunDirectory) -> str:
-    """Return algorithm and environment of a run."""
+    """Return the names of a run's algorithm and environment."""
     return "{algo} {env_id}".format(**run.read_identity())
 
 

@@ -1,6 +1,6 @@
 """Creation of the SQLite databases of Prefect and MLflow: `python -m flows.workers.databases`.
 
-This takes ten seconds. It is part of the set-up, so that the first command does not have to do it.
+The creation takes ten seconds. It is part of the set-up, so that the first command does not have to wait for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lines of `.env` that `make up` writes: addresses and password of its servers."""
+"""The lines that `make up` writes into the file `.env`: addresses and password of its servers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def client_variables(prefect: str, mlflow: str, password: str) -> dict[str, str]
 
 
 def keep_password(path: Path) -> str:
-    """Return the password in a file; the first call creates it.
+    """Return the password in a file. If the file does not exist, create it with a new password.
 
-    It stays the same, so that a terminal that has loaded `.env` can use servers that are started later.
+    The password stays the same, so that a terminal that has loaded `.env` can use servers that are started later.
     """
     if not path.exists():
         _write_private(path, secrets.token_urlsafe(24))
@@ -40,9 +40,9 @@ def keep_password(path: Path) -> str:
 
 
 def write_dotenv(variables: Mapping[str, str]) -> None:
-    """Write the variables between two marker lines of `.env`. Without variables, remove the marked block.
+    """Write the variables between two marker lines of `.env`.
 
-    The user's own lines stay.
+    Without variables, the marker lines and all lines between them are removed. The user's own lines stay.
     """
     path = home() / ".env"
     text = path.read_text() if path.exists() else ""

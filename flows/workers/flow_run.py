@@ -1,7 +1,7 @@
-"""Environment of a training flow's stages: run directory, lock, trainer, signals, mirrors and log.
+"""Environment in which the stages of a training flow run: run directory, lock, trainer, signals, mirrors and log.
 
-On a worker there is no terminal. The flow run's log shows the progress lines, a user error becomes the message of the
-state, and a flow run ends by itself, with a checkpoint, if its worker dies.
+On a worker there is no terminal. Progress lines appear in the flow run's log, and a user error becomes the message of
+the flow run's state. If the worker dies, the flow run writes a checkpoint and ends by itself.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def managed_run(
 
 
 def shorten_failures(body: Body) -> Body:
-    """Decorate a flow so that on a worker its result or error message becomes the message of its final state.
+    """Decorate a flow so that, on a worker, the message of its final state is its result or its error message.
 
     The log has no traceback of a user error. For other errors in a stage, the task has logged the traceback already.
     """
@@ -148,7 +148,10 @@ def terminable_flow() -> Iterator[None]:
 
 
 def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | None) -> RunDirectory:
-    """Return the run that follows from a flow run and its parameters. Creates it unless it exists (at a retry)."""
+    """Return the run that a flow run trains, as given by its parameters. Create the run if it does not exist.
+
+    If Prefect retries the flow run, the run exists already.
+    """
     own = str(flow_run.id) if flow_run else ""
     if run_dir and RunDirectory(run_dir).config.exists():
         run = RunDirectory(Path(run_dir).absolute())
@@ -173,13 +176,16 @@ def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | N
 
 
 def _alone(run: RunDirectory) -> AbstractContextManager[None]:
-    """Return the lock of a run across machines."""
+    """Return the lock that prevents other processes, on all machines, from driving the run."""
     refusal = f"is running {run.path}; wait until it ends, or choose another run_dir"
     return hold_lease(f"run-{run.read_identity()['run_id']}", run.path / ".lease", refusal)
 
 
 def _refuse_passing_folder() -> None:
-    """Raise UserError if the run would be stored in the code pulled for this flow run, which is deleted afterwards."""
+    """Raise UserError if the run would be stored in the folder of the code that was pulled for this flow run.
+
+    That folder is deleted after the flow run.
+    """
     if not os.environ.get("SHEPHERD_RUN_ROOT") and Path.cwd() != home().resolve():
         raise UserError(
             "SHEPHERD_RUN_ROOT is not set in the environment of this worker, so its runs would be deleted with the "
@@ -228,9 +234,9 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
 
 
 def _name(flow_run: FlowRun, run: RunDirectory) -> None:
-    """Give a flow run the name of its run, and tags for algorithm, environment and seed.
+    """Callable that gives a flow run the name of its run, and tags for algorithm, environment and seed.
 
-    A flow run of a sweep keeps its name, which is that of its trial.
+    A flow run of a sweep keeps its name, which is the name of its trial.
     """
     config = run.read_config()
     labels = config["algo"]["name"], config["env"]["id"], f"seed={config['seed']}"
@@ -250,7 +256,8 @@ def call(name: str, *labels: str) -> None:
 def name_failed_run(name: str) -> Iterator[None]:
     """Context manager that names the flow run of this process if it fails before its run or sweep is known.
 
-    The name is extended by the time and the end of the flow run's id. Without it, Prefect shows two random words.
+    The name consists of the given name, the time and the end of the flow run's id. Otherwise Prefect shows two random
+    words.
     """
     try:
         yield
@@ -274,7 +281,11 @@ def on_worker() -> bool:
 
 
 def _plainly(record: logging.LogRecord) -> bool:
-    """Logging filter that removes Prefect's prefix of our error messages, and its lines about interrupted runs."""
+    """Logging filter for the messages of Prefect.
+
+    It removes the prefix that Prefect adds to error messages of this project, and Prefect's lines about interrupted
+    runs.
+    """
     if isinstance(record.msg, str):
         if NO_CRASH.match(record.msg):
             return False
@@ -284,7 +295,9 @@ def _plainly(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def supervise(log: Log) -> Iterator[None]:
-    """Context manager for flow runs on a worker: logs what a terminal would show, and sends SIGTERM if the worker dies.
+    """Context manager for flow runs on a worker.
+
+    It logs the lines that a terminal would show, and sends SIGTERM to this process if the worker dies.
 
     Args:
         log: log of the flow run.

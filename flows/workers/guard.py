@@ -1,8 +1,9 @@
 """Access check of every request to a server of this project: host name, origin and password.
 
-`guard` protects every server that this project starts on a port. Without it, every local user could use a server on
-loopback, and so could every web page that the owner opens. A browser sends requests to 127.0.0.1 for any page. A page
-with a host name that resolves to 127.0.0.1 can even read the answers (docs/decisions.md).
+`guard` protects every server that this project starts on a port. Without it, every local user could use a server that
+listens on the loopback address. Every web page that the owner opens could use it, too: a browser sends requests to
+127.0.0.1 for any page. A page with a host name that resolves to 127.0.0.1 could even read the answers
+(docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -52,12 +53,15 @@ def guard(app: Any, login: str, is_open: Callable[[Any], bool], hint: str = "") 
 
 
 def is_health(*paths: str) -> Callable[[Any], bool]:
-    """Return an `is_open` that is True for GET and HEAD of these paths, which show only that the server answers."""
+    """Return a function for `is_open` that is True for GET and HEAD requests of these paths.
+
+    The answers of these paths show only that the server is running.
+    """
     return lambda scope: scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"] in paths
 
 
 def _refusal(headers: dict[bytes, bytes], names: Collection[str], further: Collection[str]) -> str:
-    """Return the reason why a request is refused regardless of its password; "" if it is not."""
+    """Return the reason why a request is refused regardless of its password. Return "" if it is permitted."""
     host, origin = (headers.get(name, b"").decode("latin-1").lower() for name in (b"host", b"origin"))
     if _name_of(f"//{host}") not in names:
         return "Host is not a name of this server; SHEPHERD_ALLOWED_HOSTS can list further names."

@@ -1,4 +1,4 @@
-"""Recovery of flow runs after a kill of their worker."""
+"""Recovery of flow runs that were not started or not finished because their worker was killed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def find_local_runs() -> set[UUID]:
 
 
 async def reschedule(client: PrefectClient, note: str, has: Callable[[UUID], bool]) -> None:
-    """Reschedule the flow runs that a killed worker of the same name had claimed, and that no process has started.
+    """Reschedule flow runs that a killed worker had claimed and that no process has started.
+
+    The killed worker had the same name as this worker.
 
     Args:
         client: client of the server.
@@ -53,7 +55,7 @@ async def reschedule(client: PrefectClient, note: str, has: Callable[[UUID], boo
 
 
 async def resume_sweeps(client: PrefectClient, since: datetime) -> None:
-    """Reschedule the sweeps that have crashed since a time, for example together with their worker.
+    """Reschedule the sweeps that have crashed since a time, for example because their worker was killed.
 
     A resumed sweep loses and repeats nothing. A sweep that has crashed more than `CRASHES` times `WITHIN` an hour stays
     crashed.

@@ -1,12 +1,13 @@
-"""Prefect API of a single command, if there is no server. It starts and ends with the flow.
+"""Prefect API of a single command, used if there is no Prefect server. It starts and ends with the flow.
 
-Prefect can start an API by itself, but in the terminal's process group. Ctrl-C would then end the API before the flow
-can report its interruption, and the flow would wait a minute for it. After a kill of the flow, that API would keep
-running. This API ignores all signals except SIGKILL. It shuts down cleanly at the end of its stdin, and ends at once if
-its parent process dies (rlcore.system.lifeline).
+Prefect can start an API by itself, but in the terminal's process group. Ctrl-C would then end that API before the flow
+can report its interruption, and the flow would wait a minute for an answer. If the flow were killed, that API would
+keep running.
 
-If the API dies, for example killed for lack of memory, it is restarted. The parent process owns the listening socket,
-so that requests in the meantime wait a few seconds and are not refused.
+The API of this module ignores all signals except SIGKILL. It shuts down cleanly at the end of its stdin, and ends at
+once if its parent process dies (rlcore.system.lifeline). If the API dies, for example for lack of memory, it is
+restarted. The parent process owns the listening socket, so requests during the restart wait a few seconds and are not
+refused.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def prefect_api() -> Iterator[str]:
 
 @contextmanager
 def _faults_in_a_sentence() -> Iterator[None]:
-    """Context manager that converts Prefect's errors about a failed API or a deleted flow run to `MachineFault`."""
+    """Context manager that converts Prefect's errors to a one-sentence `MachineFault`.
+
+    It converts errors caused by a failed API and by a deleted flow run.
+    """
     import httpx  # costs nothing here, because Prefect has imported it
     from prefect.exceptions import ObjectNotFound
 
@@ -105,10 +109,11 @@ def _hand_over() -> None:
 
 @contextmanager
 def prefect_api_soon() -> Iterator[None]:
-    """Context manager that starts the API in advance, for a later `prefect_api` in its block. The start takes seconds.
+    """Context manager that starts the API in advance, because the start takes seconds.
 
-    The API is forked from this process after the imports that both need. In a new home nothing is started in advance:
-    an unused API is killed on exit, and a kill during the creation of the database would damage it.
+    A later `prefect_api` in its block uses this API. The API is forked from this process after the imports that both
+    need. In a new home nothing is started in advance: an unused API is killed on exit, and a kill during the creation
+    of the database would damage it.
     """
     global _begun
     if os.environ.get("PREFECT_API_URL") or not _locate_mark().exists():
@@ -129,7 +134,7 @@ def prefect_api_soon() -> Iterator[None]:
 
 
 class _Api:
-    """Process of the API, and its replacement if it dies."""
+    """Process of the API. If the process dies, this object starts a new one."""
 
     def __init__(self, forked: bool = False) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -216,7 +221,7 @@ def _log() -> Path:
 
 
 def _locate_mark() -> Path:
-    """Return the path of the file that exists if Prefect's database is complete."""
+    """Return the path of the file whose existence shows that Prefect's database is complete."""
     return state_folder() / "prefect" / "made"
 
 

@@ -1,7 +1,7 @@
-"""MLflow's server behind the access check; its pages open on runs: `mlflow server --app-name shepherd`, `shepherd ui`.
+"""MLflow's server behind the access check of `guard`. Its start page shows runs.
 
-`shepherd` is an entry point of this package. MLflow's own `--app-name basic-auth` has a database of users and needs
-further packages. This application has one user.
+`mlflow server --app-name shepherd` and `shepherd ui` start it; `shepherd` is an entry point of this package. MLflow's
+own `--app-name basic-auth` has a database of users and needs further packages. This application has one user.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ location.replace("./?runs" + location.hash)
 
 
 def create_app(login: str = "") -> Any:
-    """Return MLflow's application for requests with `user:password`.
+    """Return MLflow's application, which answers only requests with `user:password`.
 
-    The default login is that of MLflow's environment variables, or that of this home if they are not set.
+    By default, user and password are those in MLflow's environment variables. If these are not set, they are those of
+    this project home.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about MLflow's own code
@@ -47,7 +48,10 @@ def create_app(login: str = "") -> Any:
 
 
 def cross_site_settings(port: int) -> dict[str, str]:
-    """Return environment variables with which MLflow's own check permits the same requests as `guard`, for a port."""
+    """Return environment variables that configure MLflow's own access check for a port.
+
+    With them, that check permits the same requests as `guard`.
+    """
     names = {LOOPBACK, "localhost", server_host()}
     origins = [f"http://{name}:{port}" for name in sorted(names)]
     origins += [f"{scheme}://{name}" for name in allowed_hosts() for scheme in ("http", "https")]
@@ -59,7 +63,10 @@ def cross_site_settings(port: int) -> dict[str, str]:
 
 
 def redirect_to_runs(app: Any) -> Any:
-    """Return an ASGI application whose page `/` without a query first sets a new browser to show runs and models."""
+    """Return an ASGI application that makes MLflow's pages show runs and models in a new browser.
+
+    Its page `/` without a query sets the required values in the browser and then opens MLflow's page.
+    """
 
     async def first(scope: Any, receive: Any, send: Any) -> None:
         opening = scope["type"] == "http" and scope["path"] == "/" and not scope["query_string"]

@@ -76,7 +76,7 @@ def prefect_yaml() -> str:
 
 
 def pull_steps() -> list[dict[str, Any]]:
-    """Return the pull steps, by which a flow run gets its code.
+    """Return the pull steps of the deployments. By these steps, Prefect provides a flow run with the code.
 
     A flow run uses this checkout. If SHEPHERD_REPOSITORY is set, it clones the commit of this checkout from that
     repository, so that workers can be on any machine. Raises UserError if this checkout has uncommitted changes, or if
@@ -89,7 +89,7 @@ def pull_steps() -> list[dict[str, Any]]:
 
 
 def _pin(repository: str) -> str:
-    """Return the commit of this checkout. Raises UserError if a clone of the repository would have other code."""
+    """Return the commit of this checkout. Raises UserError if a clone of the repository would contain other code."""
     given = f"{REPOSITORY}={redact(repository)}"
     if redact(repository) != repository:
         raise UserError(

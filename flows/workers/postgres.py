@@ -113,7 +113,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _programs() -> Path:
-    """Return the folder of PostgreSQL's programs: that of PATH, otherwise of the newest installed package."""
+    """Return the folder of PostgreSQL's programs: a folder in PATH, otherwise that of the newest installed package."""
     on_path = shutil.which("initdb")
     packaged = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda path: float(path.parent.parent.name))
     if not on_path and not packaged:
@@ -167,10 +167,10 @@ def _make_data(programs: Path, place: str, descriptor: int) -> None:
 
 
 def _forget_killed(note: Path) -> None:
-    """Replace the pid of a killed server in `postmaster.pid` by that of this process.
+    """Replace the pid of a killed server in `postmaster.pid` by the pid of this process.
 
-    PostgreSQL would count a zombie as alive and refuse to start. The other lines stay, because PostgreSQL uses them to
-    find leftover processes of the killed server.
+    PostgreSQL would treat a zombie process as a running server and refuse to start. The other lines stay, because
+    PostgreSQL uses them to find leftover processes of the killed server.
     """
     if note.exists():
         pid, *rest = note.read_text().splitlines(keepends=True)

@@ -19,11 +19,11 @@ HINT = "`make up` writes it to .env as PREFECT_API_AUTH_STRING."
 
 
 def protected_api(login: str, pages: bool = False) -> Any:
-    """Return Prefect's application for requests with `user:password`.
+    """Return Prefect's application, which answers only requests with `user:password`.
 
-    The pages are files that are identical in every installation. They ask for the password themselves and can therefore
-    be read without it. Prefect itself checks the password of a websocket, in its first message, because not all of its
-    clients send the header, and browsers cannot.
+    The pages are files that are identical in every installation. They can be read without the password, because they
+    ask for it themselves. Prefect itself checks the password of a websocket, in its first message: some of its clients
+    do not send the header, and browsers cannot send it.
 
     Args:
         login: `user:password`.

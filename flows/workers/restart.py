@@ -1,4 +1,4 @@
-"""Restart of a program whenever it ends, so that a worker that dies comes back.
+"""Restart of a program whenever it ends, for example of a worker that was killed.
 
     python -m flows.workers.restart MODULE [ARGUMENT ...]      runs python -m MODULE in a loop
 
@@ -17,12 +17,15 @@ SHORTEST, LONGEST = 1.0, 60.0  # seconds between the end of the program and its 
 
 
 def pause(lived: float, before: float) -> float:
-    """Return the seconds to wait before the next start: doubled after each short life, `SHORTEST` after a long one."""
+    """Return the seconds to wait before the next start of the program.
+
+    The pause doubles each time the program has ended soon after its start. After a longer run it is `SHORTEST`.
+    """
     return SHORTEST if lived >= LONGEST else min(max(SHORTEST, 2 * before), LONGEST)
 
 
 def main(arguments: list[str]) -> None:
-    """Entry point: never returns."""
+    """Start the program again each time it ends. This function never returns."""
     seconds = 0.0
     while True:
         began = time.monotonic()

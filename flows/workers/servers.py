@@ -35,7 +35,7 @@ STOP_TIMEOUT = 35.0  # seconds; a trainer may need 25 for its checkpoint
 
 @dataclass(frozen=True)
 class Server:
-    """Process that runs in the background until it is stopped."""
+    """Program that runs in the background until it is stopped."""
 
     name: str  # "prefect", "mlflow", "worker-local", "worker-gpu-0", ...
     command: tuple[str, ...]
@@ -140,7 +140,7 @@ def wait_until_ready(server: Server) -> None:
 
 
 def running() -> dict[str, int]:
-    """Return name -> pid of the servers that have a pid file and are alive, without their children."""
+    """Return name -> pid of the servers that have a pid file and are alive. Child processes of servers are omitted."""
     pids = {}
     for path in folder().glob("*.pid"):
         with suppress(psutil.Error, ValueError):  # the process has ended
@@ -173,7 +173,7 @@ def _mark_of(process: psutil.Process) -> str | None:
 
 
 def list_trained() -> list[RunDirectory]:
-    """Return the runs that flow runs of these workers are training."""
+    """Return the runs that are being trained by flow runs of these workers."""
     return [RunDirectory(path) for pid, _ in find_marked() if (path := _word_after("rlcore.train.trainer", pid))]
 
 
@@ -215,7 +215,10 @@ def end(names: tuple[str, ...], number: int) -> None:
 
 
 def stop_leftovers(name: str = "") -> None:
-    """Kill all processes with the mark of a server (of any server if `name` is ""), and wait until they have ended."""
+    """Kill all processes that have the environment variable of a server, and wait until they have ended.
+
+    If `name` is "", the processes of all servers are killed.
+    """
     _signal([pid for pid, kind in find_marked() if name in ("", kind)], signal.SIGKILL, 5.0)
 
 

@@ -1,7 +1,8 @@
-"""Detection of flow runs that crashed without a report, because their whole machine vanished.
+"""Detection of flow runs that crashed without a report, because their whole machine failed.
 
-Prefect's automations can wait for the next heartbeat of a flow run, but they include the time of server outages. After
-an outage, they would mark every running flow run as crashed. This module restarts the wait after an outage.
+Prefect's automations can wait for the next heartbeat of a flow run, but the waiting time includes outages of the
+server. After an outage, they would mark every running flow run as crashed. This module therefore measures the waiting
+time again from the end of an outage.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatMonitor:
-    """Measures the time since the last heartbeat of each flow run, without the time of outages."""
+    """Stopwatch for the time since the last heartbeat of each flow run. Server outages do not count."""
 
     def __init__(self) -> None:
         self._looked = float("-inf")
@@ -84,7 +85,7 @@ async def last_heartbeats(client: PrefectClient) -> dict[UUID, Heartbeat]:
 
 
 async def ending(client: PrefectClient, silent: UUID) -> State:
-    """Return the final state of a flow run that has lost its process."""
+    """Return the final state for a flow run whose process no longer exists."""
     state = (await client.read_flow_run(silent)).state
     if state is not None and state.type == StateType.CANCELLING:
         return Cancelled(message="cancelled; its process had ended already")

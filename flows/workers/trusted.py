@@ -1,8 +1,8 @@
-"""Check of a flow run before a worker starts it: this project's code must define it.
+"""Check that a flow run executes only code that this project defines. A worker makes it before it starts a flow run.
 
-A deployment determines the command, file and variables that a worker runs, and it comes from Prefect's database. With
-write access to the database, through a server without a password or to its file, an attacker could run any command as
-the worker's user.
+A deployment determines the command, file and variables that a worker runs, and it comes from Prefect's database. An
+attacker with write access to the database could run any command as the worker's user. A server without a password gives
+such access, and so does the database file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def refusal(deployment: DeploymentResponse | None, job: Mapping[str, Any], usual
 
 
 def _gets_our_code(steps: list[dict[str, Any]] | None) -> bool:
-    """Return True if pull steps only enter the worker's checkout, or only clone the repository of its environment."""
+    """Return True if the pull steps provide only code of this project.
+
+    They may enter the worker's checkout, or clone the repository that the worker's environment names.
+    """
     if steps == [{SET_DIRECTORY: {"directory": str(home())}}]:
         return True
     match steps:

@@ -2,8 +2,8 @@
 
     python -m flows.workers.up up [postgres] | down | status | deploy
 
-`up` keeps processes that are running already. `down` ends all processes that an `up` has started, even a killed one,
-and no others. `deploy` creates the pools and deployments on the server of PREFECT_API_URL.
+`up` keeps processes that are running already. `down` ends all processes that an `up` has started, even an `up` that was
+killed, and no others. `deploy` creates the pools and deployments on the server of PREFECT_API_URL.
 """
 
 from __future__ import annotations
@@ -214,7 +214,10 @@ def _url(name: str) -> str:
 
 
 def _worker(limit: int, gpu: str = "") -> Server:
-    """Return the worker of a GPU, or of pool local if `gpu` is "". `limit` is its number of concurrent flow runs."""
+    """Return the worker of a GPU, or of pool local if `gpu` is "".
+
+    `limit` is the number of flow runs that the worker executes at the same time.
+    """
     name, pool = (f"worker-gpu-{gpu}", "gpu") if gpu else ("worker-local", "local")
     command = (sys.executable, "-m", "flows.workers.restart", "flows.workers.worker", "--pool", pool)
     options = (
@@ -233,7 +236,10 @@ def _worker(limit: int, gpu: str = "") -> Server:
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that torch can use. A child process imports torch, and only if `nvidia-smi` is installed."""
+    """Return the GPUs that torch can use.
+
+    A child process imports torch to find them. It is started only if `nvidia-smi` is installed.
+    """
     if shutil.which("nvidia-smi") is None:
         return []
     code = "import torch; print(torch.cuda.device_count())"
@@ -298,7 +304,10 @@ def _page(urls: dict[str, str], names: list[str], has_gpu: bool) -> str:
 
 
 def _gather(names: list[str], ending: str) -> str:
-    """Return the deployments with an ending in the short form of shell braces: `{train,sweep}-{a2c,ppo}/default`."""
+    """Return the deployments with a common ending, in the short form of shell braces.
+
+    An example is `{train,sweep}-{a2c,ppo}/default`.
+    """
     kinds: dict[str, list[str]] = {}
     for name in names:
         if name.endswith(ending):

@@ -1,12 +1,14 @@
-"""Worker of `make up`: Prefect's process worker, with fixes for cases in which it loses flow runs.
+"""Worker of `make up`: Prefect's process worker, changed so that it does not lose flow runs.
 
     python -m flows.workers.worker --pool POOL --name NAME [--limit N] [--queue QUEUE] [--watch SINCE]
 
-Prefect 3.8 reports the kill of a flow run's process twice: at once, and some seconds later, after a search for hooks of
-the flow. The second report would undo a `prefect flow-run retry` in between. Such a retry ends a worker that uses
-Prefect's own concurrency limit. A server outage of more than 90 seconds also ends Prefect's worker. This worker avoids
-all three faults. SIGTERM ends this process like SIGKILL; its flow runs notice this and end by themselves, with a
-checkpoint (flows.process.parents).
+This worker avoids three faults of Prefect 3.8. First, Prefect reports the kill of a flow run's process twice: at once,
+and some seconds later, after a search for hooks of the flow. The second report would undo a `prefect flow-run retry` in
+between. Second, such a retry ends a worker that uses Prefect's own concurrency limit. Third, a server outage of more
+than 90 seconds ends Prefect's worker.
+
+SIGTERM ends this process like SIGKILL. Its flow runs detect the end of the worker, write a checkpoint and end
+(flows.process.parents).
 
 The worker runs only what this project's code defines (flows.workers.trusted), because the command and the variables of
 a flow run come from Prefect's database.
@@ -51,7 +53,10 @@ _look = FlowRunCancellingObserver._check_for_cancelled_flow_runs
 
 
 async def _look_on(self: FlowRunCancellingObserver) -> None:
-    """Check for cancelled flow runs, also after outages: Prefect's own check stops for good after three failures."""
+    """Check for cancelled flow runs, and continue to do so after outages.
+
+    Prefect's own check stops permanently after three failures.
+    """
     with survive_outages():
         await _look(self)
 
@@ -117,7 +122,7 @@ class ShepherdWorker(ProcessWorker):
         return result
 
     def _refusal(self, flow_run: FlowRun, configuration: ProcessJobConfiguration) -> str:
-        """Return the reason why a flow run must not be started; "" if it may be."""
+        """Return the reason why a flow run must not be started. Return "" if it may be started."""
         about = configuration._related_objects  # Prefect has loaded them for the configuration
         deployment, flow = about.get("deployment"), about.get("flow")
         usual = ProcessJobConfiguration()
@@ -128,7 +133,7 @@ class ShepherdWorker(ProcessWorker):
         return refusal(deployment, job, without)
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
-        """Start the flow runs that are due. During an outage of the server none are, and running ones continue."""
+        """Start the flow runs that are due. During a server outage none is started, and running ones continue."""
         with survive_outages():
             return await super().get_and_submit_flow_runs()
         return []
@@ -146,7 +151,11 @@ class ShepherdWorker(ProcessWorker):
         return await super()._submit_scheduled_flow_runs(flow_run_response)
 
     async def _propose_pending_state(self, flow_run: FlowRun) -> bool:
-        """Claim a flow run. The message of its state names this worker, so that its successor finds it after a kill."""
+        """Claim a flow run for this worker.
+
+        The message of its state contains the worker's name. If the worker is killed, a new worker of the same name
+        finds the flow run by this message.
+        """
         try:
             state = await propose_state(self.client, Pending(message=self._note), flow_run_id=flow_run.id)
         except Abort:  # another worker has claimed it, or it was cancelled
@@ -157,7 +166,10 @@ class ShepherdWorker(ProcessWorker):
         return state.is_pending()
 
     async def _propose_submitting_state(self, flow_run: FlowRun) -> None:
-        """Do nothing: Prefect would replace the state of `_propose_pending_state`, and with it the message."""
+        """Do nothing, because the state that `_propose_pending_state` has set must stay.
+
+        Prefect's method would replace that state, including its message.
+        """
 
     def _has(self, flow_run: UUID) -> bool:
         return flow_run in self._begun or flow_run in self._submitting_flow_run_ids
@@ -176,7 +188,7 @@ class ShepherdWorker(ProcessWorker):
 
 
 def main(arguments: list[str]) -> None:
-    """Entry point: serve a pool until a signal arrives."""
+    """Serve a work pool until a signal arrives. This is the entry point of the program."""
     parser = argparse.ArgumentParser(prog="python -m flows.workers.worker", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pool", required=True, help="a work pool of type process")
     parser.add_argument("--name", required=True, help="name of this worker in Prefect's pages")
