@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -279,7 +278,6 @@ def test_every_algorithm_and_every_other_flow_gets_its_deployments(
 ) -> None:
     client = MagicMock()
     client.__enter__.return_value = client
-    client.read_automations_by_name.return_value = [SimpleNamespace(id="old")]
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: client)
     monkeypatch.setattr("flows.workers.pools.ALGORITHMS", {"two-words": None})
     names = [f"{kind}-two-words/{name}" for kind in ("train", "sweep") for name in ("default", "gpu")]
@@ -310,7 +308,6 @@ def test_every_algorithm_and_every_other_flow_gets_its_deployments(
     assert "as typed" in default["parameter_openapi_schema"]["properties"]["overrides"]["description"]
     flows = [call.args[0] for call in client.create_flow_from_name.call_args_list]
     assert flows == ["train-two-words", "sweep-two-words", "reproduce", "compare"]
-    client.delete_automation.assert_called_once_with("old")
 
 
 def test_our_lines_of_dotenv_come_and_go_and_no_line_of_the_user_does(checkout: Path) -> None:
