@@ -47,7 +47,7 @@ def compare(sides: list[str] = [], out: str = "report", threshold: float | None 
         runs: the folder that is searched for groups; default: the folder of new runs.
 
     Returns:
-        The verdict in a sentence, True if sides were ranked, the best side, and the folder.
+        The verdict in a sentence, True if the groups were ranked, the name of the best group, and the output folder.
     """
     call(f"compare {' against '.join(sides)}")
     return _compare(sides, out, threshold, runs)

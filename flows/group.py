@@ -26,7 +26,7 @@ def train_group(overrides: list[str], workers: int | None = None) -> Any:
         workers: number of runs at a time; default: the number of processor cores divided by `num_threads`.
 
     Returns:
-        Name of the group, the folders of its runs, and the result in a sentence.
+        The name of the group, the folders of its runs, and the result in a sentence.
     """
     group = group_of(overrides, workers)
     with stay_terminable(), local_executor(group.workers, group.accelerator, log_of(group)) as executor:

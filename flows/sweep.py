@@ -40,7 +40,7 @@ def sweep_flow(algo: str) -> Flow[..., Any]:
                 accelerator of its work pool; usually it does not need to be changed.
 
         Returns:
-            Name, best trial and confirmation of the sweep, and the result in a sentence.
+            The sweep's name, its best trial, the result of the confirmation, and the overall result in a sentence.
         """
         with managed_sweep(algo, overrides, name, accelerator) as sweep:  # plan, lock, study, signals, workers
             for trial in trials(sweep):  # waits for a free worker, and in batch mode for the end of the previous batch

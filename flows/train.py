@@ -46,7 +46,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
         with managed_run(algo, overrides, run_dir, accelerator) as run:  # config, lock, signals, trainer, MLflow mirror
             make_env(run)
             collect(run)
-            while at := advance(run):  # to the next boundary; None if training has finished or was pruned
+            while at := advance(run):  # to the next checkpoint or evaluation; None after the end of training
                 if "checkpoint" in at.due:
                     checkpoint(run, at.policy_steps)
                 if "evaluate" in at.due:

@@ -40,7 +40,14 @@ ELSEWHERE = {
     "without user and password and put those into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, in the "
     "environment or in .env"
 }
-FIRST = ("exp=", "algo=", "algo.name=", "env=", "env.id=", "env.wrapper._target_=")  # errors reported before all others
+FIRST = (
+    "exp=",
+    "algo=",
+    "algo.name=",
+    "env=",
+    "env.id=",
+    "env.wrapper._target_=",
+)  # errors that are reported before all others
 # First words of errors about a missing suite, and of errors that follow from it.
 ENVIRONMENT = ("env=", "env.wrapper._target_=", "env.id=")
 OF_ITS_SUITE = ("unknown key 'env.", "env.id=", "env.wrapper.")
@@ -238,7 +245,7 @@ def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str,
         tree: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(sentences.of_interpolation(error, config)) from None
-    tree["plugins"] = plugins.list_named()  # includes the plugins named by a file
+    tree["plugins"] = plugins.list_named()  # includes the plugins that a config file names
     checked = None
     for check in (refuse_absent_keys, name_classes):
         with mistakes.catch():

@@ -86,7 +86,11 @@ def of_files(error: Exception, choices: str, groups: Mapping[str, Collection[str
     override = re.search(r"Could not override '([^']+)'", text)
     if override:
         group = override[1].partition("@")[0]
-        known = "no file of this group has been chosen before" if group in groups else "no such group"
+        known = (
+            "no file of this group has been chosen before, so it cannot be overridden"
+            if group in groups
+            else "no such group"
+        )
         return f"{place}override {override[1]}: {known}{nearest(group, [other for other in groups if other != group])}"
     return place + (text[source.end() :].lstrip(": ") if source else text)
 
@@ -100,7 +104,9 @@ def of_interpolation(error: Exception, config: DictConfig) -> str:
     typed = f"{key}={spell(known[key])}" if key in known else key
     text = one_line(error)
     if "Recursive interpolation" in text:
-        return f"{typed}: this interpolation refers to itself; set one of the keys involved to a value"
+        return (
+            f"{typed}: this interpolation refers to itself, maybe through other keys; set one of them to a plain value"
+        )
     if missing := re.search(r"Interpolation key '([^']+)' not found", text):
         return f"{typed}: there is no key {missing[1]!r}{nearest(missing[1], [k for k in known if k != key])}"
     if unset := re.search(r"Environment variable '([^']+)' not found", text):

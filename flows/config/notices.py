@@ -35,7 +35,7 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
     yield from _switched_off(config, overrides)
     yield from _steps_of_each_training(config)
     if config.fabric.accelerator == "cpu" and config.fabric.ranks > cores():
-        yield f"fabric.devices={config.fabric.ranks}: more processes than CPU cores ({cores()}), so they run slowly"
+        yield f"fabric.devices={config.fabric.ranks}: more processes than CPU cores ({cores()}), so training is slow"
     values = plain(config)
     unused: dict[str, list[str]] = {}  # reason -> settings
     for argument in (*arguments(RunConfig), *arguments(type(config.algo), "algo.")):

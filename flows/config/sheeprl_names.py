@@ -54,7 +54,10 @@ LOGGER_KEYS_DROPPED = (
 )
 # Keys of class strings -> (allowed classes, with our names if there are any; keys that are removed).
 CLASSES: dict[str, tuple[Collection[str], tuple[str, ...]]] = {
-    "env.wrapper": (("gymnasium.make", "gym.make"), ("id", "render_mode", "_convert_", "_recursive_")),  # or one's own
+    "env.wrapper": (
+        ("gymnasium.make", "gym.make"),
+        ("id", "render_mode", "_convert_", "_recursive_"),
+    ),  # or a class of the user
     "fabric": (("lightning.fabric.Fabric", "lightning.Fabric", "lightning_fabric.Fabric"), ()),
     "metric.aggregator": (
         ("sheeprl.utils.metric.MetricAggregator", "sheeprl.utils.metric.RankIndependentMetricAggregator"),
@@ -206,7 +209,7 @@ def _look_up(key: str, value: Any, table: Collection[str]) -> str:
     if isinstance(value, str) and value in table:
         return table[value] if isinstance(table, Mapping) else value
     raise UserError(
-        f"{key}={spell(value)}: unknown class, and a config cannot import one; "
+        f"{key}={spell(value)}: unknown class; a config cannot import classes; "
         f"allowed: {', '.join(table)}{nearest(spell(value), table)}"
     )
 

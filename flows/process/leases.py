@@ -52,9 +52,9 @@ def hold_lease(name: str, note: Path, refusal: str = "") -> Iterator[None]:
     Args:
         name: letters, digits and dashes.
         note: file that records the lease, next to the lock file. The caller must have locked the lock file.
-        refusal: end of the error message if another machine keeps the slot. The concurrency limit is then deleted
-            on exit, because its name belongs to one run or sweep. If empty, the call waits for the slot without
-            limit, and the concurrency limit stays, as for the registry.
+        refusal: end of the error message if another machine keeps the slot. If it is empty, the call waits for the
+            slot without a time limit. The concurrency limit is deleted on exit if `refusal` is not empty, because
+            its name then belongs to one run or sweep. Otherwise, as for the registry, it stays.
 
     Raises:
         UserError: another machine keeps the slot, and a refusal was given.

@@ -27,8 +27,10 @@ def hold(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = 
     Args:
         path: the lock file; created if it does not exist.
         shared: take a shared lock, which other processes may share.
-        refusal: if not empty, do not wait. The error message is the owners of the lock followed by this text.
-        waiting: if not empty, log a warning after two seconds of waiting: the owners of the lock, then this text.
+        refusal: if not empty, do not wait. The error message consists of the processes that have locked the file and
+            of this text.
+        waiting: if not empty, log a warning after two seconds of waiting. The warning consists of the processes that
+            have locked the file and of this text.
 
     Raises:
         UserError: another process has the lock, and `refusal` is not empty.

@@ -17,7 +17,7 @@ from rlcore.system.printable import print_safely
 from rlcore.train.fingerprint import differences
 from rlcore.train.resume_rules import other_learning
 
-MEANING = {  # meaning of a difference, by half of the fingerprint
+MEANING = {  # meaning of a difference, for each of the two parts of a fingerprint
     "learning": "this affects what is learned",
     "machine": "identical bits are guaranteed only on the same machine with the same code",
 }

@@ -23,7 +23,7 @@ class StaleRun:
 
     Attributes:
         run: its run directory.
-        state: "died" if training was not finished; "not judged" if it was, but not the evaluation or registration.
+        state: "died" if training was unfinished; "not judged" if only the evaluation or registration was unfinished.
         marked: True if the event log has an end event already.
     """
 

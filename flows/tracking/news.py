@@ -29,7 +29,7 @@ class NewEvents:
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
-        self.whole = False  # True if the new events are the complete log
+        self.whole = False  # True if the new events are all events of the log
         self.first: Event | None = None  # first event of the log
         self.start: Event | None = None  # the start event
         self.ended: Event | None = None  # the end of training, from `rlcore.store.events.ending`
@@ -37,7 +37,7 @@ class NewEvents:
         self._reader = EventReader(run.events)
         self._filter = PointFilter()
         self._kept: list[list[Point]] | None = []  # points of each new event; None: too many
-        self._before = copy.deepcopy((self._reader, self._filter))  # their state before the last read
+        self._before = copy.deepcopy((self._reader, self._filter))  # state of reader and filter before the last read
         self._reads = 0
         self._files: dict[Path, tuple[int, int]] = {}
 

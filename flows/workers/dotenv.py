@@ -20,7 +20,7 @@ NAMES = (
     "MLFLOW_TRACKING_USERNAME",
     "MLFLOW_TRACKING_PASSWORD",
 )
-# Up to the end line, or up to the last variable if the user has deleted the end line.
+# The block ends at the end line, or at the last variable if the user has deleted the end line.
 OURS = re.compile(rf"{BEGIN}\n(?:[^\0]*?{END}\n|(?:(?:{'|'.join((*NAMES, DATABASE))})=.*\n)*)")
 
 

@@ -29,7 +29,7 @@ def guard(app: Any, login: str, is_open: Callable[[Any], bool], hint: str = "") 
         app: The application to protect.
         login: `user:password` of HTTP's basic authentication.
         is_open: Returns True for the scope of a request that needs no password, or if `app` checks its password itself.
-        hint: Sentence in the answer 401 that names the place of the password.
+        hint: Sentence in the answer 401 that describes where the user finds the password.
 
     Returns:
         The protected application.

@@ -63,7 +63,7 @@ def prefect_api() -> Iterator[str]:
             yield standing
         return
     with databases_without_server(), _own_server() as api:
-        _hand_over()  # to the server that this process used before
+        _hand_over()  # sends them to the server that this process used before
         # Prefect read its home when it was imported, perhaps for a training in another home.
         home = os.environ["PREFECT_HOME"]
         with temporary_settings({PREFECT_API_URL: api.url, PREFECT_API_AUTH_STRING: api.login, PREFECT_HOME: home}):
@@ -80,7 +80,7 @@ def _faults_in_a_sentence() -> Iterator[None]:
 
     It converts errors caused by a failed API and by a deleted flow run.
     """
-    import httpx  # costs nothing here, because Prefect has imported it
+    import httpx  # this import takes no time, because Prefect has imported the package already
     from prefect.exceptions import ObjectNotFound
 
     try:

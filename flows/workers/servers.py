@@ -40,7 +40,7 @@ class Server:
     name: str  # "prefect", "mlflow", "worker-local", "worker-gpu-0", ...
     command: tuple[str, ...]
     variables: dict[str, str] = field(repr=False)  # includes passwords, because all users can read command lines
-    health: str = ""  # URL that answers 200 when the server is ready; "" = ready if the process is alive
+    health: str = ""  # URL that answers 200 if the server is ready; "": the server is ready if its process is alive
 
 
 def folder() -> Path:

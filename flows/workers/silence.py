@@ -20,7 +20,9 @@ from prefect.states import Cancelled, Crashed
 
 from flows.workers.pools import POOLS
 
-LIMIT = 115  # seconds without a heartbeat until a flow run counts as crashed; it sends one every 30 (flows.workers.up)
+LIMIT = (
+    115  # seconds without a heartbeat until a flow run counts as crashed; heartbeats are 30 s apart (flows.workers.up)
+)
 LIMIT_TAKEN = 300  # seconds for a claimed flow run to start: it may have to clone the code, and sends no heartbeats yet
 GAP = 75.0  # seconds between two checks; after a longer gap, the server or the checking worker was down in between
 
@@ -30,7 +32,7 @@ class Heartbeat(NamedTuple):
 
     Attributes:
         when: time of the heartbeat.
-        limit: seconds without another one after which the flow run counts as crashed.
+        limit: the flow run counts as crashed if this number of seconds passes without another heartbeat.
     """
 
     when: datetime
