@@ -14,7 +14,7 @@ def make_replay(context: Context, sampler: Sampler, rows: int = 0, before: int =
     """Build a replay buffer that returns `algo.replay_ratio` batches per policy step, and the training schedule.
 
     Args:
-        context: build context whose `config.algo` is a `ReplayConfig`.
+        context: config, specs, devices and ranks of the run; `context.config.algo` must be a `ReplayConfig`.
         sampler: object that draws the transitions or sequences for a gradient step.
         rows: rows of each environment that must be stored before the first gradient step.
         before: rows that precede each drawn sequence, for an agent with a history.

@@ -83,7 +83,7 @@ class Noise:
         return kept
 
     def in_a_row(self, kind: str, count: int, shape: tuple[Any, ...]) -> Iterator[Tensor]:
-        """Return an iterator over `count` draws, equal to `count` separate calls but faster for small shapes."""
+        """Return an iterator over `count` draws of a kind and shape; equal to `count` separate calls, but faster."""
         if self._device is not None or kind == "bernoulli" or (kind == "normal" and math.prod(shape) >= MANY):
             return (getattr(self, kind)(*shape) for _ in range(count))
         draw = {"normal": self.host.standard_normal, "exponential": self.host.standard_exponential}
@@ -112,22 +112,22 @@ class Recorder(Noise):
         self.draws: list[Draw] = []
 
     def normal(self, *shape: int) -> Tensor:
-        """Draw as any stream does, and remember it."""
+        """Draw like the method of `Noise`, and record kind and shape."""
         self.draws.append(("normal", shape))
         return super().normal(*shape)
 
     def exponential(self, *shape: int) -> Tensor:
-        """Draw as any stream does, and remember it."""
+        """Draw like the method of `Noise`, and record kind and shape."""
         self.draws.append(("exponential", shape))
         return super().exponential(*shape)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Draw as any stream does, and remember it."""
+        """Draw like the method of `Noise`, and record kind and shape."""
         self.draws.append(("uniform", shape))
         return super().uniform(*shape)
 
     def bernoulli(self, p: float, *shape: int) -> Tensor:
-        """Draw as any stream does, and remember it."""
+        """Draw like the method of `Noise`, and record kind and shape."""
         self.draws.append(("bernoulli", (p, *shape)))
         return super().bernoulli(p, *shape)
 
@@ -138,7 +138,7 @@ def draw_all(noise: Noise | None, draws: Sequence[Draw]) -> list[Tensor]:
 
 
 class Drawn:
-    """Replacement of a stream that returns noise drawn before."""
+    """Replacement of a `Noise` stream that returns noise which was drawn before."""
 
     def __init__(self, noise: Iterator[Tensor]) -> None:
         self.normal = self.exponential = self.uniform = lambda *shape: next(noise).view(shape)

@@ -41,7 +41,7 @@ class Cell(nn.Module):
         self.input_proj, self.carry_proj = (initialise(layer, size, rng, None) for layer in (input_proj, carry_proj))
 
     def initial(self, batch_size: int) -> CellState:
-        """Return the initial carry, zeros: name -> [B, H]."""
+        """Return the initial carry (recurrent state), name -> [B, H]; all values are zero."""
         return {name: torch.zeros(batch_size, self.output_size) for name in self.carried}
 
     def forward(self, x: Tensor, forget: Tensor, carry: CellState) -> tuple[Tensor, CellState]:

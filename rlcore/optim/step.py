@@ -34,7 +34,7 @@ class Step:
             It must not branch on the values of tensors.
         optimizers: the optimizers that the function uses.
         targets: the target networks that the function updates.
-        context: build context of the algorithm.
+        context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
         modules: other modules that the function reads. Modules that the optimizers train, or declare in `uses`, need
             not be listed.
     """

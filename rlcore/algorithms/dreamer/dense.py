@@ -57,7 +57,7 @@ def glorot_linear(
     bias: bool = True,
     of: int | None = None,
 ) -> nn.Linear:
-    """Create a linear layer on the CPU, initialized by `initialise_glorot` with `of` as its `inputs`."""
+    """Create a linear layer on the CPU and initialize it by `initialise_glorot`; `of` is its argument `inputs`."""
     made: Any = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias, device="cpu")
     return initialise_glorot(made, rng, scale, of)
 
@@ -138,7 +138,7 @@ class LayerNormGRU(nn.Module):
         self.norm = nn.Identity() if form.eps is None else nn.LayerNorm(3 * size, form.eps)
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
-        """x [..., F], h [..., H] -> h' [..., H] of the precision of h."""
+        """Return the next state h' [..., H], with the dtype of h, from input x [..., F] and state h [..., H]."""
         joined = torch.cat([h, x.to(h.dtype)], -1).to(self.linear.weight.dtype)
         reset, candidate, update = self.norm(self.linear(joined)).to(h.dtype).chunk(3, -1)
         candidate = torch.tanh(reset.sigmoid() * candidate)
@@ -165,7 +165,7 @@ class PlainGRU(nn.Module):
         nn.init.orthogonal_(self.of_state.weight, generator=rng)
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
-        """x [..., F], h [..., H] -> h' [..., H] of the precision of h."""
+        """Return the next state h' [..., H], with the dtype of h, from input x [..., F] and state h [..., H]."""
         kind = self.of_input.weight.dtype
         given = self.of_input(x.to(kind)).to(h.dtype).chunk(3, -1)
         kept = self.of_state(h.to(kind)).to(h.dtype).chunk(3, -1)

@@ -104,7 +104,7 @@ class DreamerLearner(protocols.Learner):
     and `weight` of the imagined trajectories, [H, L·N, ...].
 
     Args:
-        context: build context.
+        context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
         agent_class: class of the agent, constructed from config, spec, distribution and a torch.Generator.
         scale: initialization scale of the critic's output layer; see `dense.initialise_glorot`.
         modules: further modules with buffers that the losses use.

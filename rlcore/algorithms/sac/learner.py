@@ -114,7 +114,7 @@ class Learner(protocols.Learner):
     """SAC learner: one gradient step per batch of transitions.
 
     Args:
-        context: build context.
+        context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
 
     Attributes:
         part_names: attributes that are stateful components, if the config has them.

@@ -124,7 +124,7 @@ class Agent(ActorCritic):
         return policy, value
 
     def initial(self, batch_size: int) -> CellState:
-        """Return the initial carry, zeros: name -> [B, H]."""
+        """Return the initial carry (recurrent state), name -> [B, H]; all values are zero."""
         return self.cell.initial(batch_size)
 
     def act(
