@@ -67,7 +67,9 @@ WHOSE = {
 
 
 def refuse_absent_keys(tree: dict[str, Any]) -> None:
-    """Remove keys of SheepRL and rl8 that are not supported from a resolved config, and report them.
+    """Report all keys of a resolved config that SheepRL or rl8 has and this project does not support.
+
+    These keys are also removed from the config.
 
     Args:
         tree: the config; modified in place.

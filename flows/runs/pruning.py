@@ -47,9 +47,10 @@ def prune(run: RunDirectory, why: str) -> None:
 
 
 def end_early(run: RunDirectory, at: Boundary) -> bool:
-    """End an unfinished training at this boundary if the rule of `prune_by` or a call of `prune` requests it.
+    """End an unfinished training now if the rule of `prune_by` or a call of `prune` requests it.
 
-    Return True if the training was ended.
+    This is called at a boundary, a point at which checkpoints and evaluations happen. Return True if the training was
+    ended.
     """
     note = run.path / NOTE
     if not note.exists() and not any([rule(run, at) for rule in _rules]):
@@ -62,7 +63,8 @@ def end_early(run: RunDirectory, at: Boundary) -> bool:
 def over(run: RunDirectory) -> bool:
     """Return True if training has finished, or if it is pruned now. In both cases, write the end event of the run.
 
-    Call this once at each boundary, after the stages that are due there.
+    Call this once at each boundary (point at which checkpoints and evaluations happen), after the stages that are due
+    there.
     """
     trainer = live(run)
     at = trainer.at if trainer is not None else None

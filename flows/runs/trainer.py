@@ -243,7 +243,7 @@ def running_trainer(run: RunDirectory) -> TrainerProcess:
 
 
 def expect_trainer(run: RunDirectory) -> TrainerProcess:
-    """Start the trainer of a run in advance, because its imports take seconds, and return it."""
+    """Start the trainer of a run before it is needed, because its imports take seconds, and return it."""
     if run.path.absolute() not in _live:
         _live[run.path.absolute()] = TrainerProcess(run, begin=False)
     return _live[run.path.absolute()]
@@ -261,7 +261,7 @@ def has_trainer(run: RunDirectory) -> bool:
 
 
 def release(run: RunDirectory, *, interrupt: bool = False) -> None:
-    """End the live trainer of a run, if there is one; with `interrupt`, it writes a checkpoint first."""
+    """End the live trainer of a run, if there is one. With `interrupt`, the trainer first writes a checkpoint."""
     trainer = _live.pop(run.path.absolute(), None)
     if trainer is not None:
         trainer.interrupt() if interrupt else trainer.stop()
@@ -269,7 +269,10 @@ def release(run: RunDirectory, *, interrupt: bool = False) -> None:
 
 @contextmanager
 def release_after(run: RunDirectory) -> Iterator[None]:
-    """End the run's trainer after the `with`; if a signal or Prefect interrupted it, save a checkpoint first."""
+    """Context manager that ends the run's trainer at its end.
+
+    If a signal or Prefect has interrupted the block, the trainer first writes a checkpoint.
+    """
     try:
         yield
     except BaseException as error:

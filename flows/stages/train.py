@@ -35,7 +35,10 @@ def to_boundary(run: RunDirectory) -> Boundary:
 
 
 def train(run: RunDirectory) -> Boundary:
-    """Train to the end, including all checkpoints and evaluations. Return the last boundary."""
+    """Train to the end, including all checkpoints and evaluations.
+
+    Return the last boundary, the end of the training.
+    """
     while at := advance(run):
         if "checkpoint" in at.due:
             checkpoint(run, at.policy_steps)

@@ -85,9 +85,9 @@ def _first_difference(original: Original, event: dict[str, Any], now: str, ours:
 
 
 def verdict(run: RunDirectory) -> dict[str, Any]:
-    """Write reproduction.json of a reproduction whose checkpoints were all identical, and return the result.
+    """Write reproduction.json of a reproduction with identical checkpoints, and return the result.
 
-    Raises `ReproductionMismatch` if its evaluations or its dataset differ.
+    Raises `ReproductionMismatch` if its evaluations or its dataset differ from those of the original.
     """
     original, lineage = Original.of(run), whole_lineage(run, {})
     common = [steps for steps in original.lineage["checkpoints"] if steps in lineage["checkpoints"]]
@@ -114,7 +114,10 @@ def verdict(run: RunDirectory) -> dict[str, Any]:
 
 
 def _agrees(key: str, then: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Return True if the evaluations or datasets that both runs have are the same."""
+    """Return True if the evaluations or datasets of the original and the reproduction are the same.
+
+    Only those that both runs have are compared.
+    """
     if key == "evaluations":
         return all(then[key][at] == now[key][at] for at in then[key].keys() & now[key].keys())
     return "none" in (then[key], now[key]) or then[key] == now[key]

@@ -11,7 +11,7 @@ from flows.workers.local_api import prefect_api
 
 
 def main() -> None:
-    """Create the databases in this project's state folder that do not exist yet."""
+    """Create the databases of Prefect and MLflow in this project's state folder, unless they exist."""
     with prefect_api():
         prepare_store(tracking_uri())
 

@@ -94,10 +94,10 @@ def _faults_in_a_sentence() -> Iterator[None]:
 
 
 def _hand_over() -> None:
-    """Send the buffered events and log lines of this process to the current server; later ones go to the next server.
+    """Send the buffered events and log lines of this process to the current server.
 
-    `drain_all` runs in another thread. In a thread with an event loop, such as a notebook's, it would only return a
-    coroutine.
+    Later ones go to the next server. `drain_all` runs in another thread. In a thread with an event loop, such as a
+    notebook's, it would only return a coroutine.
     """
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
