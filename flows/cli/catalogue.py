@@ -72,7 +72,7 @@ def envs(words: Sequence[str] = ()) -> None:
     if not any(matches.values()):
         known = [*listed, *(one for suite in listed.values() for one in suite.ids())]
         raise UserError(
-            f"{word}: no suite and no environment of this name{nearest(word, known)}; suites: {', '.join(listed)}; "
+            f"{word}: no suite or environment has this name{nearest(word, known)}; suites: {', '.join(listed)}; "
             "to list your own environments, add plugins=[your_module]"
         )
     show(envs_table(list_suite(listed[name], ids) for name, ids in matches.items() if ids))
@@ -110,7 +110,7 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
         algorithms: name -> module.
 
     Returns:
-        The table, for rich.
+        The table as a renderable of the package `rich`.
     """
     parts: list[RenderableType] = []
     for name, module in algorithms.items():
@@ -132,20 +132,23 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
 
 
 def _list_variants(name: str) -> list[str]:
-    """Return the other presets of an algorithm, such as `ppo_pendulum`; `ppo_recurrent` belongs to another one."""
+    """Return the additional presets of an algorithm, such as `ppo_pendulum` for `ppo`.
+
+    `ppo_recurrent` is not one of them, because it is the name of another algorithm.
+    """
     others = [other for other in ALGORITHMS if other.startswith(f"{name}_")]
     mine = [preset for preset in presets() if preset.startswith(f"{name}_")]
     return [preset for preset in mine if not any(f"{preset}_".startswith(f"{other}_") for other in others)]
 
 
 def envs_table(suites: Iterable[Any]) -> RenderableType:
-    """Return the ids of each suite and the missing extra.
+    """List the environment ids of each suite and, if it is not installed, the pip extra that installs it.
 
     Args:
         suites: objects with name, extra, installed, ids, note and refused.
 
     Returns:
-        The lists, for rich.
+        The lists as a renderable of the package `rich`.
     """
     parts: list[RenderableType] = []
     for suite in suites:
@@ -163,12 +166,18 @@ def envs_table(suites: Iterable[Any]) -> RenderableType:
 
 
 def _narrow(parts: list[RenderableType]) -> RenderableType:
-    """Stack the parts vertically, at most 100 columns wide, or the width of a narrower terminal."""
+    """Return a renderable with the parts one below the other, at most 100 columns wide.
+
+    On a narrower terminal, its width is that of the terminal.
+    """
     return Constrain(Group(*parts), min(100, console(sys.stdout).width))
 
 
 def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> bool:
-    """Return True if the algorithm supports these spaces: its config accepts them, and a plugin's agent can act."""
+    """Return True if the algorithm supports an environment with these observations and actions.
+
+    Its config must accept them. If the algorithm is a plugin, its agent must also be able to act on an observation.
+    """
     # Required keys are sizes, whose values do not matter here, and the budget, which must be large enough for the
     # checks of every algorithm.
     required = {key: 64 for key, value in defaults(module.Config).items() if value == "???"}

@@ -102,7 +102,8 @@ def locate(source: str, checkpoint: str | None = None) -> tuple[RunDirectory, Pa
         The run and the path of the checkpoint.
 
     Raises:
-        UserError: nothing is found, the checkpoint is damaged, or `checkpoint` is given for a source that is one.
+        UserError: `source` or the checkpoint does not exist or is damaged, or `checkpoint` is given although `source`
+            is already a checkpoint or a registered model.
     """
     from rlcore.store import checkpoint as checkpoints  # numpy
 

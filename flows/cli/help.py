@@ -74,7 +74,10 @@ def table() -> str:
 
 
 def rewrite(text: str) -> str:
-    """Return a document with a new table of keys between its two marks; raise ValueError if a mark is missing."""
+    """Return a document in which the table of keys between the markers `BEGIN` and `END` is replaced by a new one.
+
+    Raises ValueError if a marker is missing.
+    """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -83,7 +86,7 @@ def rewrite(text: str) -> str:
 
 
 def _sections(algorithms: Iterable[str]) -> dict[str, list[Argument]]:
-    """Return the keys by group: first the algorithms' keys, last the keys without a group."""
+    """Return the sections of the help: group -> its keys. Keys of algorithms come first, keys without a group last."""
     sections: dict[str, list[Argument]] = {}
     by_key: dict[str, dict[str, Argument]] = {}  # key -> algorithm -> argument
     names = list(algorithms)
@@ -97,7 +100,11 @@ def _sections(algorithms: Iterable[str]) -> dict[str, list[Argument]]:
 
 
 def _of_all(given: Mapping[str, Argument], names: Sequence[str]) -> Argument:
-    """Merge the definitions of one key; its help names the algorithms that have it and their other defaults."""
+    """Merge the definitions of a key that several algorithms have.
+
+    The merged help text lists the algorithms that have the key if not all have it, and defaults that differ from the
+    first one.
+    """
     first = next(iter(given.values()))
     if first.key == "algo.name":
         return dataclasses.replace(first, choices=tuple(given))
@@ -134,7 +141,10 @@ def _choices() -> str:
 
 
 def _about(preset: str) -> str:
-    """Return the first sentence of a preset's comment, and its file if the user has added the preset."""
+    """Return a preset's description: the first sentence of the comment in its file.
+
+    If the preset is not part of this project, the path of its file is added.
+    """
     files = (folder / "exp" / f"{preset}.yaml" for folder in config_folders())
     file = next(file for file in files if file.is_file())
     comment = re.search(r"^#(?! @package).*(\n#.*)*", file.read_text(errors="replace"), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Progress of several concurrent trainings: one progress line for all, and one line for each that ends."""
+"""Progress of several concurrent trainings: a common progress line, and one line of text when a training ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def show_jobs(doing: str, total: int, done: int = 0, best: float | None = None) 
 
 
 class JobLines(Progress):
-    """Progress line of several trainings: number of ended ones, progress of the running ones, best result."""
+    """Progress line of several trainings.
+
+    It shows how many trainings have ended, the progress of the running ones, and the best result so far.
+    """
 
     def __init__(self, doing: str, total: int, done: int = 0, best: float | None = None, **options: Any) -> None:
         super().__init__(total, **options)
@@ -95,7 +98,7 @@ class JobLines(Progress):
             self._write(self._training)
 
     def _eta(self, left: float) -> str:
-        """Return the expected time of `left` trainings, at the average speed so far."""
+        """Return the expected time until the remaining `left` trainings have ended, at the average speed so far."""
         took = 0.0 if self._seen_since is None else self._clock() - self._seen_since
         seen = self._ended + sum(part - self._first[label] for label, (part, _) in self._running.items())
         return duration(left * took / seen) if took >= SETTLED and seen > 0 else "-"

@@ -22,7 +22,10 @@ FABRIC_OPTIONS |= dict.fromkeys(("node_rank", "main_address", "main_port"), "")
 
 
 def without_launcher(typed: Sequence[str]) -> Iterator[str]:
-    """Yield the words without launch programs, then the options of Fabric as settings."""
+    """Yield the typed words without the launch program that precedes a script, such as `fabric run` or `torchrun`.
+
+    Fabric options of the launch program follow at the end as `key=value` overrides.
+    """
     words, settings = [*typed], list[str]()
     while launcher := next((one for one in LAUNCHERS if words[: len(one.split())] == one.split()), None):
         words = words[len(launcher.split()) :]
@@ -43,7 +46,9 @@ def without_launcher(typed: Sequence[str]) -> Iterator[str]:
 
 
 def find_fabric_run_settings() -> list[str] | None:
-    """Return the settings of the `fabric run` that started this process; None if no `fabric run` did.
+    """Return the options of the command `fabric run` that started this process, as `key=value` overrides.
+
+    Returns None if this process was not started by `fabric run`.
 
     `fabric run` starts a script once per device and sets LT_* environment variables, which Fabric reads.
     """

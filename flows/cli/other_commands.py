@@ -133,7 +133,10 @@ def _preset(word: str) -> bool:
 
 
 def _hydra_option(word: str) -> tuple[str, bool] | None:
-    """Return the meaning of one of Hydra's options and True if its value is the next word; None for other words."""
+    """Look up a word in the table of Hydra's options; return None if it is not one of them.
+
+    The result is the option's meaning in the table, and True if the next word is the option's value.
+    """
     option, equals, _ = word.partition("=")
     for (long, short, valued), meaning in HYDRA_OPTIONS.items():
         if option and option in (long, short):
@@ -168,7 +171,10 @@ def _training(command: str, words: list[str]) -> CommandLine:
 
 
 def _algorithm(words: Sequence[str]) -> str:
-    """Return the algorithm of the preset among the words, judged by the preset's name; "" if it is unknown."""
+    """Return the algorithm to which the preset in the words belongs, according to the preset's name.
+
+    Returns "" if it is unknown.
+    """
     chosen = next((word[4:] for word in words if word.startswith("exp=")), "")
     if "--exp" in words[:-1]:
         chosen = words[words.index("--exp") + 1]
@@ -194,7 +200,11 @@ def _key_of(argument: str, algorithm: str = "") -> str:
 
 
 def _setting(key: str, word: str, rest: list[str]) -> str:
-    """Return `key=value` of an argument. Its value follows its `=`, or is removed from the next words in `rest`."""
+    """Return the override `key=value` for an argument of SheepRL's first versions.
+
+    The value is the text after `=` in `word`. If there is none, it is taken from the next words and removed from
+    `rest`.
+    """
     argument, equals, value = word.removeprefix("--").partition("=")
     values = [value] if equals else []
     while rest and not equals and not OPTION.match(rest[0]) and not OVERRIDE.match(rest[0]):

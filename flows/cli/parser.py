@@ -65,14 +65,15 @@ def _finite(text: str) -> float:
 
 
 def _place(word: str) -> str:
-    """Return a word of a usage line, in capitals if it is a placeholder."""
+    """Return a word of a usage line; if the word is a placeholder for an argument, it is written in capitals."""
     return word if word.startswith(("-", "{")) else word.upper()
 
 
 def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the function of a command line, as `module:name`, and the values of its arguments.
 
-    Overrides are accepted before and after options; argparse by itself recognizes only the first ones.
+    Overrides are accepted before and after options. Without this function, argparse would only recognize those before
+    the first option.
     """
     if not arguments:
         raise UserError("no command given; `shepherd --help` lists all commands")

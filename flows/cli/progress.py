@@ -53,7 +53,11 @@ def show_progress(run: RunDirectory) -> Iterator[None]:
 
 
 class Line(NamedTuple):
-    """Content of a progress line: name of the work, completed share (0 to 1), other parts, with the ETA last."""
+    """Content of a progress line.
+
+    It consists of the name of the work, the completed fraction (0 to 1), and other texts; the last one is the ETA
+    (expected remaining time).
+    """
 
     doing: str
     share: float
@@ -116,7 +120,10 @@ class Progress:
                 self._write(self._training)
 
     def work(self, doing: str, done: int, total: int, unit: str = "episodes") -> None:
-        """Update the progress of other work; its line replaces the line of training until the work is done."""
+        """Update the progress of work other than training, such as an evaluation.
+
+        The line of this work replaces the line of training until the work is done.
+        """
         with self._lock:
             now = self._clock()
             if self._work is None or self._work.doing != doing:
@@ -150,7 +157,10 @@ class Progress:
             self._closed = True
 
     def _follow_rate(self, steps: int, elapsed: float, updates: int) -> None:
-        """Update the average step rate, which starts at the first gradient step and includes evaluations."""
+        """Update the average number of policy steps per second, from which the ETA is computed.
+
+        The average starts at the first gradient step and includes the time of evaluations.
+        """
         seconds = elapsed - self._last[1]
         if self._learns_since is None or not updates:  # part of this interval was without gradient steps
             self._learns_since = elapsed if updates else None
@@ -179,7 +189,10 @@ class Progress:
             self._emit(CLEAR, self._work or self._training)
 
     def _paint(self, line: Line) -> str:
-        """Return a line that fits: shorten or omit the bar, then omit speed, return, ETA and percentage."""
+        """Return a progress line that fits into the terminal.
+
+        If necessary, the bar is shortened or omitted first, then speed, return, ETA and percentage are omitted.
+        """
         width = self._console.width - 1  # a full last column would wrap
         doing, *shown = parts = [printable(part) for part in (line.doing, *line.parts)]
         text = Text("  ".join(parts))

@@ -83,7 +83,10 @@ def _rows(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:
 
 
 def _decision(version: ModelVersion) -> str:
-    """Return the gate's decision in a few words; the version's tag `decision` has the whole sentence."""
+    """Return the result of the comparison that decided if this version became champion, in a few words.
+
+    The whole sentence is in the version's tag `decision`.
+    """
     tags = version.tags
     if "part" in tags:
         return f"{tags['part']} of {tags['policy']}"

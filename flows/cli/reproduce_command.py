@@ -1,4 +1,7 @@
-"""Command `shepherd reproduce`, which repeats a training from its lineage and compares the bits."""
+"""Command `shepherd reproduce`.
+
+It repeats a training from its stored lineage (config, code, data) and checks that the results are bit-identical.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from rlcore.system.printable import print_safely
 
 
 def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
-    """Repeat the training of SOURCE in a new folder and print the comparison; resume an unfinished reproduction."""
+    """Repeat the training of `source` in a new folder, compare the results bit for bit, and print the comparison.
+
+    If the folder contains an unfinished repetition, it is resumed.
+    """
     again = shlex.join(["shepherd", "reproduce", source, *(["--run-dir", run_dir] if run_dir else [])])
     with name_continuation(f"{bin_folder()}{again}"):
         check_servers()

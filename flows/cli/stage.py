@@ -40,7 +40,7 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
     """
     by_dvc = "DVC_STAGE" in os.environ
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler("%(levelname)s %(message)s")])
-    # The servers of `make up` would write to the same databases at the same time.
+    # Servers that `make up` has started would write to the same databases at the same time.
     alone = nullcontext() if is_server(tracking_uri()) else hold(database_lock(), shared=True)
     again = name_continuation("dvc repro" if by_dvc else stage_command(name, run_dir, params, overrides))
     with again, alone, exit_with_parent("dvc", certain=by_dvc):
@@ -64,9 +64,11 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
 
 @contextmanager
 def _mirror(run: RunDirectory) -> Iterator[None]:
-    """Context manager that mirrors a training to MLflow if MLflow is a server, or after 30 s.
+    """Context manager that copies the log of a training to MLflow while it runs.
 
-    Starting a mirror costs as much as a short training; the stage register-model mirrors everything anyway.
+    The log is copied after checkpoints and evaluations: after all of them if MLflow is a server, otherwise only after
+    30 s of training, because the start of a copying process takes as long as a short training. The stage register-model
+    copies everything that is missing in MLflow.
     """
     config, begun, wanted = run.read_config(), time.monotonic(), False
     served = is_server(store_uri(config))

@@ -19,12 +19,18 @@ def short_path(path: Path) -> str:
 
 
 def bin_folder() -> str:
-    """Return the folder of this environment's commands with a slash; "" if PATH contains `shepherd`."""
+    """Return the text to put before `shepherd` in a command line, so that the shell finds the command.
+
+    It is the folder with the commands of this Python environment and a slash, or "" if PATH contains `shepherd`.
+    """
     return "" if shutil.which("shepherd") else shlex.quote(short_path(Path(sys.executable).parent) + "/")
 
 
 def resume_command(run_dir: str | Path, modules: Sequence[str] | None = None) -> str:
-    """Return the command line that resumes a run; `modules` are its plugins, None for the plugins of this process."""
+    """Return the command line that resumes a run.
+
+    `modules` are the plugins of the run; None stands for the plugins of this process.
+    """
     return f"{bin_folder()}shepherd {shlex.join(['resume', str(run_dir), *plugins.as_typed(modules)])}"
 
 
@@ -42,6 +48,9 @@ def continue_command(run_dir: Path, modules: Sequence[str] | None = None) -> str
 
 
 def stage_command(stage: str, run_dir: str, params: str | None, overrides: Sequence[str]) -> str:
-    """Return the command line of a stage; `overrides` are used only together with `params`."""
+    """Return the command line that runs one stage of a run.
+
+    `params` is the path of a parameter file; without it, `overrides` are ignored.
+    """
     behind = ["--params", params, *overrides] if params is not None else []
     return shlex.join(["shepherd", "stage", stage, run_dir, *behind, *plugins.as_typed()])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's colors, suitable for all kinds of color vision.
 BLUE, VERMILION, GREEN_MARK, GREY = "#0072B2", "#D55E00", "#009E73", "#6b6b6b"
 INK, PALE = "#222222", "#dddddd"
-BESIDE: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}  # style of numbers next to their marks
+BESIDE: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}  # style of numbers next to markers
 SHOWN = ("start", "baseline", "evaluation")  # events in the picture, in addition to metrics
 FINAL_MARKS = {"greedy": (VERMILION, "*", 14), "stochastic": (GREEN_MARK, "D", 7.5)}
 
@@ -29,8 +29,8 @@ FINAL_MARKS = {"greedy": (VERMILION, "*", 14), "stochastic": (GREEN_MARK, "D", 7
 def learning_curve(run: RunDirectory) -> Path:
     """Draw media/learning_curve.png from the event log and return its path.
 
-    The picture shows training returns, evaluations and the random baseline, as far as they exist. It is not drawn again
-    if it is newer than all of these events, because drawing takes a quarter of a second.
+    The picture shows training returns, evaluations and the mean return of the random policy, as far as they exist. If
+    the existing file is newer than all of these events, it is kept, because drawing takes a quarter of a second.
     """
     log = history(run.events)
     newest = max((event["time"] for kind in SHOWN for event in log.of(kind)), default=0.0)
@@ -87,14 +87,17 @@ def _draw_training(axes: Axes, points: Line | None) -> None:
 
 
 def running_mean(values: Sequence[float], reach: int) -> list[float]:
-    """Return the mean of each value and `reach` neighbors on either side; fewer on both sides near the ends."""
+    """Return the running mean: for each value, the mean of this value and `reach` neighbors on either side.
+
+    Near the ends, fewer neighbors are used, the same number on both sides.
+    """
     sums = [0.0, *accumulate(values)]
     near = [min(reach, i, len(values) - 1 - i) for i in range(len(values))]
     return [(sums[i + n + 1] - sums[i - n]) / (2 * n + 1) for i, n in enumerate(near)]
 
 
 def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
-    """Draw the final evaluation in a separate panel, with numbers next to its marks."""
+    """Draw the results of the final evaluation in a separate panel, with a number next to each marker."""
     modes = [mode for mode in FINAL_MARKS if final.get(mode)]
     for x, mode in enumerate(modes):
         _draw_intervals(axes, [x], [final[mode]], *FINAL_MARKS[mode])
@@ -117,7 +120,7 @@ def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
 def _draw_intervals(
     axes: Axes, xs: Sequence[int], evaluations: Sequence[Any], colour: str, mark: str, size: float, label: str = ""
 ) -> None:
-    """Draw means with their 95 % intervals."""
+    """Draw the mean return of each evaluation with its 95 % interval."""
     means = [evaluation["mean"] for evaluation in evaluations]
     # By rounding, an interval may end slightly before its mean, but the length of a bar cannot be negative.
     below = [max(0.0, evaluation["mean"] - evaluation["ci95"][0]) for evaluation in evaluations]

@@ -1,6 +1,8 @@
-"""Pictures and videos of a world model's predictions: compared with the truth, as curves, and under its own policy.
+"""Pictures and videos of a world model's predictions.
 
-A dream is a trajectory that the world model predicts without further observations.
+A dream is a trajectory that the world model predicts without further observations. Some dreams use the actions of a
+recorded episode and are compared with the recorded observations (the truth). The others use actions of the agent's
+policy.
 """
 
 from __future__ import annotations
@@ -42,9 +44,10 @@ log = logging.getLogger(__name__)
 def picture_dreams(run: RunDirectory, path: Path, on_progress: OnProgress | None = None) -> list[str]:
     """Play episodes with a checkpoint and write its world model's predictions to the run's media/.
 
-        dream_<key>.mp4, .png      truth, model and difference for each decoded image key
-        dream_curves.png           reward, continuation probability and vector observations: truth and model
-        dream_policy.mp4, .png     dream of the policy: reward, value, continuation probability; video only with images
+        dream_<key>.mp4, .png      for each decoded image key: recorded images, predicted images, and their difference
+        dream_curves.png           recorded and predicted rewards, continuation probabilities and vector observations
+        dream_policy.mp4, .png     dreams with actions of the policy: predicted reward, value and continuation
+                                   probability; the video is written only if the model predicts images
 
     Args:
         run: the run that defines environment and seed.
@@ -89,7 +92,10 @@ def try_to_draw(run: RunDirectory, path: str, on_progress: OnProgress | None = N
 
 
 def as_pictures(images: np.ndarray, spec: ArraySpec) -> np.ndarray:
-    """Convert images [..., *shape] of an environment to [..., height, width, 3] uint8; of a stack, take the newest."""
+    """Convert images [..., *shape] of an environment to RGB pictures [..., height, width, 3] uint8.
+
+    If an observation is a stack of frames, the newest frame is used.
+    """
     rows = images if not spec.channels_first else np.moveaxis(images, -3, -1)
     lead = images.ndim - len(spec.shape)
     rows = rows.reshape(*images.shape[:lead], -1, *rows.shape[-3:])[..., -1, :, :, :]
@@ -126,7 +132,10 @@ def _frame(picture: Picture, colour: str, edge: int = EDGE) -> Picture:
 
 
 def _tile(rows: Sequence[Sequence[Picture]], left: int, top: int) -> Picture:
-    """Arrange pictures of one size in a grid on white, with space for text at the left and top; sides are even."""
+    """Arrange pictures of the same size in a grid on a white page.
+
+    The page has space for text at the left and at the top. Its width and height in pixels are even, as videos require.
+    """
     height, width = rows[0][0].shape[:2]
     size = top + len(rows) * (height + GAP), left + len(rows[0]) * (width + GAP)
     page = np.full((*(side + side % 2 for side in size), 3), 255, np.uint8)
@@ -151,7 +160,11 @@ def _rgb(colour: str) -> tuple[int, int, int]:
 
 
 def _beside_the_truth(dreams: Dream, key: str, spec: ArraySpec) -> Iterator[Picture]:
-    """Yield frames with truth, model and difference one below the other, and the sequences side by side."""
+    """Yield the frames of a video that compares predicted images with recorded ones.
+
+    A frame has three rows: the recorded image (truth), the predicted image, and their difference. It has a column for
+    each sequence.
+    """
     truth, model = (as_pictures(prediction.obs[key], spec) for prediction in (dreams.truth, dreams.model))
     kinds = {"truth": truth, "model": model, "difference": _difference(model, truth)}
     rows = {name: _blank(_enlarge(pictures, CELL), dreams.there) for name, pictures in kinds.items()}
@@ -165,7 +178,10 @@ def _beside_the_truth(dreams: Dream, key: str, spec: ArraySpec) -> Iterator[Pict
 
 
 def _strips(dreams: Dream, key: str, spec: ArraySpec) -> Picture:
-    """Draw truth, model and difference of each sequence one below the other, with time to the right."""
+    """Draw a picture that compares predicted images with recorded ones; time runs from left to right.
+
+    Each sequence has three rows: recorded images (truth), predicted images, and their difference.
+    """
     shown = [t for t in SHOWN if t < len(dreams.there)]
     truth, model = (as_pictures(prediction.obs[key], spec) for prediction in (dreams.truth, dreams.model))
     kinds = {"truth": truth, "model": model, "difference": _difference(model, truth)}
@@ -190,14 +206,17 @@ def _strips(dreams: Dream, key: str, spec: ArraySpec) -> Picture:
 
 
 def _read_numbers(dreams: Dream) -> dict[str, np.ndarray]:
-    """Return the model's predictions for the policy's dreams, [H+1, N], by their names in charts."""
+    """Return the model's predictions for N dreams of H steps: name in charts -> array [H+1, N]."""
     own = dreams.own
     numbers = {"reward": own.reward, "value": own.value, CONTINUE: own.continues}
     return {name: part for name, part in numbers.items() if part is not None}
 
 
 def _lives(dreams: Dream) -> np.ndarray:
-    """Return True [H+1, N] for the steps up to the first one at which the model predicts the end of the episode."""
+    """Return a boolean array [H+1, N] that is True until the model predicts the end of the episode.
+
+    The step with this prediction is included.
+    """
     if dreams.own.continues is None:
         return np.ones_like(dreams.own.reward, bool)
     before = np.concatenate([np.ones_like(dreams.own.continues[:1]), dreams.own.continues[:-1]])
@@ -205,9 +224,10 @@ def _lives(dreams: Dream) -> np.ndarray:
 
 
 def _show_dreams(dreams: Dream, key: str, spec: ArraySpec, side: int) -> list[list[Picture]]:
-    """Return the images of the dreams, one list for each step; pale after the predicted end of the episode.
+    """Return the images of the dreams, one list for each step.
 
-    The frame of an image has the dream's color in the charts.
+    An image is pale after the predicted end of the episode. The border of an image has the color that its dream has in
+    the charts.
     """
     pictures = _enlarge(as_pictures(dreams.own.obs[key], spec), side)
     pictures = np.where(_lives(dreams)[..., None, None, None], pictures, 255 - (255 - pictures) // 4)
@@ -215,7 +235,10 @@ def _show_dreams(dreams: Dream, key: str, spec: ArraySpec, side: int) -> list[li
 
 
 def _own_dream(dreams: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Picture]:
-    """Yield frames with the dreams side by side, and below them the model's predictions up to the present step."""
+    """Yield the frames of a video of the policy's dreams.
+
+    The images of the dreams are side by side. Below them are charts of the model's predictions up to the shown step.
+    """
     keys = [_show_dreams(dreams, key, spec, CELL) for key, spec in images.items()]
     keys = [rows for rows in keys if rows[0][0].shape == keys[0][0][0].shape]
     for t in range(len(keys[0])):
@@ -230,7 +253,10 @@ def _own_dream(dreams: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Pictu
 
 
 def _own_strips(dreams: Dream, images: Mapping[str, ArraySpec]) -> Picture:
-    """Draw each dream as a strip with time to the right, and below them the model's predictions on the same axis."""
+    """Draw each dream as a row of images, with time from left to right.
+
+    Below them are charts of the model's predictions with the same time axis.
+    """
     rows = _show_dreams(dreams, *next(iter(images.items())), SMALL_CELL)
     shown = np.linspace(0, len(rows) - 1, min(len(rows), 11)).round().astype(int)
     page, cell = _tile([[*strip] for strip in zip(*(rows[t] for t in shown), strict=True)], LEFT, TOP), rows[0][0]
@@ -266,7 +292,7 @@ def _chart(dreams: Dream, width: int, reach: tuple[float, float]) -> tuple[Pictu
 
 
 def _numbers(obs: Mapping[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarray]:
-    """Return the first `NUMBERS` vector observations as curves [T, N], by their names."""
+    """Return the curves of the first `NUMBERS` vector observations: name -> array [T, N]."""
     numbers: dict[str, np.ndarray] = {}
     for key, part in obs.items():
         if spec.obs[key].kind == "image":
@@ -278,7 +304,10 @@ def _numbers(obs: Mapping[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarr
 
 
 def _curves(dreams: Dream, spec: EnvSpec) -> Picture:
-    """Draw truth and model: one row for each number, one column for each sequence."""
+    """Draw recorded and predicted numbers (rewards, continuation probabilities, vector observations) as curves.
+
+    There is one row for each number and one column for each sequence.
+    """
     truth, model = (_numbers(prediction.obs, spec) for prediction in (dreams.truth, dreams.model))
     rows = {name: (truth[name], model[name]) for name in truth} | {"reward": (dreams.truth.reward, dreams.model.reward)}
     if dreams.truth.continues is not None and dreams.model.continues is not None:
@@ -292,7 +321,10 @@ def _curves(dreams: Dream, spec: EnvSpec) -> Picture:
 
 
 def _own_curves(dreams: Dream, spec: EnvSpec) -> Picture:
-    """Draw predicted vector observations, rewards and values, one column for each dream; pale after its end."""
+    """Draw predicted vector observations, rewards and values of the policy's dreams as curves.
+
+    There is one column for each dream. A curve is pale after the predicted end of the episode.
+    """
     lives, rows = _lives(dreams), {**_numbers(dreams.own.obs, spec), **_read_numbers(dreams)}
     drawn = {name: [(c, PALE, np.ones_like(lives)), (c, MODEL, lives)] for name, c in rows.items()}
     names = {"dream of the policy": MODEL, "after its predicted end": PALE}
@@ -302,9 +334,10 @@ def _own_curves(dreams: Dream, spec: EnvSpec) -> Picture:
 def _panels(
     rows: Mapping[str, Sequence[tuple[np.ndarray, str, np.ndarray]]], names: Mapping[str, str], axis: str, seen: int
 ) -> Picture:
-    """Draw one chart for each number, one below the other: curves [T, N], their colors, and which values exist.
+    """Draw one chart for each number, one below the other.
 
-    The N sequences are drawn side by side in the same axes, because Matplotlib needs 25 ms for a pair of axes.
+    A row of `rows` is a list of curves: values [T, N], color, and a boolean array that is False for values that do not
+    exist. The N sequences are drawn side by side in the same axes, because Matplotlib needs 25 ms for a pair of axes.
     """
     from matplotlib.lines import Line2D
 

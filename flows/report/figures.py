@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colors, suitable for all kinds of color vision; pages use lighter ones in dark mode.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f3c8d")
-INK, SOFT, GRID = "#222221", "#6b6b6a", "#dddddc"  # text, minor text, grid; `_theme` needs them to be unique
+INK, SOFT, GRID = "#222221", "#6b6b6a", "#dddddc"  # text, minor text, grid; `_theme` needs three different colors
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "shepherd", "font.size": 10.5, "pdf.fonttype": 42}
 WIDTH, HEIGHT = 5.2, 3.5  # inches; at this width text is readable on a phone
 FORMS = ("png", "svg", "pdf")
-# No dates, which would change the bytes.
+# The files contain no dates, so that the same figure always results in the same bytes.
 METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
@@ -133,7 +133,10 @@ def save(pictures: Iterable[Picture], folder: Path) -> None:
 
 
 def _theme(svg: str) -> str:
-    """Return only the SVG element, without fixed size, with the page's font and variables instead of colors."""
+    """Convert an SVG file to an SVG element for an HTML page.
+
+    The element has no fixed size, the font of the page, and variables of the page's style instead of colors.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'<svg ([^>]*?)height="[^"]*" ', r"<svg \1", svg, count=1)
     svg = re.sub(r'(<svg [^>]*?)width="[^"]*" ', r"\1", svg, count=1)

@@ -72,12 +72,12 @@ def document(title: str, *parts: str) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """Return parts below a heading."""
+    """Return a section of a page: a heading, followed by the parts, which are already HTML."""
     return f"<h2>{title}</h2>\n{''.join(parts)}\n"
 
 
 def figures(pictures: Iterable[Picture]) -> str:
-    """Return pictures with titles and captions in a grid that adapts to the width of the page."""
+    """Return pictures as HTML, with titles and captions, in a grid that adapts to the width of the page."""
     return f'<div class="pictures">{"".join(map(_figure, pictures))}</div>\n'
 
 

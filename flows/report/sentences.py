@@ -9,7 +9,7 @@ from rlcore.system.printable import printable
 
 
 def describe(kind: str, facts: dict[str, Any]) -> str | None:
-    """Return an event as a line for people; None if the event is not worth a line."""
+    """Return the text that is printed for an event of a run or sweep; None if nothing should be printed."""
     sentence = _describe(kind, facts)
     return sentence and printable(sentence)
 
@@ -61,7 +61,10 @@ def _mean(result: Mapping[str, Any]) -> str:
 
 
 def exceeds_schedule(result: Mapping[str, Any]) -> bool:
-    """Return True if an interval extends beyond all observed returns, e.g. to 500.3 on CartPole, whose limit is 500."""
+    """Return True if the confidence interval of a mean return extends beyond all observed returns.
+
+    An example is an interval that ends at 500.3 on CartPole, whose highest possible return is 500.
+    """
     returns = result.get("returns")
     return bool(returns) and (result["ci95"][0] < min(returns) or result["ci95"][1] > max(returns))
 

@@ -75,7 +75,7 @@ def _evaluations(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | N
 
 
 def _beyond(results: Sequence[Mapping[str, Any] | None]) -> bool:
-    """Return True if an interval needs the note `APPROXIMATE`."""
+    """Return True if an interval extends beyond the observed returns, so that `APPROXIMATE` must be printed."""
     return any(result and exceeds_schedule(result) for result in results)
 
 

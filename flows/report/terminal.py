@@ -41,7 +41,7 @@ class Printable:
         self.part = part
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render the part and escape the text of each segment."""
+        """Render the other renderable and escape the control characters in the text of each segment."""
         for segment in console.render(self.part, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 

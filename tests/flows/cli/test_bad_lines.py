@@ -39,7 +39,7 @@ LINES = [
     ("compare '' ''", "SIDES: must not be empty"),
     ("compare a", "a: a comparison needs at least two sides"),
     ("agents ppo", "ppo: unknown argument"),
-    ("envs nosuch", "nosuch: no suite and no environment of this name"),
+    ("envs nosuch", "nosuch: no suite or environment has this name"),
     ("registry nosuch", "invalid choice: 'nosuch'"),
     ("registry list ''", "NAME: must not be empty"),
     ("stage nosuch folder", "invalid choice: 'nosuch'"),

@@ -139,5 +139,7 @@ def test_envs_finds_an_environment_of_a_plugin(
 
 
 def test_envs_names_what_is_nearest_to_an_unknown_name() -> None:
-    with pytest.raises(UserError, match=r"cartpool-v1: no suite and no environment.*did you mean 'CartPole-v1'"):
+    with pytest.raises(
+        UserError, match=r"cartpool-v1: no suite or environment has this name.*did you mean 'CartPole-v1'"
+    ):
         envs(["cartpool-v1"])
