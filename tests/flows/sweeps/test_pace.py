@@ -94,10 +94,6 @@ def test_what_a_trial_was_worth(steps: int, score: float | None) -> None:
     assert PACE.score_at(scores, steps) == score
 
 
-def test_what_earlier_versions_counted_is_nothing_to_compare_with() -> None:
-    assert PACE.score_at({1: 10.0, 2: 20.0, 3: 30.0}, 2000) is None
-
-
 @pytest.mark.parametrize(
     ("evaluations", "count", "wanted"),
     [
