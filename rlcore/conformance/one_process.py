@@ -201,7 +201,7 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
 
 
 def a_player_elsewhere_acts_alike(config: RunConfig) -> None:
-    """Check that a copy of the behavior policy in another process acts like the learner's own after `publish`."""
+    """Check that a copy of the behavior policy in another process acts like the learner's own after `sync_weights`."""
     training = fresh(config)
     elsewhere = copy.deepcopy(training.behavior_policy)
     learner, obs, count = run(training).learner, _obs(training), config.env.num_envs
@@ -218,7 +218,7 @@ def a_player_elsewhere_acts_alike(config: RunConfig) -> None:
     assert act(elsewhere)[0] != act(learner.behavior_policy)[0], "training does not change the behavior policy"
     learner.sync_weights(elsewhere)
     assert act(elsewhere) == act(learner.behavior_policy), (
-        "after publish(), a copy of the behavior policy in another process acts differently from the learner's own"
+        "after sync_weights(), a copy of the behavior policy in another process acts differently from the learner's own"
     )
 
 

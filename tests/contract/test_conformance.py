@@ -178,7 +178,7 @@ PARTS, LEARN = a2c.Learner.components, a2c.Learner.update
         (conformance.each_loss_reaches_only_its_parameters, Optimizer, "apply", reaching_further),
         (conformance.acting_changes_nothing, Agent, "act", learning_while_acting),
         (conformance.a_loaded_policy_acts_alike, Agent, "act", otherwise_when_loaded),
-        (conformance.a_player_elsewhere_acts_alike, a2c.Learner, "publish", to_nobody),
+        (conformance.a_player_elsewhere_acts_alike, a2c.Learner, "sync_weights", to_nobody),
         (conformance.greedy_is_deterministic, Agent, "act", undecided),
         (conformance.no_global_generator_is_used, Noise, "exponential", global_noise),
         (conformance.ranks_stay_one, Optimizer, "__init__", alone),
