@@ -106,7 +106,11 @@ def sheeprl(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[st
 
 
 def each(run: Callable[..., dict[str, float]], protocol: Protocol, *how: Any) -> dict[str, float]:
-    """Return the figures of a run; if a protocol has two lengths, the additional time per `unit` of the longer run."""
+    """Return the CPU and wall seconds and the memory of a run.
+
+    If the protocol has a second, longer run (`Protocol.longer`), both are measured. The seconds are then the difference
+    of the two runs divided by the additional units of the longer run (`Protocol.more`), which excludes the start.
+    """
     short = run(protocol, *how)
     if not protocol.longer:
         return short

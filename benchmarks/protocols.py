@@ -20,12 +20,12 @@ class Protocol:
     normalize: bool = False  # observations and rewards
     evaluated: bool = True  # greedy returns are reported
     without_simulator: bool = False  # the simulator's time is measured and excluded from the ratios
-    longer: int = 0  # steps of a second run; its additional time is divided by `more` and reported per `unit`
-    more: int = 1
-    unit: str = ""
+    longer: int = 0  # steps of a second, longer run; 0 = no second run. Its additional time is reported per unit.
+    more: int = 1  # additional units of the longer run, for example gradient steps
+    unit: str = ""  # name of the unit
 
     def words(self) -> list[str]:
-        """Return the override of the number of steps if the protocol has two lengths."""
+        """Return the override that sets the number of steps, if the protocol has a second, longer run; otherwise []."""
         return [f"algo.total_steps={self.steps}"] if self.longer else []
 
 

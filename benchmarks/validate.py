@@ -278,7 +278,8 @@ def lowest_of_last(run: RunDirectory, steps: int) -> float:
 def reconstruction(run: RunDirectory, steps: int) -> float:
     """Return the reconstruction error of the newest world model, divided by the error of the mean image.
 
-    Errors are squared. The images are of greedy episodes on separate seeds; the posterior states have observed them.
+    Errors are squared. The images are from greedy episodes with seeds that are used for nothing else. They are decoded
+    from posterior states, which the model computed from the same images.
     """
     path, config = newest(run, steps), config_of(run)
     model = load_world_model(path, config.seed)

@@ -19,7 +19,9 @@ from flows.workers.local_api import prefect_api
 @flow(name="train-group", version=VERSION, persist_result=False)
 @shorten_failures
 def train_group(overrides: list[str], workers: int | None = None) -> Any:
-    """Train one run for each value of the overrides with several values. Finished runs are skipped.
+    """Train one run for each combination of the listed values, for example three runs for `seed=0,1,2`.
+
+    Finished runs are skipped.
 
     Args:
         overrides: arguments of `shepherd train`, one entry each: `seed=0,1,2`, `group=ppo-default`.

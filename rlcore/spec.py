@@ -71,7 +71,7 @@ class ArraySpec:
 
     @property
     def looks_like_image(self) -> bool:
-        """True for a vector with the shape of an image that is no image because of its dtype or bounds."""
+        """True if an array has the shape of an image but is treated as a vector because of its dtype or bounds."""
         return self.kind == "vector" and self.n is None and len(self.shape) in (3, 4) and min(self.pixels) >= IMAGE_SIDE
 
     def describe(self) -> str:

@@ -133,8 +133,9 @@ class Batch:
         policy_steps: number of policy steps taken before these rows, over all environments and ranks. All schedules
             use this count.
         places: [T, B] int64, positions of the rows in the replay buffer; None if they do not come from one.
-        write_back: replaces the extras of these rows in the replay buffer by name -> [T, B, ...], except rows that
-            were overwritten since; does nothing if the rows do not come from a replay buffer.
+        write_back: function that takes new extras, name -> [T, B, ...], and stores them for these rows in the replay
+            buffer. Rows that were overwritten in the meantime are skipped. The function does nothing if the rows do not
+            come from a replay buffer.
     """
 
     steps: Trajectory

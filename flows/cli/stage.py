@@ -94,7 +94,11 @@ def _make(name: str, run: RunDirectory) -> dict[str, Any]:
 
 
 def _run_of(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> RunDirectory:
-    """Return the run in a folder, after updating it to its parameter file or creating it for make-env."""
+    """Return the run in a folder, for the stage `name`.
+
+    If `params` is a parameter file, the run is first created, updated or replaced so that its config is that of the
+    file. Without a parameter file, the stage make-env creates the run; other stages need an existing run.
+    """
     if params is not None:
         from flows.runs.params import follow_params  # gymnasium
 

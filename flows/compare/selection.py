@@ -171,11 +171,12 @@ def _look_at_budgets(selection: Selection) -> set[str]:
 
 
 def _look_at_seeds(side: Side, selection: Selection, unlike: Collection[str]) -> str:
-    """Add an obstacle and a training command if a side has fewer than `FEWEST` seeds.
+    """Check that a side (group of runs) has at least `FEWEST` seeds on each task, which a ranking requires.
 
-    The command prefers seeds that the other sides have. There is no command for tasks in `unlike`, because the budgets
-    differ there. Returns the name of the group to compare instead of this side after the training; "" if the side
-    keeps its name.
+    If seeds are missing, add the reason to `selection.obstacles` and a command that trains them to
+    `selection.commands`. The command prefers seeds that the other sides have. No command is added for tasks in
+    `unlike`, because their runs have different budgets. Return the name of the group to compare instead of this side
+    after the training; "" if the side keeps its name.
     """
     group, more, whole = _place(side)
     renamed = ""

@@ -57,9 +57,10 @@ def start_trainer(run: RunDirectory, log: IO[bytes]) -> subprocess.Popen[bytes] 
 def start_warm(
     module: str, *arguments: str, log: IO[bytes], env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes] | Forked:
-    """Start `python -m MODULE ARGUMENT ...`, forked from the warm server if there is one.
+    """Start `python -m MODULE ARGUMENT ...`.
 
-    stdin and stdout are pipes; stderr is written to `log`.
+    Inside `warm_trainers`, the process is forked from a server that has already imported the modules. stdin and stdout
+    are pipes; stderr is written to `log`.
     """
     environment, folder = _environment() | dict(env or {}), warm_folder()
     if folder is not None:

@@ -167,7 +167,10 @@ def share_mirror(folder: Path) -> Iterator[None]:
 
 
 def _serving(connection: socket.socket) -> subprocess.Popen[bytes]:
-    """Start a mirror process that answers on a connected or listening socket."""
+    """Start a mirror: a process that copies the results of runs to MLflow when it receives a request on this socket.
+
+    The socket is connected (one run) or listening (runs of several processes).
+    """
     # The next update tries again if the server is away, so long retries are not useful.
     limits = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
     return spawn(

@@ -64,7 +64,9 @@ Log = logging.Logger | LoggingAdapter
 def managed_run(
     algo: str, overrides: list[str], run_dir: str, accelerator: str = "", *, registers: bool = True
 ) -> Iterator[RunDirectory]:
-    """Context manager that creates or resumes the run of a flow's parameters, and drives it exclusively.
+    """Context manager that creates or resumes the run described by a flow's parameters, and locks it.
+
+    The lock ensures that no other process trains the run.
 
     The event log records how the run ends. Outside of a flow (a sweep's trial, in a worker process) nothing is reported
     to Prefect.

@@ -27,8 +27,8 @@ from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import alive
 
-MARK = "SHEPHERD_SERVED"
-KIND = "SHEPHERD_SERVER"  # variable with the name of the server that a process is, or was started by
+MARK = "SHEPHERD_SERVED"  # environment variable of the same processes: state folder of the SHEPHERD_HOME
+KIND = "SHEPHERD_SERVER"  # environment variable of a server and the processes it starts: name of the server
 START_TIMEOUT = 180.0  # seconds; the first start creates the databases
 STOP_TIMEOUT = 35.0  # seconds; a trainer may need 25 for its checkpoint
 
@@ -56,12 +56,12 @@ def log_of(server: Server) -> Path:
 
 
 def password_file() -> Path:
-    """Return the file with the password of this home's servers. Only its owner can read it."""
+    """Return the file with the password of the servers of this SHEPHERD_HOME. Only its owner can read it."""
     return folder() / "password"
 
 
 def own_login() -> str:
-    """Return `user:password` of this home's servers."""
+    """Return `user:password` of the servers of this SHEPHERD_HOME."""
     return f"{USER}:{keep_password(password_file())}"
 
 
@@ -116,7 +116,7 @@ def check_servers() -> None:
 
 @contextmanager
 def databases_without_server() -> Iterator[None]:
-    """Context manager that reserves this home's databases for commands without a server.
+    """Context manager that reserves the databases of this SHEPHERD_HOME for commands without a server.
 
     Several commands can use them together. `make up` is refused in the meantime; if it is just starting, this waits
     for it. Raises UserError if the servers of `make up` are running.
@@ -158,7 +158,7 @@ def remove_stopped() -> None:
 
 
 def find_marked() -> Iterator[tuple[int, str]]:
-    """Yield pid and server name of every process that is a server of this home, or was started by one."""
+    """Yield pid and server name of every process that is a server of this SHEPHERD_HOME, or was started by one."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             name = _mark_of(process)
@@ -167,7 +167,10 @@ def find_marked() -> Iterator[tuple[int, str]]:
 
 
 def _mark_of(process: psutil.Process) -> str | None:
-    """Return the name of this home's server that a process is, or was started by; None for others and zombies."""
+    """Return the name of the server to which a process belongs: the process is the server, or was started by it.
+
+    Return None for zombies, and for processes that do not belong to a server of this SHEPHERD_HOME.
+    """
     variables = process.environ()
     return variables.get(KIND, "") if variables.get(MARK) == str(state_folder()) else None
 

@@ -14,8 +14,9 @@ from rlcore.functional.tree import leaves
 class CapturedTensors:
     """Fast access to the current parameters and buffers of modules.
 
-    The places of the tensors are located once, because torch's own traversal of the modules takes 40 µs. `names` are
-    the names that these tensors have in `Reading`.
+    The places of the tensors are located once, because torch's own traversal of the modules takes 40 µs. The attribute
+    `names` contains the names of these tensors as parameters and buffers of `Reading`, the module that wraps a function
+    and the modules that it reads.
 
     Args:
         modules: modules with a fixed structure; their parameters and buffers may be replaced. A tensor that several

@@ -45,7 +45,7 @@ class FusedLoop:
 
 
 class Loops:
-    """Loops of a function, in the order in which each call executes them."""
+    """Fused loops of a function, in the order in which each call of the function executes them."""
 
     def __init__(self) -> None:
         self._known: list[FusedLoop] = []
@@ -87,7 +87,8 @@ def fusing() -> Iterator[Loops]:
 def _fusing_nothing() -> Iterator[None]:
     """Context manager in which loops are not fused.
 
-    A step is traced only once, so a loop inside the step would be executed in that call only.
+    Steps are traced inside it. Python executes a step only once, when it is traced. A loop inside the step would
+    therefore be counted in this call of the function but not in later calls, and the order of the loops would differ.
     """
     before, _here.loops = _here.loops, None
     try:
@@ -114,7 +115,8 @@ def go_through_time(loop: FusedLoop, flat: Flat, sizes: Sequence[int], tensors: 
         The carry after the last step, and the other outputs of all steps, [T, ...].
 
     Raises:
-        RuntimeError: if an earlier call executed another loop here, or a step reads parameters that are not its inputs.
+        RuntimeError: if the tensors have other shapes than when `loop` was first executed, because the function now
+            executes its loops in another order. Also if a step reads parameters that are not its inputs.
     """
     loop.shapes = loop.shapes or [tensor.shape for tensor in tensors]
     if loop.shapes != [tensor.shape for tensor in tensors]:

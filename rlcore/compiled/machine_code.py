@@ -149,7 +149,7 @@ def _build_or_refuse(functions: Sequence[TracedFunction]) -> None:
 
 
 def rehearsing() -> bool:
-    """Return True inside `side_by_side`, that is, during a warm-up."""
+    """Return True during a warm-up (inside `side_by_side`); functions then run uncompiled and are built at its end."""
     return _waiting is not None
 
 

@@ -42,7 +42,10 @@ class StepTensors(Protocol):
         ...
 
     def apart(self, tensors: Iterator[Tensor]) -> AbstractContextManager[Callable[[], list[Tensor]]]:
-        """Return a context manager that substitutes these tensors; its function returns the changed ones."""
+        """Return a context manager in which these tensors replace those of the step, in the order of `tensors()`.
+
+        It yields a function that returns the tensors as changed inside the context, without the learning rates.
+        """
         ...
 
 

@@ -84,8 +84,8 @@ def _unknown(cls: type, prefix: str, key: str, value: Any) -> UserError:
 def convert(value: Any, annotation: Any, key: str) -> Any:
     """Convert a value from YAML or JSON to the type of its field.
 
-    There are no implicit conversions: true is never 1. Text becomes a number only if YAML 1.1 reads a number as text
-    (1e-3).
+    There are no implicit conversions: for example, true is never converted to 1. There is one exception: YAML 1.1 reads
+    some numbers, such as 1e-3, as text, and these are converted to numbers.
 
     Args:
         value: plain value from YAML or JSON.

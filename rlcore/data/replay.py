@@ -250,7 +250,7 @@ class Replay(Buffer):
         self._flags = [ring.column(name) for name in ENDS] if isinstance(ring, HostRing) else []
 
     def write_back(self, places: np.ndarray, extras: Mapping[str, Tensor]) -> None:
-        """Replace the extras of the rows of a batch; rows that were overwritten since then are not changed.
+        """Replace the extras of the rows of a batch; skip rows that were overwritten after the batch was sampled.
 
         Args:
             places: `Batch.places` [L, N]; if a row occurs twice, the last occurrence is used.

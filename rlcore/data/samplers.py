@@ -28,7 +28,7 @@ class Remembered(Protocol):
 
     @property
     def written(self) -> int:
-        """Index of the row after the newest one: the last time step, which has no action yet."""
+        """Index of the row after the newest transition. It contains the current time step, which has no action yet."""
         ...
 
     @property

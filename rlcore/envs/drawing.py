@@ -53,7 +53,8 @@ def drawn_shape(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str)
 def _refuse_undeclared(env_id: str, key: str, parts: Mapping[str, spaces.Space[Any]]) -> None:
     """Raise UserError if an observation looks like an image, but its space does not declare one.
 
-    The user then probably means this observation and does not want a rendered image.
+    Without this error, a rendered image would be used as the observation `key`. The user probably means the observation
+    that looks like an image.
     """
     for part, space in parts.items():
         if isinstance(space, spaces.Box) and (spec := array_spec(part, space)).looks_like_image:

@@ -58,9 +58,9 @@ class MutableState:
 
     @contextmanager
     def apart(self, tensors: Iterator[Tensor]) -> Iterator[Callable[[], list[Tensor]]]:
-        """Return a context in which the given tensors are the state, in the order of `tensors()`.
+        """Return a context manager in which the given tensors replace the state, in the order of `tensors()`.
 
-        It yields a function that returns the state after changes inside the context, without the learning rates.
+        It yields a function that returns the tensors as changed inside the context, without the learning rates.
         """
         kept = [(o, o.slots, o.count, o.lr) for o in self.optimizers]
         with ExitStack() as stack:

@@ -66,8 +66,9 @@ def ending(events: Iterable[AnyEvent], ended: AnyEvent | None = None) -> AnyEven
     counts as complete, until metrics or checkpoints follow its `end` event.
 
     Args:
-        events: all events of a log, or only those after the events that gave `ended`.
-        ended: result of this function for the events before.
+        events: all events of a log. If `ended` is passed: only the events that were added after the call that returned
+            it.
+        ended: result of an earlier call for the events before these; None for the start of a log.
 
     Returns:
         The event, or None.

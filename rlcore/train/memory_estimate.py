@@ -79,7 +79,7 @@ class ResourceEstimate:
     busy: int = 1  # number of processes that always use the CPU
     countable: bool = True
     plan: str = ""  # description of the training: steps and device
-    ratios: str = ""  # description of the gradient steps; "" without a replay buffer
+    ratios: str = ""  # sentence with gradient steps, replay ratio and train ratio; "" without a replay buffer
 
     def find_shortage(self, free: FreeResources) -> str | None:
         """Return a description of the first resource that is too small, or None if everything fits."""
@@ -103,7 +103,11 @@ class ResourceEstimate:
         return f"{self.plan}; needs about {', '.join(needs)} and {last}"
 
     def details(self, free: FreeResources, command: bool = False) -> list[str]:
-        """Return sentences with the parts of the needed bytes, and with the ratios."""
+        """Return one sentence per resource that lists what needs how many bytes, and one with the replay ratio.
+
+        The last sentence is omitted without a replay buffer. If `command` is true, the memory includes that of the
+        command, Prefect and MLflow.
+        """
         resources = self._with(command)._compare(free)
         return [f"{name}: {_list(parts)}" for name, parts, _ in resources] + [self.ratios] * bool(self.ratios)
 

@@ -71,7 +71,7 @@ class ResumePoint:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Context manager that turns errors about a state of another form into a UserError that names the files."""
+        """Context manager that raises a UserError naming the files if a state lacks the expected keys or types."""
         with reading_state(self.path):
             yield
 
@@ -84,7 +84,7 @@ class ResumePoint:
 
 @contextmanager
 def reading_state(path: Path) -> Iterator[None]:
-    """Context manager that turns errors about a state of another form into a UserError that names the files."""
+    """Context manager that raises a UserError naming the files if a state lacks the expected keys or types."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:

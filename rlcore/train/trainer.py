@@ -69,7 +69,9 @@ class Interrupted(BaseException):
 
 
 class Trainer:
-    """Server of the line protocol for the session of one run.
+    """Server that trains one run as its parent process requests, with one JSON message per line.
+
+    It reads commands from stdin and writes events; the docstring of the module lists both.
 
     Args:
         run: prepared run directory.

@@ -92,7 +92,8 @@ class Training(Loop):
         compiled: True to compile gradient steps ahead of time; on a GPU, they are captured as a CUDA graph. None: True
             if `algo.compile` is true. `auto` does not compile here, because the length of this training is unknown.
         ranks: processes that train together; None: the ranks of Fabric.
-        command: whether a command started this process; the reported memory then includes the command.
+        command: True if a Shepherd command started this process. The reported memory then includes an estimate for the
+            processes of the command, Prefect and MLflow.
     """
 
     def __init__(

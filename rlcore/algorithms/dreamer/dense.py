@@ -27,8 +27,9 @@ def initialise_glorot(layer: Any, rng: torch.Generator, scale: float | None = No
         scale: a number (for output layers): uniform distribution with variance scale / mean fan; 0 = zeros.
             None (for hidden layers): normal distribution with variance 1 / mean fan, truncated at two standard
             deviations.
-        inputs: number of inputs that counts for fan_in (fan_in = inputs · kernel area). It is larger than that of this
-            layer if the inputs of another layer are added. None = the inputs of this layer.
+        inputs: number of inputs from which fan_in is computed (fan_in = inputs · kernel area). It is larger than the
+            number of inputs of this layer if the outputs of another layer are added to those of this layer. None = the
+            inputs of this layer.
 
     Returns:
         The layer.
@@ -57,7 +58,11 @@ def glorot_linear(
     bias: bool = True,
     of: int | None = None,
 ) -> nn.Linear:
-    """Create a linear layer on the CPU and initialize it by `initialise_glorot`; `of` is its argument `inputs`."""
+    """Create a linear layer on the CPU and initialize it by `initialise_glorot`.
+
+    `of` is the number of inputs from which the variance of the weights is computed; None = `inputs`. It is larger than
+    `inputs` if the outputs of another layer are added to those of this layer.
+    """
     made: Any = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias, device="cpu")
     return initialise_glorot(made, rng, scale, of)
 

@@ -140,7 +140,7 @@ class ObservationKeys(LayerKeys):
 
 @dataclass(frozen=True)
 class DiscountKeys(DenseKeys):
-    """Continue head, which predicts the discount of the next step."""
+    """Keys of the `continue` head: the network that predicts the discount of the next step."""
 
     learnable: bool = arg(
         True, "train the continue head (SheepRL key)", unused="algo.world_model.use_continues enables the head"

@@ -100,8 +100,8 @@ class OwnWrapper(Suite):
         inner: suite of the wrapped environments.
 
     Raises:
-        UserError: A parameter of the wrapper class has the same name as an argument of the suite that a key of the env
-            group sets.
+        UserError: A parameter of the wrapper class has the same name as an argument of the other suite's environments
+            that is set by a key of the env group (`inner.from_keys`).
     """
 
     def __init__(self, own: OwnClass, inner: Suite) -> None:

@@ -130,7 +130,10 @@ class RequestHandler:
         self.row.reward[...], self.row.terminated[...], self.row.truncated[...] = reward, terminated, truncated
 
     def _failures(self) -> bytes:
-        """Return the pickled failures since the last answer, and `broken`; usually b"", because there are none."""
+        """Return b"" if the environment has not failed since the last answer; otherwise pickled (failures, broken).
+
+        `broken` is True if the next reset must create a new environment.
+        """
         if not self.env.failures:
             return b""
         failures, self.env.failures = self.env.failures, []

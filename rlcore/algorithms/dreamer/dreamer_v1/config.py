@@ -47,7 +47,7 @@ class RewardConfig(DenseKeys):
 
 @dataclass(frozen=True)
 class DiscountConfig(DiscountKeys):
-    """Continue head, which predicts the discount of the next step."""
+    """Keys of the `continue` head: the network that predicts the discount of the next step."""
 
     mlp_layers: int = other_default(DiscountKeys, "mlp_layers", 3)
 

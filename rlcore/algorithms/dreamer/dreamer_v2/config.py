@@ -73,7 +73,7 @@ class ObservationConfig(Switched, ObservationKeys):
 
 @dataclass(frozen=True)
 class DiscountConfig(Switched, DiscountKeys):
-    """Continue head, which predicts the discount of the next step."""
+    """Keys of the `continue` head: the network that predicts the discount of the next step."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DiscountConfig(DenseConfig):
-    """Continue head, which predicts if the episode continues."""
+    """Keys of the `continue` head: the network that predicts whether the episode continues."""
 
     learnable: bool = arg(True, "train the continue head (SheepRL key)", unused="it is always trained")
     imagined: str = arg(
