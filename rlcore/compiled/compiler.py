@@ -161,9 +161,8 @@ def _allocate_no_second_name() -> None:
     A tensor that the loop writes to gets another name after the loop. If a kernel then reuses that tensor's memory for
     its result, torch 2.13 declares the name a second time, and the C++ compiler rejects the code.
     """
-    # Imported in the compiler process only (see `main`).
-    from torch._inductor import ir
-    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+    from torch._inductor import ir  # imported in the compiler process only (see `main`)
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen  # imported in the compiler process only
 
     plain = PythonWrapperCodegen.codegen_allocation
 
@@ -181,9 +180,8 @@ def _keep_what_a_loop_returns() -> None:
     loop and writes other results to its memory. A scan can return its carry unchanged. It always does so with the
     gradient of a parameter that no step reads: the result is the zero tensor with which the loop began.
     """
-    # Imported in the compiler process only (see `main`).
-    from torch._inductor import ir
-    from torch._inductor.virtualized import V
+    from torch._inductor import ir  # imported in the compiler process only (see `main`)
+    from torch._inductor.virtualized import V  # imported in the compiler process only
 
     plain = ir.WhileLoop.create.__func__
 

@@ -227,9 +227,8 @@ def fuse(graph: Any, example: Sequence[Tensor]) -> Kernels:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernels_folder()))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        # Imported here because torch's compiler takes seconds to import.
-        from torch import _inductor
-        from torch._inductor import config
+        from torch import _inductor  # imported here because torch's compiler takes seconds to import
+        from torch._inductor import config  # imported here because torch's compiler takes seconds to import
 
         with config.patch(deterministic=True, compile_threads=1):
             kernels: Any = _inductor.compile(graph, [*example])

@@ -53,8 +53,6 @@ def test_it_is_short() -> None:
 def test_a_plugin_that_only_a_file_names_is_refused(outside: Path) -> None:
     preset = outside / "conf/exp/sly.yaml"
     preset.write_text("# @package _global_\ndefaults:\n  - ppo\n  - _self_\nplugins: [reinforce]\n")
-    with pytest.raises(
-        UserError, match=r"plugins=\[reinforce\]: .*plugins are never imported only because a file names them"
-    ):
+    with pytest.raises(UserError, match=r"plugins=\[reinforce\]: .*a plugin is imported only if you name it"):
         compose(["exp=sly"])
     assert "reinforce" not in sys.modules

@@ -150,4 +150,4 @@ def test_a_checkpoint_outside_of_its_run_is_told(tmp_path: Path) -> None:
             UserError, match="this checkpoint is outside of its run, but it needs the config of the run"
         ) as told:
             RunDirectory.of_checkpoint(moved)
-        assert "give one of the runs in it" not in str(told.value)
+        assert "give one of its runs" not in str(told.value)

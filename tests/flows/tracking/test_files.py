@@ -170,7 +170,7 @@ def test_what_is_new_is_brought_and_nothing_else_is_read_or_made_again(
     monkeypatch.setattr(NewEvents, "everything", lambda self: pytest.fail("all points were read again"))
     read: list[int] = []
     real = events._event
-    monkeypatch.setattr(events, "_event", lambda line, moments: [read.append(1), real(line, moments)][1])
+    monkeypatch.setattr(events, "_event", lambda line: [read.append(1), real(line)][1])
     for k in range(4, 9):
         train(run, k, k + 1)
         BACKENDS[name](run, news.read())

@@ -8,7 +8,6 @@ from rlcore.algorithms.on_policy.actor_critic import ActorCritic
 from rlcore.algorithms.on_policy.ppo.config import Config
 from rlcore.nn.network_keys import EncoderConfig, KeysConfig
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
-from rlcore.types import SingleProcess
 
 SPEC = EnvSpec(
     "Some-v0",
@@ -32,21 +31,3 @@ def test_the_history_is_that_of_the_images_which_it_reads() -> None:
     assert agent(0, "rgb").keys == ("state", "rgb")
     assert agent(0, "rgb").history == {"rgb": Window(2, 3)}
     assert agent(0).history == {}
-
-
-def test_a_state_from_before_the_normaliser_belonged_to_the_encoder_is_read() -> None:
-    trained, fresh = agent(0, "rgb"), agent(1, "rgb")
-    obs = {
-        "state": torch.randn(5, 3, 2).double(),
-        "rgb": torch.randint(0, 256, (5, 3, 2, 1, 36, 36), dtype=torch.uint8),
-    }
-    trained.observe(obs, SingleProcess())
-    state = trained.state_dict()
-    old = {name.replace("encoder.normalizer", "normalizer"): value for name, value in state.items()}
-    assert "normalizer._extra_state" in old
-    fresh.load_state_dict(old)
-    row = {key: rows[0] for key, rows in obs.items()}
-    (policy, value), (same, equal) = trained(row), fresh(row)
-    assert torch.equal(value, equal) and torch.equal(policy.mode(), same.mode())
-    other = {**row, "rgb": 255 - row["rgb"]}
-    assert not torch.equal(trained(other)[1], value)

@@ -168,7 +168,10 @@ def test_what_it_says_of_states_is_in_the_environments_form_and_units() -> None:
     [
         ({"rgb": None}, "obs: key 'rgb' is missing; expected rgb, grey, speed, room"),
         ({"speed": np.zeros((6, 2, 3))}, r"obs 'speed': expected \[T, B, 2, 2\], got \(6, 2, 3\)"),
-        ({"action": np.zeros((5, 2))}, r"action: expected \(6, 2\), got \(5, 2\): actions are scalars"),
+        (
+            {"action": np.zeros((5, 2))},
+            r"action: expected \(6, 2\), got \(5, 2\): actions of this environment are scalars",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(change: dict[str, Any], words: str) -> None:

@@ -15,7 +15,9 @@ from rlcore.store.directory import RunDirectory, write_json
 def test_a_folder_of_runs_that_is_given_for_one_names_those_inside(tmp_path):
     for name in "abcd":
         RunDirectory(tmp_path / "deep" / name).make("", {"run_id": name}, "{}")
-    with pytest.raises(UserError, match=r"runs, not a run; give one of the runs in it: \S+/deep/a, \S+/b, \S+/c, …$"):
+    with pytest.raises(
+        UserError, match=r"contains runs, but is not a run; give one of its runs: \S+/deep/a, \S+/b, \S+/c, …$"
+    ):
         RunDirectory.existing(tmp_path)
 
 
