@@ -13,7 +13,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rlcore.compiled import machine_code, package
-from rlcore.compiled.scan import refuse_sum_over_ranks
 from rlcore.compiled.toolchain import missing_requirement
 from rlcore.config.groups import RunConfig
 from rlcore.conformance.trainings import FEW, check_budget, find_all, fresh, module_tensors, run
@@ -22,11 +21,10 @@ from rlcore.functional.tree import name_leaves
 from rlcore.optim.step import Step
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
+from rlcore.train.warmup import NullRanks
 from rlcore.types import Trajectory
 
-ToCompile = tuple[
-    str, Callable[..., Any], list[Tensor], package.TracedFunction
-]  # name, function, example inputs, graph
+ToCompile = tuple[Callable[..., Any], package.TracedFunction]
 log = logging.getLogger(__name__)
 
 
@@ -41,9 +39,9 @@ def compiled_equals_eager(config: RunConfig) -> None:
     traced: list[ToCompile] = []
     for how in _ways(config):
         _compare(config, traced, how)
-    for what, function, example, one in traced:
-        assert _key(function, example) == one.key, (
-            f"{what} reads a value that an update changes and that is not one of its inputs; the compiled function "
+    for function, one in traced:
+        assert _key(function, [*one.example]) == one.key, (
+            f"{one.what} reads a value that an update changes and that is not one of its inputs; the compiled function "
             "would always use the first value: make it a buffer (self.register_buffer) or an argument of the loss"
         )
 
@@ -61,7 +59,7 @@ def machine_code_equals_eager(config: RunConfig) -> None:
     with _graphs(traced):
         for how in _ways(config):
             run(fresh(config, compiled=True, **how))
-    functions = {one.key: one for _, _, _, one in traced}
+    functions = {one.key: one for _, one in traced}
     names = ", ".join(one.what for one in functions.values())
     log.info("compiling %d functions (%s), which can take minutes", len(functions), names)
     try:
@@ -77,22 +75,7 @@ def _ways(config: RunConfig) -> list[dict[str, Any]]:
     These are one training with a single rank and, if the learner has a `Step`, one training as rank 0 of two, in which
     other functions are compiled.
     """
-    return [{}, {"ranks": OneOfTwo()}] if find_all(fresh(config).learner, Step) else [{}]
-
-
-class OneOfTwo:
-    """Rank 0 of two ranks; rank 1 does not exist and adds nothing to sums."""
-
-    rank, size = 0, 2
-
-    def sum(self, value: Tensor) -> Tensor:
-        """Return the tensor itself; as with real ranks, a function that sums over ranks cannot be compiled."""
-        refuse_sum_over_ranks()
-        return value
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return the value once for each rank."""
-        return [value, value]
+    return [{}, {"ranks": NullRanks(size=2)}] if find_all(fresh(config).learner, Step) else [{}]
 
 
 def _compare(config: RunConfig, traced: list[ToCompile], how: dict[str, Any]) -> None:
@@ -160,7 +143,7 @@ def _graphs(traced: list[ToCompile]) -> Iterator[None]:
 
     def as_graphs(asked: list[package.TracedFunction]) -> list[package.Compiled]:
         (one,) = asked
-        traced.append((one.what, functions[-1], list(one.example), one))
+        traced.append((functions[-1], one))
         return [lambda inputs: list(one.graph(*inputs))]
 
     def refuse(what: str, began_with: str, began: bool, error: Exception, else_do: str = "") -> None:

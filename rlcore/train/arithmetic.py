@@ -12,7 +12,7 @@ from rlcore.spec import EnvSpec
 from rlcore.train.fabric import make_fabric
 from rlcore.train.loop import Loop
 from rlcore.train.warmup import NullRanks, RandomEnvs
-from rlcore.types import Context, SingleProcess
+from rlcore.types import Context
 
 log = logging.getLogger(__name__)
 ITERATIONS = 20_000  # maximum number of iterations before the first gradient step
@@ -25,7 +25,7 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
 
     The result depends only on the config and the spec, not on a clock or a cache.
     """
-    ranks = NullRanks(SingleProcess())
+    ranks = NullRanks()
     ranks.size = config.fabric.ranks
     counter = Counter()
     compiler = Compiler(config, spec, (config.env.num_envs, ranks.size), once=counter.once)

@@ -19,7 +19,7 @@ from rlcore.optim.step import Step
 from rlcore.protocols import VectorEnv
 from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.train.loop import Loop
-from rlcore.types import Context, Episode, Ranks, State, TimeStep
+from rlcore.types import Context, Episode, State, TimeStep
 
 log = logging.getLogger(__name__)
 EPISODE = 20  # length of an episode in steps
@@ -39,7 +39,7 @@ def warm_up(context: Context, envs: VectorEnv) -> None:
         envs: environments of the training; only their spec, number and device are used.
     """
     compiler = context.compiler and replace(context.compiler, made=[])
-    apart = replace(context, ranks=NullRanks(context.ranks), compiler=compiler)
+    apart = replace(context, ranks=NullRanks(context.ranks.rank, context.ranks.size), compiler=compiler)
     with machine_code.side_by_side(), torch.enable_grad():  # the caller, acting, has disabled gradients
         try:
             loop = Loop(apart, RandomEnvs(envs.spec, envs.num_envs, getattr(envs, "device", None)))
@@ -70,10 +70,15 @@ def _took_all_steps(loop: Loop) -> bool:
 
 
 class NullRanks:
-    """Ranks with the same rank and size as others, but without communication."""
+    """`Ranks` without communication, as if this process were one of `size` ranks.
 
-    def __init__(self, ranks: Ranks) -> None:
-        self.rank, self.size = ranks.rank, ranks.size
+    Args:
+        rank: index of this process.
+        size: number of processes.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size = rank, size
 
     def sum(self, value: Tensor) -> Tensor:
         """Return the tensor itself; as in training, raise an error if a traced function sums over several ranks."""

@@ -269,6 +269,6 @@ def test_rehearse_builds_the_others_when_one_does_not_compile(
 def test_trace_refuses_a_sum_over_ranks(rehearsed: bool) -> None:
     """Otherwise the machine code built in the rehearsal, whose ranks exchange nothing, is used by the training."""
     fabric: Any = SimpleNamespace(global_rank=0, world_size=2, device=torch.device("cpu"))
-    ranks = NullRanks(FabricRanks(fabric)) if rehearsed else FabricRanks(fabric)
+    ranks = NullRanks(size=fabric.world_size) if rehearsed else FabricRanks(fabric)
     with pytest.raises(RuntimeError, match="a sum over ranks cannot be compiled"):
         machine_code.trace(lambda x: (ranks.sum(x),), [torch.ones(2)])
