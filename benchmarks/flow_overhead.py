@@ -1,11 +1,15 @@
-"""Overhead of the flow: `shepherd train` compared with the train stage alone, alternating, with the same config.
+"""Time that the Prefect flow of `shepherd train` adds to the train stage (`shepherd stage train`).
 
     python -m benchmarks.flow_overhead [--repeats 3] [OVERRIDE ...]
 
-A dry run first warms up the Prefect home. The random baseline, the final evaluation and the video are work that the
-user requested, so they are timed separately. Prefect records the times of the first two, which are tasks of the flow;
-the video is recorded a second time, alone. The overhead is the remaining time of the flow, without the train stage.
-Budget: 20 s and 2 % of the train stage.
+The flow and the train stage run alternately with the same config. A dry run comes first, because the first flow in a
+Prefect home has to create the database. The user requested the random baseline, the final evaluation and the video, so
+they do not count as overhead. Prefect records the times of the baseline and the final evaluation, which are tasks of
+the flow. To time the video, it is recorded a second time after the flow.
+
+    overhead = time of the flow - baseline - final evaluation - time of the train stage
+
+The accepted overhead is 20 s and 2 % of the train stage.
 """
 
 from __future__ import annotations
@@ -43,7 +47,10 @@ def seconds(*arguments: str) -> float:
 
 
 def task_seconds(run: Path) -> dict[str, float]:
-    """Return the seconds of each kind of task in a run's flow, from Prefect; the last evaluation is a separate kind."""
+    """Read from Prefect's database how many seconds a run's flow spent in each of its tasks.
+
+    The keys are the names of the tasks. The last task `evaluate` has the key "final evaluation" instead.
+    """
     with sqlite3.connect(state_folder() / "prefect" / "prefect.db", timeout=30) as store:
         rows = store.execute(QUERY, (str(run),)).fetchall()
     spent: dict[str, float] = dict.fromkeys((*TASKS, "final evaluation"), 0.0)
@@ -55,7 +62,7 @@ def task_seconds(run: Path) -> dict[str, float]:
 
 
 def video_seconds(run: Path) -> float:
-    """Return the seconds needed to record one greedy episode of the chosen checkpoint."""
+    """Return the seconds needed to record a video of one greedy episode with the run's selected checkpoint."""
     from rlcore.evaluation.final import choose, record_video
     from rlcore.store.directory import RunDirectory
 
@@ -67,7 +74,7 @@ def video_seconds(run: Path) -> float:
 
 
 def main() -> None:
-    """Time the flow and the train stage, alternating, and print the medians."""
+    """Time the flow and the train stage `--repeats` times each, in alternation, and print the medians."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flow_overhead", description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("overrides", nargs="*", default=["exp=ppo"])

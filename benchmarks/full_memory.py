@@ -33,7 +33,7 @@ RESUME = "resume"
 
 
 def fill(session: Session, rows: int, seed: int) -> None:
-    """Add rows of noise to the replay buffer, in the form in which environments return them."""
+    """Add `rows` rows of random numbers to the replay buffer; keys, shapes and dtypes are those of the environment."""
     rng, spec = torch.Generator().manual_seed(seed), session.envs.spec
     for _ in range(0, rows, BLOCK * WIDTH):
         session.training.buffer.extend(block(rng, spec, BLOCK, WIDTH), block(rng, spec, WIDTH))
@@ -74,7 +74,7 @@ def resume(folder: str) -> None:
 
 
 def time_resume(run: RunDirectory) -> tuple[float, float, int]:
-    """Return wall seconds, CPU seconds and bytes read for resuming a run in a new process, without imports."""
+    """Resume a run in a new process; return wall seconds, CPU seconds and bytes read, without the cost of imports."""
     command = [sys.executable, "-m", "benchmarks.full_memory", RESUME, str(run.path)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     wall, cpu, count = json.loads(output.splitlines()[-1])

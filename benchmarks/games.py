@@ -1,9 +1,11 @@
-"""Overhead of the code around an Atari emulator: the wrapper chain in one process, and eight games in subprocesses.
+"""Overhead that environment wrappers and vector environments add to an Atari emulator.
+
+The first table measures the wrappers of one game in one process. The second measures eight games in subprocesses.
 
     python -m benchmarks.games --peers VENV/bin/python      # writes docs/results/games.md; two minutes, extra `atari`
 
-Each row is measured in a separate process. The rows alternate, `--repeats` times, and the best value of each counts,
-because other load only adds time.
+Each row of a table is measured `--repeats` times, each time in a new process and after all other rows. The best value
+is reported, because other programs on the machine can only add time.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def main() -> None:
 
 
 def measure_in_process(name: str, python: str) -> list[float]:
-    """Measure a row in a separate process."""
+    """Measure one row of a table in a new process."""
     command = [python, "-m", "benchmarks.games", "--measure", name]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment, cwd=ROOT)
@@ -105,7 +107,10 @@ def page(rows: dict[str, list[list[float]]], repeats: int) -> str:
 
 
 def per_step(step: Callable[[int], Any], episode: Callable[[], Any]) -> list[float]:
-    """Return the CPU microseconds of a step, the minimum over ten parts of the game."""
+    """Return the CPU microseconds per call of `step`: ten segments of 200 calls are timed, and the fastest counts.
+
+    `episode` starts a new episode before each segment.
+    """
     buttons, pieces = np.random.default_rng(0).integers(6, size=STEPS), []
     for piece in np.split(buttons, 10):
         episode()
@@ -154,7 +159,7 @@ def measure_picture() -> list[float]:
 
 
 def make_preprocessed() -> gymnasium.Env:
-    """Return a game with Gymnasium's preprocessing."""
+    """Return the Atari game with Gymnasium's wrapper AtariPreprocessing."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -194,7 +199,10 @@ def measure_vector() -> list[float]:
 
 
 def in_turn(step: Callable[[np.ndarray], Any]) -> list[float]:
-    """Return the steps per second of all games together, and the CPU microseconds of all processes per step."""
+    """Step eight games with random actions; return [env steps per second, CPU microseconds per env step].
+
+    The steps of all games and the CPU time of all processes are added up.
+    """
     buttons = np.random.default_rng(0).integers(6, size=(WARM + ROUNDS, GAMES))
     for row in buttons[:WARM]:
         step(row)

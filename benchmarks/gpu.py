@@ -1,11 +1,11 @@
-"""Gradient steps on a GPU: eager, recorded as a CUDA graph, and recorded in half precision.
+"""Time of gradient steps on a GPU: eager, as a CUDA graph, and as a CUDA graph in half precision.
 
 python -m benchmarks.gpu            # writes docs/results/gpu.md; some minutes, on a machine with an NVIDIA GPU
 python -m benchmarks.gpu --only 1m  # only cases with `1m` in their name
 
-Each line is measured on a new training with random environments. After some warm-up steps, `update()` is timed: it
-draws a batch and takes one gradient step. Acting and environment steps are not timed. Peak memory is the allocation
-that torch reports for the learner and its step.
+For each row of the table, a learner is created with environments that return random data. After some warm-up steps,
+`update()` is timed: it draws a batch and takes one gradient step. Acting and environment steps are not timed. The peak
+memory is the largest allocation that torch reports, minus the allocation before the learner was created.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def measure_all(only: str) -> Iterator[str]:
-    """Yield the lines of the table."""
+    """Measure the cases whose name contains `only`; yield one row of the Markdown table for each case and mode."""
     for name, (spec, overrides) in CASES.items():
         if only not in name:
             continue
@@ -116,7 +116,11 @@ def measure_all(only: str) -> Iterator[str]:
 
 
 def measure(spec: EnvSpec, overrides: list[str]) -> tuple[float, float, int, bool]:
-    """Return the seconds of a gradient step and of the first one, the peak bytes, and True if the step is recorded."""
+    """Measure the gradient steps of one case.
+
+    Returns (median seconds per gradient step, seconds of the first update, peak bytes, recorded); `recorded` is True if
+    the gradient step runs as a CUDA graph.
+    """
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     training = make(spec, overrides)
@@ -136,7 +140,7 @@ def measure(spec: EnvSpec, overrides: list[str]) -> tuple[float, float, int, boo
 
 
 def make(spec: EnvSpec, overrides: list[str]) -> Training:
-    """Return a training on the GPU with random environments."""
+    """Return a `Training` on the GPU whose environment returns random data of the shapes in `spec`."""
     images, vectors = (["rgb"], []) if "rgb" in spec.obs else ([], ["state"])
     keys = [f"algo.cnn_keys.encoder={images}", f"algo.mlp_keys.encoder={vectors}", "env=dummy", "env.num_envs=1"]
     config, _ = compose([*overrides, *keys, "fabric.accelerator=cuda", "buffer.memmap=false"])
@@ -144,7 +148,7 @@ def make(spec: EnvSpec, overrides: list[str]) -> Training:
 
 
 def _update(training: Training) -> tuple[float, int]:
-    """Return the seconds of an iteration's gradient steps, and their number."""
+    """Take the gradient steps of one iteration; return (seconds, number of gradient steps)."""
     torch.cuda.synchronize()
     before, began = training.learner.updates, time.perf_counter()
     training.update()

@@ -1,4 +1,8 @@
-"""Pages about learning results, one per algorithm, generated from docs/results/learning.json (`make validate`)."""
+"""Pages about learning results, one per algorithm, generated from docs/results/learning.json (`make validate`).
+
+In this file, a gate is a threshold that the returns of a preset's seeds must reach. `figures` are the results of one
+preset in learning.json.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ which shows how early it learned. Differences are between the IQMs of a row and 
 
 
 def write_pages(folder: Path) -> None:
-    """Write the page of each algorithm that has results."""
+    """Write `<algorithm>.md` into the folder for each algorithm that has results in the folder's learning.json."""
     figures, peers = json.loads((folder / "learning.json").read_text()), folder / "learning_peers.json"
     for name, peer_figures in (json.loads(peers.read_text()) if peers.exists() else {}).items():
         if name in figures:
@@ -48,13 +52,13 @@ def write_pages(folder: Path) -> None:
 
 
 def count_reaching(gate: dict[str, Any]) -> int:
-    """Return the number of seeds that reach a gate."""
+    """Return the number of seeds with a result that reaches the threshold of a gate."""
     low, high = gate.get("at_least", gate.get("iqm_at_least", -math.inf)), gate.get("at_most", math.inf)
     return sum(low <= value <= high for value in gate["values"])
 
 
 def mark(gate: dict[str, Any]) -> str:
-    """Return the threshold of a gate as text."""
+    """Return the threshold of a gate as text, for example "475" or "at most 0.1 of the mean image's error"."""
     if "iqm_at_least" in gate:
         return f"IQM at least the peer's {number(gate['iqm_at_least'])}{PHRASES[gate['of']][0]}"
     value = f"at most {number(gate['at_most'])}" if "at_most" in gate else number(gate["at_least"])
@@ -62,7 +66,7 @@ def mark(gate: dict[str, Any]) -> str:
 
 
 def passes(figures: dict[str, Any]) -> bool:
-    """Return True if enough seeds reach every gate, within the time limit."""
+    """Return True if every gate is reached by 80 % of the seeds and training kept the preset's limit of CPU time."""
     in_time = figures.get("cpu_s", 0.0) <= (figures.get("within_s") or math.inf)
     return in_time and all(_is_reached(gate) for gate in figures["gates"])
 
@@ -74,7 +78,7 @@ def _is_reached(gate: dict[str, Any]) -> bool:
 
 
 def verdict(figures: dict[str, Any]) -> str:
-    """Return a sentence with the number of seeds that reach each gate."""
+    """Return, as text, how many seeds reach the threshold of each gate, and the CPU time if the preset limits it."""
     limit = figures.get("within_s")
     return ", ".join(
         f"{count_reaching(gate)} of {len(gate['values'])} seeds reach {mark(gate)} after {gate['policy_steps']:,} steps"
@@ -83,7 +87,7 @@ def verdict(figures: dict[str, Any]) -> str:
 
 
 def page(algorithm: str, figures: dict[str, Any]) -> str:
-    """Return the page of an algorithm."""
+    """Return the Markdown page of an algorithm; `figures` maps the names of all presets to their results."""
     presets = {k: f for k, f in figures.items() if f["algorithm"] == algorithm and not f["variant"]}
     columns = ("preset", "environment", "policy steps", "threshold", "seeds that reach it", "IQM over seeds", "peers")
     title = TITLES.get(algorithm, algorithm.upper())
@@ -103,7 +107,7 @@ def page(algorithm: str, figures: dict[str, Any]) -> str:
 
 
 def section(name: str, of: dict[str, Any]) -> list[str]:
-    """Return the section of a preset: its command, the return of each seed, the figure."""
+    """Return the lines of a preset's section: command, return of each seed, learning curve."""
     source = f"{of['machine']}, {of['day']}, code and config {of['digest']}"
     by_seed = [
         f"{PHRASES[gate['of']][1]}after {gate['policy_steps']:,} steps {list_returns(gate['values'])}"
@@ -133,7 +137,10 @@ def peer(figures: dict[str, Any], gate: dict[str, Any]) -> list[str]:
 
 
 def sameness(base: dict[str, Any], variants: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the section that compares the variants with the preset."""
+    """Return the section that compares a preset with its variants, which should learn equally well.
+
+    A variant is the preset with other settings that should not affect the result, such as `algo.compile=true`.
+    """
     columns = ("`exp=ppo`", "returns by seed", "IQM", "difference", "during training", "difference")
     lines = ["## Equal results with other settings", "", SAMENESS, "", *head(columns)]
     for of in (base, *variants.values()):
@@ -147,17 +154,17 @@ def sameness(base: dict[str, Any], variants: dict[str, dict[str, Any]]) -> list[
 
 
 def head(columns: Sequence[str]) -> list[str]:
-    """Return the first two lines of a table."""
+    """Return the header of a Markdown table: the line with the column names and the separator line."""
     return [row(columns), "|---" * len(columns) + "|"]
 
 
 def row(cells: Sequence[str]) -> str:
-    """Return a line of a table."""
+    """Return a row of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
 def list_returns(values: Sequence[float]) -> str:
-    """Return the values as rounded text."""
+    """Return the values as rounded numbers, separated by commas."""
     return ", ".join(map(number, values))
 
 
@@ -167,16 +174,16 @@ def iqm(returns: Sequence[float]) -> float:
 
 
 def interval(returns: Sequence[float]) -> str:
-    """Return the IQM over seeds and its interval as text."""
+    """Return the interquartile mean (IQM) over seeds and its 95 % bootstrap interval as text."""
     return spell_interval(statistics.bootstrap([np.array(returns)], statistics.iqm, np.random.default_rng(0)))
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> str:
-    """Return the difference of two IQMs and its interval as text."""
+    """Return the difference of two interquartile means and its 95 % bootstrap interval as text."""
     rng, paired = np.random.default_rng(0), len(first) == len(second)
     return spell_interval(statistics.difference([np.array(first)], [np.array(second)], statistics.iqm, rng, paired))
 
 
 def spell_interval(interval: statistics.Interval) -> str:
-    """Return an estimate with the ends of its interval as text."""
+    """Return an estimate and the ends of its interval as text, for example "480 (455 to 500)"."""
     return f"{number(interval.value)} ({number(interval.low)} to {number(interval.high)})"

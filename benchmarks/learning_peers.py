@@ -74,9 +74,10 @@ def main() -> None:
 
 
 def stable_baselines3(name: str) -> tuple[str, str, Train]:
-    """Return the peer's name, the call as text, and the function that trains it.
+    """Return (name of the library, its call as text, function that trains with it) for one of our presets.
 
-    The reported return is the quantity of the preset's gate: the mean over greedy episodes of the last policy, or over
+    The function returns measurements, among them CPU seconds and the return. The return is the quantity that
+    `benchmarks.validate` measures for the preset: the mean over greedy episodes of the last policy, or the mean over
     the last training episodes.
     """
     env_id, count, steps, (algorithm, options) = BASELINES[name]
@@ -97,9 +98,10 @@ def stable_baselines3(name: str) -> tuple[str, str, Train]:
 
 
 def sheeprl(name: str) -> tuple[str, str, Train]:
-    """Return the peer's name, the command as text, and the function that trains it.
+    """Return (name of the library, its command as text, function that trains with it) for one of our presets.
 
-    The reported return is the best mean of ten consecutive training episodes.
+    The function returns measurements, among them CPU seconds and the return: the best mean of ten consecutive training
+    episodes.
     """
     words = [PRESETS[name], *words_of(name)]
     silent = [word for word in SILENT if not word.startswith("metric.log_level")]
@@ -114,14 +116,20 @@ def sheeprl(name: str) -> tuple[str, str, Train]:
 
 
 def words_of(preset: str) -> list[str]:
-    """Return the keys of a preset's file as overrides for SheepRL, whose key of vector observations is `vector`."""
+    """Convert the keys in a preset's file to overrides for SheepRL.
+
+    Vector observations have the key `state` in our configs and `vector` in SheepRL's.
+    """
     file = yaml.safe_load((ROOT / f"conf/exp/{preset}.yaml").read_text())
     words = [f"{key}={value}" for group in ("env", "algo", "buffer") for key, value in flat(file[group], group)]
     return ["env=gym", "env.id=CartPole-v1", *(word.replace("[state]", "[vector]") for word in words)]
 
 
 def flat(group: dict[str, Any], place: str) -> Iterator[tuple[str, str]]:
-    """Yield the dotted keys and values of a group as text; a decoder has the keys of its encoder."""
+    """Yield (dotted key, value as text) for all keys of a config group.
+
+    For the observation keys of an encoder, the same keys are yielded for the decoder, too: SheepRL requires both.
+    """
     for key, value in group.items():
         if isinstance(value, dict):
             yield from flat(value, f"{place}.{key}")

@@ -31,7 +31,7 @@ class PeakMemory(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Sample repeatedly; one sample of a process tree takes 8 ms."""
+        """Sample the memory until `stop` is called; one sample of all processes takes 8 ms."""
         begin = time.monotonic()
         while not self._over.is_set():
             self.megabytes = max(self.megabytes, tree_megabytes(self._pid))

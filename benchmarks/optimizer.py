@@ -1,9 +1,9 @@
-"""Our optimizer without compilation compared with torch's fused Adam: time and peak memory of whole gradient steps.
+"""Time and peak memory of gradient steps with our optimizers (not compiled), compared with torch's fused Adam.
 
 python -m benchmarks.optimizer            # writes docs/results/optimizer.md; about two minutes
 
 Each number is measured in a separate process with one thread. A step consists of the loss of 64 samples, its gradient,
-gradient clipping and the update rule. The optimizers alternate.
+gradient clipping and the update rule. Each optimizer is measured three times, in alternation with the others.
 """
 
 from __future__ import annotations
@@ -63,7 +63,15 @@ def _measure_in_process(net: str, side: str) -> list[float]:
 
 
 def measure(net: str, side: str) -> list[float]:
-    """Measure a step in this process: CPU milliseconds, and peak MB above the memory of the network."""
+    """Measure a gradient step in this process.
+
+    Args:
+        net: key of `NETS`.
+        side: "torch, fused Adam", or one of `RULES` for our optimizer.
+
+    Returns:
+        [CPU milliseconds per gradient step, peak MB during a step minus the MB before the optimizer was created].
+    """
     import torch
     from torch import nn
 

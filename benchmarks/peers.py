@@ -3,10 +3,11 @@
     make bench                                    peers in .shepherd/peers, all protocols, docs/results/speed.md
     python -m benchmarks.peers --peers VENV/bin/python --only a c --repeats 3
 
-Measured are the CPU and wall seconds and the peak memory of all processes of the stage, with imports and exit, one
-thread each; the libraries alternate. Ours is `shepherd stage train` on a run that make-env has prepared. Our first run
-of each protocol starts with an empty cache and is reported separately; the medians are of the later runs. Returns are
-of greedy episodes on seeds that were not used for training.
+The CPU seconds, wall seconds and peak memory of a training command and all its child processes are measured, including
+imports and exit. Each process uses one thread, and the libraries run alternately. Our command is `shepherd stage train`
+for a run that `shepherd stage make-env` has created. In each protocol, our first run starts with an empty cache of
+compiled code and is reported separately; medians are computed over the later runs. Returns are means over greedy
+episodes with seeds that were not used for training.
 """
 
 from __future__ import annotations
@@ -106,10 +107,11 @@ def sheeprl(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[st
 
 
 def each(run: Callable[..., dict[str, float]], protocol: Protocol, *how: Any) -> dict[str, float]:
-    """Return the CPU and wall seconds and the memory of a run.
+    """Measure a library in a protocol; return CPU seconds, wall seconds and peak memory [MB].
 
-    If the protocol has a second, longer run (`Protocol.longer`), both are measured. The seconds are then the difference
-    of the two runs divided by the additional units of the longer run (`Protocol.more`), which excludes the start.
+    If the protocol has a second run with more steps (`Protocol.longer`), both runs are measured. The seconds are then
+    seconds per unit, for example per gradient step: the difference of the two runs, divided by the additional units of
+    the longer run (`Protocol.more`). This excludes the time of startup.
     """
     short = run(protocol, *how)
     if not protocol.longer:
@@ -120,14 +122,17 @@ def each(run: Callable[..., dict[str, float]], protocol: Protocol, *how: Any) ->
 
 
 def run_script(python: str, script: str, words: Sequence[Any], folder: Path) -> float:
-    """Run one of the scripts and return the last number that it prints."""
+    """Run a script of `benchmarks/peer_scripts.py` and return the last number that it prints."""
     command = [python, script, json.dumps(words)]
     done = subprocess.run(command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.split()[-1])
 
 
 def simulator(protocol: Protocol, folder: Path) -> float:
-    """Return the CPU seconds of a protocol's steps with random actions only; 0 if the protocol does not need them."""
+    """Return the CPU seconds of the simulator alone, driven by random actions for the steps of a protocol.
+
+    Returns 0 if the protocol does not subtract the simulator's time (`Protocol.without_simulator`).
+    """
     if not protocol.without_simulator:
         return 0.0
     return run_script(sys.executable, "simulator.py", [protocol.env_id, protocol.steps], folder)
@@ -159,7 +164,10 @@ def main() -> None:
 
 
 def state() -> str:
-    """Return a description of the machine and its load in the last five minutes; the benchmark itself counts as 1."""
+    """Return a description of the machine: CPU, Python version, and load average of the last five minutes.
+
+    The benchmark itself adds 1 to the load.
+    """
     processor = next(
         (line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.machine(),
@@ -175,7 +183,20 @@ def write_scripts(folder: Path) -> None:
 
 
 def alternate(protocol: Protocol, repeats: int, folder: Path, peers: str) -> dict[str, Any]:
-    """Run ours cold, then each library once per seed; return the figures of all runs and the simulator's seconds."""
+    """Measure all libraries in a protocol, in alternation.
+
+    The first run is ours with an empty cache ("cold"). Then each library trains once per seed, for `repeats` seeds.
+
+    Args:
+        protocol: the settings.
+        repeats: number of seeds.
+        folder: folder in which the commands run.
+        peers: Python of the environment in which the other libraries are installed.
+
+    Returns:
+        "cold" -> measurement of our first run; "rows" -> library -> measurements of its runs; "alone" -> CPU seconds
+        of the simulator alone, one per seed.
+    """
     cold = ours(protocol, 0, folder)
     print("   ours, cold:", cold, flush=True)
     baselines = "sb3-contrib" if protocol.sb3 and protocol.sb3[0] in CONTRIB else "Stable-Baselines3"

@@ -1,4 +1,4 @@
-"""Protocols of `benchmarks/peers.py`: equal settings for each library, and the speed ratio that is the goal."""
+"""Protocols of `benchmarks/peers.py`: task, equal settings for all libraries, and the speed ratio that we aim for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class Protocol:
     unit: str = ""  # name of the unit
 
     def words(self) -> list[str]:
-        """Return the override that sets the number of steps, if the protocol has a second, longer run; otherwise []."""
+        """Return the override `algo.total_steps=...` if the protocol is run with two numbers of steps, otherwise [].
+
+        Without a second run, the number of steps is part of the protocol's overrides.
+        """
         return [f"algo.total_steps={self.steps}"] if self.longer else []
 
 

@@ -1,4 +1,4 @@
-"""Speed of the replay buffer compared with one NumPy array per column, as in other libraries.
+"""Speed of our replay buffer, compared with a buffer that has one NumPy array per column, as in other libraries.
 
 python -m benchmarks.replay      # prints a table in CPU microseconds; half a minute, 2 GB
 """
@@ -23,7 +23,10 @@ VECTOR, IMAGE = ArraySpec((17,), "float32"), ArraySpec((64, 64, 3), "uint8")
 
 
 def best(function: Callable[[], Any], calls: int, repeats: int = 15) -> float:
-    """Return the CPU microseconds of one call, the minimum over the repeats, to reduce the effect of other load."""
+    """Return the CPU microseconds per call of a function, the minimum over the repeats.
+
+    The minimum is least affected by other programs on the machine.
+    """
     function()
     times: list[float] = []
     for _ in range(repeats):
@@ -35,7 +38,7 @@ def best(function: Callable[[], Any], calls: int, repeats: int = 15) -> float:
 
 
 def steps(obs: ArraySpec, *lead: int) -> Trajectory:
-    """Return rows of zeros [*lead, B]."""
+    """Return a trajectory of zeros with shape [*lead, 4 environments]."""
     lead = (*lead, WIDTH)
     no = torch.zeros(lead, dtype=torch.bool)
     state = torch.zeros((*lead, *obs.shape), dtype=getattr(torch, obs.dtype))
@@ -43,7 +46,7 @@ def steps(obs: ArraySpec, *lead: int) -> Trajectory:
 
 
 def full(obs: ArraySpec, sampler: Sampler, size: int, batch_size: int) -> Replay:
-    """Return a replay buffer of zeros that is full and has overwritten its first rows."""
+    """Return a full replay buffer of zeros, in which new rows have already overwritten the oldest ones."""
     box = ActionSpec("Box", (ACTIONS,), "float32", low=(-1.0,) * ACTIONS, high=(1.0,) * ACTIONS)
     spec = EnvSpec("zeros", {"state": obs}, box)
     context: Any = SimpleNamespace(
@@ -62,7 +65,7 @@ def full(obs: ArraySpec, sampler: Sampler, size: int, batch_size: int) -> Replay
 
 
 def drawing(replay: Replay, count: int) -> Callable[[], None]:
-    """Return a function that draws `count` batches."""
+    """Return a function that draws `count` batches from the replay buffer in one call of `Replay.batches`."""
 
     def draw() -> None:
         replay.taken = 10**6 + WIDTH * replay.size // 100 - count  # so that `count` batches are due
@@ -72,7 +75,7 @@ def drawing(replay: Replay, count: int) -> Callable[[], None]:
 
 
 class Arrays:
-    """Buffer with one array [rows, ...] each for observations, next observations, actions, rewards and ends."""
+    """Reference buffer: NumPy arrays [rows, environments, ...] of obs, next obs, action, reward and done."""
 
     def __init__(self, rows: int) -> None:
         shapes = [(rows, WIDTH, *VECTOR.shape)] * 2 + [(rows, WIDTH, ACTIONS), (rows, WIDTH), (rows, WIDTH)]
@@ -81,18 +84,18 @@ class Arrays:
         self.new = [np.zeros(column.shape[1:], np.float32) for column in self.columns]
 
     def draw(self) -> list[torch.Tensor]:
-        """Draw 256 transitions."""
+        """Draw a batch of 256 transitions."""
         row, env = self.rng.integers(0, self.rows, 256), self.rng.integers(0, WIDTH, 256)
         return [torch.as_tensor(column[row, env]) for column in self.columns]
 
     def write(self) -> None:
-        """Write a row of every environment."""
+        """Write one transition of every environment."""
         for column, value in zip(self.columns, self.new, strict=True):
             column[5] = np.array(value)
 
 
 def figures() -> Iterator[tuple[str, float, float]]:
-    """Yield the operation, and the CPU microseconds of our buffer and of the arrays."""
+    """Yield (operation, CPU microseconds of our replay buffer, CPU microseconds of the arrays)."""
     arrays, replay = Arrays(250_000), full(VECTOR, Transitions(), 250_000, 256)
     taken = best(arrays.draw, 100)
     for count in (1, 4, 16):

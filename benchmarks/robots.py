@@ -53,7 +53,10 @@ def train(algorithm: str, robot: str, seeds: Sequence[int], workers: int) -> Non
 
 
 def gather() -> dict[Pair, dict[int, Record]]:
-    """Add this machine's finished runs to `KEPT` and return all finished runs: pair -> seed -> record."""
+    """Add this machine's finished runs to docs/results/robots.json, and return all finished runs in that file.
+
+    The result maps (algorithm, robot) -> seed -> record of the run.
+    """
     runs = [Record(**values) for values in json.loads(KEPT.read_text())] if KEPT.exists() else []
     runs += [thin(from_directory(run)) for run in RunDirectory.below(ROOT / RUNS)]
     records: dict[Pair, dict[int, Record]] = {pair: {} for pair in itertools.product(ALGORITHMS, ROBOTS)}
@@ -66,7 +69,11 @@ def gather() -> dict[Pair, dict[int, Record]]:
 
 
 def thin(run: Record) -> Record:
-    """Return the parts of a record that the page needs: evaluations, times at their steps, keys that name the task."""
+    """Return a copy of a run's record with only the data that the page needs.
+
+    These are the evaluations, the wall and CPU times at the steps of the evaluations, and the config keys that name the
+    task.
+    """
     steps = {step for step, _ in run.evaluations}
     kept = (WHILE_TRAINING["greedy"], *CLOCKS)
     lines = {name: [point for point in run.lines.get(name, ()) if point[0] in steps] for name in kept}
@@ -75,7 +82,10 @@ def thin(run: Record) -> Record:
 
 
 def write_page(records: dict[Pair, dict[int, Record]]) -> None:
-    """Compare the algorithms with all seeds finished on each robot, and write the page with its figures."""
+    """Write the page and its figures: for each robot, a comparison of the algorithms for which all seeds are finished.
+
+    `records` is the result of `gather`: (algorithm, robot) -> seed -> record.
+    """
     done = {pair: [*by_seed.values()] for pair, by_seed in records.items() if len(by_seed) == len(SEEDS)}
     lines = [INTRODUCTION, f"Trained on {processors(itertools.chain(*done.values()))}.", "", *table(done), ""]
     for number, robot in enumerate(ROBOTS, 1):
@@ -93,7 +103,7 @@ def write_page(records: dict[Pair, dict[int, Record]]) -> None:
 
 
 def processors(runs: Iterable[Record]) -> str:
-    """Return the CPUs on which the runs were trained, with the number of runs on each."""
+    """Return text that lists the CPU models on which the runs were trained, with the number of runs on each model."""
     counts = Counter(run.machine for run in runs)
     return ", ".join(f"{name} ({count} runs)" for name, count in counts.most_common())
 

@@ -25,7 +25,7 @@ learn CartPole more reliably with these hyperparameters. In protocol b, all libr
 
 
 def keep(folder: Path, letter: str, figures: dict[str, Any]) -> None:
-    """Replace a row of speed.json and write speed.md."""
+    """Store the results of a protocol in speed.json, replacing its earlier results, and write speed.md."""
     kept = folder / "speed.json"
     rows = (json.loads(kept.read_text()) if kept.exists() else {}) | {letter: figures}
     rows = {known: rows[known] for known in PROTOCOLS if known in rows}
@@ -35,7 +35,7 @@ def keep(folder: Path, letter: str, figures: dict[str, Any]) -> None:
 
 
 def table(letter: str, figures: dict[str, Any]) -> list[str]:
-    """Return the lines of a protocol's section."""
+    """Return the Markdown lines of a protocol's section in speed.md."""
     protocol, alone = PROTOCOLS[letter], statistics.median(figures["alone"])
     times = (f"CPU ms a {protocol.unit}", f"wall ms a {protocol.unit}") if protocol.longer else ("CPU s", "wall s")
     columns = ("", *times, "peak MB", "returns", "their CPU / ours", "their wall / ours")

@@ -1,9 +1,11 @@
-"""Exact resume of the environments of each suite: result of make-env's test, and cost of saving and restoring.
+"""Exact resume of environments: if a restored environment continues identically, and the cost to save and restore it.
 
     python -m benchmarks.suites     # writes the table in docs/exactness.md; some minutes, all extras
 
-The cost is measured after `STEPS` random actions of one environment: median CPU milliseconds to save its state and to
-restore it into another instance, and the bytes in a checkpoint. The other instance must then give equal results.
+Each environment is tested with the test of the stage make-env, which determines how exactly its state can be restored
+(its exactness tier, docs/exactness.md). The cost is measured after 200 random actions: median CPU milliseconds to save
+the state and to restore it into another instance, and the bytes of the state in a checkpoint. After that, both
+instances must return equal observations and rewards.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def main() -> None:
 
 
 def write(line: str) -> None:
-    """Write a row into the page and replace the previous row of its environment."""
+    """Write a row of the table in docs/exactness.md; an earlier row of the same environment is replaced."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     table, _, after = rest.partition(END)
     rows = {known.split(" | ")[1]: known for known in table.splitlines()[3:]} | {line.split(" | ")[1]: line}
@@ -74,7 +76,7 @@ def write(line: str) -> None:
 
 
 def row(config: EnvConfig) -> str:
-    """Return one line of the table."""
+    """Test and measure an environment; return its row of the table."""
     card = environment_card(config)
     suite, tested = suite_with(config.id), card["tested"]
     assert suite is not None
@@ -91,7 +93,10 @@ def milliseconds(value: float) -> str:
 
 
 def costs(config: EnvConfig, card: dict[str, Any]) -> tuple[float, float, int]:
-    """Return the CPU milliseconds to save and to restore one environment, and the bytes of its state."""
+    """Measure saving and restoring one environment: (CPU milliseconds to save, to restore, bytes of the state).
+
+    `card` is the result of make-env's test of the environment.
+    """
     one, other = (
         make_vector_env(config, num_envs=1, seed=0, tier=card["tier"], fresh_instance=card["fresh_instance"])
         for _ in range(2)
@@ -123,7 +128,7 @@ def draw_action(envs: Any, rng: np.random.Generator, step: Any) -> np.ndarray:
 
 
 def size_of(state: Any) -> int:
-    """Return the bytes of a state: those of its arrays, and those of all other values as text."""
+    """Return the bytes of a state: the size of its arrays, plus the length of all other values as JSON text."""
     arrays: list[int] = []
 
     def without(value: Any) -> Any:

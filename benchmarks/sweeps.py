@@ -1,12 +1,13 @@
-"""Trials per minute of a sweep, of the same trainings as separate flow runs, and of RL Zoo3 with Stable-Baselines3.
+"""Trials per minute of three methods: `shepherd sweep`, separate `shepherd train` commands, and RL Zoo3.
 
     make bench-sweeps                             RL Zoo3 in .shepherd/zoo, docs/results/sweeps.md
     python -m benchmarks.sweeps --zoo VENV/bin/python [--trials 8]
 
 The task is PPO on CartPole-v1 with 40,000 steps per trial, about ten seconds with Stable-Baselines3. The learning rate
-and the discount are drawn at random. There are five evaluations of five episodes per trial, no pruning, two trials at
-once, and one thread each. Times are of whole commands, with startup and report. The overhead is measured with one
-worker and very short trials: the seconds between the ends of two trials, of which a tenth is training.
+and the discount are drawn at random. Each trial has five evaluations of five episodes and is not pruned. Two trials run
+at the same time, with one thread each. The times include startup and report of a command. The overhead per trial is
+measured in a separate sweep with one worker and very short trials: it is the mean time between the ends of successive
+trials, of which training takes a tenth.
 """
 
 from __future__ import annotations
@@ -85,7 +86,10 @@ def sweep(folder: Path, name: str, steps: int, trials: int, workers: int) -> flo
 
 
 def flow_runs(folder: Path, trials: int, workers: int) -> float:
-    """Train the same number of times, each with a separate command and therefore in a separate flow run."""
+    """Train `trials` times with separate `shepherd train` commands, `workers` at a time; return the wall seconds.
+
+    Each command is a separate flow run of Prefect. The result is compared with a sweep of the same number of trials.
+    """
     lean = ["env.capture_video=false", "evaluation.baseline_episodes=10", "algo.run_test=false"]
     lean += ["model_manager.disabled=true"]
     began = time.perf_counter()
@@ -113,13 +117,23 @@ def between_trials(runs: Path) -> float:
 
 
 def processor() -> float:
-    """Return the CPU seconds of all commands so far, with their descendants."""
+    """Return the CPU seconds of all child processes that have ended, including their descendants."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
 
 
 def table(rows: Sequence[tuple[str, float, float]], overhead: float, trials: int, workers: int) -> str:
-    """Return the page; a row is a method, its wall-clock seconds and its CPU seconds."""
+    """Return the results as a Markdown page.
+
+    Args:
+        rows: (name of the method, wall-clock seconds, CPU seconds).
+        overhead: seconds per trial that are not training, in a sweep with one worker.
+        trials: number of trials of each method.
+        workers: number of trials that run at the same time.
+
+    Returns:
+        The page.
+    """
     processor = next((row for row in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in row), "")
     machine = f"{os.cpu_count()} × {processor.partition(': ')[2]}, Python {platform.python_version()}"
     lines = [f"| {name} | {took:.0f} | {spent:.0f} | {60 * trials / took:.1f} |" for name, took, spent in rows]

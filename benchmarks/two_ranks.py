@@ -1,9 +1,9 @@
-"""Training with one rank and with two, for the same env steps and gradient steps: wall and CPU seconds.
+"""Wall and CPU seconds of training with one rank (process) and with two, for equal env steps and gradient steps.
 
     python benchmarks/two_ranks.py [REPEATS]
 
-With two ranks, each has half of the environments and half of the minibatch, so the numbers of samples and of gradient
-steps are equal. Runs alternate. Prints a table in Markdown and keeps no files.
+Each of two ranks has half of the environments and half of the minibatch, so samples and gradient steps are as many as
+with one rank. Runs with one and two ranks alternate. The program prints a Markdown table and keeps no files.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Validation that the presets learn: trains each on five seeds and compares the results with its gates.
+"""Validation that the presets learn: trains each preset on five seeds and compares the returns with thresholds.
 
     make validate                                   every preset and variant; writes a page per algorithm
-    make validate ARGS="--only ppo_cartpole"        one of them; the results of the others are kept
+    make validate ARGS="--only ppo_cartpole"        one preset; the stored results of the others are kept
 
-Runs are groups of `shepherd train` in runs/validate. A group's name ends in a digest of rlcore's code and of the part
-of the config that affects learning. Finished runs are reused and interrupted runs are resumed; if the digest changes,
-all seeds are trained again. `MEASURES` defines the quantities of the gates. The results are stored in
-docs/results/learning.json, from which `benchmarks/learning_pages.py` writes the pages.
+The seeds of a preset are a group of runs in runs/validate. A group's name ends in a digest of rlcore's code and of the
+part of the config that affects learning. Finished runs are reused and interrupted runs are resumed; if the digest
+changes, all seeds are trained again. A threshold together with the quantity that must reach it is called a gate;
+`MEASURES` defines the quantities. The results are stored in docs/results/learning.json, from which
+`benchmarks/learning_pages.py` writes the pages.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ LEAN = (
 
 @dataclass(frozen=True)
 class Case:
-    """Preset, or variant of exp=ppo, and the thresholds that its seeds must reach; None disables a threshold."""
+    """Preset, or a variant of exp=ppo, and the thresholds that its seeds must reach. None: no such threshold."""
 
     overrides: str
     mark: float | None  # threshold of the return at the end of a run
@@ -73,7 +74,15 @@ class Case:
     pictures: float | None = None  # upper limit of the reconstruction error, as a fraction of the mean image's error
 
     def gates(self, total_steps: int, peer: float = 0.0) -> list[tuple[str, int, dict[str, float]]]:
-        """Return key in `MEASURES`, policy steps and threshold of each gate; `peer` is the peer's IQM over seeds."""
+        """Return the thresholds as tuples (key of `MEASURES`, policy steps at which it is measured, threshold).
+
+        Args:
+            total_steps: length of a run in policy steps.
+            peer: interquartile mean over the seeds of another library, the threshold of `as_peer`.
+
+        Returns:
+            The tuples. The key of a threshold is "at_least", "at_most" or "iqm_at_least".
+        """
         marks = {"training": self.training, "evaluations": self.evaluations, "greedy": self.mark}
         low = [*(("greedy", *earlier) for earlier in self.earlier)]
         low += [(of, total_steps, mark) for of, mark in marks.items() if mark is not None]
@@ -83,10 +92,18 @@ class Case:
 
 
 def iqm_of_peer(name: str) -> float:
-    """Return the interquartile mean over the peer's seeds; with few seeds, one lucky seed would dominate the mean.
+    """Return the interquartile mean over the seeds of another library that was trained with a preset's settings.
+
+    The interquartile mean is used because, with few seeds, one lucky seed would dominate the mean.
+
+    Args:
+        name: name of the preset.
+
+    Returns:
+        The interquartile mean of the returns.
 
     Raises:
-        SystemExit: the peer has no results.
+        SystemExit: The library was not trained for this preset (`benchmarks.learning_peers`).
     """
     results = json.loads(PEERS.read_text())
     if name not in results:
@@ -190,7 +207,17 @@ def main() -> None:
 
 
 def validate(name: str, case: Case, seeds: Sequence[int], workers: int | None) -> dict[str, Any]:
-    """Train the missing seeds, evaluate all of them, draw their curves and return the results."""
+    """Train the seeds of a preset that are not finished, evaluate all seeds, draw the learning curves.
+
+    Args:
+        name: name of the preset or variant.
+        case: overrides and thresholds.
+        seeds: seeds to train.
+        workers: number of runs that are trained at the same time; None = the default of `shepherd train`.
+
+    Returns:
+        The results, as stored in learning.json.
+    """
     words = [
         *case.overrides.split(),
         *LEAN,
@@ -239,7 +266,7 @@ def digest(learned: dict[str, Any]) -> str:
 
 
 def newest(run: RunDirectory, steps: int) -> Path:
-    """Return the newest checkpoint of at most `steps` policy steps."""
+    """Return the newest checkpoint that was written after at most `steps` policy steps."""
     path = next((path for path in checkpoint.newest_first(run.checkpoints) if int(path.name) <= steps), None)
     if path is None:
         raise RunError(f"{run.path}: no checkpoint of at most {steps:,} policy steps; remove the folder and retrain")
@@ -247,7 +274,10 @@ def newest(run: RunDirectory, steps: int) -> Path:
 
 
 def greedy_return(run: RunDirectory, steps: int) -> float:
-    """Return the mean greedy return of the newest policy of at most `steps` policy steps; the result is cached."""
+    """Evaluate the newest checkpoint of at most `steps` policy steps; return the mean greedy return of 100 episodes.
+
+    The result is stored in the run directory and is not computed again.
+    """
     path = newest(run, steps)
     written = run.evaluations / f"last-{path.name}-{EPISODES}.json"
     if not written.exists():
@@ -266,20 +296,24 @@ def best_in_a_row(returns: Sequence[float]) -> float:
 
 
 def last_of_training(run: RunDirectory, steps: int) -> float:
-    """Return the mean of the last 50 training returns within the first `steps` policy steps, one per iteration."""
+    """Return the mean of the last 50 training returns within the first `steps` policy steps.
+
+    The event log has one training return per iteration.
+    """
     return float(np.mean([value for step, value in from_directory(run).training if step <= steps][-LAST_EPISODES:]))
 
 
 def lowest_of_last(run: RunDirectory, steps: int) -> float:
-    """Return the lowest of the last three evaluations within the first `steps` policy steps."""
+    """Return the lowest mean return of the last three evaluations within the first `steps` policy steps."""
     return min([value for step, value in from_directory(run).evaluations if step <= steps][-LAST:])
 
 
 def reconstruction(run: RunDirectory, steps: int) -> float:
-    """Return the reconstruction error of the newest world model, divided by the error of the mean image.
+    """Return the squared error of a world model's image reconstructions, divided by that of the mean image.
 
-    Errors are squared. The images are from greedy episodes with seeds that are used for nothing else. They are decoded
-    from posterior states, which the model computed from the same images.
+    The newest checkpoint of at most `steps` policy steps is used. It plays greedy episodes with seeds that are used for
+    nothing else. From the images of these episodes the model computes posterior states, and decodes them to
+    reconstructions. The mean image is the mean over all time steps.
     """
     path, config = newest(run, steps), config_of(run)
     model = load_world_model(path, config.seed)
@@ -302,7 +336,7 @@ MEASURES: dict[str, Callable[[RunDirectory, int], float]] = {
 
 
 def draw(name: str, records: Sequence[Record]) -> None:
-    """Draw returns against policy steps: each run, and the interquartile mean with its band."""
+    """Draw return against policy steps: each run as a thin line, and the interquartile mean with a 95 % band."""
     both = {
         "greedy evaluations": [np.array(record.evaluations, dtype=float) for record in records],
         "training, sampled actions": [np.array(record.training, dtype=float) for record in records],
