@@ -51,9 +51,11 @@ def agents() -> None:
 
 
 def envs(words: Sequence[str] = ()) -> None:
-    """Print environments (`shepherd envs`).
+    """Print the available environments (`shepherd envs`).
 
-    Without words, print one line per suite; with words, the ids of that suite, or all ids that contain the words.
+    Without `words`, print one line per environment suite. If `words` are the beginning of a suite's name, print the
+    environment ids of that suite. Otherwise print all environment ids that contain `words`, and raise UserError if
+    there are none. Case, spaces and punctuation are ignored.
     """
     from rlcore.envs.suites.registry import SUITES, list_suite  # gymnasium
 
@@ -84,7 +86,11 @@ def _simplify(name: str) -> str:
 
 
 def suites_table(suites: Iterable[Any]) -> RenderableType:
-    """Return a table of the suites: name, number of ids, state of the installation, note."""
+    """Return a table of the environment suites.
+
+    Its columns are the suite's name, the number of its environment ids, "installed" or the pip command that installs
+    the suite, and a short description.
+    """
     from rlcore.envs.suites.suite import is_installed  # gymnasium
 
     rows = [
@@ -104,10 +110,11 @@ def _state(installed: bool, extra: str) -> str:
 def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
     """Return a table of algorithms: paper, supported spaces, presets and results.
 
-    Supported spaces are determined by trying each kind.
+    To determine the supported spaces, the function builds a config of the algorithm for an example of each kind of
+    space and observes if the config rejects it.
 
     Args:
-        algorithms: name -> module.
+        algorithms: name of each algorithm -> its module.
 
     Returns:
         The table as a renderable of the package `rich`.
@@ -132,9 +139,9 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
 
 
 def _list_variants(name: str) -> list[str]:
-    """Return the additional presets of an algorithm, such as `ppo_pendulum` for `ppo`.
+    """Return the presets whose names are the algorithm's name and a suffix, such as `ppo_pendulum` for `ppo`.
 
-    `ppo_recurrent` is not one of them, because it is the name of another algorithm.
+    Presets of other algorithms are excluded: `ppo_recurrent` is an algorithm, not a preset of `ppo`.
     """
     others = [other for other in ALGORITHMS if other.startswith(f"{name}_")]
     mine = [preset for preset in presets() if preset.startswith(f"{name}_")]
@@ -142,10 +149,12 @@ def _list_variants(name: str) -> list[str]:
 
 
 def envs_table(suites: Iterable[Any]) -> RenderableType:
-    """List the environment ids of each suite and, if it is not installed, the pip extra that installs it.
+    """List the environment ids of each suite, and the pip command that installs a missing suite.
 
     Args:
-        suites: objects with name, extra, installed, ids, note and refused.
+        suites: objects with the attributes `name`; `installed`, True if the suite's packages are installed; `extra`,
+            the name of the optional dependencies for pip; `ids`, the environment ids; `note`, a short description;
+            and `refused`, a mapping from each id that cannot be used to the reason.
 
     Returns:
         The lists as a renderable of the package `rich`.
@@ -166,17 +175,15 @@ def envs_table(suites: Iterable[Any]) -> RenderableType:
 
 
 def _narrow(parts: list[RenderableType]) -> RenderableType:
-    """Return a renderable with the parts one below the other, at most 100 columns wide.
-
-    On a narrower terminal, its width is that of the terminal.
-    """
+    """Stack the parts vertically in one renderable, which is as wide as the terminal but at most 100 columns."""
     return Constrain(Group(*parts), min(100, console(sys.stdout).width))
 
 
 def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> bool:
     """Return True if the algorithm supports an environment with these observations and actions.
 
-    Its config must accept them. If the algorithm is a plugin, its agent must also be able to act on an observation.
+    The check `check_spec` of the algorithm's config must accept the environment. If the algorithm comes from a plugin,
+    the agent must also be able to compute an action for an example observation.
     """
     # Required keys are sizes, whose values do not matter here, and the budget, which must be large enough for the
     # checks of every algorithm.
@@ -197,17 +204,18 @@ def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> boo
 
 
 def answers(module: Any, config: Any, spec: EnvSpec, empty: bool) -> bool:
-    """Return True if an agent can act on an observation of zeros.
+    """Return True if a new agent of an algorithm can compute an action for an observation of zeros.
 
     Args:
-        module: the algorithm.
-        config: its config.
-        spec: the environment.
-        empty: use tensors without data. Initializing the 18 million parameters of a Dreamer takes 0.5 s, and this
-            function is called eight times. Agents that read values need `empty=False`.
+        module: module of the algorithm.
+        config: config of the algorithm.
+        spec: observation and action spaces of the environment.
+        empty: if True, create the agent with meta tensors, which have shapes but no data. This saves the initialization
+            of the parameters, which takes 0.5 s for the 18 million parameters of a Dreamer. An agent that reads the
+            values of its parameters or observations needs `empty=False`.
 
     Returns:
-        True if the agent returned an action.
+        True if the agent returned an action, False if it raised an error.
     """
     import torch
 

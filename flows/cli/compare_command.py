@@ -1,4 +1,7 @@
-"""Command `shepherd compare`, which compares groups of runs and reports a sentence, a table and a page."""
+"""Command `shepherd compare`, which compares groups of runs statistically.
+
+The command prints a verdict and a table, and writes an HTML page.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,15 @@ from rlcore.system.printable import print_safely
 
 
 def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str | None, as_json: bool) -> None:
-    """Compare groups of runs, write the page and print the verdict; with `as_json`, print only the results as JSON.
+    """Compare groups of runs, write an HTML page, and print the verdict and a table.
 
-    Groups are searched in the folder `runs`, or in the default folder of runs if it is None.
+    Args:
+        sides: the groups to compare: names of groups or sweeps, folders, globs, or searches in MLflow.
+        out: folder for the page, the pictures and the tables.
+        threshold: return (on several environments: normalized score) for the column "policy steps to the threshold";
+            None for the return at which the environment counts as solved.
+        runs: folder that is searched for groups; None for the default folder of runs.
+        as_json: print the results only as JSON.
     """
     from flows.compare.report import report  # SciPy, Gymnasium
     from flows.compare.verdict import as_json as plain
@@ -35,7 +44,7 @@ def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str |
 
 
 def _telling(every: float = 5.0) -> Callable[[str], None]:
-    """Return a function that prints progress at most once every `every` seconds; loading from MLflow can be slow."""
+    """Return a function that prints a progress message, but at most one message every `every` seconds."""
     last = time.monotonic()
 
     def tell(done: str) -> None:

@@ -15,7 +15,16 @@ from rlcore.system.printable import print_safely
 
 
 def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, video: bool) -> None:
-    """Evaluate a policy over `episodes` greedy and `episodes` stochastic episodes, and print the results."""
+    """Evaluate a policy, print the results and write them to the run directory.
+
+    Args:
+        source: run directory, checkpoint directory or models:/ URI.
+        checkpoint: latest, best or a number of policy steps; None for the best checkpoint, or the latest one if no
+            best checkpoint is known.
+        episodes: number of episodes with greedy actions, and number of further episodes with sampled actions.
+        round: number that selects the set of environment seeds; different numbers give different seeds.
+        video: also record a video of one greedy episode.
+    """
     from flows.report.tables import evaluation_table  # rich
     from flows.report.terminal import show  # rich
     from rlcore.evaluation.final import evaluate_checkpoint  # torch
@@ -42,7 +51,17 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
 
 
 def collect(source: str, minari: str, episodes: int, checkpoint: str | None, actions: str, round: int) -> None:
-    """Play episodes with a policy and write them as a Minari dataset."""
+    """Play episodes with a policy and write them as a Minari dataset.
+
+    Args:
+        source: run directory, checkpoint directory or models:/ URI.
+        minari: name of the new dataset.
+        episodes: number of episodes.
+        checkpoint: latest, best or a number of policy steps; None for the best checkpoint, or the latest one if no
+            best checkpoint is known.
+        actions: "sampled" from the policy, "greedy" (the most likely actions) or "random".
+        round: number that selects the set of environment seeds; different numbers give different seeds.
+    """
     from rlcore.store.minari_datasets import check_name  # gymnasium
 
     check_name(minari)
@@ -74,7 +93,10 @@ def enjoy(source: str, episodes: int) -> None:
 
 
 def dream(source: str, checkpoint: str | None) -> None:
-    """Write pictures and videos of a world model: reconstructed episodes and imagined trajectories."""
+    """Write pictures and videos of the predictions of a world model.
+
+    They show how the model reconstructs recorded episodes, and trajectories that it imagines.
+    """
     from flows.report.dreams import picture_dreams  # torch
 
     run, path = locate(source, checkpoint)
@@ -85,18 +107,19 @@ def dream(source: str, checkpoint: str | None) -> None:
 
 
 def _compute_as(run: RunDirectory) -> None:
-    """Set the number of threads and the precision of torch to those of the run's trainer."""
+    """Set torch's number of threads and precision to the values in the run's config, which training also used."""
     from rlcore.train.fabric import set_switches  # torch
 
     set_switches(config_of(run))
 
 
 def locate(source: str, checkpoint: str | None = None) -> tuple[RunDirectory, Path]:
-    """Return the run and the checkpoint directory of SOURCE.
+    """Return the run and the checkpoint directory to which the command-line argument SOURCE refers.
 
     Args:
         source: run directory, checkpoint directory or models:/ URI.
-        checkpoint: latest, best or a number of policy steps; None for the best one, or the latest if none is best.
+        checkpoint: latest, best or a number of policy steps; None for the best checkpoint, or the latest one if no
+            best checkpoint is known.
 
     Returns:
         The run and the path of the checkpoint.

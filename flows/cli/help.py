@@ -43,8 +43,16 @@ file (env=mujoco logger=csv optim=adamw), KEY=VALUE sets one key (algo.optimizer
 def train_help(words: Sequence[str] = ()) -> str:
     """Return the text of `shepherd train -h`, at most 100 columns wide.
 
-    If the words contain overrides, the resulting values are shown with the defaults. Other words select keys: a
-    section such as `algo`, or any part of a key or of its description. A word that matches no key raises UserError.
+    Args:
+        words: a word with `=` is an override; the help then shows the keys and values of the config that results from
+            all overrides, and defaults that differ from them. Any other word selects keys: all keys of a section, such
+            as `algo`, or the keys whose name or description contains the word.
+
+    Returns:
+        The help text.
+
+    Raises:
+        UserError: an override is invalid, or no key matches all words.
     """
     plugins.load()
     overrides = [word for word in words if "=" in word]
@@ -74,7 +82,7 @@ def table() -> str:
 
 
 def rewrite(text: str) -> str:
-    """Return a document in which the table of keys between the markers `BEGIN` and `END` is replaced by a new one.
+    """Return a document in which the table of keys between the markers `BEGIN` and `END` is regenerated.
 
     Raises ValueError if a marker is missing.
     """
@@ -86,7 +94,10 @@ def rewrite(text: str) -> str:
 
 
 def _sections(algorithms: Iterable[str]) -> dict[str, list[Argument]]:
-    """Return the sections of the help: group -> its keys. Keys of algorithms come first, keys without a group last."""
+    """Return a dict from the name of each group of keys, such as `algo` or `env`, to the definitions of its keys.
+
+    Keys of algorithms come first, keys without a group last.
+    """
     sections: dict[str, list[Argument]] = {}
     by_key: dict[str, dict[str, Argument]] = {}  # key -> algorithm -> argument
     names = list(algorithms)
@@ -100,10 +111,17 @@ def _sections(algorithms: Iterable[str]) -> dict[str, list[Argument]]:
 
 
 def _of_all(given: Mapping[str, Argument], names: Sequence[str]) -> Argument:
-    """Merge the definitions of a key that several algorithms have.
+    """Merge the definitions of one key in the configs of several algorithms into one definition.
 
-    The merged help text lists the algorithms that have the key if not all have it, and defaults that differ from the
-    first one.
+    Two notes are added to the help text if necessary: the names of the algorithms that have the key, if some do not
+    have it; and every default that differs from the default of the first algorithm.
+
+    Args:
+        given: algorithm -> definition of the key.
+        names: all algorithms of the help text.
+
+    Returns:
+        The merged definition.
     """
     first = next(iter(given.values()))
     if first.key == "algo.name":
@@ -126,7 +144,7 @@ def _select(sections: dict[str, list[Argument]], words: Sequence[str]) -> dict[s
 
 
 def _choices() -> str:
-    """Return the presets with their descriptions, and the files of the other groups."""
+    """Return help text that lists the presets with descriptions, and the config files of the other groups."""
     lines = ["presets (exp=)"]
     for name in presets():
         start = f"  {name:<16}  "
@@ -143,7 +161,7 @@ def _choices() -> str:
 def _about(preset: str) -> str:
     """Return a preset's description: the first sentence of the comment in its file.
 
-    If the preset is not part of this project, the path of its file is added.
+    If the user has written the preset, the path of the file is added.
     """
     files = (folder / "exp" / f"{preset}.yaml" for folder in config_folders())
     file = next(file for file in files if file.is_file())

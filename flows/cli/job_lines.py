@@ -15,13 +15,13 @@ SHOWN = 4  # trainings shown in the progress line
 
 @contextmanager
 def show_jobs(doing: str, total: int, done: int = 0, best: float | None = None) -> Iterator[None]:
-    """Context manager that shows the progress of jobs.
+    """Context manager that shows the progress of jobs, which are the trainings of a sweep or of a group of runs.
 
     Args:
         doing: name of the jobs, for example "trials".
         total: number of jobs.
-        done: number of jobs that have ended before.
-        best: best result so far.
+        done: number of jobs that ended before this call, for example before a sweep was resumed.
+        best: best result of the jobs that have already ended; None if there is none.
 
     Yields:
         None.
@@ -55,7 +55,7 @@ class JobLines(Progress):
         self._seen_since: float | None = None
 
     def on_event(self, kind: str, facts: dict[str, Any]) -> None:
-        """Process an event of a job; thread-safe."""
+        """Update the display with an event, such as the progress or the end of a training; thread-safe."""
         with self._lock:
             if kind == "job" and "policy_steps" in facts:
                 part = facts["policy_steps"] / facts["total_steps"]

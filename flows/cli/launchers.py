@@ -1,4 +1,7 @@
-"""Launch programs that precede a script on a command line, such as Lightning's `fabric run`, and their options."""
+"""Removal of launchers from a command line.
+
+A launcher is a program that starts a script, such as `torchrun train.py` or Lightning's `fabric run train.py`.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ FABRIC_OPTIONS |= dict.fromkeys(("node_rank", "main_address", "main_port"), "")
 
 
 def without_launcher(typed: Sequence[str]) -> Iterator[str]:
-    """Yield the typed words without the launch program that precedes a script, such as `fabric run` or `torchrun`.
+    """Yield the words of a command line without launchers such as `fabric run`, `torchrun` or `python`.
 
-    Fabric options of the launch program follow at the end as `key=value` overrides.
+    Options of `fabric run` are converted to `key=value` overrides, which are yielded last.
     """
     words, settings = [*typed], list[str]()
     while launcher := next((one for one in LAUNCHERS if words[: len(one.split())] == one.split()), None):

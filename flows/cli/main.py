@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _warn_in_sentences() -> None:
-    """Print this project's warnings as plain lines; Prefect would add time and module."""
+    """Print this project's warnings as lines of level and message; Prefect's format would add time and module."""
     handler = log_handler("%(levelname)s %(message)s")
     for name in ("rlcore", "flows"):
         logging.getLogger(name).addHandler(handler)
@@ -50,7 +50,7 @@ def _warn_in_sentences() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    """Call the function of one command. It returns an exit code, text to print, or None."""
+    """Run the command of a command line and return the exit code; if the command returns text, print it."""
     modules, words = plugins.take_from(arguments)  # every command accepts plugins; child processes inherit them
     if not words:
         parser().print_help()

@@ -1,6 +1,7 @@
 """Translation of command lines of SheepRL, Hydra and Lightning (all versions) into command lines of `shepherd`.
 
-Tables map words that differ only in spelling. Any other difference raises a `UserError` that names the line to type.
+Tables map words of those programs to words with the same meaning. If there is no such word, a `UserError` shows the
+command line to type instead.
 """
 
 from __future__ import annotations
@@ -69,7 +70,13 @@ OPTION = re.compile(r"--?[A-Za-z]")
 
 
 class CommandLine(NamedTuple):
-    """Command line of `shepherd`: its words, a folder of config files, and the omitted words of the original."""
+    """Command line of `shepherd`, the result of a translation.
+
+    Attributes:
+        words: the words after `shepherd`.
+        search_path: additional folder of config files; "" for none.
+        left_out: words of the original command line that are ignored.
+    """
 
     words: list[str]
     search_path: str = ""
@@ -83,9 +90,9 @@ class CommandLine(NamedTuple):
 
 
 def translate(typed: Sequence[str]) -> CommandLine:
-    """Translate a command line; return it unchanged if it is already one of `shepherd`.
+    """Translate a command line to one of `shepherd`; return it unchanged if it already is one.
 
-    A line without an equivalent raises UserError.
+    Raises UserError if `shepherd` has no equivalent command line.
     """
     words = [*without_launcher(typed)]
     command, words = _command(words)
@@ -107,7 +114,7 @@ def translate(typed: Sequence[str]) -> CommandLine:
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:
-    """Return the equivalent command, "" if there is none, and the words after it."""
+    """Return the command of `shepherd` that a command line means ("" if unknown), and its other words."""
     first = words[0] if words else ""
     program = Path(first).name.removesuffix(".py").replace("_", "-")
     if {"--sheeprl_help", "--sheeprl-help"} & set(words):
@@ -133,9 +140,9 @@ def _preset(word: str) -> bool:
 
 
 def _hydra_option(word: str) -> tuple[str, bool] | None:
-    """Look up a word in the table of Hydra's options; return None if it is not one of them.
+    """Look up a word in the table of Hydra's options; return None if the word is not an option of Hydra.
 
-    The result is the option's meaning in the table, and True if the next word is the option's value.
+    Otherwise return two values: the option's entry in the table, and True if the next word is the option's value.
     """
     option, equals, _ = word.partition("=")
     for (long, short, valued), meaning in HYDRA_OPTIONS.items():
@@ -218,13 +225,19 @@ def _setting(key: str, word: str, rest: list[str]) -> str:
 
 
 def _group(words: Sequence[str]) -> CommandLine:
-    """Return the command that trains one run per value, or one run for each of three seeds if no key has several."""
+    """Return a command line that trains a group of runs, one run for each value of the key that has several values.
+
+    If no key in `words` has several values, the command line trains one run for each of three seeds.
+    """
     several = any(re.fullmatch(r"[^\[{(]*,[^\[{(]*", word) for word in words)
     return CommandLine(["train", *(words or ["exp=ppo"]), *([] if several else ["seed=1,2,3"]), "group=NAME"])
 
 
 def _evaluation(command: str, words: list[str]) -> CommandLine:
-    """Convert SheepRL's `checkpoint_path=… env.capture_video=True` to a folder and options."""
+    """Convert an evaluation with SheepRL's `checkpoint_path=… env.capture_video=True` to one of `shepherd`.
+
+    The result is `shepherd evaluate CHECKPOINT --video`.
+    """
     translated: list[str] = []
     left_out: list[str] = []
     for word in words:
@@ -246,7 +259,11 @@ def _evaluation(command: str, words: list[str]) -> CommandLine:
 
 
 def _run_of(words: Collection[str]) -> str:
-    """Return the run of SheepRL's `checkpoint_path=`; other settings of a registration are read from the run."""
+    """Return the run directory in the word `checkpoint_path=…` of SheepRL's command for model registration.
+
+    All other words are ignored, because the registration reads its settings from the run. Raises UserError if the path
+    is not a run directory.
+    """
     path = next((word.partition("=")[2] for word in words if word.startswith("checkpoint_path=")), "")
     if not path or not RunDirectory(path).identity.exists():
         raise UserError(
@@ -257,7 +274,10 @@ def _run_of(words: Collection[str]) -> str:
 
 
 def _with_folder(word: str) -> str:
-    """Replace SheepRL's name of a checkpoint (`RUN/…/ckpt_8192_0.ckpt`) in a setting by our checkpoint directory."""
+    """Replace a checkpoint path in SheepRL's form in `key=value` by the checkpoint directory of this project.
+
+    SheepRL's form is `RUN/…/ckpt_8192_0.ckpt`. Raises UserError if the path is not inside a run of this project.
+    """
     key, _, path = word.partition("=")
     if not path.endswith(".ckpt"):
         return word

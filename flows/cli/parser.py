@@ -65,15 +65,15 @@ def _finite(text: str) -> float:
 
 
 def _place(word: str) -> str:
-    """Return a word of a usage line; if the word is a placeholder for an argument, it is written in capitals."""
+    """Convert a word of a usage line to capitals if it is a placeholder for an argument; return options unchanged."""
     return word if word.startswith(("-", "{")) else word.upper()
 
 
 def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return the function of a command line, as `module:name`, and the values of its arguments.
+    """Parse a command line; return the function that it calls, as `module:name`, and the function's arguments.
 
-    Overrides are accepted before and after options. Without this function, argparse would only recognize those before
-    the first option.
+    Overrides (`key=value`) are accepted before and after options; argparse alone accepts them only before the first
+    option. Raises UserError if the command line is invalid.
     """
     if not arguments:
         raise UserError("no command given; `shepherd --help` lists all commands")
@@ -113,7 +113,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def parser() -> Parser:
-    """Build the parser of all commands; its result `calls` names the function of the command."""
+    """Build the parser of all commands; in its results, `calls` is the name of the function that runs the command."""
     root = Parser(prog="shepherd", description="Reinforcement learning as reproducible experiment stages.")
     root.add_argument("--version", action="version", version=f"shepherd {__version__}")
     group = root.add_subparsers(required=True, metavar="COMMAND")

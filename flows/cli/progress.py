@@ -67,9 +67,9 @@ class Line(NamedTuple):
 class Progress:
     """Progress line of training (to `total_steps` policy steps), a long update, an evaluation or a comparison.
 
-    On a terminal the line is updated in place. Otherwise plain lines without control characters are written: for
-    training every 5 % or 10 s, for other work every 10 s, and in long runs every 5 % of the elapsed time. Thread-safe.
-    If the terminal or pipe is closed, only the output stops.
+    On a terminal the line is updated in place. Otherwise new lines without control characters are written at intervals
+    of 10 s, or of 5 % of the elapsed time if that is longer; training also writes a line after every 5 % of its policy
+    steps. If the terminal or pipe is closed, the output stops and the training continues. Thread-safe.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Command `shepherd reap`, which marks runs with a dead process in their event logs and in MLflow."""
+"""Command `shepherd reap`, which finds unfinished runs whose process has died.
+
+The command writes to their event logs and to MLflow that they have died.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ HEAD = ("run", "state", "policy steps", "resume with")
 
 
 def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, as_json: bool = False) -> int:
-    """Mark the runs below the folders whose process has died, and print the command that resumes each.
+    """Find runs whose process has died, mark them as died, and print the command that resumes each of them.
 
     Args:
-        folders: folders with runs; empty for the default folder of runs.
+        folders: folders that are searched for runs; empty for the default folder of runs.
         elsewhere: also mark runs whose last process ran on another machine.
-        go_on: resume the runs, one after another.
+        go_on: resume the runs that have died, one after another.
         as_json: print the result as JSON.
 
     Returns:
@@ -77,7 +80,7 @@ def _find_all_gone(runs: Sequence[RunDirectory]) -> Iterator[StaleRun]:
 
 
 def _bring(one: StaleRun) -> dict[str, Any]:
-    """Update the summary and MLflow of a marked run; return what `shepherd reap` prints about it."""
+    """Update the summary and the MLflow run of a run that has died; return the facts that `shepherd reap` prints."""
     from flows.stages.summary import summarise  # numpy
     from rlcore.store import checkpoint  # numpy
 
@@ -100,7 +103,7 @@ def _bring(one: StaleRun) -> dict[str, Any]:
 
 
 def _mark_sweeps(runs: Sequence[RunDirectory]) -> None:
-    """Mark the sweeps of these runs as interrupted in MLflow, unless a process is running them."""
+    """Mark the sweeps that contain these runs as interrupted in MLflow, except sweeps that a process is running."""
     for sweep, run in {run.path.parents[1]: run for run in runs if len(run.path.parents) > 1}.items():
         if (sweep / "sweep.json").exists():
             from flows.sweeps.folder import SweepFolder  # Hydra

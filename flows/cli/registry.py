@@ -27,7 +27,11 @@ NUMBERS = ("version", "policy steps", "mean at the gate")
 
 
 def list_versions(name: str | None = None) -> None:
-    """Print registered models and their versions, newest first; for a single model also the history of champions."""
+    """Print registered models and their versions, newest first.
+
+    The champion is the version with the alias `champion`. If only one model is printed, the list of its present and
+    former champions follows.
+    """
     client = reachable_store(tracking_uri())
     if name is not None:
         registry.require_model(client, name, name)
@@ -43,14 +47,14 @@ def list_versions(name: str | None = None) -> None:
 
 
 def promote(name: str, version: str, why: str = "") -> str:
-    """Make a version the champion by hand, store the reason in the history, and return a message."""
+    """Move the alias `champion` of a model to a version, store the reason, and return a message for the user."""
     client = reachable_store(tracking_uri())
     with registry.deciding(client.tracking_uri):
         return _line(name, champions.promote(client, name, version.removeprefix("v"), why))
 
 
 def rollback(name: str, why: str = "") -> str:
-    """Make the previous champion the champion again and return a message."""
+    """Move the alias `champion` of a model back to the version that had it before, and return a message."""
     client = reachable_store(tracking_uri())
     with registry.deciding(client.tracking_uri):
         return _line(name, champions.rollback(client, name, why))
@@ -83,9 +87,9 @@ def _rows(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:
 
 
 def _decision(version: ModelVersion) -> str:
-    """Return the result of the comparison that decided if this version became champion, in a few words.
+    """Return in a few words how a version compared with the champion (or the random policy) at its registration.
 
-    The whole sentence is in the version's tag `decision`.
+    An example is "beats version 3: +12.5 [8.1, 16.9]". The version's tag `decision` has the complete sentence.
     """
     tags = version.tags
     if "part" in tags:
@@ -114,7 +118,10 @@ def _minute(when: datetime.datetime) -> str:
 
 
 def _folder(path: Path, run_id: str) -> str:
-    """Return the folder of a version's run, the folder that it was moved to, or a note that it no longer exists."""
+    """Return the run directory of a registered version, with the note "(gone)" if the directory no longer exists.
+
+    If the run was moved because a new run replaced it, the folder to which it was moved is returned.
+    """
     aside = RunDirectory(path).set_aside / run_id
     place = aside if run_id and aside.is_dir() else path
     return short_path(place) if place.is_dir() else f"{short_path(place)} (gone)"

@@ -17,9 +17,13 @@ from rlcore.system.printable import print_safely
 
 
 def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
-    """Repeat the training of `source` in a new folder, compare the results bit for bit, and print the comparison.
+    """Repeat the training of a run or of a registered model, and print if the results are bit-identical.
 
-    If the folder contains an unfinished repetition, it is resumed.
+    Args:
+        source: run directory or models:/ URI.
+        run_dir: folder for the repeated run; "" for a new folder. If the folder contains an unfinished repetition, it
+            is resumed.
+        as_json: print the result as JSON.
     """
     again = shlex.join(["shepherd", "reproduce", source, *(["--run-dir", run_dir] if run_dir else [])])
     with name_continuation(f"{bin_folder()}{again}"):

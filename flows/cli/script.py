@@ -25,17 +25,19 @@ _typed: list[str] = []  # overrides on the command line of the running script
 
 
 def main(function: Callable[[Any], Any], config_name: str) -> Callable[[], Any]:
-    """Wrap `function` in a function without arguments that calls it with the config of the command line.
+    """Wrap `function`, which takes a config, in a function without arguments.
+
+    The wrapper composes the config from the script's command line.
 
     Args:
-        function: takes the config.
-        config_name: "config", or "eval_config" for a script that evaluates.
+        function: function that takes the config.
+        config_name: "config" for the config of a training, or "eval_config" for the config of an evaluation.
 
     Returns:
         The wrapper; it exits the process if `function` fails.
 
     Raises:
-        UserError: another config_name.
+        UserError: `config_name` has another value.
     """
     configs = {"config": lambda: compose_for_script(_from_command_line()), "eval_config": _evaluation_config}
     if config_name not in configs:

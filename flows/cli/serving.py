@@ -1,7 +1,8 @@
 """Commands `shepherd ui` and `shepherd serve`, which run a web server until Ctrl-C.
 
-The commands of MLflow and Optuna serve every user of the machine without a password, and `mlflow ui` can leave
-processes running. These servers are a single process that ends with the command and requires the user's password.
+MLflow and Optuna have their own server commands. These serve every user of the machine without a password, and
+`mlflow ui` can leave processes running after its end. The servers of this module require a password and run in the
+process of the command, so they end with it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def ui(port: int, sweep: str = "") -> None:
         return
     store = tracking_uri()
     if is_server(store):
-        raise UserError(f"MLFLOW_TRACKING_URI={redact(store)}: is already a server; open this address in a browser")
+        raise UserError(
+            f"MLFLOW_TRACKING_URI={redact(store)}: MLflow is already a server at this address; open it in a browser"
+        )
     prepare_store(store)
     from flows.workers import mlflow_app  # FastAPI
 
@@ -56,7 +59,7 @@ def serve(model: str, port: int) -> None:
 
 
 def _optuna(name: str) -> Any:
-    """Return the web application of Optuna's dashboard for a sweep."""
+    """Return Optuna's dashboard of the sweep `name` as a web application."""
     try:
         from optuna_dashboard import wsgi  # from an extra  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -81,7 +84,7 @@ def _port(port: int) -> socket.socket:
 
 
 def _serve(app: Any, port: int, what: str) -> None:
-    """Serve an application on the loopback address until a signal arrives."""
+    """Serve a web application on the loopback address until a signal such as Ctrl-C ends the process."""
     import uvicorn  # only servers need it
 
     with _port(port) as listening:

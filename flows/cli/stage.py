@@ -33,10 +33,18 @@ LONG = 30.0  # seconds of training after which it is mirrored to MLflow while it
 
 
 def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None = None) -> None:
-    """Run one stage and print its result as one line of JSON.
+    """Run one stage of a run and print the result as one line of JSON.
 
-    The stage `make-env` creates the run from overrides. If a parameter file is given, every stage first updates the
-    run to its parameters (`flows.runs.params`).
+    Args:
+        name: name of the stage, such as `make-env`, `train` or `evaluate`.
+        run_dir: run directory.
+        overrides: command-line overrides. Without a parameter file, only the stage `make-env` accepts them, because
+            it creates the run.
+        params: parameter file of a DVC pipeline, or None. With a parameter file, every stage first makes the run's
+            config equal to the file.
+
+    Raises:
+        UserError: the run does not exist, or the stage `make-env` has not run yet.
     """
     by_dvc = "DVC_STAGE" in os.environ
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler("%(levelname)s %(message)s")])
@@ -64,11 +72,11 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
 
 @contextmanager
 def _mirror(run: RunDirectory) -> Iterator[None]:
-    """Context manager that copies the log of a training to MLflow while it runs.
+    """Context manager that copies the event log of a training to MLflow while the training runs.
 
-    The log is copied after checkpoints and evaluations: after all of them if MLflow is a server, otherwise only after
-    30 s of training, because the start of a copying process takes as long as a short training. The stage register-model
-    copies everything that is missing in MLflow.
+    The log is copied in a separate process after checkpoints and evaluations. If MLflow is not a server, copying starts
+    after 30 s of training, because the start of that process takes as long as a short training. After the training,
+    the stage register-model copies everything that is still missing in MLflow.
     """
     config, begun, wanted = run.read_config(), time.monotonic(), False
     served = is_server(store_uri(config))
@@ -94,10 +102,10 @@ def _make(name: str, run: RunDirectory) -> dict[str, Any]:
 
 
 def _run_of(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> RunDirectory:
-    """Return the run in a folder, for the stage `name`.
+    """Return the run in the folder `run_dir`, on which the stage `name` works.
 
-    If `params` is a parameter file, the run is first created, updated or replaced so that its config is that of the
-    file. Without a parameter file, the stage make-env creates the run; other stages need an existing run.
+    If `params` is a parameter file, the run is first created, updated or replaced, so that its config equals the file.
+    Without a parameter file, the stage make-env creates the run, and all other stages need an existing run.
     """
     if params is not None:
         from flows.runs.params import follow_params  # gymnasium

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def sweep(overrides: Sequence[str]) -> None:
-    """Create a sweep and run it until it ends."""
+    """Create a sweep (a hyperparameter search) from overrides and run it until it ends."""
     check_servers()
     with _soon():
         from flows.sweeps.creating import new_sweep  # Optuna
@@ -45,7 +45,7 @@ def sweep(overrides: Sequence[str]) -> None:
 
 
 def resume(name: str, overrides: Sequence[str], failed: bool = False) -> None:
-    """Resume a sweep; with `failed`, also its failed trials."""
+    """Resume the sweep `name` after changing the settings in `overrides`; with `failed`, repeat failed trials, too."""
     check_servers()
     with _soon():
         from flows.sweeps.creating import change_sweep  # Optuna
@@ -55,13 +55,19 @@ def resume(name: str, overrides: Sequence[str], failed: bool = False) -> None:
 
 @contextmanager
 def _soon() -> Iterator[None]:
-    """Start trainers and Prefect's API, whose imports take seconds, while this process checks the sweep."""
+    """Context manager that starts Prefect's API and the trainers' fork server in the background.
+
+    Their imports take seconds; meanwhile this process checks the settings of the sweep.
+    """
     with prefect_api_soon(), warm_trainers(WORKER):
         yield
 
 
 def status(name: str, as_json: bool = False) -> str | None:
-    """Print the state of a sweep as a table, or return it as JSON; update its page if no process runs the sweep."""
+    """Print the state of a sweep as a table; with `as_json`, return it as JSON instead.
+
+    If no process is running the sweep, the sweep's HTML page is updated.
+    """
     from flows.sweeps.folder import SweepFolder  # Hydra
     from flows.sweeps.sweep_report import refresh_page, status  # Optuna
 

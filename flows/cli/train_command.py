@@ -1,4 +1,7 @@
-"""Commands `shepherd train` and `shepherd resume`, which run the whole flow on a new or an existing run."""
+"""Commands `shepherd train` and `shepherd resume`, which train a new run or an unfinished one.
+
+They run the Prefect flow with all stages: training, evaluation, registration of the model and summary.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,11 @@ from rlcore.system.secrets import redact
 
 
 def train(overrides: Sequence[str], workers: int | None = None) -> None:
-    """Create a run and train it; if a key has several values, train a group of runs, `workers` at a time."""
+    """Create a run from overrides and train it.
+
+    If a key has several values (`seed=0,1,2`), train a group of runs instead, one run for each value. `workers` is the
+    number of runs that are trained at the same time; it is allowed only for a group.
+    """
     from flows.runs.create import new_run  # Hydra
     from flows.sweeps.group_runs import has_several
 
@@ -40,7 +47,7 @@ def train(overrides: Sequence[str], workers: int | None = None) -> None:
 
 
 def resume(run_dir: str, overrides: Sequence[str]) -> None:
-    """Resume a run, after changing keys of its config."""
+    """Resume an unfinished run; `overrides` change keys of its config first."""
     with name_continuation(resume_command(run_dir)):
         from flows.runs.change import change_run  # Hydra
 
@@ -59,7 +66,7 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
 
 
 def _group(overrides: Sequence[str], workers: int | None) -> None:
-    """Train the unfinished runs of a group and print the results of all."""
+    """Train the unfinished runs of a group and print a table of the results of all its runs."""
     from flows.cli.job_lines import show_jobs  # rich
     from flows.report.sweep_tables import group_table
     from flows.report.terminal import show
@@ -84,7 +91,7 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
 
 
 def _flow(run: RunDirectory) -> None:
-    """Run the whole flow on a new or unfinished run and print its summary."""
+    """Run all stages of a new or unfinished run, from training to the registration of the model; print the summary."""
     check_servers()
     from flows.cli.progress import show_progress
     from flows.report.tables import summary_table
@@ -108,9 +115,11 @@ def _flow(run: RunDirectory) -> None:
 
 
 def next_commands(run: RunDirectory, drawn: bool = True) -> list[str]:
-    """Return useful commands after a training, and the address of the MLflow server or the command that starts one.
+    """Return suggestions that are printed after a training.
 
-    If the environment was not `drawn` (rendered), no command renders it.
+    They are commands that show and evaluate the policy, and the address of the MLflow server or, if there is no server,
+    the command that starts one. `drawn` is False if the environment could not be rendered; commands that render the
+    environment are then omitted.
     """
     where, behind = shlex.quote(short_path(run.path)), "".join(f" {shlex.quote(word)}" for word in plugins.as_typed())
     store = tracking_uri()

@@ -50,7 +50,7 @@ def test_ui_is_one_process_behind_a_password(home: Path, tmp_path: Path) -> None
 
 def test_ui_names_the_server_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@127.0.0.1:5000")
-    with pytest.raises(UserError, match=r"http://me:\*\*\*@127.0.0.1:5000: is already a server; open this address"):
+    with pytest.raises(UserError, match=r"http://me:\*\*\*@127.0.0.1:5000: MLflow is already a server at this address"):
         serving.ui(5000)
 
 
