@@ -29,16 +29,20 @@ class ChunkedRing:
         self._changed = np.zeros(ring.slots, bool)  # slots overwritten by `change` since the last call of `state`
 
     def change(self, places: np.ndarray, columns: dict[str, Tensor]) -> None:
-        """Overwrite the rows at distinct places [N]; they can belong to chunks that a checkpoint already contains."""
+        """Overwrite N rows with `columns`, name -> [N, ...].
+
+        `places` [N] are distinct numbers row · B + environment. If a checkpoint already contains the chunk of a row,
+        the next checkpoint writes this chunk again.
+        """
         self.ring.put(places, columns)
         self._changed[places // self.ring.width % self.ring.slots] = True
 
     def state(self, oldest: int, end: int) -> State:
-        """Return the stored rows up to row `end` (inclusive) as two lists of chunks, `chunks` and `tail`.
+        """Return the rows `oldest` to `end` (inclusive) for a checkpoint, as two lists of chunks: `chunks` and `tail`.
 
         `chunks` has the full chunks, starting with the one that contains row `oldest`. `tail` has the rows after the
-        last full chunk, in smaller pieces. The last piece is a copy of the newest rows, and every checkpoint writes it.
-        All other chunks are written again only if one of their rows has changed.
+        last full chunk, divided into smaller pieces. The last piece contains the newest rows, and every checkpoint
+        writes it. All other chunks and pieces are written again only if one of their rows has changed.
         """
         full = end // self.part
         spans = [(n * self.part, (n + 1) * self.part) for n in range(oldest // self.part, full)]
@@ -60,7 +64,10 @@ class ChunkedRing:
         return Chunk(functools.partial(self.ring.between, *span))
 
     def load(self, state: State, end: int) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Load the result of `state`, whose newest row was `end`; yield the first row and the columns of each chunk."""
+        """Load chunks that `state` returned, and yield the first row number and the columns of each chunk.
+
+        `end` is the value that was passed to `state`: the number of the newest row.
+        """
         full = end // self.part
         begin = (full - len(state["chunks"])) * self.part
         self._chunks = {}

@@ -2,8 +2,8 @@
 
     obs/<key> [T, B, ...]   action [T, B, ...]   reward, terminated, truncated, is_first [T, B]   (and extras/<key>)
 
-Rows have the time alignment of rlcore/types.py. The training loop does not use TensorDicts, because each call of them
-costs microseconds.
+`reward[t]` was returned together with `obs[t]`, and `action[t]` was chosen after it (see rlcore/types.py). The training
+loop does not use TensorDicts, because each operation on a TensorDict costs microseconds.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def as_tensordict(steps: Trajectory) -> TensorDict:
 
 @torch.no_grad()
 def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Trajectory, Trajectory]:
-    """Convert a dataset to the trajectory that this rank would have collected, to fill a replay buffer.
+    """Convert a dataset to a trajectory of this rank's training environments, to fill a replay buffer.
 
     The recordings of the dataset's K environments are concatenated. The result is cut into pieces of equal length, one
     for each training environment of each rank. `is_first` is set in the first row of each recording and of each piece,
-    so that no transition connects two of them.
+    so that no transition connects two recordings or two pieces.
 
     Args:
-        rows: [T, K], with `action` in the environment's form.
-        agent: converts the actions to the agent's form.
+        rows: dataset [T, K], with actions in the environment's format.
+        agent: converts the actions to the agent's format (`Agent.from_env`).
         context: specs and number of the training environments, and number of ranks.
 
     Returns:
@@ -66,7 +66,8 @@ def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Traj
     length = len(taken) // (width * ranks.size)
     if length < 2:
         raise UserError(
-            f"the dataset has {len(taken)} rows, but {width * ranks.size} environments need at least 2 rows each"
+            f"the dataset has {len(taken)} rows, but {width * ranks.size} environments need at least 2 rows each; "
+            "use fewer environments or a larger dataset"
         )
     of_rank = slice(ranks.rank * width * length, (ranks.rank + 1) * width * length)
     pieces = {name: rows[of_rank].unflatten(0, (width, length)).transpose(0, 1) for name, rows in columns.items()}
@@ -76,7 +77,10 @@ def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Traj
 
 
 def _column(rows: TensorDict, key: Any, what: str, spec: ArraySpec | ActionSpec) -> torch.Tensor:
-    """Return a column [N, ...] in the environment's dtype. Raises UserError if it is missing or has another shape."""
+    """Return a column [N, ...] in the environment's dtype.
+
+    Raises UserError if the dataset does not have the column, or if its shape is not that of `spec`.
+    """
     column = rows.get(key, None)
     if column is None:
         there = ", ".join(map(str, rows.get("obs").keys()))
@@ -94,7 +98,7 @@ def load_dataset(folder: Path | str) -> TensorDict:
         folder: folder of the dataset, such as `runs/mine/dataset`.
 
     Returns:
-        TensorDict [T, B]; `action` is in the environment's form. `as_collected` converts it for a replay buffer.
+        TensorDict [T, B] with actions in the environment's format. `as_collected` converts it for a replay buffer.
 
     Raises:
         UserError: there is no dataset in the folder, or a file was changed; the message names the file.
@@ -112,6 +116,9 @@ def load_dataset(folder: Path | str) -> TensorDict:
             for key, rows in load(content).items():
                 columns.setdefault(key, []).append(rows)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder}: cannot read a dataset ({error}); `collect` writes one into a run") from None
+        raise UserError(
+            f"{folder}: cannot read a dataset ({error}); create one with `shepherd collect`, which writes it into the "
+            "run directory"
+        ) from None
     whole = {key: torch.cat(parts) for key, parts in columns.items()}
     return as_tensordict(as_trajectory(whole, whole["action"]))

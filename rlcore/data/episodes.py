@@ -23,9 +23,9 @@ class EpisodeIndex:
     """Incremental search for complete episodes in a replay buffer.
 
     An episode ends with a row in which it terminated or was truncated; the next episode starts in the following row. An
-    episode is complete if all of its rows are stored, and also the row before it, which shows where it starts. The
-    first episode of the run needs no row before it. The result depends only on the stored rows, not on when `find` was
-    called.
+    episode is complete if the buffer stores all of its rows and the row before its first one. That row is needed
+    because it shows that an episode starts after it, except for the first episode of the run. The result depends only
+    on the stored rows, not on when `find` was called.
 
     Args:
         width: B, number of environments.

@@ -19,24 +19,25 @@ ManyColumns = dict[str, tuple[Tensor, ...]]  # name of a column -> K tensors
 def gather_batches(
     rings: Mapping[str, Ring], begins: np.ndarray, first: int, offsets: np.ndarray, before: int, target: torch.device
 ) -> Iterator[tuple[Any, ...]]:
-    """Copy K batches of N sequences from the ring buffers of a replay buffer.
+    """Copy K batches, each of N sequences of L rows, from the ring buffers of a replay buffer.
 
-    The place of a row is row · B + environment.
+    A sequence is copied together with the H rows before it, for agents with an observation history, and with the time
+    step after it. The place of a row is the number row · B + environment.
 
     Args:
-        rings: ring buffers: `given` has the environment data and actions; optional are `said` (the agent's extras) and
-            `carry`.
+        rings: ring buffers by name. `given` has environment data and actions. `said` (extras: further outputs of the
+            agent) and `carry` (recurrent state) are optional.
         begins: [K, N], places of the first rows of the sequences.
-        first: smallest place of all rows that are copied.
-        offsets: [H + L + 1, 1], differences between the place of a sequence's first row and those of the H rows before
-            it, its L rows, and the time step after it.
-        before: H, number of rows before each sequence.
+        first: lower bound of the places of all rows that are copied.
+        offsets: [H + L + 1, 1], place of each copied row of a sequence minus the place of the sequence's first row:
+            -H · B, …, -B, 0, B, …, L · B.
+        before: H, number of rows before each sequence that are copied.
         target: device of the batches.
 
     Yields:
-        For each batch: Trajectory [L, N], the time step after it [N], and the places of its rows [L, N]. In the
-        trajectory, `carry` is a dict by tensor name, and `past` has the H rows before the sequence. Rows before the
-        first row of the run are zeros.
+        For each batch: the sequences as a Trajectory [L, N], the time step after them [N], and the places of the rows
+        of the sequences [L, N]. In the trajectory, `carry` is a dict by tensor name, and `past` has the H rows before
+        each sequence. Rows before the first row of the run are zeros.
     """
     rows = begins[:, None] + offsets
     cuts = slice(before, -1), -1, *([slice(before)] if before else [])
@@ -67,7 +68,7 @@ def _gather(ring: Ring, places: np.ndarray, first: int, target: torch.device, *c
 
 
 def _steps(columns: ManyColumns, keys: list[tuple[str, str]], k: int) -> Trajectory:
-    """Return the k-th of K trajectories or time steps. `keys` has pairs (observation key, name of its column)."""
+    """Create the trajectory, or the time step, of batch k. `keys` has pairs (observation key, name of its column)."""
     obs = {key: columns[name][k] for key, name in keys}
     reward, terminated, truncated, is_first = [columns[flag][k] for flag in FLAGS]
     return Trajectory(obs, columns["action"][k], reward, terminated, truncated, is_first)

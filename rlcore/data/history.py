@@ -33,27 +33,31 @@ Columns = dict[str, Tensor]  # obs/<key>, action and is_first, [rows, B, ...]
 
 
 def rows_before(history: History) -> int:
-    """Return how many rows before a row are needed for all windows of a history."""
+    """Return how many past rows, before the newest one, the windows of an observation history need."""
     return max((window.reach + (key == ACTION) for key, window in history.items()), default=0)
 
 
 def gather(rows: Tensor, is_first: Tensor, window: Window, count: int) -> Tensor:
-    """Return the frames that a window contains in each of the last `count` rows.
+    """Stack past rows: return, for each of the last T of L rows, the frames that the agent sees at this time step.
 
     Args:
-        rows: [L, B, ...].
+        rows: [L, B, ...], consecutive rows of an observation key or of the actions.
         is_first: [L, B] bool, True if a row is the first of an episode.
-        window: number of frames, and distance between them in rows.
-        count: T, at most L.
+        window: number of frames, and distance between two frames in rows.
+        count: T, number of rows for which frames are returned; at most L.
 
     Returns:
-        [T, B, frames, ...], the newest frame last. No frame is older than row 0.
+        [T, B, frames, ...], the newest frame last. Frames from before the start of the episode, or from before row 0,
+        are replaced by the first row of the episode or by row 0.
     """
     return _take(rows.flatten(0, 1), _places(is_first, window, count))
 
 
 def _places(is_first: Tensor, window: Window, count: int) -> Tensor:
-    """Return the indices of the frames of the last `count` rows: [count, B, frames] int64, into L·B flattened rows."""
+    """Return, for the last `count` of L rows, the indices of their frames in the rows flattened to [L·B, ...].
+
+    The result is [count, B, frames] int64.
+    """
     length, width = is_first.shape
     index = torch.arange(length, device=is_first.device).unsqueeze(-1)
     opened = torch.where(is_first, index, 0)
@@ -70,7 +74,10 @@ def _last(rows: Tensor, count: int) -> Tensor:
 
 
 def _column(key: str, window: Window, past: Columns, new: Columns) -> tuple[Tensor, Tensor]:
-    """Return the rows [reach + T, B, ...] that are needed for the window of a key, and their `is_first`."""
+    """Concatenate past rows and new rows of a key, and return them with their `is_first`, both [reach + T, B, ...].
+
+    `reach` is the number of past rows that the window needs. For the key ACTION, each row is the previous action.
+    """
     opens = torch.cat([_last(past["is_first"], window.reach), new["is_first"]])
     if key != ACTION:
         return torch.cat([_last(past[f"obs/{key}"], window.reach), new[f"obs/{key}"]]), opens
@@ -82,18 +89,19 @@ class SamplesWithHistory(NamedTuple):
     """N independent samples (observations) with their history; frames that samples share are stored only once.
 
     Attributes:
-        rows: key -> [S, ...] as returned by the environment: the rows of the N samples and, for a key with a window,
-            also past rows.
-        places: key with a window -> [N, frames] int64, the indices of the sample's frames in `rows`.
+        rows: key -> [S, ...], observations as returned by the environment. Without a window, the S = N rows are those
+            of the samples. With a window, there are additional past rows.
+        places: for each key with a window: [N, frames] int64, the indices of each sample's frames in `rows[key]`.
     """
 
     rows: dict[str, Tensor]
     places: dict[str, Tensor]
 
     def at(self, index: Tensor) -> dict[str, Tensor]:
-        """Return the observations of the samples with indices `index` [*M] int64.
+        """Select samples and return their observations as the agent sees them.
 
-        The result is key -> [*M, ...], or [*M, frames, ...] for a key with a window.
+        `index` [*M] int64 are indices of samples in [0, N). The result is key -> [*M, ...], or [*M, frames, ...] for a
+        key with a window.
         """
         rows, places = self
         return {key: _take(row, _take(places[key], index) if key in places else index) for key, row in rows.items()}
@@ -104,18 +112,20 @@ def _take(rows: Tensor, places: Tensor) -> Tensor:
 
 
 def gather_history(batch: Batch, history: History, keys: Iterable[str]) -> tuple[SamplesWithHistory, dict[str, Tensor]]:
-    """Return the T·B rows of a batch as N = T·B samples with their history, without copying each frame.
+    """Return the T·B rows of a batch as N = T·B samples with their observation history.
 
-    Only keys with a window are copied, and each of their rows only once.
+    The frames of a sample are stored as indices, so that each row is stored only once, although it is a frame of
+    several samples. Keys without a window are not copied.
 
     Args:
-        batch: [T, B], with observations as returned by the environment, and the rows before them in `past`.
-        history: history of the agent.
+        batch: batch [T, B] with observations as returned by the environment; `batch.steps.past` has the rows before it.
+        history: `history` of the agent: key -> window.
         keys: observation keys that the agent reads.
 
     Returns:
-        The samples, with these keys and also ACTION if the history has it. The observations of the time step after the
-        batch as the agent sees them: key -> [B, ...] or [B, frames, ...].
+        Two values. The first one has the samples, for all `keys`, and for ACTION if the history contains it. The second
+        one has the observations of the time step after the batch, as the agent sees them: key -> [B, ...], or [B,
+        frames, ...] for a key with a window.
     """
     rows, places = {key: batch.steps.obs[key].flatten(0, 1) for key in keys}, dict[str, Tensor]()
     last, new = dict(batch.last.obs), _newest(batch, history) if history else {}
@@ -128,10 +138,10 @@ def gather_history(batch: Batch, history: History, keys: Iterable[str]) -> tuple
 
 
 def add_history(batch: Batch, history: History) -> Batch:
-    """Return the batch with its observations as the agent sees them: [T, B, frames, ...] for keys with a window.
+    """Return a batch in which the observations of each key with a window are stacked frames, [T, B, frames, ...].
 
-    Every frame is copied. Use this function for batches of a replay buffer, and for rollouts that are used only once;
-    use `gather_history` for rollouts that are used in several epochs.
+    Every frame is copied, so a row is stored several times. Use this function for batches of a replay buffer, and for
+    rollouts that are used only once. For rollouts that are used in several epochs, use `gather_history`.
     """
     if not history:
         return batch
@@ -181,7 +191,10 @@ class HistoryWrapper(nn.Module):
     def act(
         self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool
     ) -> tuple[Carry, Tensor, dict[str, Tensor]]:
-        """Call the agent's `act` with its history. `obs`: key -> [B, ...] as returned by the environment."""
+        """Add the observation history to `obs`, call the agent's `act`, and store the new row in the carry.
+
+        `obs` is key -> [B, ...] as returned by the environment.
+        """
         past, new = past_of(carry), self._new(obs, is_first)
         seen = dict(obs)
         for key, window in self.history.items():
@@ -190,7 +203,10 @@ class HistoryWrapper(nn.Module):
         return {"agent": own, "past": _move_on(past, new | {"action": action.unsqueeze(0)})}, action, extras
 
     def append(self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, action: Tensor) -> Carry:
-        """Return the carry after a row whose action was not chosen by this agent, for example a random action."""
+        """Add a time step to the past rows in the carry without calling the agent; return the new carry.
+
+        This is for actions that the agent did not choose, for example random ones.
+        """
         new = self._new(obs, is_first) | {"action": action.unsqueeze(0)}
         return {"agent": carry["agent"], "past": _move_on(past_of(carry), new)}
 
@@ -201,11 +217,11 @@ class HistoryWrapper(nn.Module):
         return rows | {"action": nothing.to(dtype), "is_first": is_first.unsqueeze(0)}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions as `Agent.to_env` does."""
+        """Convert actions of the wrapped agent to the environment's format (see `Agent.to_env`)."""
         return self.agent.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Convert actions as `Agent.from_env` does."""
+        """Convert actions of the environment to the wrapped agent's format (see `Agent.from_env`)."""
         return self.agent.from_env(action)
 
 
@@ -215,9 +231,9 @@ def past_of(carry: Carry) -> Columns:
 
 
 def _move_on(past: Columns, new: Columns) -> Columns:
-    """Return the past rows [B, rows, ...] for the next time step: append the new row, and remove the oldest one.
+    """Append a new row to the past rows, and remove the oldest one; return name -> [B, rows, ...].
 
-    If the new row starts an episode, the rows before it are set to zero.
+    If the new row starts an episode, all earlier rows are set to zero.
     """
     opens = new["is_first"]
     return {
@@ -229,5 +245,5 @@ def _move_on(past: Columns, new: Columns) -> Columns:
 
 
 def with_history(agent: Any, spec: EnvSpec) -> Agent:
-    """Return the agent, wrapped in `HistoryWrapper` if the agent has a history."""
+    """Wrap an agent in `HistoryWrapper` if it has an observation history; return other agents unchanged."""
     return HistoryWrapper(agent, spec) if getattr(agent, "history", None) else agent

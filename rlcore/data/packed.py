@@ -1,4 +1,4 @@
-"""Storage of all columns of a rollout row by row, so that one copy transfers a row from the host to a device."""
+"""Storage of a rollout in which all fields of a time step are adjacent, so that one copy transfers them to a device."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ ALIGNED = 16  # bytes; alignment of columns, sufficient for every dtype
 
 
 class Packed:
-    """Memory block with the rows of a rollout on the host, and a copy of it on the agent's device.
+    """Memory block with the rows (time steps) of a rollout on the host, and a copy of it on the agent's device.
 
     Rows are transferred one by one. If the device is a GPU, the host memory is pinned, so that copies are asynchronous.
 
     Args:
         length: number of rows.
-        columns: name -> [B, ...], one row, for shapes and dtypes.
+        columns: name -> [B, ...], an example of a row, which determines the shapes and dtypes.
         device: device of the copy.
     """
 
@@ -41,9 +41,9 @@ class Packed:
             self.there[name] = part.view(kind).unflatten(1, rows.shape)
 
     def send(self, t: int) -> None:
-        """Copy row t to the device."""
+        """Copy row t from the host to the device."""
         self._there[t].copy_(self._host[t], non_blocking=True)
 
     def repeat(self, source: int, t: int) -> None:
-        """Copy row `source` to row t on the device."""
+        """Copy row `source` to row t, on the device only."""
         self._there[t].copy_(self._there[source])

@@ -1,4 +1,4 @@
-"""Replay buffer, which also determines how many batches are sampled per policy step."""
+"""Replay buffer, which also determines how many gradient steps are taken per policy step."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ AT_ONCE = 1 << 20  # maximum bytes of the batches that are copied from the buffe
 class Replay(Buffer):
     """Replay buffer: a ring buffer of rows, of which the newest `size` of each environment can be sampled.
 
-    A row has an observation, the action that followed it, and reward and flags. The last time step has no action yet.
-    It is written after the newest row before anything is sampled or saved, so that the newest transition can be sampled
-    too.
+    A row has the observation, reward and flags of a time step, and the action that the agent chose after it. The
+    current time step has no action yet. Before rows are sampled or saved, it is written after the newest row, so that
+    the newest transition can be sampled too.
 
-    If an environment is reset in the step after a row, this row has no transition and is not sampled. The positions of
-    the samples are drawn on the host, which knows these rows; no synchronization with the device of the buffer is
-    needed. Several batches that are due are copied together, up to 1 MiB.
+    No transition starts in the last row of an episode, because the next step only resets the environment. Samplers can
+    skip these rows, which are listed in host memory: drawing samples needs no synchronization with the device that
+    stores the rows. Several batches are copied in one operation, up to 1 MiB.
 
-    Rows also store the agent's outputs named in `extras`, and the agent's carry if `carry` is given. The values are
-    from the time of collection; `write_back` can update extras. Their shapes must be given in advance, because rows
-    with random actions have neither extras nor a carry.
+    Rows also store the agent's outputs named in `extras`, and the agent's carry (recurrent state) if `carry` is given.
+    The stored values are those at the time of collection; a learner can replace extras by `write_back`. The shapes of
+    extras and carry are arguments, because the first rows can have random actions and then contain neither of them.
 
     With `buffer.memmap`, rows are stored in temporary files that are removed when the process ends. Checkpoints store
     the rows in chunks.
@@ -58,22 +58,22 @@ class Replay(Buffer):
         sampler: chooses where sequences start, and their number of steps L.
         size: number of rows per environment that can be sampled.
         batch_size: N, number of sequences in a batch.
-        ratio: gradient steps per policy step: after S policy steps, ⌊ratio · S⌋ gradient steps are due. S counts the
-            policy steps of all ranks; a gradient step that all ranks take together counts once.
-        starts: number of policy steps before the first batch; no gradient steps are due for them.
-        pretrain: additional gradient steps at the first update.
+        ratio: gradient steps per policy step: S policy steps after `starts`, ⌊ratio · S⌋ gradient steps are due. S is
+            the sum over all ranks; a gradient step that all ranks take together counts once.
+        starts: number of policy steps at the start of the run for which no gradient steps are taken.
+        pretrain: number of gradient steps that the first update takes in addition.
         every: policy steps between two updates. Each update takes all gradient steps that are due, so `every` does not
             change their total number.
         end: policy steps of the whole run; at the end all remaining gradient steps are taken.
-        online: if True, each batch starts with sequences of new rows, oldest first. Each row is used only once in this
-            way. The rest of the batch is sampled.
-        before: number of rows before each sequence that are returned as `Trajectory.past`. It must be at least the
-            `rows_before` of the agent's history.
-        extras: name -> shape and dtype of one row of the agent's outputs to store.
+        online: if True, a batch begins with sequences of rows that were not used for training yet, oldest first. The
+            rest of the batch is sampled from all rows.
+        before: number of rows before each sequence that are returned as `Trajectory.past`, for agents with an
+            observation history. It must be at least `rows_before(agent.history)`.
+        extras: agent outputs that are stored with each row: name -> shape and dtype for one environment.
         fixed_extras: names of extras that the learner never writes back, such as the log-probability of an action. Only
             `rlcore.conformance` uses them: it checks that the learner writes back all other extras.
-        carry: `agent.initial(1)` if the learner needs the carry before each sequence; rollouts must then have one row.
-            Rows that the agent did not process, such as those of a dataset, get this carry.
+        carry: `agent.initial(1)` if the learner needs the carry at the start of each sequence; rollouts must then have
+            one row. Rows that the agent did not process, such as those of a dataset, are stored with this carry.
         device: device that stores the rows; batches are returned on the learner's device.
     """
 
@@ -141,9 +141,10 @@ class Replay(Buffer):
 
     @property
     def capacity(self) -> int:
-        """Number of rows per environment that can be stored, at most the rows of the run.
+        """Number of rows per environment for which the buffer has space.
 
-        The system allocates host memory only when rows are written.
+        It is larger than `size`, because chunks are stored completely, but does not exceed the number of rows that the
+        run collects by more than a few. The system allocates host memory only when rows are written.
         """
         return self._slots
 
@@ -155,7 +156,7 @@ class Replay(Buffer):
 
     @property
     def batch_rows(self) -> int:
-        """Number of rows of one batch, including the time step after each sequence and the rows before it."""
+        """Number of rows of one batch, including the `before` rows before each sequence and the time step after it."""
         return self.batch_size * (self.before + self.sampler.length + 1)
 
     @property
@@ -185,15 +186,19 @@ class Replay(Buffer):
 
         Args:
             steps: trajectory, [T, B, ...].
-            last: time step after it. It is not copied and must not be changed before the next call.
+            last: time step after `steps`. It is not copied and must not be changed before the next call.
 
         Raises:
-            ValueError: the buffer stores carries and T is not 1. A longer rollout has only the carry of its first row.
+            ValueError: T is not 1 although the buffer stores the carry of each row. A longer rollout contains only the
+                carry of its first row.
         """
         count, given = len(steps.reward), self._columns(steps)
         self._newest = count * self.width * self.ranks.size
         if given["carry"] and count != 1:
-            raise ValueError(f"a replay buffer that stores carries accepts only rollouts of one row, got {count} rows")
+            raise ValueError(
+                f"rollout of {count} rows: a replay buffer that stores carries accepts only rollouts of one row; "
+                "collect one row at a time, or create the buffer without carry"
+            )
         if count <= self.size:
             self._write(self.written, count, given)
         else:
@@ -250,11 +255,13 @@ class Replay(Buffer):
         self._flags = [ring.column(name) for name in ENDS] if isinstance(ring, HostRing) else []
 
     def write_back(self, places: np.ndarray, extras: Mapping[str, Tensor]) -> None:
-        """Replace the extras of the rows of a batch; skip rows that were overwritten after the batch was sampled.
+        """Replace stored agent outputs (extras) of the rows of a batch.
+
+        Rows that left the buffer after the batch was sampled are skipped.
 
         Args:
             places: `Batch.places` [L, N]; if a row occurs twice, the last occurrence is used.
-            extras: name -> [L, N, ...].
+            extras: name -> new values [L, N, ...].
 
         Raises:
             ValueError: a name is not among the `extras` of the buffer.
@@ -275,13 +282,13 @@ class Replay(Buffer):
     # Batches ----------------------------------------------------------------------------------------------------------
 
     def batches(self, policy_steps: int) -> Iterator[Batch]:
-        """Yield the batches that are due, each with sequences [L, N] and the time step [N] after them.
+        """Yield one batch for each gradient step that is due, with sequences [L, N] and the time step [N] after them.
 
-        Several batches are copied from the buffer at once. They contain extras that were written back before this copy,
-        but not those written back for an earlier batch of the same copy.
+        Several batches are copied from the buffer in one operation. If the learner writes back extras for one of these
+        batches, the other batches of the same copy still contain the old values.
 
         Args:
-            policy_steps: number of policy steps before the newest rows.
+            policy_steps: number of policy steps, over all ranks, that were taken before the newest rollout.
 
         Yields:
             One batch per gradient step.
@@ -302,7 +309,10 @@ class Replay(Buffer):
                 yield batch
 
     def due(self, policy_steps: int) -> int:
-        """Return the number of batches that are due. `policy_steps`: number of policy steps before the newest rows."""
+        """Return how many batches the next update will use, one for each gradient step.
+
+        `policy_steps` is the number of policy steps, over all ranks, that were taken before the newest rollout.
+        """
         now = policy_steps + self._newest
         trains = now // self.every > policy_steps // self.every or now == self.end
         owed = self.count_batches(now) - self.taken
@@ -312,7 +322,7 @@ class Replay(Buffer):
         return owed if self.sampler.can_draw(self) else 0
 
     def count_batches(self, policy_steps: int) -> int:
-        """Return the total number of batches that are due in the first `policy_steps` policy steps of a run."""
+        """Return the total number of gradient steps for the first `policy_steps` policy steps of a run."""
         learned = policy_steps - self.starts
         # Integers: a product of Fractions computes a greatest common divisor, which takes a tenth of the sampling time.
         return self.ratio.numerator * learned // self.ratio.denominator + self.pretrain if learned > 0 else 0
@@ -324,7 +334,11 @@ class Replay(Buffer):
         return self._episodes.find(ended, self.oldest)
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
-        """Return [N] bool for rows at places [N]: True if the next step only resets the environment."""
+        """Return [N] bool for rows at places [N]: True if no transition starts in the row.
+
+        This is the case if the row is the last one of its episode, because the next step then only resets the
+        environment. A place is row · B + environment.
+        """
         return self._resets.ravel()[places % self._resets.size]
 
     def _draw(self, count: int, policy_steps: int) -> Iterator[Batch]:
@@ -349,7 +363,10 @@ class Replay(Buffer):
             yield Batch(steps, last, policy_steps, places, back)
 
     def metrics(self) -> Metrics:
-        """Return the metric replay ratio: gradient steps so far, summed over ranks, divided by policy steps so far."""
+        """Return the metric `Params/replay_ratio`, or {} before the first policy step.
+
+        It is the number of gradient steps, summed over ranks, divided by the number of policy steps of all ranks.
+        """
         taken = self.taken * self.ranks.size
         return {"Params/replay_ratio": taken / self._steps_seen} if self._steps_seen else {}
 
@@ -375,7 +392,8 @@ class Replay(Buffer):
     def load_state_dict(self, state: State) -> None:
         """Restore the state returned by `state_dict`.
 
-        The chunk size of the state is used; it can be smaller than this buffer's, if the state is from a shorter run.
+        The number of rows per chunk is also restored. It can be smaller than in a new buffer if the state is from a
+        shorter run.
         """
         self.chunk_rows = state["part"]
         streams.load_generator_state(self.rng, state["rng"])

@@ -16,14 +16,14 @@ from rlcore.types import Batch, Ranks, SingleProcess, State
 class RewardScaler:
     """Division of rewards by the standard deviation of discounted returns (Engstrom et al. 2020, arXiv:2005.12729).
 
-    Here the discounted return of a step is the discounted sum of the rewards of its episode so far. The mean is not
-    subtracted, because that would change the optimal policy. Only training uses scaled rewards; evaluations report
-    unscaled rewards.
+    As in the paper, the return of a step is a sum over past rewards: Rₜ = γ Rₜ₋₁ + rₜ, starting with 0 in each episode.
+    The mean is not subtracted from rewards, because that would change the optimal policy. Only training uses scaled
+    rewards; evaluations report unscaled rewards.
 
     Args:
-        gamma: discount of one step.
+        gamma: γ, discount factor of one step.
         clip: largest absolute value of a scaled reward.
-        ranks: ranks that share the statistics.
+        ranks: processes that train together; the standard deviation is computed over all of them.
     """
 
     def __init__(self, gamma: float, clip: float, ranks: Ranks | None = None) -> None:
@@ -32,7 +32,7 @@ class RewardScaler:
         self.running = torch.zeros(0, dtype=torch.float64)  # [B], discounted returns of the unfinished episodes
 
     def __call__(self, step: TransitionTargets) -> Tensor:
-        """Update the statistics with transitions [T, B], and return their scaled rewards, [T, B] float32."""
+        """Update the standard deviation with transitions [T, B], and return their scaled rewards, [T, B] float32."""
         reward = step.reward.double().cpu()
         done, counts = step.done.cpu(), step.weight.cpu() > 0
         running = self.running if len(self.running) else torch.zeros_like(reward[0])
@@ -48,13 +48,17 @@ class RewardScaler:
         return scaled.float().to(step.reward.device)
 
     def scale(self, batch: Batch) -> Batch:
-        """Return the batch with scaled rewards; `reward[t]` still belongs to the transition that ends in row t."""
+        """Update the standard deviation with a batch [T, B], and return the batch with scaled rewards.
+
+        As in every batch, `reward[t]` is the reward of the transition that ends in row t. `reward[0]` is not scaled,
+        because its transition starts before the batch.
+        """
         scaled = self(transitions(batch))
         rows = torch.cat([batch.steps.reward[:1], scaled[:-1]])
         return replace(batch, steps=replace(batch.steps, reward=rows), last=replace(batch.last, reward=scaled[-1]))
 
     def state_dict(self) -> State:
-        """Return the statistics, and the discounted returns of unfinished episodes on this rank."""
+        """Return the running mean and variance, and the discounted returns of this rank's unfinished episodes."""
         return {"moments": self.moments.state_dict(), "running": self.running}
 
     def load_state_dict(self, state: State) -> None:

@@ -22,38 +22,48 @@ WIDE = (
 
 
 class Ring(Protocol):
-    """Interface of a ring buffer with named columns [slots, B, ...]."""
+    """Interface of a ring buffer with named columns [slots, B, ...].
+
+    Rows are counted from the start of the run, and row r is stored in slot r % slots. The place of a row of one
+    environment is the number row · B + environment.
+    """
 
     form: Form
     slots: int
     width: int
 
     def write(self, row: int, count: int, columns: Mapping[str, Tensor], absent: Mapping[str, Any]) -> None:
-        """Overwrite `count` rows, starting at `row`. Columns are [count, B, ...], or [B, ...] if `count` is 1.
+        """Write `count` consecutive rows, starting at row number `row`.
 
-        If a column is not given, it is filled with the value of its name in `absent`, or with zeros.
+        `columns` maps the name of a column to its values: [count, B, ...], or [B, ...] if `count` is 1. A column that
+        is not in `columns` is filled with its value in `absent`, or with zeros if `absent` does not have it either.
         """
         ...
 
     def gather(self, places: np.ndarray, first: int, *cuts: slice | int) -> list[dict[str, Tensor]]:
-        """Return copies of the rows at places [..., T, N].
+        """Copy the rows at `places` [..., T, N], and return one dict of columns for each element of `cuts`.
 
-        The rows are divided along T: for each element of `cuts` (a slice or an index), the result has column -> [...,
-        *cut, N, *row]. All places must be in [first, first + slots · B).
+        The place of a row is row · B + environment. All places must be in [first, first + slots · B).
+
+        Each cut is a slice or an index of the dimension T. The dict of a cut contains only the rows that it selects:
+        column -> [..., T', N, *row] for a slice of T' rows, and [..., N, *row] for an index.
         """
         ...
 
     def put(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
-        """Overwrite the rows at places [N], which must be distinct, with column -> [N, ...]."""
+        """Overwrite N rows with `columns`: name -> [N, ...].
+
+        `places` [N] are distinct numbers row · B + environment.
+        """
         ...
 
     def between(self, begin: int, end: int) -> dict[str, Tensor]:
-        """Return copies of the rows from `begin` up to and excluding `end`: column -> [rows, B, ...]."""
+        """Copy the rows from number `begin` up to and excluding `end`; return column -> [end - begin, B, ...]."""
         ...
 
 
 def form_of(columns: Mapping[str, Tensor], lead: int) -> Form:
-    """Return column -> (shape, dtype) of one row; `lead` is the number of batch dimensions of the given columns."""
+    """Return name -> (shape, dtype) of one row of each column; the first `lead` dimensions are not part of a row."""
     return {name: (tuple(value.shape[lead:]), value.dtype) for name, value in columns.items()}
 
 
@@ -63,7 +73,10 @@ def form_bytes(form: Form) -> int:
 
 
 def make_ring(form: Form, slots: int, width: int, device: torch.device, folder: Path | None) -> Ring:
-    """Create a ring buffer of zeros on a device; on the CPU, in a temporary file if a folder is given."""
+    """Create a ring buffer of zeros on a device.
+
+    If the device is the CPU and `folder` is given, the rows are stored in temporary files in this folder.
+    """
     return HostRing(form, slots, width, folder) if device.type == "cpu" else DeviceRing(form, slots, width, device)
 
 
@@ -73,8 +86,8 @@ class HostRing:
     Args:
         form: column -> shape and dtype of one row.
         slots: number of rows of each environment.
-        width: B.
-        folder: folder of the files. None: in memory, which the system allocates when rows are written.
+        width: B, number of environments.
+        folder: folder of the files. None: rows are in memory, which the system allocates when they are written.
     """
 
     def __init__(self, form: Form, slots: int, width: int, folder: Path | None = None) -> None:
@@ -87,7 +100,7 @@ class HostRing:
         self._columns = [(name, rows, form[name][1]) for table in self._tables for name, rows in table.columns.items()]
 
     def column(self, name: str) -> np.ndarray:
-        """Return a view of all slots [slots, B, ...] of a column."""
+        """Return a column as an array [slots, B, ...], without a copy."""
         return next(rows for known, rows, _ in self._columns if known == name)
 
     def write(self, row: int, count: int, columns: Mapping[str, Tensor], absent: Mapping[str, Any]) -> None:
@@ -139,7 +152,7 @@ class DeviceRing:
     Args:
         form: column -> shape and dtype of one row.
         slots: number of rows of each environment.
-        width: B.
+        width: B, number of environments.
         device: device of the tensors.
     """
 
@@ -188,14 +201,20 @@ class DeviceRing:
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device asynchronously; for a GPU, through pinned memory, which torch keeps during the copy."""
+    """Copy a tensor to a device asynchronously.
+
+    A copy from the host to a GPU uses pinned memory, which torch does not free before the copy is complete.
+    """
     if value.device.type == "cpu" and device.type == "cuda":
         value = value.pin_memory()
     return value.to(device, non_blocking=True)
 
 
 def _array(value: Tensor, dtype: torch.dtype) -> np.ndarray:
-    """Return a tensor as an array that can be assigned to a column; the assignment may cast it to another dtype."""
+    """Convert a tensor to a NumPy array whose values can be assigned to a column of type `dtype`.
+
+    The dtype of the array can differ from `dtype`, because NumPy converts values in an assignment.
+    """
     if dtype is torch.bfloat16:
         return value.to("cpu", dtype).view(torch.int16).numpy()
     try:

@@ -29,14 +29,17 @@ class Rollout(Buffer):
         self.pending = (steps, last)
 
     def batches(self, policy_steps: int) -> Iterator[Batch]:
-        """Yield the stored rollout, if there is one. `policy_steps`: number of policy steps before it."""
+        """Yield the stored rollout as one batch, if there is one, and remove it.
+
+        `policy_steps` is the number of policy steps, over all ranks, that were taken before this rollout.
+        """
         if self.pending is not None:
             steps, last = self.pending
             self.pending = None
             yield Batch(steps, last, policy_steps)
 
     def state_dict(self) -> State:
-        """Return {}, because no rollout is stored between iterations."""
+        """Return {}, because the buffer is empty when a checkpoint is written."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
@@ -96,19 +99,19 @@ def cut_sequences(length: int, width: int, longest: int) -> tuple[Tensor, Tensor
 
 
 def fill_groups(rows: Tensor, weight: Tensor, size: int, total: Sum) -> tuple[Tensor, Tensor]:
-    """Remove minibatches without valid samples, and pad the rest to a multiple of `size` minibatches.
+    """Remove empty minibatches, and pad the remaining ones to a multiple of `size` minibatches.
 
-    A minibatch is kept if it has a valid sample (weight > 0) on any rank.
+    A minibatch is empty if all its samples have weight 0, on all ranks.
 
     Args:
-        rows: [E, K, M], sample indices from `minibatches`.
+        rows: [E, K, M], sample indices from `minibatches`: E epochs of K minibatches of M samples.
         weight: [K, M], weights from `minibatches`.
-        size: G, number of minibatches in a group.
+        size: G; the number of minibatches of the result is a multiple of G.
         total: function that sums a tensor over ranks.
 
     Returns:
-        Sample indices [E, K', M] and weights [K', M]; K' is a multiple of G. The padding repeats minibatches with
-        weight 0.
+        Sample indices [E, K', M] and weights [K', M], with K' a multiple of G. The padding consists of repeated
+        minibatches with weight 0.
     """
     counted = total(weight.sum(-1)).nonzero().squeeze(-1)
     if len(counted) == len(weight) and len(weight) % size == 0:
@@ -119,9 +122,9 @@ def fill_groups(rows: Tensor, weight: Tensor, size: int, total: Sum) -> tuple[Te
 
 
 def split(record: Record, size: int) -> Iterator[list[Record]]:
-    """Split a nested structure of tensors [K, ...] into K structures of tensors [...].
+    """Split a nested structure of tensors [K, ...] into K structures with tensors [...], and group them into lists.
 
-    Yield lists of these structures, with up to `size` in each list.
+    Each list has `size` structures; the last one can have fewer.
     """
     columns = [column.unbind(0) for column in leaves(record)]
     each = [rebuild(record, iter(parts)) for parts in zip(*columns, strict=True)]

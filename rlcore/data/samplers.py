@@ -1,7 +1,7 @@
 """Samplers, which choose the sequences of rows in a replay buffer that a gradient step uses.
 
-A sampler defines the length of the sequences and where they start. To sample in another way, for example by priority,
-write a subclass of `Sampler`.
+A row is the data of one time step. A sampler defines the length of the sequences and the rows at which they start. To
+sample in another way, for example by priority, write a subclass of `Sampler`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ Position = tuple[int, ...]  # position in a queue of new sequences; () at its st
 
 
 class Remembered(Protocol):
-    """Interface of a replay buffer for samplers; it has rows `oldest` to `written` of `width` environments."""
+    """Part of a replay buffer's interface that samplers use.
+
+    The buffer contains the rows (time steps) `oldest` to `written` of `width` environments.
+    """
 
     @property
     def oldest(self) -> int:
@@ -28,7 +31,10 @@ class Remembered(Protocol):
 
     @property
     def written(self) -> int:
-        """Index of the row after the newest transition. It contains the current time step, which has no action yet."""
+        """Number of rows per environment that have an action, counted from the start of the run.
+
+        It is also the index of the current time step, whose action is not chosen yet.
+        """
         ...
 
     @property
@@ -42,7 +48,11 @@ class Remembered(Protocol):
         ...
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
-        """Return [N] bool for rows at places [N]: True if the next step only resets the environment."""
+        """Return [N] bool for rows at places [N]: True if no transition starts in the row.
+
+        This is the case if the row is the last one of its episode, because the next step then only resets the
+        environment. A place is row · B + environment.
+        """
         ...
 
     def episodes(self) -> WholeEpisodes:
@@ -54,7 +64,7 @@ class Sampler:
     """Base class of samplers, which choose the places at which sequences start; a place is row · B + environment.
 
     Attributes:
-        length: L, number of steps of a sequence. The row after its last step is returned too.
+        length: L, number of steps of a sequence. The buffer returns the L rows of these steps and the row after them.
     """
 
     length: int
@@ -71,19 +81,23 @@ class Sampler:
         raise NotImplementedError
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
-        """Return the next sequences of new rows, oldest first; together they contain each new row at most once.
+        """Return sequences of rows that no earlier call of `queue` returned, oldest first.
+
+        With this method, a replay buffer can train on each collected row once before it samples rows at random. The
+        sequences form a queue and do not overlap. The caller stores the position in the queue between calls.
 
         Args:
             memory: the replay buffer.
-            position: position in the queue of new sequences; sequences that were overwritten in the meantime are
-                skipped.
+            position: position that the last call returned; () for the first call. Sequences after it that the buffer
+                has already overwritten are skipped.
             count: maximum number of sequences.
 
         Returns:
-            Places of the first rows of the sequences, [count] or fewer, and the position in the queue after them.
+            Places (row · B + environment) of the first rows of the sequences, [count] or fewer, and the position after
+            these sequences.
 
         Raises:
-            NotImplementedError: the sampler does not support new sequences.
+            NotImplementedError: the sampler does not implement this method.
         """
         raise NotImplementedError(
             f"{type(self).__name__} cannot return the newest sequences, because it does not implement `queue`"
@@ -91,19 +105,22 @@ class Sampler:
 
 
 class Transitions(Sampler):
-    """Uniform sampling of transitions. A sample also has the up to n - 1 transitions after it, for n-step returns.
+    """Sampler of transitions, all with the same probability.
+
+    For n-step returns, each sample is a sequence of n rows that starts with the sampled transition.
 
     Args:
-        n_step: n.
+        n_step: n, number of rows of a sample.
     """
 
     def __init__(self, n_step: int = 1) -> None:
         self.length = n_step
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Sample places as `Sampler.draw` does.
+        """Sample the places [count] int64 of rows in which a transition starts.
 
-        A row is drawn again if the next step only resets the environment. Raises RunError if this is true of all rows.
+        The last row of an episode is replaced by another random row, because the next step only resets the environment.
+        Raises RunError if all rows of the buffer are last rows of episodes.
         """
         low, high = _bounds(memory, self.length)
         places = rng.integers(low, high, count)
@@ -120,7 +137,10 @@ class Transitions(Sampler):
         return places
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
-        """Return new transitions as `Sampler.queue` does; skip rows after which the environment is only reset."""
+        """Return transitions that no earlier call returned, oldest first (see `Sampler.queue`).
+
+        The last row of an episode is skipped, because the next step only resets the environment.
+        """
         low, high = _bounds(memory, self.length)
         low = max(low, memory.collected * memory.width, *(position or (0,)))
         end = max(low, min(high, low + 2 * count))
@@ -130,24 +150,26 @@ class Transitions(Sampler):
 
 
 class Sequences(Sampler):
-    """Uniform sampling of sequences of consecutive rows of one environment, which may contain ends of episodes.
+    """Sampler of sequences of consecutive rows of one environment, all with the same probability.
+
+    A sequence can contain the end of an episode and the start of the next one.
 
     Args:
-        length: L.
+        length: L, number of rows of a sequence.
     """
 
     def __init__(self, length: int) -> None:
         self.length = length
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Sample places as `Sampler.draw` does."""
+        """Sample the places [count] int64 of the first rows of sequences."""
         return rng.integers(*_bounds(memory, self.length), count)
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
-        """Return new sequences as `Sampler.queue` does.
+        """Return sequences that no earlier call returned, oldest first (see `Sampler.queue`).
 
-        The sequences of an environment follow each other without gap, starting with the first row that this run
-        collected.
+        The rows of an environment are divided into consecutive sequences of L rows. The first sequence starts with the
+        first row that this run collected, so rows that were loaded from a dataset are not returned.
         """
         width, length, first = memory.width, self.length, memory.collected
         lost = max(0, -(-(memory.oldest - first) // length))  # number of overwritten sequences of each environment
@@ -158,11 +180,13 @@ class Sequences(Sampler):
 
 
 class Episodes(Sampler):
-    """Sampling of sequences within complete episodes of at least L rows. All these episodes are equally likely.
+    """Sampler of sequences that lie within one complete episode.
 
-    The start within an episode is uniform too. With `prioritize_ends` (arXiv:2010.02193, code of the authors), starts
-    up to L rows after the last possible start are also drawn, and then replaced by the last possible start. This start
-    is therefore L + 1 times as likely as any other.
+    First an episode is drawn: all complete episodes of at least L rows are equally likely. Then the first row of the
+    sequence is drawn uniformly from the rows at which a sequence of L rows fits into the episode. With
+    `prioritize_ends` (arXiv:2010.02193, code of the authors), the range of this draw has L more rows at its end; if one
+    of them is drawn, the sequence is the last L rows of the episode. The last L rows are therefore L + 1 times as
+    likely as any other sequence of the episode.
 
     Args:
         length: L; shorter episodes are never sampled.
@@ -178,7 +202,7 @@ class Episodes(Sampler):
         return len(self._long_enough(memory.episodes())) > 0
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Sample places as `Sampler.draw` does."""
+        """Sample the places [count] int64 of the first rows of sequences."""
         episodes = memory.episodes()
         begins, lengths = episodes
         fits = self._long_enough(episodes)
@@ -188,17 +212,18 @@ class Episodes(Sampler):
         return begins[chosen] + np.minimum(drawn, last) * memory.width
 
     def _long_enough(self, episodes: WholeEpisodes) -> np.ndarray:
-        """Return the indices of the episodes with at least L rows; cached until an episode ends or is overwritten."""
+        """Return the indices of the episodes with at least L rows; cached until the set of episodes changes."""
         if self._fitting is None or self._fitting[0] is not episodes:
             self._fitting = episodes, np.flatnonzero(episodes.lengths >= self.length)
         return self._fitting[1]
 
     def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
-        """Return new sequences as `Sampler.queue` does.
+        """Return sequences that no earlier call returned, oldest first (see `Sampler.queue`).
 
-        The sequences of an episode are returned after the episode has ended. The last sequence ends with the episode,
-        and the first `length % L` rows of the episode are skipped. The position has two numbers: the place of the last
-        row of the newest episode that was used, and how many sequences of this episode were returned.
+        An episode is divided into sequences after it has ended. If its length is not a multiple of L, the first
+        `length % L` rows are skipped, so that the last sequence ends with the episode. The position consists of two
+        numbers: the place of the last row of the most recently used episode, and how many sequences of this episode
+        were returned.
         """
         width, (begins, lengths) = memory.width, memory.episodes()
         ends = begins + (lengths - 1) * width

@@ -13,21 +13,25 @@ PIECES = 16  # number of pieces of the last, unfinished chunk; a checkpoint rewr
 
 
 def row_bytes(spec: EnvSpec) -> int:
-    """Return the size in bytes of one environment's row: observations, action (agent's form), reward, three flags."""
+    """Return the size in bytes of one time step of one environment in a replay buffer.
+
+    It includes all observations, the action as the agent stores it, the reward and three flags.
+    """
     return sum(map(frame_bytes, spec.obs.values())) + spec.action.size * (4 if spec.action.continuous else 8) + 7
 
 
 def frame_bytes(part: ArraySpec) -> int:
-    """Return the size in bytes of one observation of a key, without the past frames of its window."""
+    """Return the size in bytes of one observation of a key, not counting past frames that the agent also sees."""
     from numpy import dtype
 
     return math.prod(part.shape) * dtype(part.dtype).itemsize
 
 
 def chunk_rows(size: int, slot: int) -> int:
-    """Return the number of rows of a chunk in checkpoints of a replay buffer.
+    """Return the number of rows in each chunk into which checkpoints divide a replay buffer.
 
-    `size`: number of rows of the buffer. `slot`: bytes of one row of all environments.
+    `size` is the number of rows per environment in the buffer. `slot` is the size in bytes of one row of all
+    environments together.
     """
     whole = size * slot
     wanted = min(LARGEST, max(whole // PARTS, min(SMALLEST, whole // FEWEST)))

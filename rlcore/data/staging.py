@@ -18,12 +18,15 @@ FLAGS = ("reward", "terminated", "truncated", "is_first")
 
 
 def tensor(rows: Rows, device: torch.device | str) -> Tensor:
-    """Return a field of a time step as a tensor on a device, without a copy if possible."""
+    """Convert a NumPy array or tensor to a tensor on a device, without a copy if possible."""
     return (torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows).to(device)
 
 
 def answer(action: Tensor, time_step: TimeStep) -> Rows:
-    """Return an action as the environment takes it: a NumPy array, or a tensor on the device of `time_step`."""
+    """Convert an action to the array type that the environment takes.
+
+    This is a NumPy array if the fields of `time_step` are NumPy arrays, otherwise a tensor on their device.
+    """
     kept = time_step.reward
     if isinstance(kept, np.ndarray):
         return (action if action.is_cpu else action.cpu()).numpy()
@@ -31,17 +34,23 @@ def answer(action: Tensor, time_step: TimeStep) -> Rows:
 
 
 def columns(time_step: TimeStep | Trajectory) -> dict[str, Rows]:
-    """Return name -> column: obs/<key>, reward, terminated, truncated and is_first, each [B, ...] or [T, B, ...]."""
+    """Return the fields of a time step or trajectory as a flat dict, name -> [B, ...] or [T, B, ...].
+
+    The names are obs/<key>, reward, terminated, truncated and is_first.
+    """
     return {f"obs/{key}": value for key, value in time_step.obs.items()} | {f: getattr(time_step, f) for f in FLAGS}
 
 
 def from_columns(stored: Mapping[str, Rows]) -> TimeStep:
-    """Return the time step with these columns; the inverse of `columns`."""
+    """Create a time step from a flat dict with obs/<key>, reward, terminated, truncated, is_first (see `columns`)."""
     return TimeStep(_obs(stored), *(stored[flag] for flag in FLAGS))
 
 
 def as_trajectory(stored: Mapping[str, Tensor], action: Tensor) -> Trajectory:
-    """Return a trajectory [T, B] or a time step [B] with these columns and actions."""
+    """Create a trajectory [T, B], or a single time step [B], from actions and a flat dict of the other fields.
+
+    The dict has the keys obs/<key>, reward, terminated, truncated and is_first (see `columns`).
+    """
     reward, terminated, truncated, is_first = (stored[flag] for flag in FLAGS)
     return Trajectory(_obs(stored), action, reward, terminated, truncated, is_first)
 
@@ -58,14 +67,14 @@ def copy_time_step(time_step: TimeStep) -> TimeStep:
 
 
 class StagingBuffer:
-    """Staging buffer for the time steps of a rollout, on the side of the environments.
+    """Buffer that stores the time steps of a rollout on the device of the environments, and copies them to the agent.
 
     Args:
-        length: T+1.
-        time_step: the first time step, for shapes and dtypes.
+        length: T+1, number of rows: the T time steps of a rollout and the time step after them.
+        time_step: the first time step, which determines shapes and dtypes.
         device: device of the agent.
-        packed: copy all columns of a row to the device in one transfer. None: if the environments return NumPy arrays
-            and the device is not the CPU.
+        packed: True: all fields of a time step are copied to the device in one transfer. None: True if the environments
+            return NumPy arrays and the device is not the CPU.
     """
 
     # rows: `columns` [T+1, B, ...]; arrivals: views of each row [B, ...], for environments that write in place;
@@ -96,10 +105,10 @@ class StagingBuffer:
         return len(self.arrivals)
 
     def begin(self, time_step: TimeStep) -> None:
-        """Store the time step of row 0.
+        """Start a rollout: store its first time step in row 0.
 
-        If it is the same as row T of the previous rollout, it is already on the agent's device and is not copied there
-        again.
+        The first time step is usually the last one (row T) of the previous rollout. In this case it is already on the
+        agent's device, and it is not transferred again.
         """
         self.put(0, time_step)
         self._sent = 0
@@ -108,15 +117,15 @@ class StagingBuffer:
             self._sent = 1
 
     def put(self, t: int, time_step: TimeStep) -> None:
-        """Copy a time step into row t, unless the environment has written it there in place."""
+        """Copy a time step into row t, unless the environment wrote it directly into this row."""
         if time_step is not self.arrivals[t]:
             for key, value in columns(time_step).items():
                 self.rows[key][t] = value
 
     def show(self, t: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Return observations key -> [B, ...] and is_first [B] of row t, on the agent's device.
+        """Return the observations, key -> [B, ...], and `is_first` [B] of row t on the agent's device.
 
-        Rows must be requested in ascending order.
+        Rows must be requested in ascending order, because a call also transfers all earlier rows of the rollout.
         """
         if t in self._shown:
             return self._shown[t]
@@ -131,7 +140,7 @@ class StagingBuffer:
         return shown
 
     def _send_to(self, t: int) -> dict[str, Tensor]:
-        """Copy the rows up to t that are not on the agent's device yet, and return all columns on this device."""
+        """Copy the rows up to t that are not on the agent's device yet; return name -> [T+1, B, ...] on this device."""
         if self._packed is None:
             return {key: tensor(rows, self.device) for key, rows in self.rows.items()}
         for row in range(self._sent, t + 1):
@@ -146,7 +155,7 @@ class StagingBuffer:
         return int(ended.sum())
 
     def split(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the columns of rows 0..T-1, and the columns of row T, on the agent's device."""
+        """Return rows 0..T-1, name -> [T, B, ...], and row T, name -> [B, ...], on the agent's device."""
         if self._parts is None or not self._shared:
             rows = self._send_to(len(self) - 1)
             self._parts = {k: v[:-1] for k, v in rows.items()}, {k: v[-1] for k, v in rows.items()}

@@ -1,6 +1,7 @@
-"""Conversion of the rows of a batch to transitions; only this module depends on their time alignment.
+"""Conversion of the rows (time steps) of a batch to transitions between consecutive rows.
 
-The table in rlcore/types.py shows the alignment.
+Only this module depends on the time alignment of rows, which is shown by a table in rlcore/types.py: `reward[t]` is
+returned together with `obs[t]`, so it is the reward of the step t-1 → t.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from rlcore.types import Batch
 
 
 def transitions(batch: Batch) -> TransitionTargets:
-    """Return the results of each step t → t+1: reward, terminated and truncated of row t+1, and a weight."""
+    """Return reward, terminated, done and weight, [T, B], of each transition t → t+1 of a batch.
+
+    Reward and flags are those of row t+1. The weight is 0 if the step only resets the environment, otherwise 1.
+    """
     steps, last = batch.steps, batch.last
     # In concatenated recordings, an episode can start although no episode ended in the row before.
     reset = steps.terminated | steps.truncated | shift(steps.is_first, last.is_first)
@@ -47,10 +51,10 @@ class Transition(NamedTuple):
 
 
 def n_step(batch: Batch, gamma: float) -> Transition:
-    """Compute the n-step transitions that start in row 0 of a batch [n, N] and end in the time step after the batch.
+    """Compute N n-step transitions from a batch [n, N]: each starts in row 0 and ends in the time step after row n-1.
 
-    If an episode ends earlier, its transition has fewer steps and ends at the last observation of the episode. If the
-    episode was truncated, the caller can bootstrap from this observation.
+    If the episode ends earlier, the transition has fewer steps, and `next_obs` is the last observation of the episode.
+    If the episode was truncated, the caller can bootstrap from `next_obs`.
     """
     steps, last, step = batch.steps, batch.last, transitions(batch)
     continues = (~step.done).to(step.reward)
@@ -77,11 +81,11 @@ def n_step(batch: Batch, gamma: float) -> Transition:
 
 
 def shift(rows: Tensor, last: Tensor) -> Tensor:
-    """Return rows 1..T-1 of [T, B, ...], followed by the time step after them [B, ...]; the result is [T, B, ...]."""
+    """Shift rows [T, B, ...] by one time step: return rows 1..T-1 followed by `last` [B, ...], together [T, B, ...]."""
     return torch.cat([rows[1:], last.unsqueeze(0)])
 
 
 def transform_reward(config: EnvConfig, reward: Tensor) -> Tensor:
-    """Return the rewards [...] that the learner uses: times `reward_scale`, then tanh if `clip_rewards` is true."""
+    """Multiply rewards [...] by `env.reward_scale`; if `env.clip_rewards` is true, then apply tanh."""
     scaled = reward if config.reward_scale == 1 else reward * config.reward_scale
     return scaled.tanh() if config.clip_rewards else scaled

@@ -20,13 +20,13 @@ RESERVED = 32 << 20  # bytes of disk space that each allocation adds
 
 
 class Table:
-    """Structured NumPy array of [slots · B] rows, with one field per column.
+    """Structured NumPy array of [slots · B] rows, with one field per column, in memory or in a temporary file.
 
     Args:
         form: column -> shape and dtype of one row.
         slots: number of rows of each environment.
-        width: B.
-        folder: folder of the file. None: in memory, which the system allocates when rows are written.
+        width: B, number of environments.
+        folder: folder of the file. None: rows are in memory, which the system allocates when they are written.
     """
 
     def __init__(self, form: Form, slots: int, width: int, folder: Path | None) -> None:
@@ -43,7 +43,10 @@ class Table:
         self.columns = {name: self.rows.reshape(slots, width)[name] for name in names}
 
     def _map(self, folder: Path) -> mmap.mmap:
-        """Return the memory map of a file without a name, which the system removes even if the process is killed."""
+        """Create a temporary file in `folder` and return its memory map.
+
+        The file has no name, so the system removes it even if the process is killed.
+        """
         with tempfile.TemporaryFile(dir=folder) as file:
             file.truncate(self._whole)
             self._file = os.dup(file.fileno())
@@ -68,9 +71,10 @@ class Table:
         self._reserved = end
 
     def take(self, places: np.ndarray, cuts: Sequence[slice | int]) -> Iterator[list[tuple[str, np.ndarray]]]:
-        """Read the rows at places [..., T, N]; yield (name, array) of all columns for each cut, an index or slice of T.
+        """Read the rows at `places` [..., T, N], and yield one list of (column name, array) for each element of `cuts`.
 
-        A place past the end of the table wraps around to its start.
+        Each cut is a slice or an index of the dimension T; its arrays contain only the rows that it selects. Places are
+        indices of rows in the table; an index beyond the end wraps around to the start.
         """
         if len(self.columns) == 1:
             ((name, column),) = self.columns.items()
@@ -86,7 +90,7 @@ class Table:
 
 
 def numpy_type(dtype: torch.dtype) -> np.dtype:
-    """Return the NumPy dtype; int16 for bfloat16, which NumPy lacks."""
+    """Return the NumPy dtype for a torch dtype; int16 for bfloat16, which NumPy does not have."""
     return np.dtype("i2") if dtype is torch.bfloat16 else torch.empty(0, dtype=dtype).numpy().dtype
 
 
@@ -96,7 +100,7 @@ def row_size(shape: Sequence[int], dtype: torch.dtype) -> int:
 
 
 def scratch_folder(config: Any) -> Path:
-    """Return the folder for temporary files.
+    """Return the folder for temporary files of a replay buffer, from the config of a run.
 
     This is `buffer.memmap_dir` if it is set, else the run directory if it exists, else the temporary folder of the
     system.
