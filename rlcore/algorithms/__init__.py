@@ -1,4 +1,4 @@
-"""Registry of algorithms: name -> `Config`, `Agent` and `build`."""
+"""Registry of algorithms: maps the name of an algorithm to its config class, agent class and build function."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from rlcore.errors import UserError
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Built-in algorithm, imported on first use.
+    """Built-in algorithm, whose modules are imported on first use.
+
+    The config module does not import torch, so a configuration can be checked without waiting for that import.
 
     Attributes:
-        package: package of the algorithm. Its module `learner` imports torch; its config module does not.
-        keys: name of the module in the package that defines `Config`. Algorithms that share a learner have one config
-            module each.
+        package: Python package of the algorithm. Its module `learner` contains agent, losses and learner.
+        keys: name of the config module in the package, which defines the class `Config`. SAC, DroQ, CrossQ and SimBa
+            have the same package and learner; they differ in their config modules.
     """
 
     package: str
@@ -64,7 +66,10 @@ ABSENT = ("dreamer_v3_5", "p2e", "ppo_decoupled", "sac_decoupled")
 
 
 def refuse_unknown(name: str) -> None:
-    """Raise UserError if no algorithm `name` is registered; algorithms that only SheepRL has get their own message."""
+    """Raise UserError if no algorithm `name` is registered.
+
+    The message lists the available algorithms. If SheepRL has an algorithm of this name, the message mentions it.
+    """
     if name in ALGORITHMS:
         return
     known = f"algorithms: {', '.join(ALGORITHMS)}, and those of plugins (plugins=[your_module])"
@@ -74,7 +79,11 @@ def refuse_unknown(name: str) -> None:
 
 
 def title(name: str) -> str:
-    """Return the display name of an algorithm ("Dreamer V3"): the text before the colon in its module docstring."""
+    """Return the display name of an algorithm, for example "Dreamer V3".
+
+    It is the text before the first colon of the algorithm's module docstring. If there is no such text, or if it has
+    more than 20 characters, the display name is `name` in capitals.
+    """
     known, colon, _ = paper(ALGORITHMS[name]).partition(": ") if name in ALGORITHMS else ("", "", "")
     return known if colon and len(known) <= LONGEST_TITLE else name.upper()
 
@@ -96,10 +105,12 @@ def register(name: str, module: Any) -> None:
     """Register an algorithm; a plugin calls this at import.
 
     Args:
-        name: value of `algo.name` that selects the algorithm; also the default of `name` in its `Config`.
-        module: module with `Config` (a subclass of `rlcore.config.algorithm.AlgorithmConfig`), `Agent` (constructed
-            from config, spec, distribution and a torch.Generator) and `build` (Context -> learner, buffer, plan). The
-            first line of its docstring cites the paper.
+        name: value of `algo.name` that selects the algorithm. The key `name` of the algorithm's `Config` must have it
+            as default.
+        module: Python module that defines three names. `Config` is a subclass of
+            `rlcore.config.algorithm.AlgorithmConfig`. `Agent` is a class, constructed from config, environment spec,
+            `distribution.type` and a torch.Generator. `build` is a function that takes a `rlcore.types.Context` and
+            returns learner, buffer and training schedule. The first line of the module's docstring cites the paper.
 
     Raises:
         UserError: If `Config`, `Agent` or `build` is missing, or if another algorithm has this name.
@@ -111,6 +122,10 @@ def register(name: str, module: Any) -> None:
         )
     missing = [part for part in ("Config", "Agent", "build") if not hasattr(module, part)]
     if missing or not issubclass(module.Config, AlgorithmConfig):
-        what = f"{missing[0]} is missing" if missing else "Config must be a subclass of AlgorithmConfig"
+        what = (
+            f"{missing[0]} is missing; define it in the module"
+            if missing
+            else "Config must be a subclass of rlcore.config.algorithm.AlgorithmConfig"
+        )
         raise UserError(f"algorithm {name!r} of plugin {getattr(module, '__name__', module)}: {what}")
     ALGORITHMS[name] = module

@@ -22,7 +22,7 @@ ROWS = 1_000_000  # default of `buffer.size`, over all environments
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedConfig(NetworkConfig):
-    """A network and its optimizer."""
+    """Config keys of a network and its optimizer."""
 
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-4), "optimizer of this network")
 
@@ -44,42 +44,64 @@ class ReplayConfig(AlgorithmConfig):
     per_rank_pretrain_steps: int = arg(0, "additional gradient steps at the first update", low=0)
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if training ends before learning starts; `prefix` is the dotted path of this group."""
+        """Raise UserError if training would end before the first gradient step.
+
+        `prefix` is the dotted path of this config group, such as "algo."; error messages start with it.
+        """
         super().check(prefix)
         if self.learning_starts >= self.total_steps:
             raise UserError(
-                f"{prefix}learning_starts={self.learning_starts}: nothing would be learned before training ends; "
-                f"must be below {prefix}total_steps ({self.total_steps})"
+                f"{prefix}learning_starts={self.learning_starts}: nothing would be learned, because training ends "
+                f"before the first gradient step; must be below {prefix}total_steps ({self.total_steps})"
             )
 
     def rows(self, size: int | None, width: int) -> int:
-        """Return how many rows (time steps) of each environment the replay buffer can store.
+        """Return the capacity of the replay buffer for one environment.
 
-        `size` is `buffer.size`, which counts the rows of all `width` environments, as in SheepRL.
+        Args:
+            size: capacity for all environments together, in rows (time steps): the config key `buffer.size`. None =
+                1,000,000 rows.
+            width: number of environments of all ranks.
+
+        Returns:
+            Capacity in rows (time steps) of one environment.
         """
         return (size or ROWS) // width
 
     def count_remembered(self, run: RunConfig) -> int:
-        """Return how many rows (time steps) of all environments together the replay buffer can store."""
+        """Return the capacity of the replay buffer in rows (time steps), over all environments of all ranks."""
         return self.rows(run.buffer.size, run.width) * run.width
 
     def random_steps(self, width: int) -> int:
-        """Return the number of policy steps with random actions: `learning_starts`, rounded down to whole iterations.
+        """Return the number of policy steps at the start of training whose actions are random.
 
-        One iteration takes `width` policy steps, one in each environment.
+        `width` is the number of environments of all ranks. One iteration takes `width` policy steps, one in each
+        environment. The result is `learning_starts`, rounded down to a multiple of `width`.
         """
         return self.learning_starts // width * width
 
     @property
     def annealing_keys(self) -> tuple[str, ...]:
-        """Keys that make results depend on `total_steps`: with `train_every`, an additional update ends training."""
+        """Config keys because of which the results of training depend on `total_steps`.
+
+        `train_every` is such a key: the gradient steps since the last full interval of `train_every` policy steps are
+        taken in an additional update at the end of training.
+        """
         return ("train_every",) if self.train_every is not None else ()
 
     def learning_starts_steps(self, width: int, rows: int = 0) -> int:
-        """Return the number of policy steps at the start of training for which no gradient steps are taken.
+        """Return the number of policy steps at the start of training for which no gradient steps are due.
 
-        Gradient steps are counted from the last iteration with random actions, or, if that is later, from the iteration
-        in which every environment has stored `rows` rows.
+        An iteration takes one policy step in each environment; the gradient steps that are due for it follow. The first
+        such iteration is the last one with random actions. If some environment has not stored the required number of
+        rows by then, it is the iteration in which all environments have stored them.
+
+        Args:
+            width: number of environments of all ranks.
+            rows: required number of rows (time steps) of each environment.
+
+        Returns:
+            Number of policy steps in the iterations before the first one with gradient steps, over all environments.
         """
         return max(0, max(self.random_steps(width), rows * width) - width)
 
@@ -97,7 +119,11 @@ class OffPolicyConfig(ReplayConfig):
     cnn_keys: KeysConfig = arg(KeysConfig(), "image observation keys")
 
     def check_with(self, run: RunConfig) -> None:
-        """Raise UserError if the replay buffer is smaller than a batch, or if it samples episodes."""
+        """Raise UserError for an unsuitable replay buffer.
+
+        The buffer must sample single transitions (`buffer.type=sequential`), not episodes. On each rank, its capacity
+        must be at least one batch, and at least `n_step` + 1 rows of each environment.
+        """
         if run.buffer.type != "sequential":
             raise UserError(
                 f"buffer.type={run.buffer.type}: not available for {self.name}, which learns from single transitions; "
@@ -106,24 +132,28 @@ class OffPolicyConfig(ReplayConfig):
         if self.rows(run.buffer.size, run.width) <= self.n_step:
             key = f"buffer.size={spell(run.buffer.size)}"
             raise UserError(
-                f"{key}: too small for transitions of {self.n_step} steps in {run.width} environments; must be at "
-                f"least {run.width * (self.n_step + 1)} rows"
+                f"{key}: too small for transitions of algo.n_step={self.n_step} steps in {run.width} environments; "
+                f"must be at least {run.width * (self.n_step + 1)} rows"
             )
         held = self.rows(run.buffer.size, run.width) * run.env.num_envs
         if held < self.per_rank_batch_size:
             raise UserError(
-                f"buffer.size={spell(run.buffer.size)}: the {held} rows that each rank stores are fewer than one "
-                f"batch; each rank must store at least algo.per_rank_batch_size ({self.per_rank_batch_size}) rows"
+                f"buffer.size={spell(run.buffer.size)}: each rank can store only {held} rows, which is less than one "
+                f"batch (algo.per_rank_batch_size={self.per_rank_batch_size}); increase buffer.size, or reduce "
+                "algo.per_rank_batch_size"
             )
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Raise UserError if the environment does not have an observation key of the config."""
+        """Raise UserError if the algorithm cannot read the observation keys that the config names.
+
+        For example, the environment may lack a key, or its images may be too small.
+        """
         check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds, self.smallest)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaConfig:
-    """Temperature α, the weight of the entropy."""
+    """Config keys of the temperature α, which is the weight of the entropy in the objective."""
 
     alpha: float = arg(1.0, "initial temperature α", above=0)
     target_entropy: float | None = arg(
@@ -143,14 +173,17 @@ class AlphaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SoftConfig(OffPolicyConfig):
-    """Config keys of soft actor-critics; they have a squashed normal policy over bounded actions, and a temperature."""
+    """Config keys of soft actor-critics such as SAC.
+
+    A soft actor-critic has a tanh-squashed normal policy over bounded actions, and a temperature.
+    """
 
     kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
 
     alpha: AlphaConfig = arg(AlphaConfig(), "temperature, the weight of the entropy")
 
     def check_with(self, run: RunConfig) -> None:
-        """Raise UserError if the distribution is not a squashed normal, or the replay buffer is too small."""
+        """Raise UserError if the policy distribution is not a squashed normal, or the replay buffer is unsuitable."""
         if run.distribution.type not in ("auto", "tanh_normal"):
             kind = run.distribution.type
             raise UserError(
@@ -160,17 +193,21 @@ class SoftConfig(OffPolicyConfig):
         super().check_with(run)
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Raise UserError for actions that are not continuous and bounded, or for unknown observation keys."""
+        """Raise UserError if the algorithm cannot be trained in an environment.
+
+        The actions of the environment must be continuous and bounded, and the algorithm must be able to read the
+        observation keys that the config names.
+        """
         if not spec.action.continuous:
             other = f"`shepherd agents` lists the algorithms for {spec.action.space} actions"
             raise UserError(
-                f"env.id={spec.id}: {self.name} takes continuous actions, but this environment has "
+                f"env.id={spec.id}: {self.name} needs continuous (Box) actions, but this environment has "
                 f"{spec.action.space} actions; {other}"
             )
         if not all(map(math.isfinite, (*spec.action.low, *spec.action.high))):
             raise UserError(
-                f"env.id={spec.id}: {self.name} takes only actions with a finite lower and upper bound, and this "
-                "environment has others; choose another environment or algorithm"
+                f"env.id={spec.id}: {self.name} needs actions with finite lower and upper bounds, but this environment "
+                "has an action with an infinite bound; choose another environment or algorithm"
             )
         super().check_spec(spec)
 

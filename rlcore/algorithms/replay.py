@@ -11,13 +11,16 @@ from rlcore.types import Context, TrainingSchedule
 
 
 def make_replay(context: Context, sampler: Sampler, rows: int = 0, before: int = 0) -> tuple[Replay, TrainingSchedule]:
-    """Build a replay buffer that returns `algo.replay_ratio` batches per policy step, and the training schedule.
+    """Build the replay buffer and the training schedule of an off-policy algorithm.
+
+    The buffer returns `algo.replay_ratio` batches per policy step.
 
     Args:
-        context: config, specs, devices and ranks of the run; `context.config.algo` must be a `ReplayConfig`.
-        sampler: object that draws the transitions or sequences for a gradient step.
-        rows: rows of each environment that must be stored before the first gradient step.
-        before: rows that precede each drawn sequence, for an agent with a history.
+        context: config, environment spec, devices and ranks of the run; `context.config.algo` must be a `ReplayConfig`.
+        sampler: selects the transitions or sequences of a batch.
+        rows: number of rows (time steps) of each environment that must be stored before the first gradient step.
+        before: number of additional rows in front of each sampled sequence. An agent with an observation history (frame
+            stacks, past actions) needs them for the first rows of the sequence.
 
     Returns:
         Replay buffer and training schedule.

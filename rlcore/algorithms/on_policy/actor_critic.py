@@ -1,4 +1,4 @@
-"""Agent of on-policy actor-critics."""
+"""Agent of on-policy actor-critic algorithms: encoder, actor, critic and policy head."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlcore.types import Ranks
 
 @dataclass(frozen=True)  # configs are frozen; without this, the protocol would require writable attributes
 class ActorCriticKeys(Protocol):
-    """Config keys that this agent reads: observation keys, normalization, layers."""
+    """Config keys that `ActorCritic` reads: observation keys, normalization of observations, layers."""
 
     mlp_keys: KeysConfig
     cnn_keys: KeysConfig
@@ -33,14 +33,17 @@ class ActorCriticKeys(Protocol):
 
 
 class ActorCritic(nn.Module):
-    """Actor-critic with a shared encoder, separate MLPs, and a policy head for the action space.
+    """Actor-critic in which actor and critic share an encoder and have an MLP each.
+
+    The actor's MLP is followed by a policy head, which depends on the action space.
 
     Args:
         config: config of the algorithm.
-        spec: spec of the environment.
-        distribution: `distribution.type`.
+        spec: observation and action spaces of the environment.
+        distribution: config key `distribution.type`, the policy distribution: auto, discrete, normal or tanh_normal.
         rng: CPU generator for the initialization.
-        history: windows of frames of observation keys, and of past actions, in addition to the windows of `spec`.
+        history: observation key -> window (number and spacing of the past frames that the agent receives). It extends
+            the windows that `spec` defines. The key `rlcore.spec.ACTION` stands for the agent's past actions.
     """
 
     def __init__(
@@ -63,42 +66,56 @@ class ActorCritic(nn.Module):
         self.critic = MLP(features, config.critic, rng, outputs=1)
 
     def core(self, config: Any, spec: EnvSpec, rng: torch.Generator) -> int:
-        """Build the layers between the encoder and the heads (none here); return their number of output features."""
+        """Build the layers between the encoder and the MLPs of actor and critic; return the number of output features.
+
+        This class has no layers between them. A derived class overrides this method, for example to add a recurrent
+        cell.
+        """
         return self.encoder.output_size
 
     def observe(self, obs: dict[str, Tensor], ranks: Ranks) -> None:
-        """Update the normalizer of observations, if there is one, with the observations of all ranks.
+        """Update the running statistics that normalize observations with the observations of all ranks.
 
-        `obs` maps keys to raw observations [T, B, *shape] without frame stacks. The normalizer changes only here, so
-        collection and losses use the same statistics.
+        `obs` maps keys to raw observations [T, B, *shape] without frame stacks. Nothing happens if observations are not
+        normalized. Only this method changes the statistics. A learner calls it after the gradient steps of a rollout,
+        so data collection and losses use the same statistics.
         """
         self.encoder.observe(obs, ranks)
 
     def forward(self, obs: dict[str, Tensor]) -> tuple[Policy, Tensor]:
-        """Return the policy, a distribution over actions [N, A], and the values [N].
+        """Return the policy (a distribution over actions [N, A]) and the values [N] for a batch of observations.
 
-        `obs` maps keys to observations [N, ...]; keys with a window of frames have shape [N, frames, ...].
+        `obs` maps keys to observations [N, ...]; for keys with a frame stack, the shape is [N, frames, ...].
         """
         encoded = self.encoder(obs)
         return self.head.policy(self.head(self.actor(encoded))), self.critic(encoded).squeeze(-1)
 
     def initial(self, batch_size: int) -> tuple[()]:
-        """Return an empty carry, because this agent has no recurrent state."""
+        """Return the initial carry (recurrent state); it is empty, because this agent is feed-forward."""
         return ()
 
     def act(
         self, carry: tuple[()], obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
-        """Return the empty carry, actions [B, A], and extras: `logprob` [B] and `value` [B].
+        """Choose actions for B environments.
 
-        `obs` maps keys to observations [B, ...].
+        Args:
+            carry: recurrent state; (), because this agent is feed-forward.
+            obs: key -> observations [B, ...].
+            is_first: [B] bool; not used by this agent.
+            rng: random stream for sampling; may be None if `greedy` is true.
+            greedy: choose the most likely action instead of sampling.
+
+        Returns:
+            The empty carry; actions [B, A]; and the extras `logprob` [B] (log-probability of the action) and `value`
+            [B] (prediction of the critic).
         """
         policy, value = self(obs)
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng))
         return (), action, {"logprob": policy.logprob(action), "value": value}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's actions [B, *shape], within its bounds."""
+        """Convert the agent's actions [B, A] to environment actions [B, *shape], within the bounds of the space."""
         return self.head.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:

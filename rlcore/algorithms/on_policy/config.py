@@ -68,7 +68,10 @@ class OnPolicyConfig(AlgorithmConfig):
     optimizer: OptimizerConfig = arg(OptimizerConfig(), "optimizer of actor and critic")
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if schedules are invalid or contradictory; `prefix` is the dotted path of this group."""
+        """Raise UserError for an invalid schedule of a coefficient, or for two settings that contradict each other.
+
+        `prefix` is the dotted path of this config group, such as "algo."; error messages start with it.
+        """
         super().check(prefix)
         schedules = [f"{name}_schedule" for name in self.schedulable()]
         if self.schedule_kind != "linear" and not any(getattr(self, key) for key in schedules):
@@ -84,7 +87,7 @@ class OnPolicyConfig(AlgorithmConfig):
             if getattr(self, f"anneal_{name}"):
                 raise UserError(
                     f"{prefix}{name}_schedule cannot be combined with {prefix}anneal_{name}=true; "
-                    f"set {prefix}anneal_{name}=false"
+                    f"set {prefix}anneal_{name}=false, or remove {prefix}{name}_schedule"
                 )
             wrong = check_points(points)
             if wrong is None and any(value < 0 for _, value in points):
@@ -93,7 +96,10 @@ class OnPolicyConfig(AlgorithmConfig):
                 raise UserError(f"{prefix}{name}_schedule={list(map(list, points))}: {wrong}")
 
     def check_with(self, run: RunConfig) -> None:
-        """Raise UserError if the buffer has another size than the rollout, or contains data of another policy."""
+        """Raise UserError if `buffer.load_from` is set, or if `buffer.size` differs from `rollout_steps`.
+
+        An on-policy algorithm cannot learn from stored data of another policy. Its buffer stores exactly one rollout.
+        """
         if run.buffer.load_from is not None:
             raise UserError(
                 f"buffer.load_from={run.buffer.load_from}: {self.name} is on-policy and has no replay buffer; "
@@ -106,31 +112,47 @@ class OnPolicyConfig(AlgorithmConfig):
             )
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Raise UserError if the environment does not have an observation key of the config."""
+        """Raise UserError if the algorithm cannot read the observation keys that the config names.
+
+        For example, the environment may lack a key, or its images may be too small.
+        """
         check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds)
 
     @property
     def collect_length(self) -> int:
-        """Number T of time steps of each environment between two updates."""
+        """Number T of time steps that each environment takes between two updates."""
         return self.rollout_steps
 
     @classmethod
     @functools.cache
     def schedulable(cls) -> tuple[str, ...]:
-        """Return the names of coefficients that can follow a schedule: those with a key `anneal_<name>`."""
+        """Return the names of all coefficients that can follow a schedule, for example `lr` and `ent_coef`.
+
+        A coefficient is in this list if the config has a key `anneal_<name>`.
+        """
         return tuple(f.name.removeprefix("anneal_") for f in fields(cls) if f.name.startswith("anneal_"))
 
     @property
     def annealing_keys(self) -> tuple[str, ...]:
-        """Config keys through which a coefficient depends on `total_steps`."""
+        """Config keys because of which the results of training depend on `total_steps`.
+
+        These are the keys `anneal_*` that are true.
+        """
         return tuple(key for key in (f"anneal_{name}" for name in self.schedulable()) if getattr(self, key))
 
     def coefficients(self, policy_steps: int) -> dict[str, float]:
-        """Return the values of all scheduled coefficients at `policy_steps`, including the learning rate `lr`."""
+        """Return name -> value of all coefficients that can follow a schedule, such as `lr` and `ent_coef`.
+
+        `policy_steps` is the number of policy steps taken so far, at which the schedules are evaluated.
+        """
         return {name: self.coefficient(name, policy_steps) for name in self.schedulable()}
 
     def coefficient(self, name: str, policy_steps: int) -> float:
-        """Return the value of a scheduled coefficient at `policy_steps`."""
+        """Return the value of the coefficient `name` after `policy_steps` policy steps.
+
+        The value follows `<name>_schedule` if that key is set. If `anneal_<name>` is true, it decreases linearly to 0
+        at `total_steps`. Otherwise it is constant.
+        """
         points: Points | None = getattr(self, f"{name}_schedule")
         if points is not None:
             return piecewise(points, policy_steps, self.schedule_kind)

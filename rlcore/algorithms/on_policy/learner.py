@@ -20,13 +20,16 @@ from rlcore.types import Context, Metrics, Trajectory
 
 
 class OnPolicyLearner(protocols.Learner):
-    """Learner with one agent, one optimizer, a gradient step, and running statistics of rewards.
+    """Base class of on-policy learners: one agent, one optimizer, and running statistics that scale the rewards.
+
+    A derived class implements `update`, `gradient_step` and `loss`.
 
     Args:
-        context: config, specs and devices of the run.
+        context: config, environment spec, devices and ranks of the run.
 
     Attributes:
-        agent_class: class of the agent, constructed from config, spec, distribution and a torch.Generator.
+        agent_class: class of the agent, constructed from config, environment spec, `distribution.type` and a
+            torch.Generator.
     """
 
     agent_class: ClassVar[Any] = ActorCritic
@@ -42,11 +45,14 @@ class OnPolicyLearner(protocols.Learner):
         self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
 
     def gradient_step(self, *inputs: Any) -> Metrics:
-        """Take one optimizer step and return the logged means."""
+        """Take one optimizer step, and return the quantities to log, averaged over samples (name -> [])."""
         raise NotImplementedError
 
     def loss(self, batch: Any, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
-        """Return the loss summed over samples, the sum of their weights, and the logged means."""
+        """Return the loss summed over samples [], the sum of the sample weights [], and the means to log (name -> []).
+
+        `coefs` maps names of coefficients, such as `ent_coef`, to their current values.
+        """
         raise NotImplementedError
 
     @torch.no_grad()
@@ -54,9 +60,9 @@ class OnPolicyLearner(protocols.Learner):
         """Compute the advantages of a rollout from the values predicted during collection.
 
         Args:
-            steps: rows of the rollout, [T, B].
-            step: rewards and episode ends of the rollout's transitions, [T, B].
-            last: input of the agent at the time step after the rollout, [B, ...].
+            steps: rows (time steps) of the rollout, [T, B].
+            step: rewards and ends of episodes for the transitions t → t+1 of the rollout, [T, B].
+            last: input of the agent at time step T, the one after the last row, [B, ...].
 
         Returns:
             Advantages, [T, B].
@@ -67,11 +73,15 @@ class OnPolicyLearner(protocols.Learner):
         return advantages(step, steps.extras["value"], last_value, config.gamma, config.gae_lambda, config.gae_method)
 
     def average(self, logged: Sequence[Metrics], coefs: Mapping[str, float]) -> Metrics:
-        """Average the logged means over the gradient steps of an update, and add the scheduled coefficients."""
+        """Return the metrics of an update.
+
+        `logged` contains the means of each gradient step; they are averaged over the gradient steps and ranks. The
+        current values of the coefficients `coefs`, such as the learning rate, are added.
+        """
         shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
         return mean_metrics(logged, self.ranks) | shown | {"Info/learning_rate": coefs["lr"]}
 
     def components(self) -> dict[str, protocols.Stateful]:
-        """Return the stateful components: agent, optimizer, step, and running statistics of rewards."""
+        """Return all components that are saved in a checkpoint: agent, optimizer, step, and reward statistics."""
         names = ("agent", "optimizer", "step", "reward_scaler")
         return {name: getattr(self, name) for name in names}

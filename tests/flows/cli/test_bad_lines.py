@@ -86,7 +86,7 @@ LINES = [
     ),
     ("stage make-env new exp=ppo algo.lr_schedule=[]", "cannot be combined with algo.anneal_lr=true"),
     ("stage make-env new exp=sac buffer.load_from=minari:", "minari:: the name is missing"),
-    ("stage make-env new exp=sac env.id=CartPole-v1", "sac takes continuous actions"),
+    ("stage make-env new exp=sac env.id=CartPole-v1", "sac needs continuous (Box) actions"),
     ("stage make-env new exp=ppo fabric.devices=two", "fabric.devices=two: "),
     ("stage make-env new exp=ppo metric.logger=5", "metric.logger=5: must be a mapping"),
     ("stage make-env new exp=ppo plugins=[nosuch_module]", "this module cannot be imported"),

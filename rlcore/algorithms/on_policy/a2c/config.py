@@ -11,7 +11,7 @@ from rlcore.optim.optimizer_keys import OptimizerConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Config(OnPolicyConfig):
-    """Config keys of A2C, with its defaults for the keys of `OnPolicyConfig`."""
+    """Config keys of A2C: those of `OnPolicyConfig`, some with other defaults, and `per_rank_batch_size`."""
 
     name: str = arg("a2c", "name of the algorithm", choices=("a2c",))
     rollout_steps: int = arg(5, "steps of each environment in a rollout", low=1)

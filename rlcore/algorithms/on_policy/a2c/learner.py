@@ -1,16 +1,18 @@
 """A2C: Asynchronous Methods for Deep Reinforcement Learning. Mnih et al. 2016, arXiv:1602.01783. Synchronous version.
 
 Equations of the paper and the code that implements them:
-    algorithm S3, return R              Learner.samples with gae_lambda=1 (the return of at most T steps)
+    algorithm S3, return R              Learner.samples with gae_lambda=1 (n-step return with n up to T)
     algorithm S3, dθ                    policy_loss
     section 4, entropy bonus β          entropy_loss, `ent_coef`
     algorithm S3, dθ_v                  value_loss
     algorithm S3, asynchronous update   Learner.gradient_step (synchronous: one step on the rollout of all actors)
 
 Differences from the paper:
-    advantages are generalized (Schulman et al. 2016) with `gae_lambda=0.95`, as in SheepRL; the paper uses 1;
-    the return of a truncated episode includes the value of its last observation;
-    the default optimizer is PyTorch's RMSprop. Set `algo.optimizer.name=rmsprop_tf` for that of the authors' code.
+    advantages are generalized advantage estimates (Schulman et al. 2016) with λ = `gae_lambda` = 0.95, as in SheepRL;
+    the paper's advantages correspond to λ = 1;
+    the return of a truncated episode includes the predicted value of its last observation;
+    the default optimizer is PyTorch's RMSprop. `algo.optimizer.name=rmsprop_tf` selects the RMSprop variant of
+    TensorFlow, which the authors used.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ __all__ = ["Agent", "Learner", "build"]
 
 
 class A2CSamples(NamedTuple):
-    """N samples of a rollout.
+    """N samples (time steps) of a rollout.
 
-    Shapes: `obs` maps keys to [N, ...], `action` is [N, A], the other tensors are [N]. The weight is 0 for time steps
-    at which an environment was only reset.
+    Shapes: `obs` maps keys to [N, ...], `action` is [N, A], the other tensors are [N]. `weight` is 1 for transitions
+    and 0 for steps that only reset an environment; a sample of weight 0 does not contribute to the loss.
     """
 
     obs: dict[str, Tensor]
@@ -50,7 +52,10 @@ class A2CSamples(NamedTuple):
     weight: Tensor
 
     def in_parts(self, count: int) -> list[A2CSamples]:
-        """Split into `count` parts of equal length; the last part is filled up with repeated samples of weight 0."""
+        """Split the samples into `count` parts of equal length.
+
+        If N is not divisible by `count`, the last part is padded with repeated samples of weight 0.
+        """
         if count == 1:
             return [self]
         place = torch.arange(math.ceil(len(self.weight) / count) * count, device=self.weight.device)
@@ -60,9 +65,11 @@ class A2CSamples(NamedTuple):
 
 
 def policy_loss(logprob: Tensor, advantage: Tensor) -> Tensor:
-    """Compute the policy loss of each sample, [N] (arXiv:1602.01783, algorithm S3); its gradient is -dθ.
+    """Compute the policy loss of each sample, [N] (arXiv:1602.01783, algorithm S3).
 
-    L = -log π(aₜ|sₜ) Aₜ        Aₜ = R - V(sₜ)
+        L = -log π(aₜ|sₜ) Aₜ        Aₜ = R - V(sₜ)
+
+    Minimizing L is gradient ascent along the paper's dθ, because ∇L = -dθ.
     """
     assert logprob.shape == advantage.shape, (logprob.shape, advantage.shape)
     return -(logprob * advantage)
@@ -74,9 +81,11 @@ def entropy_loss(entropy: Tensor) -> Tensor:
 
 
 def value_loss(value: Tensor, returns: Tensor) -> Tensor:
-    """Compute the value loss of each sample, [N] (arXiv:1602.01783, algorithm S3); its gradient is dθ_v.
+    """Compute the value loss of each sample, [N] (arXiv:1602.01783, algorithm S3). There is no factor ½.
 
-    L = (R - V(sₜ))²        without the factor ½
+        L = (R - V(sₜ))²
+
+    The gradient of L is the paper's dθ_v.
     """
     assert value.shape == returns.shape, (value.shape, returns.shape)
     return (value - returns).square()
@@ -86,7 +95,10 @@ class Learner(OnPolicyLearner):
     """A2C learner: one gradient step per rollout."""
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Update the agent from a rollout [T, B]; return averages over the rollout, and the scheduled coefficients."""
+        """Update the agent with a rollout [T, B].
+
+        Return the metrics: averages over the rollout, and the current values of coefficients such as the learning rate.
+        """
         config, coefs = self.config, self.config.coefficients(batch.policy_steps)
         self.optimizer.set_lr(coefs["lr"])
         logged: list[Metrics] = []
@@ -101,9 +113,18 @@ class Learner(OnPolicyLearner):
         return self.average(logged, coefs)
 
     def gradient_step(self, steps: Trajectory, last: Trajectory, coefs: Mapping[str, float]) -> Metrics:
-        """Take one step of algorithm S3 on the samples of all environments.
+        """Take one optimizer step on the loss of a rollout (algorithm S3), and return the means to log.
 
-        The gradients of parts of `per_rank_batch_size` samples are added up before the step.
+        To limit memory, the rollout is split into parts of at most `per_rank_batch_size` samples. The gradients of all
+        parts are summed before the optimizer step, so the split does not affect the result.
+
+        Args:
+            steps: rows of the rollout, [T, B].
+            last: the time step after the last row, [B].
+            coefs: name -> value of coefficients of the loss, such as `ent_coef`.
+
+        Returns:
+            Means to log, name -> [].
         """
         samples = self.samples(add_history(Batch(steps, last, 0), self.agent.history))
         if self.config.normalize_advantages:
@@ -116,14 +137,17 @@ class Learner(OnPolicyLearner):
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> A2CSamples:
-        """Return the N = T·B samples of a rollout [T, B], with advantages and returns R."""
+        """Return the N = T·B samples of a rollout [T, B], with their advantages and returns."""
         steps, step = batch.steps, transitions(batch)
         advantage = self.advantage(steps, step, batch.last.obs)
         samples = A2CSamples(steps.obs, steps.action, advantage, advantage + steps.extras["value"], step.weight)
         return map_leaves(lambda column: column.flatten(0, 1), samples)
 
     def loss(self, batch: A2CSamples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
-        """Compute the loss over samples [N]: policy loss, value loss and entropy bonus (algorithm S3)."""
+        """Compute policy loss + `vf_coef` · value loss + `ent_coef` · entropy loss over N samples (algorithm S3).
+
+        Return the loss summed over samples, the sum of the sample weights, and the means to log.
+        """
         policy, value = self.agent(batch.obs)
         of_policy = policy_loss(policy.logprob(batch.action), batch.advantage)
         of_entropy = entropy_loss(policy.entropy())
@@ -138,6 +162,9 @@ class Learner(OnPolicyLearner):
 
 
 def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
-    """Build learner, buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    """Build the learner, the rollout buffer and the training schedule of a run.
+
+    The initial weights are random; they depend only on the seed of the run (`seed`).
+    """
     config: Config = context.config.algo
     return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)

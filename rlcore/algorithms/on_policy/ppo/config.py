@@ -31,7 +31,7 @@ class Config(OnPolicyConfig):
     target_kl: float | None = arg(None, "stop an update if the KL exceeds 1.5 times this value; null = off", above=0)
 
     def notices(self, run: RunConfig) -> Iterator[str]:
-        """Yield a notice if a minibatch is larger than the rollout."""
+        """Yield a message if `per_rank_batch_size` is larger than a rollout and is therefore reduced."""
         rows, size = run.env.num_envs * self.rollout_steps, self.per_rank_batch_size
         if size > rows:
             yield (
@@ -40,5 +40,8 @@ class Config(OnPolicyConfig):
             )
 
     def merge_minibatches(self) -> Config:
-        """Return the config with one minibatch per epoch; a minibatch is never larger than the rollout."""
+        """Return a copy of the config with one minibatch per epoch, which contains the complete rollout.
+
+        The copy has a very large `per_rank_batch_size`; the learner limits a minibatch to the size of the rollout.
+        """
         return replace(self, per_rank_batch_size=1 << 30)

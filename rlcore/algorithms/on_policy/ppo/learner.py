@@ -9,9 +9,10 @@ Equations of the paper and the code that implements them:
     algorithm 1                         Learner.update, take_steps and gradient_step, after Training.collect
 
 Differences from the paper:
-    the return of a truncated episode includes the value of its last observation (the paper does not distinguish
-    truncation from termination); advantages and returns are computed once per rollout; normalization, annealing and
-    `target_kl` are later practice (Huang et al. 2022, "The 37 implementation details of PPO") and off by default.
+    the return of a truncated episode includes the predicted value of its last observation (the paper does not
+    distinguish truncation from termination); advantages and returns are computed once per rollout, before the first
+    gradient step. The options for normalization, annealing and `target_kl` are not in the paper. They became common
+    later (Huang et al. 2022, "The 37 implementation details of PPO") and are off by default.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ __all__ = ["Agent", "Learner", "build"]
 
 
 class PPOSamples(NamedTuple):
-    """N samples of a rollout.
+    """N samples (time steps) of a rollout, or of a minibatch.
 
-    Shapes: `action` is [N, A], the other tensors are [N]. The weight is 0 for time steps at which an environment was
-    only reset, because they have no transition. In a minibatch, `obs` is the input of `Agent.forward`, key -> [N, ...].
-    In the samples of a whole rollout, `obs` is an object with a method `at` that returns the input for given rows.
+    Shapes: `action` is [N, A], all tensors except `obs` are [N]. `weight` is 1 for transitions and 0 for steps that
+        only
+    reset an environment; a sample of weight 0 does not contribute to the loss.
+
+    `obs` has one of two types. In a minibatch, it is the input of `Agent.forward`, key -> [N, ...]. In the samples of a
+    rollout, it is an object with a method `at`, which takes sample indices and returns the input of `Agent.forward`.
     """
 
     obs: Any
@@ -53,20 +57,23 @@ class PPOSamples(NamedTuple):
     weight: Tensor
 
     def at(self, rows: Tensor, advantage: Tensor, weight: Tensor) -> PPOSamples:
-        """Return K minibatches of M samples each, with tensors [K, M, ...].
+        """Select K minibatches of M samples each; the result has tensors [K, M, ...].
 
-        `rows` [K, M] are the indices of the samples; the given advantages and weights [K, M] replace those of `self`.
+        `rows` [K, M] contains the indices of the samples. `advantage` and `weight` [K, M] are those of the result, for
+        example advantages that were standardized within each minibatch; the ones stored in `self` are not used.
         """
-        held = (self.action, self.old_logprob, self.old_value, self.returns)
-        action, old_logprob, old_value, returns = (column[rows] for column in held)
+        columns = (self.action, self.old_logprob, self.old_value, self.returns)
+        action, old_logprob, old_value, returns = (column[rows] for column in columns)
         return PPOSamples(self.obs.at(rows), action, old_logprob, old_value, advantage, returns, weight)
 
 
 def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: float | None = None) -> Tensor:
-    """Compute the policy loss of each sample, -L^CLIP (eq. 7), [N].
+    """Compute the policy loss of each sample: -L, [N] (eq. 7).
 
-    L = min(ρ Â, clip(ρ, 1-ε, 1+ε) Â), with the ratio ρ, the advantage Â and the clip range ε. With a dual clip c > 1,
-    L is max(L, c Â) if Â < 0.
+        L = min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)
+
+    ρ is the probability ratio of the new and the old policy, Â the advantage, and ε the clip range. If a dual clip c >
+    1 is set, samples with Â < 0 use max(L, c Â) instead of L.
     """
     assert ratio.shape == advantage.shape, (ratio.shape, advantage.shape)
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_coef, 1 + clip_coef) * advantage)
@@ -76,9 +83,10 @@ def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: f
 
 
 def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: float | None = None) -> Tensor:
-    """Compute the value loss of each sample, (V - R)² (eq. 9, without ½), [N].
+    """Compute the value loss of each sample: (V - R)², [N] (eq. 9). There is no factor ½.
 
-    If a clip range ε is given, the loss is the larger of (V - R)² and (V_old + clip(V - V_old, -ε, ε) - R)².
+    V is the predicted value, V_old the prediction during data collection, and R the return. If a clip range ε is given,
+    the loss is the larger of (V - R)² and (V_old + clip(V - V_old, -ε, ε) - R)².
     """
     assert value.shape == old_value.shape == returns.shape, (value.shape, old_value.shape, returns.shape)
     loss = (value - returns).square()
@@ -104,7 +112,18 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
 def objective(
     policy: Policy, value: Tensor, batch: PPOSamples, coefs: Mapping[str, float], config: Config
 ) -> tuple[Tensor, Tensor, Metrics]:
-    """Compute the loss of eq. 9 over a minibatch, given the policy and the values [M] of its samples."""
+    """Compute the PPO loss (eq. 9) of a minibatch of M samples: policy loss, value loss and entropy bonus.
+
+    Args:
+        policy: current policy, a distribution over actions [M, A].
+        value: [M]; current predictions of the critic.
+        batch: the samples.
+        coefs: name -> current value of `clip_coef` and `ent_coef`.
+        config: weight and clipping of the value loss, and the dual clip.
+
+    Returns:
+        The loss summed over samples [], the sum of the sample weights [], and the means to log (name -> []).
+    """
     clip_coef = coefs["clip_coef"]
     log_ratio = policy.logprob(batch.action) - batch.old_logprob
     ratio, clip_value = log_ratio.exp(), clip_coef if config.clip_vloss else None
@@ -126,9 +145,10 @@ class Learner(OnPolicyLearner):
     """PPO learner: algorithm 1, "optimize surrogate L with K epochs and minibatch size M"."""
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Update the agent from a rollout [T, B].
+        """Update the agent with a rollout [T, B]: several epochs of gradient steps on minibatches.
 
-        Return logged quantities, averaged over the gradient steps, and the scheduled coefficients.
+        Return the metrics: averages over the gradient steps, and the current values of coefficients such as the
+        learning rate.
         """
         coefs = self.config.coefficients(batch.policy_steps)
         self.optimizer.set_lr(coefs["lr"])
@@ -146,7 +166,7 @@ class Learner(OnPolicyLearner):
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> PPOSamples:
-        """Return the N = T·B samples of a rollout [T, B], with advantages (eq. 11-12) and returns."""
+        """Return the N = T·B samples of a rollout [T, B], with their advantages (eq. 11-12) and returns."""
         steps, step = batch.steps, transitions(batch)
         obs, last = self.prepare_obs(batch)
         logprob, value = steps.extras["logprob"], steps.extras["value"]
@@ -155,19 +175,22 @@ class Learner(OnPolicyLearner):
         return PPOSamples(obs, *(column.flatten(0, 1) for column in columns))
 
     def prepare_obs(self, batch: Batch) -> tuple[Any, Any]:
-        """Return the agent's inputs at all time steps of a rollout [T, B], and its input at the time step after it."""
+        """Return the agent's inputs at the time steps 0 to T-1 of a rollout [T, B], and its input at time step T.
+
+        The first result is an object with a method `at`, which returns the inputs of selected samples.
+        """
         return gather_history(batch, self.agent.history, self.agent.keys)
 
     def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Draw the minibatches of all epochs.
+        """Assign the samples of a rollout to minibatches of M samples, in a new random order for each epoch.
 
         Args:
-            weight: [T, B]; weights of the rows of the rollout.
-            rng: generator that determines the order.
+            weight: [T, B]; weights of the samples. Samples of weight 0 are not used.
+            rng: generator that draws the orders.
 
         Returns:
-            Indices t·B + b of the samples in each minibatch, [epochs, minibatches, M] int64, and the weights of the
-            samples, of the same shape.
+            Sample indices t·B + b of each minibatch, [epochs, minibatches, M] int64, and the weights of these samples,
+            which have the same shape.
         """
         config = self.config
         drawn = minibatches(weight.flatten(), config.per_rank_batch_size, config.update_epochs, rng)
@@ -175,10 +198,17 @@ class Learner(OnPolicyLearner):
         return rows, weight.expand_as(rows)
 
     def take_steps(self, epochs: Iterable[PPOSamples], coefs: Mapping[str, float]) -> list[Metrics]:
-        """Take one gradient step for every `accumulate_minibatches` minibatches, until the KL is too large.
+        """Take the gradient steps of an update.
 
-        Each element of `epochs` contains the minibatches of one epoch, with tensors [minibatches, M, ...]. Return the
-        logged means of each step. The steps end as soon as the KL exceeds 1.5 times `target_kl`.
+        One gradient step uses `accumulate_minibatches` minibatches. If the KL divergence of a step's minibatches
+        exceeds 1.5 times `target_kl`, this step and all further steps of the update are skipped.
+
+        Args:
+            epochs: minibatches of each epoch, with tensors [minibatches, M, ...].
+            coefs: name -> current value of coefficients such as `clip_coef`.
+
+        Returns:
+            For each gradient step, and for the first skipped one, the means to log (name -> []).
         """
         config, logged = self.config, list[Metrics]()
         of_loss = {name: coefs[name] for name in sorted(coefs) if name != "lr"}
@@ -191,9 +221,10 @@ class Learner(OnPolicyLearner):
         return logged
 
     def gradient_step(self, minibatches: Sequence[PPOSamples], coefs: Mapping[str, float]) -> Metrics:
-        """Take one gradient step on the loss of eq. 9, summed over K minibatches, and return the logged means.
+        """Take one gradient step on the PPO loss (eq. 9) of several minibatches, and return the means to log.
 
-        If the KL of these minibatches exceeds 1.5 times `target_kl`, no step is taken and the metric `stop` is true.
+        If the KL divergence between old and new policy on these minibatches exceeds 1.5 times `target_kl`, the step is
+        skipped and the returned metric `stop` is true.
         """
         found = [self.optimizer.accumulate(each, coefs) for each in minibatches]
         counts = [each.weight.sum() for each in minibatches]
@@ -207,12 +238,18 @@ class Learner(OnPolicyLearner):
         return metrics | {"Info/grad_norm": self.optimizer.apply(unless=stop), "stop": stop}
 
     def loss(self, batch: PPOSamples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
-        """Compute the loss of eq. 9 over a minibatch."""
+        """Compute the PPO loss (eq. 9) of a minibatch.
+
+        Return the loss summed over samples, the sum of the sample weights, and the means to log.
+        """
         policy, value = self.agent(batch.obs)
         return objective(policy, value, batch, coefs, self.config)
 
 
 def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
-    """Build learner, buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    """Build the learner, the rollout buffer and the training schedule of a run.
+
+    The initial weights are random; they depend only on the seed of the run (`seed`).
+    """
     config: Config = context.config.algo
     return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)

@@ -21,7 +21,7 @@ LAYER = MLPConfig(mlp_layers=1, dense_act="relu", layer_norm=True)
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Optional layer before or after the recurrent cell."""
+    """Config keys of an optional layer before or after the recurrent cell."""
 
     apply: bool = arg(False, "use this layer")
     dense_units: int = arg(64, "units of the layer", low=1)
@@ -31,20 +31,23 @@ class LayerConfig:
 
     @property
     def layers(self) -> MLPConfig:
-        """Config of an MLP that consists of this layer; it has no layers if `apply` is false."""
+        """Config of an MLP that consists of this one layer; an MLP without layers if `apply` is false."""
         return MLPConfig(self.dense_units, int(self.apply), self.activation, self.layer_norm)
 
 
 @dataclass(frozen=True)
 class LSTMConfig:
-    """Size of the recurrent cell, with SheepRL's name."""
+    """Config key for the size of the recurrent cell.
+
+    The config group is named `lstm`, as in SheepRL, but its value also applies to a GRU cell.
+    """
 
     hidden_size: int = arg(64, "units of the recurrent cell, LSTM or GRU", low=1)
 
 
 @dataclass(frozen=True)
 class RNNConfig:
-    """Recurrent layers between the encoder and the heads."""
+    """Config keys of the recurrent layers, which are between the encoder and the networks of actor and critic."""
 
     cell: str = arg("lstm", "recurrent cell", choices=("lstm", "gru"))
     lstm: LSTMConfig = arg(LSTMConfig(), "size of the cell")
@@ -54,7 +57,7 @@ class RNNConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ppo.Config):
-    """Config keys of recurrent PPO, with its defaults for the keys of PPO."""
+    """Config keys of recurrent PPO: those of PPO, some with other defaults, and those of the recurrent layers."""
 
     name: str = arg("ppo_recurrent", "name of the algorithm", choices=("ppo_recurrent",))
     per_rank_sequence_length: int | None = arg(
@@ -81,16 +84,19 @@ class Config(ppo.Config):
 
     @property
     def sequence_length(self) -> int:
-        """Number L of time steps in a sequence.
+        """Number L of time steps in the longest sequence of a rollout.
 
-        It is at most `per_rank_sequence_length`, and such that all sequences of a rollout have the same length if
-        possible.
+        The rollout of each environment is cut into the smallest number of sequences of at most
+        `per_rank_sequence_length` time steps. The lengths of these sequences are equal, or differ by one time step.
         """
         longest = self.per_rank_sequence_length or self.rollout_steps
         return math.ceil(self.rollout_steps / math.ceil(self.rollout_steps / longest))
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if sequences are longer than a rollout; `prefix` is the dotted path of this config group."""
+        """Raise UserError if `per_rank_sequence_length` is larger than `rollout_steps`; also do the checks of PPO.
+
+        `prefix` is the dotted path of this config group, such as "algo."; error messages start with it.
+        """
         super().check(prefix)
         length = self.per_rank_sequence_length
         if length is not None and length > self.rollout_steps:
@@ -100,7 +106,7 @@ class Config(ppo.Config):
             )
 
     def notices(self, run: RunConfig) -> Iterator[str]:
-        """Yield a notice if there are fewer sequences than minibatches."""
+        """Yield a message if a rollout has fewer sequences than `per_rank_num_batches`, which is therefore reduced."""
         count = math.ceil(self.rollout_steps / self.sequence_length)
         sequences = count * run.env.num_envs
         if self.per_rank_num_batches > sequences:
@@ -111,5 +117,5 @@ class Config(ppo.Config):
             )
 
     def merge_minibatches(self) -> Config:
-        """Return the config with one minibatch per epoch."""
+        """Return a copy of the config with one minibatch per epoch, which contains the complete rollout."""
         return replace(self, per_rank_num_batches=1)

@@ -1,19 +1,20 @@
 """PPO with memory: Dota 2 with Large Scale Deep Reinforcement Learning. Berner et al. 2019, arXiv:1912.06680.
 
 Parts of the papers and the code that implements them:
-    observation to LSTM to heads        Agent.unroll: oₜ, aₜ₋₁, carry -> policy, value, carry
+    observation, LSTM, policy and value Agent.unroll: oₜ, aₜ₋₁, carry -> policy, value, carry
     samples of 16 consecutive steps     Learner.draw: sequences of L rows, for backpropagation through time
     eq. 7, 9, 11-12 of PPO              rlcore.algorithms.on_policy.ppo.learner, the base class of this learner
 
-The carry is the recurrent state of the agent. A sequence starts with the carry that was stored during collection.
-Example with one environment and L = 4:
+The carry is the recurrent state of the agent. For training, a rollout is cut into sequences of L rows (time steps). The
+first row of a sequence is processed with the carry that was stored during data collection. Example with one
+environment, 8 rows and two sequences of L = 4 rows:
 
-    t           0   1   2   3 | 4   5   6   7       the carries before rows 0 and 4 are stored in the rollout
-    is_first    1   0   0   0   0   1   0   0       the carry is reset at rows 0 and 5, also within a sequence
-    weight      1   1   1   1   0   1   1   1       row 4 is the last one of its episode: it is followed by a reset
+    t           0   1   2   3 | 4   5   6   7       the stored carries before rows 0 and 4 are used
+    is_first    1   0   0   0   0   1   0   0       the carry is reset before rows 0 and 5, also within a sequence
+    weight      1   1   1   1   0   1   1   1       row 4 is the last row of an episode; the next step only resets
 
 Differences from PPO: the agent is recurrent, and minibatches consist of sequences.
-Differences from the paper: each sample is used `update_epochs` times, on the rank that collected it.
+Differences from the paper: each sample is used in `update_epochs` epochs, by the process (rank) that collected it.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ from rlcore.types import Batch, Context, TrainingSchedule
 
 
 class Seen(NamedTuple):
-    """Input of the agent: M sequences of L rows, ordered by time and then by sequence.
+    """Input of the recurrent agent: M sequences of L rows (time steps), flattened in the order [L, M].
 
     Attributes:
-        obs: observations, key -> [L·M, ...]; keys with a window of frames have shape [L·M, frames, ...]. The previous
-            action, [L·M, 1, A], is one of the keys.
-        is_first: [L·M] bool; at these rows the carry is reset and the previous action is ignored.
+        obs: key -> observations [L·M, ...], or [L·M, frames, ...] for keys with a frame stack. An additional key
+            contains the previous action, [L·M, 1, A].
+        is_first: [L·M] bool; True for the first row of an episode, before which the carry (recurrent state) is reset.
+            The previous action of such a row is ignored.
         carry: name -> [M, H]; carry before the first row of each sequence.
     """
 
@@ -55,13 +57,13 @@ class Seen(NamedTuple):
 
 
 class SequenceRows(NamedTuple):
-    """All N = T·B rows of a rollout, numbered t·B + b, from which sequences are selected.
+    """Inputs of the recurrent agent at all N = T·B rows (time steps) of a rollout; the index of a row is t·B + b.
 
     Attributes:
-        obs: observations of all rows, with the previous actions.
-        is_first: [N] bool.
-        carry: name -> [N, H]; carry before each row, as stored during collection.
-        length: L; rows of a sequence.
+        obs: observations and previous actions of all rows.
+        is_first: [N] bool; True for the first row of an episode.
+        carry: name -> [N, H]; carry (recurrent state) before each row, as stored during data collection.
+        length: L; number of rows in the sequences that `at` selects.
     """
 
     obs: SamplesWithHistory
@@ -70,9 +72,10 @@ class SequenceRows(NamedTuple):
     length: int
 
     def at(self, rows: Tensor) -> Seen:
-        """Return the agent's input for K minibatches of M sequences.
+        """Return the agent's input for K minibatches of M sequences of L rows.
 
-        `rows` [K, L·M] are the indices of their rows. The result has tensors [K, L·M, ...] and a carry [K, M, H].
+        `rows` [K, L·M] contains the row indices of each minibatch. The result has tensors [K, L·M, ...] and a carry
+        [K, M, H].
         """
         first = rows.unflatten(1, (self.length, -1))[:, 0]
         carry = {name: part[first] for name, part in self.carry.items()}
@@ -84,8 +87,8 @@ class Agent(ActorCritic):
 
     Args:
         config: config of the algorithm.
-        spec: spec of the environment.
-        distribution: `distribution.type`.
+        spec: observation and action spaces of the environment.
+        distribution: config key `distribution.type`, the policy distribution: auto, discrete, normal or tanh_normal.
         rng: CPU generator for the initialization.
     """
 
@@ -95,7 +98,7 @@ class Agent(ActorCritic):
         self.forgets = config.reset_recurrent_state_on_done
 
     def core(self, config: Config, spec: EnvSpec, rng: torch.Generator) -> int:
-        """Build the recurrent cell and the layers around it; return the number of output features."""
+        """Build the recurrent cell and the layers before and after it; return the number of output features."""
         features = self.encoder.output_size + spec.action.flat_size
         self.before = MLP(features, config.rnn.pre_rnn_mlp.layers, rng)
         self.cell = CELLS[config.rnn.cell](self.before.output_size, config.rnn.lstm.hidden_size, rng)
@@ -103,22 +106,24 @@ class Agent(ActorCritic):
         return self.after.output_size
 
     def unroll(self, seen: Seen) -> tuple[Policy, Tensor, CellState]:
-        """Process M sequences of L rows.
+        """Process M sequences of L rows (time steps).
 
-        Return the policy (a distribution over actions [L·M, A]), the values [L·M], and the carry after the last rows.
+        Return the policy (a distribution over actions [L·M, A]), the values [L·M], and the carry (recurrent state)
+        after the last row of each sequence.
         """
         obs, is_first, carry = seen
-        said = flatten_actions(obs[ACTION], self.action, 1).masked_fill(is_first.unsqueeze(-1), 0)
-        features = self.before(torch.cat([self.encoder(obs), said], -1))
+        prev_action = flatten_actions(obs[ACTION], self.action, 1).masked_fill(is_first.unsqueeze(-1), 0)
+        features = self.before(torch.cat([self.encoder(obs), prev_action], -1))
         forget = is_first if self.forgets else torch.zeros_like(is_first)
         h, carry = self.cell(features, forget, carry)
-        found = self.after(h)
-        return self.head.policy(self.head(self.actor(found))), self.critic(found).squeeze(-1), carry
+        features = self.after(h)
+        return self.head.policy(self.head(self.actor(features))), self.critic(features).squeeze(-1), carry
 
     def forward(self, obs: Seen) -> tuple[Policy, Tensor]:
-        """Return the policy, a distribution over actions [L·M, A], and the values [L·M].
+        """Return the policy (a distribution over actions [L·M, A]) and the values [L·M] of M sequences of L rows.
 
-        Within a sequence, the carry is computed again with the current weights.
+        Only the carry (recurrent state) before the first row of a sequence is an input. The carries of the other rows
+        are recomputed with the current weights.
         """
         policy, value, _ = self.unroll(obs)
         return policy, value
@@ -130,9 +135,18 @@ class Agent(ActorCritic):
     def act(
         self, carry: CellState, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
     ) -> tuple[CellState, Tensor, dict[str, Tensor]]:
-        """Return the next carry, actions [B, A], and extras: `logprob` [B], `value` [B], and the carry before the step.
+        """Choose actions for B environments.
 
-        `obs` maps keys to observations [B, ...].
+        Args:
+            carry: recurrent state before this time step, name -> [B, H].
+            obs: key -> observations [B, ...].
+            is_first: [B] bool; True for the first time step of an episode, before which the carry is reset.
+            rng: random stream for sampling; may be None if `greedy` is true.
+            greedy: choose the most likely action instead of sampling.
+
+        Returns:
+            The next carry; actions [B, A]; and the extras `logprob` [B] (log-probability of the action), `value` [B]
+            (prediction of the critic) and the tensors of the argument `carry`, which training needs.
         """
         policy, value, after = self.unroll(Seen(obs, is_first, carry))
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng))
@@ -145,26 +159,28 @@ class Learner(ppo.Learner):
     agent_class = Agent
 
     def prepare_obs(self, batch: Batch) -> tuple[SequenceRows, Seen]:
-        """Return the agent's inputs at all time steps of a rollout [T, B], and its input at the time step after it.
+        """Return the agent's inputs at the time steps 0 to T-1 of a rollout [T, B], and its input at time step T.
 
-        The inputs include the carries that were stored during collection.
+        The inputs include the carries (recurrent states) that were stored during data collection.
         """
-        obs, arrival = super().prepare_obs(batch)
+        obs, last_obs = super().prepare_obs(batch)
         steps, last = batch.steps, batch.last
         carry = {name: steps.extras[name].flatten(0, 1) for name in last.carry}
         rows = SequenceRows(obs, steps.is_first.flatten(0, 1), carry, self.config.sequence_length)
-        return rows, Seen(arrival, last.is_first, last.carry)
+        return rows, Seen(last_obs, last.is_first, last.carry)
 
     def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Draw minibatches of M sequences for all epochs; M follows from `per_rank_num_batches`.
+        """Assign the sequences of a rollout to minibatches of M sequences, in a new random order for each epoch.
+
+        M is the number of sequences divided by `per_rank_num_batches`, rounded up.
 
         Args:
-            weight: [T, B]; weights of the rows of the rollout.
-            rng: generator that determines the order.
+            weight: [T, B]; weights of the rows (time steps). Rows of weight 0 do not contribute to the loss.
+            rng: generator that draws the orders.
 
         Returns:
-            Indices t·B + b of the rows in each minibatch, [epochs, minibatches, L·M] int64, and the weights of the
-            rows, of the same shape.
+            Row indices t·B + b of each minibatch, [epochs, minibatches, L·M] int64, and the weights of these rows,
+            which have the same shape.
         """
         config, (length, width) = self.config, weight.shape
         cut, own = (part.to(weight.device) for part in cut_sequences(length, width, config.sequence_length))
@@ -177,6 +193,9 @@ class Learner(ppo.Learner):
 
 
 def build(context: Context) -> tuple[Learner, Rollout, TrainingSchedule]:
-    """Build learner, buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    """Build the learner, the rollout buffer and the training schedule of a run.
+
+    The initial weights are random; they depend only on the seed of the run (`seed`).
+    """
     config: Config = context.config.algo
     return Learner(context), Rollout(), TrainingSchedule(config.total_steps, config.rollout_steps)
