@@ -1,1 +1,4 @@
-"""Environments: creation from the config, vectorization, and exact saving and restoring. Does not import torch."""
+"""Environments: creation from the config, vectorization, and exact saving and restoring.
+
+The package does not import torch.
+"""

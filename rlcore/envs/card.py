@@ -1,7 +1,9 @@
-"""Environment card: measured properties of one environment (spaces, package versions, method of exact resume).
+"""Environment card: measured properties of one environment, such as its spaces, package versions and tier.
 
-The properties are measured by playing the environment with random actions. The method of exact resume is called the
-tier of the environment: "snapshot", "replay" or "boundary".
+The tier is the method by which unfinished episodes continue exactly when a run is resumed. With "snapshot", the state
+of the environment is saved and restored. With "replay", the episode is played again from its seed and actions. With
+"boundary", unfinished episodes are truncated at every scheduled checkpoint. To measure the tier, the environment is
+played with random actions.
 """
 
 from __future__ import annotations
@@ -49,21 +51,22 @@ SEED = 0  # seed of the measured episodes; fixed, because all runs on the enviro
 
 @user_code()
 def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
-    """Measure an environment and return its environment card: build it, read its spaces, play it with random actions.
+    """Measure an environment and return its environment card.
 
-    Episodes are recorded for at most three seconds of processor time. Each of them is then replayed several times and
-    compared. If steps are slow, for example because the observations are images, the whole measurement takes about six
-    times as long as the recording.
+    The environment is built and its spaces are read. Then episodes of random actions are recorded for at most three
+    seconds of processor time. Each recorded episode is replayed several times, and every replay is compared with the
+    recording. If steps are slow, for example because the observations are images, the recording and its replays
+    together take about six times as long as the recording.
 
     Args:
-        config: the env group of the configuration.
+        config: config group `env`, or `EnvSettings` created from it.
 
     Returns:
-        JSON values. `spec` is the result of `EnvSpec.to_json`; `tier` and `fresh_instance` are arguments of
-        `make_vector_env`.
+        The card, which consists of JSON values. The value of `spec` is the result of `EnvSpec.to_json`. The values of
+        `tier` and `fresh_instance` can be passed to `make_vector_env` as arguments with these names.
 
     Raises:
-        UserError: The environment cannot be created, or no agent can be trained on it.
+        UserError: The environment cannot be created, or no agent of this project supports its spaces.
         EnvironmentFault: The environment raises an error under random actions, or returns an invalid value.
     """
     settings = EnvSettings.of(config)
@@ -102,10 +105,11 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
 
 
 def _tier(suite: Suite, build: Build, attempts: int) -> TierReport:
-    """Measure the tier (method of exact resume) of an environment, unless its suite declares the tier "boundary".
+    """Measure the tier of an environment: the method by which unfinished episodes continue exactly in a resumed run.
 
-    If the environment raises an error during the measurement, and the config allows `attempts` > 0 restarts, the tier
-    is "boundary".
+    If the suite declares the tier "boundary" (unfinished episodes are truncated at checkpoints), other tiers are not
+    tried. `attempts` is the number of restarts that the config allows after errors. If it is greater than 0 and the
+    environment raises an error during the measurement, the tier is "boundary" as well.
     """
     try:
         return try_boundary(build, SEED, suite.tier_reason) if suite.tier == "boundary" else measure_tier(build, SEED)
@@ -116,7 +120,7 @@ def _tier(suite: Suite, build: Build, attempts: int) -> TierReport:
 
 
 def _read_claims(config: EnvConfig | EnvSettings) -> dict[str, Any]:
-    """Return what the environment declares about itself (id, spaces, time limit, …), without taking a step in it."""
+    """Return the properties that the environment declares (id, spaces, time limit, …); no step is taken."""
     with limited_env(config) as limited:
         env = limited.env
         spec = spec_of(env)
@@ -134,7 +138,10 @@ def _read_claims(config: EnvConfig | EnvSettings) -> dict[str, Any]:
 
 
 def _play_checked(config: EnvConfig | EnvSettings) -> dict[str, int]:
-    """Play random actions with all checks of training; return observation key -> number of values out of bounds."""
+    """Play random actions in a vectorized environment, which checks all returned values as it does in training.
+
+    Return observation key -> number of values outside the bounds that the observation space declares.
+    """
     rng = streams.generator(SEED, "probe", 2)
     envs = make_vector_env(config, num_envs=1, seed=SEED, purpose="probe", tier="replay")
     try:
@@ -148,7 +155,7 @@ def _play_checked(config: EnvConfig | EnvSettings) -> dict[str, int]:
 
 
 def warn_of_boundary(card: Mapping[str, Any]) -> None:
-    """Warn if the environment has the tier "boundary": every scheduled checkpoint then truncates its episodes."""
+    """Log a warning if a card has the tier "boundary": every scheduled checkpoint truncates unfinished episodes."""
     if card["tier"] != "boundary":
         return
     exact = "with these truncations a resumed run is identical, bit for bit, to an uninterrupted one"
@@ -165,10 +172,11 @@ def warn_of_boundary(card: Mapping[str, Any]) -> None:
 
 
 def card_key(config: EnvConfig | EnvSettings) -> str | None:
-    """Return the cache key of an environment card: the SHA-256 of everything that the card depends on.
+    """Return the key of an environment card in the cache: the SHA-256 of everything that can change the card.
 
-    These inputs are the settings, the package versions, the source code of the environment, and the code of this
-    package. Return None if the source files of the environment cannot be located; its card is then not cached.
+    The hash includes the settings, the versions of Python and of the packages, the source code of the environment, and
+    the source code of `rlcore.envs`. Return None if the source files of the environment cannot be located; the card is
+    then not cached.
     """
     settings = EnvSettings.of(config)
     sources = source_files(settings)
@@ -182,10 +190,11 @@ def card_key(config: EnvConfig | EnvSettings) -> str | None:
 
 
 def source_files(settings: EnvSettings) -> list[Path] | None:
-    """Return the Python files, sorted, of the packages that define an environment's class and its base classes.
+    """Return the sorted Python files that can contain the code of an environment's class and its base classes.
 
-    If the class is in a module outside a package, all modules of the module's folder are returned. If this module is
-    installed in site-packages, only the module itself is returned. Return None if one of the modules has no file.
+    For a class in a package, these are all files of the top-level package. For a class in a single module without a
+    package, these are all modules in the folder of that module; if the folder is site-packages, it is that module only.
+    Return None if a module or package has no file.
     """
     suite, env_id = suite_for(settings)
     makers = suite.sources(env_id)
@@ -204,7 +213,7 @@ def source_files(settings: EnvSettings) -> list[Path] | None:
 
 
 def package_versions(env_id: str) -> dict[str, str]:
-    """Return the versions of Gymnasium, NumPy and the engine of an environment id."""
+    """Return package -> version for Gymnasium, NumPy and the package of the game or physics engine of an id."""
     versions = {"gymnasium": gymnasium.__version__, "numpy": importlib.metadata.version("numpy")}
     suite = suite_with(env_id)
     for name in suite.packages if suite is not None else ():

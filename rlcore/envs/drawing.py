@@ -30,7 +30,7 @@ def drawn_shape(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str)
         suite: the suite of the environment.
         env_id: the id in that suite.
         wrapper: arguments of the environment.
-        key: observation key of the image, for messages.
+        key: observation key that the rendered image gets.
 
     Returns:
         [height, width, 3], or None.
@@ -51,16 +51,21 @@ def drawn_shape(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str)
 
 
 def _refuse_undeclared(env_id: str, key: str, parts: Mapping[str, spaces.Space[Any]]) -> None:
-    """Raise UserError if an observation looks like an image, but its space does not declare one.
+    """Raise UserError if an observation has the shape of an image, but the dtype or bounds of its space do not fit.
 
-    Without this error, a rendered image would be used as the observation `key`. The user probably means the observation
-    that looks like an image.
+    Such an observation is treated as a vector. Without this error, a rendered image would be added as the observation
+    `key`, although the user probably wants to use the existing observation.
+
+    Args:
+        env_id: id of the environment, for the message.
+        key: image key that the config asks for.
+        parts: observation key -> space.
     """
     for part, space in parts.items():
         if isinstance(space, spaces.Box) and (spec := array_spec(part, space)).looks_like_image:
             raise UserError(
                 f"algo.cnn_keys.encoder=[{key}]: the observation {part!r} of {env_id} ({spec.describe()}) is not an "
-                f"image: {IMAGES_ARE}; declare it so in the environment's space"
+                f"image: {IMAGES_ARE}; change the dtype or bounds of {part!r} in the environment's observation space"
             )
 
 
@@ -74,9 +79,9 @@ def _draw_once(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) 
         if not is_failure(error):
             raise
         reason = (isinstance(error, Exception) and first_line(error)) or spell_error(error)
-        raise UserError(f"{message} ({reason}); set it to []") from error
+        raise UserError(f"{message} ({reason}); set algo.cnn_keys.encoder=[]") from error
     if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
-        raise UserError(f"{message} as an array [height, width, 3] of uint8; set it to []")
+        raise UserError(f"{message} as an array [height, width, 3] of uint8; set algo.cnn_keys.encoder=[]")
     return picture.shape
 
 
@@ -92,7 +97,8 @@ class DrawnImage(gymnasium.ObservationWrapper):
         shape: shape of the image, from `drawn_shape`.
 
     Attributes:
-        draws: if False, the image is black. This saves time if an episode is replayed and its images are not needed.
+        draws: if False, the environment is not rendered and the image is black. This saves time if an episode is
+            replayed and its images are not needed.
     """
 
     draws: bool
@@ -109,7 +115,7 @@ class DrawnImage(gymnasium.ObservationWrapper):
 
 
 def stop_drawing(env: gymnasium.Env, stopped: bool) -> None:
-    """Switch the rendering of image observations off (`stopped=True`) or on (`stopped=False`)."""
+    """Switch off the rendering of image observations if `stopped` is True; switch it on otherwise."""
     for layer in layers(env):
         if isinstance(getattr(layer, "draws", None), bool):
             layer.draws = not stopped
@@ -118,7 +124,7 @@ def stop_drawing(env: gymnasium.Env, stopped: bool) -> None:
 class SparselyDrawn(gymnasium.Wrapper):
     """Wrapper that renders the image observation only at each reset and each `EVERY`-th step; other images are black.
 
-    It saves time when recorded episodes are compared, because the comparison does not need every image.
+    The wrapper saves time when an episode is compared with its replay, because some of the images are sufficient.
     """
 
     EVERY = 32

@@ -42,8 +42,8 @@ class ScreenSize(gymnasium.ObservationWrapper):
 
     Args:
         env: environment with flat dict observations.
-        side: in pixels; None keeps the size.
-        grayscale: convert red, green and blue to one channel, the luminance.
+        side: height and width of the resized images, in pixels; if None, the size is not changed.
+        grayscale: if True, the red, green and blue channels are converted to one channel, the luminance.
 
     Raises:
         UserError: `grayscale` is set, and an image has neither one nor three channels.
@@ -58,7 +58,8 @@ class ScreenSize(gymnasium.ObservationWrapper):
             channels = spec.shape[-3] if spec.channels_first else spec.shape[-1]
             if grayscale and channels not in (1, 3):
                 raise UserError(
-                    f"env.grayscale=true: image {key!r} has {channels} channels, but needs 3 or 1; set it to false"
+                    f"env.grayscale=true: image {key!r} has {channels} channels, but only images with 3 channels or 1 "
+                    "can be converted; set env.grayscale=false"
                 )
             space, shape = parts[key], self.shape_of(spec)
             refuse_large(
@@ -73,7 +74,7 @@ class ScreenSize(gymnasium.ObservationWrapper):
         self.observation_space = spaces.Dict(parts)
 
     def shape_of(self, spec: ArraySpec) -> tuple[int, ...]:
-        """Return the shape of an image after resizing and conversion with `change`."""
+        """Return the shape that `change` gives to an image with the spec `spec`."""
         height, width = spec.pixels if self.side is None else (self.side, self.side)
         channels = spec.shape[-3] if spec.channels_first else spec.shape[-1]
         channels = 1 if self.grayscale and channels == 3 else channels
@@ -87,7 +88,10 @@ class ScreenSize(gymnasium.ObservationWrapper):
         return observation
 
     def change(self, image: np.ndarray, channels_first: bool) -> np.ndarray:
-        """Resize and convert one image, or a stack of frames; the channel axis keeps its position."""
+        """Resize one image or a stack of frames and convert it to gray, as configured.
+
+        Images are [..., channels, height, width] if `channels_first`, otherwise [..., height, width, channels].
+        """
         planes = image if channels_first else np.moveaxis(image, -1, -3)
         if self.side is not None and planes.shape[-2:] != (self.side, self.side):
             planes = resize(planes, self.side)

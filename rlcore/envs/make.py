@@ -90,18 +90,18 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
     actions (`action_stack`), last reward (`reward`), time limit.
 
     Two time limits can apply. The limit that is registered with the id counts steps of the environment.
-    `env.max_episode_steps` counts actions of the agent, each of which can be repeated. No wrapper restarts an
-    environment after a failure; `SingleEnv` does this.
+    `env.max_episode_steps` counts actions of the agent; with action repeat, one action is several steps. No wrapper
+    restarts an environment after a failure; `SingleEnv` does this.
 
     Args:
-        config: the env group, or settings from it.
+        config: config group `env`, or `EnvSettings` created from it.
         render_mode: as in Gymnasium; None if nothing is rendered.
 
     Returns:
         The environment, not yet reset.
 
     Raises:
-        UserError: The id is unknown, a package is missing, or an option is not possible with this environment.
+        UserError: The id is unknown, a package is missing, or the environment does not support an option of the config.
     """
     settings = EnvSettings.of(config)
     suite, env_id = suite_for(settings)
@@ -161,6 +161,9 @@ def suite_for(settings: EnvConfig | EnvSettings) -> tuple[Suite, str]:
 
 
 def adapt_to_evaluation(config: EnvConfig) -> EnvConfig:
-    """Return the config group `env` for evaluation episodes: the group for training, changed as its suite requires."""
+    """Return the config group `env` for evaluation episodes.
+
+    It is the group for training, except that the environment's suite can change `env.wrapper` (`Suite.evaluation`).
+    """
     suite, env_id = suite_for(config)
     return dataclasses.replace(config, wrapper=dict(suite.evaluation(env_id, config.wrapper)))

@@ -19,7 +19,12 @@ class OpaqueValueError(Exception):
 
 
 def encode(value: Any) -> Any:
-    """Encode a value as JSON scalars, arrays and dicts with a `kind`; raise OpaqueValueError for other types."""
+    """Encode a value for a checkpoint; the result is the input of `decode`.
+
+    Numbers, text and None are encoded as JSON scalars. Arrays of numbers are copied. Other supported values are encoded
+    as a dict whose key `kind` names the type. Only the SHA-256 is stored for a table of constants, which is an array of
+    objects or a dict with keys other than text. Raise OpaqueValueError for a type that cannot be encoded.
+    """
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -58,7 +63,11 @@ def _encode_container(value: Any) -> Any:
 
 
 def encode_inner(value: Any) -> Any:
-    """Encode a value inside a container; raise OpaqueValueError for a table, of which only a digest could be stored."""
+    """Encode a value that is an element of a container.
+
+    Raise OpaqueValueError for a table (an array of objects, or a dict with keys other than text), because `encode`
+    stores only its SHA-256, from which the container could not be restored.
+    """
     encoded = encode(value)
     if isinstance(encoded, dict) and encoded["kind"] == "table":
         raise OpaqueValueError
@@ -66,7 +75,7 @@ def encode_inner(value: Any) -> Any:
 
 
 def decode(encoded: Any) -> Any:
-    """Return a new object from the result of `encode`."""
+    """Return a new object that is equal to the value that was encoded with `encode`."""
     if isinstance(encoded, np.ndarray):
         return encoded.copy()
     if not isinstance(encoded, dict):
@@ -111,7 +120,11 @@ def restore_in_place(value: Any, encoded: Any) -> bool:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a table of plain values; cached, because many environments have equal tables."""
+    """Return the SHA-256 of a table, which can contain numbers, text, arrays and containers of them.
+
+    Hashes are cached, because many environments have equal tables. Raise OpaqueValueError if an element has another
+    type.
+    """
     text = repr(value)  # the repr of a number is exact to its last bit; the repr of an array is not
     if "array(" in text:
         return _compute_digest(value)
@@ -129,7 +142,10 @@ def _compute_digest(value: Any) -> str:
 
 
 def _hash_into(digest: Any, value: Any) -> None:
-    """Update a hash with a table of plain values; raise OpaqueValueError if an element has another type."""
+    """Update a hash with a number, a text, an array or a container of them.
+
+    Raise OpaqueValueError if a value has another type.
+    """
     kind = type(value)
     digest.update(kind.__name__.encode())
     if value is None or kind in (bool, int, float, str, bytes) or isinstance(value, np.generic):

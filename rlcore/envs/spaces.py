@@ -45,18 +45,20 @@ def spec_of(env: gymnasium.Env) -> EnvSpec:
 
 
 def bind(obs: dict[str, ArraySpec], action: ActionSpec, declared: Mapping[str, Any]) -> dict[str, Binding]:
-    """Check the bindings that an environment declares: which action mask applies to which sub-action.
+    """Convert the attribute `mask_bindings`, in which an environment declares the sub-action of each action mask.
 
     Args:
-        obs: observation keys of the environment.
-        action: action of the environment.
-        declared: attribute `mask_bindings` of the environment.
+        obs: observation key -> spec.
+        action: spec of the action.
+        declared: mask key -> (part,) or (part, by, when). The mask applies to the sub-action with index `part`. If `by`
+            and `when` are present, the mask applies only if the choice of the earlier sub-action `by` is in `when`.
 
     Returns:
         Mask key -> `Binding`.
 
     Raises:
-        UserError: A key is not a mask, or the size or binding of a mask does not match the sub-actions.
+        UserError: A key is not an action mask, the mask has another size than its sub-action, or `by` or `when` is not
+            valid.
     """
     found: dict[str, Binding] = {}
     for key, value in declared.items():
@@ -69,9 +71,10 @@ def bind(obs: dict[str, ArraySpec], action: ActionSpec, declared: Mapping[str, A
             fits = fits and all(0 <= choice < choices[about.by] for choice in about.when)
         if not fits:
             raise UserError(
-                f"{BINDINGS}: {key}: {tuple(value)} of the environment is not (part,) or (part, by, when) of a mask: "
-                f"the mask needs an entry for each choice of sub-action `part`, `by` must be an earlier sub-action, "
-                f"and `when` must list choices of `by` (choices: {list(choices)})"
+                f"{BINDINGS}: the environment declares {key!r}: {tuple(value)}, but it must be (part,) or (part, by, "
+                f"when). {key!r} must be an action mask with one entry for each choice of the sub-action with index "
+                f"`part`, `by` must be the index of an earlier sub-action, and `when` must list choices of `by`. The "
+                f"numbers of choices of the sub-actions are {list(choices)}"
             )
         found[key] = about
     return found
@@ -86,16 +89,16 @@ def obs_spaces(env: gymnasium.Env) -> dict[str, Any]:
 
 
 def action_spec(space: spaces.Space[Any]) -> ActionSpec:
-    """Convert an action space to an `ActionSpec`. The sub-actions are in C order of the space's shape.
+    """Convert an action space to an `ActionSpec`; sub-actions of an action with several axes are in C order.
 
-    Raise UserError if the space is not a Box of real numbers, Discrete, MultiDiscrete or MultiBinary. Also raise it if
-    the space has too many elements, or if it is a Box in which every element has only one possible value.
+    Raise UserError if the space is not a Box of real numbers, Discrete, MultiDiscrete or MultiBinary. Also raise
+    UserError if the space has too many elements, or if it is a Box in which every element has only one possible value.
     """
     if not isinstance(space, spaces.Discrete) and (count := math.prod(space.shape or ())) > MOST_ELEMENTS:
         kind = type(space).__name__
         raise UserError(
             f"action space {kind} of shape {list(space.shape or ())}: it has {count:,} elements, but at most "
-            f"{MOST_ELEMENTS:,} are supported; make it smaller"
+            f"{MOST_ELEMENTS:,} are supported; make the action space smaller"
         )
     if isinstance(space, spaces.Box) and str(space.dtype) in REAL:
         low, high = (tuple(float(v) for v in bound.reshape(-1)) for bound in _usable_bounds(space))
@@ -124,8 +127,8 @@ def refuse_large(asked: str, what: str, count: int) -> None:
     """Raise UserError if a large array of one environment does not fit into memory; call it before the allocation.
 
     Args:
-        asked: text `key=value` of the option, or the name of the environment, that needs the array.
-        what: description of the array.
+        asked: text at the start of the error message: `key=value` of the option that needs the array.
+        what: description of the array for the error message.
         count: size of the array in bytes.
 
     Raises:
@@ -134,7 +137,7 @@ def refuse_large(asked: str, what: str, count: int) -> None:
     if count > UNCHECKED and count * 16 > (free := memory()):
         raise UserError(
             f"{asked}: {what} would take {size(count)} in each environment, but {size(free)} of memory are free; "
-            "make it smaller"
+            "reduce its size"
         )
 
 
@@ -156,10 +159,10 @@ def _leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
 
 
 def _usable_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower and upper bounds of an action Box.
+    """Return the lower and upper bounds of an action Box, as float64.
 
-    If high - low overflows, actions cannot be scaled by this difference, so both bounds are returned as infinite. Raise
-    UserError if both bounds of an element are +inf, or both are -inf.
+    If high - low overflows for an element, an action cannot be scaled by this difference. Such an element gets the
+    bounds -inf and inf. Raise UserError if both bounds of an element are +inf, or both are -inf.
     """
     low, high = np.array(space.low, np.float64), np.array(space.high, np.float64)
     if (wrong := np.isinf(low) & (low == high)).any():
@@ -176,8 +179,9 @@ def _usable_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
 def kind_of(key: str, space: spaces.Space[Any]) -> str:
     """Return the kind of an observation key: "image", "mask" (action mask) or "vector".
 
-    An image is a Box with three dimensions, or with four of which the first counts frames. Its values are uint8, or
-    floats in [0, 1]. An action mask has a key that starts with `action_mask` or `mask`, and only the values 0 and 1.
+    An image is a Box with three axes, or with four axes if it is a stack of frames (first axis). The dtype of an image
+    is uint8, or a float type with the bounds 0 and 1. An action mask has a key that starts with `action_mask` or
+    `mask`, and a space that contains only the values 0 and 1.
     """
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     binary = isinstance(space, spaces.MultiBinary) or space.dtype == bool

@@ -39,7 +39,8 @@ class NormalizeAction(TransformAction):
         space = env.action_space
         if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
             raise UserError(
-                f"env.normalize_actions=true: the action space is {space}, not a Box of real numbers; set it to false"
+                f"env.normalize_actions=true: the action space is {space}, not a Box of real numbers; "
+                "set env.normalize_actions=false"
             )
         dtype: Any = space.dtype.type
         closed, finite = space.low == space.high, np.isfinite(space.low) & np.isfinite(space.high)
@@ -93,8 +94,8 @@ def time_limit(env: gymnasium.Env) -> int | None:
 class FlatDictObservation(gymnasium.ObservationWrapper):
     """Wrapper that flattens nested observations to one dict; `flat_leaves` defines its keys.
 
-    An observation that is neither a dict nor a tuple is stored under `key`. Parts of size 0 are left out. Raises
-    UserError if no part remains, or if two parts would have the same key.
+    An observation that is neither a dict nor a tuple is stored under `key`. Arrays without elements are left out.
+    Raises UserError if no array remains, or if two arrays would get the same key.
     """
 
     def __init__(self, env: gymnasium.Env, key: str = "state") -> None:
@@ -117,8 +118,8 @@ class FlatDictObservation(gymnasium.ObservationWrapper):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take one action.
 
-        An observation that is neither a dict nor a tuple is not passed to `observation`: the call would slow down
-        environments with fast steps.
+        An observation that is neither a dict nor a tuple is wrapped in a dict without a call of `observation`, because
+        the call would slow down environments with fast steps.
         """
         obs, reward, terminated, truncated, info = self.env.step(action)
         return {self.key: obs} if self.bare else self.observation(obs), reward, terminated, truncated, info
@@ -136,7 +137,8 @@ Leaf = tuple[str, tuple[Any, ...], spaces.Space[Any]]  # flat key, path inside t
 def flat_leaves(space: spaces.Space[Any], key: str = "", path: tuple[Any, ...] = ()) -> list[Leaf]:
     """Return the leaves of a nested space in order, each as (key in the flat dict, path inside an observation, space).
 
-    In nested dicts, the keys are joined by a dot, as in `a.b`. The parts of a tuple are called `state_0`, `state_1`, ….
+    The keys of nested dicts are joined by a dot, as in `a.b`. The elements of a tuple get the key of the tuple and
+    their index, as in `a_0`; if the tuple has no key, they are called `state_0`, `state_1`, ….
     """
     if isinstance(space, spaces.Dict):
         parts = [(f"{key}.{name}" if key else str(name), name, inner) for name, inner in space.spaces.items()]
@@ -157,8 +159,8 @@ def get_leaf(obs: Any, path: tuple[Any, ...]) -> Any:
 class MaskVelocities(gymnasium.ObservationWrapper):
     """Wrapper that sets the velocities in one observation key to 0, so that the task becomes partially observed.
 
-    Raises UserError if the positions of the velocities are not known for the environment's id, or if the observation
-    does not have the size that is the default for this id.
+    The positions of the velocities are known for some environment ids (`LAYOUTS`). Raises UserError for another id, or
+    if the observation does not have the size that is the default for the id.
     """
 
     def __init__(self, env: gymnasium.Env, key: str = "state") -> None:
@@ -171,7 +173,7 @@ class MaskVelocities(gymnasium.ObservationWrapper):
             raise UserError(
                 f"env.mask_velocities=true: the velocities of {env_id} are not known"
                 f"{nearest(env_id, LAYOUTS)}; supported are classic control, Box2D and MuJoCo (docs/environments.md); "
-                "set it to false"
+                "set env.mask_velocities=false"
             )
         assert isinstance(env.observation_space, spaces.Dict)
         (size,) = env.observation_space[key].shape or (1,)
@@ -193,8 +195,8 @@ class MaskVelocities(gymnasium.ObservationWrapper):
 class ActionsAsObservation(gymnasium.Wrapper):
     """Wrapper that adds past actions to the observation, as key `action_stack`: float32, oldest first.
 
-    Discrete actions are one-hot encoded. At the start of an episode, all actions are the no-op. With a dilation of d,
-    the stack contains every d-th of the last n·d actions, including the newest.
+    Discrete actions are one-hot encoded. At the start of an episode, the stack is filled with the action `noop`. The
+    stack contains every d-th of the last n·d actions, including the newest one.
 
     Args:
         env: environment with flat dict observations.
@@ -253,7 +255,7 @@ class ActionsAsObservation(gymnasium.Wrapper):
         return row
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; all actions of the history are no-ops."""
+        """Start an episode and fill the history with the action `noop`."""
         obs, info = self.env.reset(seed=seed, options=options)
         self.history[:] = self.noop
         obs["action_stack"] = self.show()
@@ -300,5 +302,8 @@ class RewardAsObservation(gymnasium.Wrapper):
 def _with_key(space: spaces.Space[Any], key: str, box: spaces.Box, option: str) -> spaces.Dict:
     parts: Mapping[str, spaces.Space[Any]] = space.spaces if isinstance(space, spaces.Dict) else {}
     if key in parts:
-        raise UserError(f"env.{option}: this environment already has an observation {key!r}; switch the option off")
+        raise UserError(
+            f"env.{option}: would add the observation {key!r}, but this environment already has one with this name; "
+            f"remove env.{option} from the config"
+        )
     return spaces.Dict({**parts, key: box})

@@ -30,7 +30,11 @@ Build = Callable[[], gymnasium.Env]
 
 @dataclass
 class Recording:
-    """Record of one episode: everything that the environment returned (as bytes), the actions, rewards, and the end."""
+    """Record of one episode.
+
+    `arrivals` has the results of reset and of every step as bytes. `actions` and `rewards` have one element per step.
+    `ended` and `truncated` are those of the last step.
+    """
 
     arrivals: list[bytes] = field(default_factory=list)
     actions: list[Any] = field(default_factory=list)
@@ -69,7 +73,7 @@ class Recording:
 
 
 def arrival_bytes(obs: dict[str, Any], reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> bytes:
-    """Return everything that one call of reset or step returned, as bytes for a bitwise comparison."""
+    """Convert the result of one call of reset or step to bytes, so that results can be compared bit for bit."""
     parts = [np.asarray(value).tobytes() for value in obs.values()]
     return b"|".join([*parts, np.float64(reward).tobytes(), bytes([terminated, truncated])])
 
@@ -85,10 +89,10 @@ def record_episodes(make_env: Build, spec: EnvSpec, seed: int) -> tuple[list[Rec
     Args:
         make_env: function that builds one environment.
         spec: spec of the environment.
-        seed: root of the random numbers of the measurement.
+        seed: seed from which the actions and the seeds of all episodes are derived.
 
     Returns:
-        The recordings, and the limit that ended them: "episodes", "steps" or "seconds".
+        The recordings, and the limit at which the recording stopped: "episodes", "steps" or "seconds".
 
     Raises:
         EnvironmentFault: The environment raises an error, or returns a reward that is not finite. The message has the
@@ -115,10 +119,11 @@ def record_episode(
     Args:
         env: the environment.
         spec: spec of the environment.
-        seed: root of the random numbers of the measurement.
-        episode: number of the episode; in odd episodes each action is repeated for some steps.
+        seed: seed from which the actions and the seeds of all episodes are derived.
+        episode: number of the episode. In episodes with an odd number, each action is repeated for 1 to `LONGEST_HOLD`
+            steps.
         steps: maximum number of actions.
-        has_time: function that returns False if the time is used up.
+        has_time: function that returns False after the time limit of the recordings.
 
     Returns:
         The recording.
@@ -158,9 +163,9 @@ def timer() -> Callable[[], bool]:
 
 
 def allowed_action(action: Any, spec: EnvSpec, obs: dict[str, Any]) -> Any:
-    """Return the action, with every sub-action that an action mask forbids replaced by the next allowed choice.
+    """Replace every sub-action that an action mask forbids by the next allowed choice.
 
-    If the action is allowed, or if there are no masks, the same object is returned.
+    If all sub-actions are allowed, or if the environment has no masks, the object `action` itself is returned.
     """
     if not (keys := spec.mask_keys):
         return action

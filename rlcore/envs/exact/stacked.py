@@ -1,8 +1,8 @@
 """Stacked states of many environments: one dict of arrays instead of one dict per environment.
 
 A value that is the same in all environments is stored once; different values are stored as an array with one element
-per environment. The number of entries therefore does not depend on the number of environments. Every entry is a dict,
-and its first key names the form in which the values are stored:
+per environment. The number of entries therefore does not depend on the number of environments. Every entry is a dict.
+The first key of the dict names the form in which the values are stored:
 
     same     one value that all environments share
     fields   key -> entry, if all values are dicts with these keys
@@ -10,7 +10,8 @@ and its first key names the form in which the values are stored:
     rows     concatenated arrays and their `lengths` [B], if the arrays differ in the size of their first axis only
     numbers  [B], Python numbers of one type
     wide     [B, 2] uint64, high and low halves of integers of up to 128 bits
-    groups   number -> entry, and `of` [B], the group of each environment, if the values have different forms
+    groups   group number -> entry, and `of` [B], the group number of each environment, if the values have different
+             forms; the values of one group have one form
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ def stack(values: Sequence[Any]) -> State:
 
 
 def stack_encoded(values: Sequence[Any], one: Callable[[Any], Any] = encode) -> State:
-    """Return `stack([one(value) for value in values])`; faster than that for random generators and their parts.
+    """Encode values with the function `one` and stack the results.
 
-    `one` is the function `encode`, or `encode_inner` for values inside a container. Raise OpaqueValueError if a value
-    cannot be encoded.
+    The result is equal to `stack([one(value) for value in values])`, but for numbers, dicts and random generators it is
+    computed faster. `one` is the function `encode`, or `encode_inner` for values inside a container. Raise
+    OpaqueValueError if a value cannot be encoded.
     """
     first, kind = values[0], type(values[0])
     if set(map(type, values)) == {kind}:
@@ -78,7 +80,7 @@ def unstack(entry: State, count: int) -> list[Any]:
         return [{key: column[i] for key, column in columns.items()} for i in range(count)]
     found = _regroup(entry) if kind == "groups" else _values(entry, kind)
     if len(found) != count:
-        raise ValueError(f"the state has {len(found)} environments, but {count} are needed")
+        raise ValueError(f"the stacked state was saved with {len(found)} environments, but num_envs is {count}")
     return found
 
 
@@ -126,7 +128,9 @@ def _values(entry: State, kind: str) -> list[Any]:
         return [content[begin:end].copy() for begin, end in zip([0, *ends], ends, strict=False)]
     if kind == "arrays":
         return [content[i, ...].copy() for i in range(len(content))]
-    raise ValueError(f"unknown form {kind!r} in a stacked state")
+    raise ValueError(
+        f"unknown form {kind!r} in a stacked state; if another version of this project saved it, load it with that one"
+    )
 
 
 def _regroup(entry: State) -> list[Any]:

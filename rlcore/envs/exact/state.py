@@ -1,10 +1,13 @@
 """Saving and restoring of the state of an environment, without pickle.
 
-A state consists of the plain attributes of the environment and its wrappers: numbers, text, arrays, random generators
-and containers of them. If an attribute has another type, for example a physics engine, `capture` raises
-OpaqueStateError, unless the environment's suite saves this attribute itself. Constant objects (spaces, functions,
-Gymnasium's specs) are not saved. Constant tables that are not arrays of numbers, such as the transition tables of toy
-text, are not saved either; when a state is restored, their digests are compared.
+A state consists of those attributes of the environment and its wrappers that are numbers, text, arrays, random
+generators or containers of them. If an attribute has another type, for example a physics engine, `capture` raises
+OpaqueStateError, unless the environment's suite has code that saves this attribute. Constant objects (spaces,
+functions, Gymnasium's specs) are not saved.
+
+A table is an array of objects, or a dict with keys other than text, for example the transition table of a toy text
+environment. Tables are assumed to be constant. Only the SHA-256 of a table is saved; `restore` raises RunError if the
+environment's table has another one.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ def capture(env: gymnasium.Env) -> State:
         Nested dicts of arrays and JSON scalars, the input of `restore`.
 
     Raises:
-        OpaqueStateError: An attribute cannot be saved; the message has the name of the first one.
+        OpaqueStateError: An attribute cannot be saved; the message names the first such attribute.
     """
     suite = suite_of(env)
     engines = () if suite is None else suite.engines
@@ -87,14 +90,15 @@ def _is_canvas(value: Any) -> bool:
 
 
 def restore(env: gymnasium.Env, state: State) -> None:
-    """Restore a captured state in an environment, which can be new or used.
+    """Restore a captured state in an environment, which can be new or in the middle of an episode.
 
     Args:
         env: an environment created with the same settings as the captured one.
         state: state from `capture`; it can have been saved to disk.
 
     Raises:
-        RunError: The state was captured from another kind of environment.
+        RunError: The state was captured from an environment with another class or other wrappers, or a table of
+            constants differs.
     """
     own = list(layers(env))
     saved = [state["layers"][str(i)] for i in range(len(state["layers"]))]
@@ -102,7 +106,7 @@ def restore(env: gymnasium.Env, state: State) -> None:
     if names != [layer["class"] for layer in saved]:
         raise RunError(
             f"the saved environment state belongs to {' > '.join(layer['class'] for layer in saved)}, "
-            f"but this environment is {' > '.join(names)}"
+            f"but this environment is {' > '.join(names)}; use the env settings of the saved run"
         )
     suite = suite_of(env)
     engines = () if suite is None else suite.engines
@@ -122,13 +126,19 @@ def _restore_layer(layer: Any, attributes: State, engines: Sequence[str]) -> Non
             layer.__dict__.setdefault(name, None)
         elif isinstance(encoded, dict) and encoded["kind"] == "table":
             if present is None or digest(present) != encoded["sha256"]:
-                raise RunError(f"{type(layer).__name__}.{name} differs from the table in the saved state")
+                raise RunError(
+                    f"{type(layer).__name__}.{name} differs from the table in the saved state; use the env settings "
+                    "and package versions of the saved run"
+                )
         elif not restore_in_place(present, encoded):
             layer.__dict__[name] = decode(encoded)
 
 
 def _attributes(layer: Any, engines: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of a wrapper's or environment's attributes that can change, except those its suite saves."""
+    """Yield (name, value) of the attributes of one wrapper or environment that can change.
+
+    `engines` lists attributes, as `Class.name`, that the environment's suite saves; they are left out.
+    """
     for name, value in vars(layer).items():
         if name in CONSTANT_NAMES or isinstance(value, CONSTANT):
             continue

@@ -1,4 +1,4 @@
-"""Measurement of an environment's tier, which is the method by which its episodes are resumed exactly.
+"""Measurement of an environment's tier: the method by which unfinished episodes continue exactly in a resumed run.
 
 "snapshot": the state of the environment is saved and restored. "replay": the unfinished episode is played again from
 its seed and actions. "boundary": neither is exact, so unfinished episodes are truncated at every checkpoint.
@@ -38,20 +38,22 @@ GLANCE = 4
 
 @dataclass(frozen=True)
 class TierReport:
-    """Result of the measurement of an environment's tier (method of exact resume).
+    """Result of the measurement of an environment's tier: the method by which unfinished episodes are resumed exactly.
 
     Attributes:
-        tier: "snapshot", "replay" or "boundary".
-        fresh_instance: True if the same seed gives the same episode only in a newly built environment. Also True if too
-            few steps were played to know.
+        tier: "snapshot" (the state is saved), "replay" (the episode is played again from its seed and actions) or
+            "boundary" (unfinished episodes are truncated at checkpoints).
+        fresh_instance: True if every episode of a run must be played in a newly built environment, because a used
+            environment gives other episodes for the same seed. Also True if too few steps were recorded to know.
         deterministic: True if the same seed and actions give the same episode.
-        reason: why the environment does not have a better tier; "" for the best tier.
+        reason: reason why a better tier is not possible; "" for the best tier, "snapshot".
         episodes: number of recorded episodes.
         steps: number of actions in all episodes.
-        capped: limit that ended the recording ("episodes", "steps" or "seconds"), or "failure".
-        longest: length of the longest finished episode, in actions.
-        truncated_at: lengths at which episodes were truncated.
-        reward: smallest and largest reward.
+        capped: limit at which the recording stopped ("episodes", "steps" or "seconds"), or "failure" if the environment
+            raised an error.
+        longest: number of actions in the longest finished episode; 0 if no episode was finished.
+        truncated_at: numbers of actions after which episodes were truncated.
+        reward: smallest and largest reward of all recorded steps.
         findings: messages for the author of the environment, one line each: the seed has no effect, or state is kept
             after a reset or shared between instances.
     """
@@ -70,22 +72,25 @@ class TierReport:
 
 
 def measure_tier(make_env: Build, seed: int) -> TierReport:
-    """Measure the best tier (method of exact resume) of an environment, by playing episodes of random actions.
+    """Measure the best tier of an environment: the method by which unfinished episodes continue exactly on resume.
 
-    The tiers, from best to worst, and what is compared bit for bit:
+    Episodes of random actions are recorded, played again and compared bit for bit. The tiers, from best to worst, and
+    the condition for each of them:
 
-    - snapshot: states are saved at several steps and restored in new environments, which must reproduce the rest of the
-      episode and the next one. More states are saved at many other steps and restored in a used environment, which must
-      reproduce the next steps.
-    - replay: the seed and the actions of an episode must reproduce it, in a used environment or in a new one.
-    - boundary: neither of them is exact, or environments of one process influence each other.
+    - snapshot: a saved state continues exactly. For the test, states are saved at several steps and restored in new
+      environments. Each new environment must reproduce the rest of the episode and the next episode. States of many
+      more steps are restored in one environment, one after another, which must reproduce the next few steps.
+    - replay: an environment reproduces the episode if it gets the same seed and actions. A used environment is tried as
+      well as a new one.
+    - boundary: neither a snapshot nor a replay is exact, or environments in one process influence each other.
 
     Args:
         make_env: function that builds one environment (with `rlcore.envs.make`).
-        seed: root of the random numbers of the measurement; the random streams of the run are not used.
+        seed: seed from which the actions and the seeds of all episodes are derived. The random streams of training are
+            not used.
 
     Returns:
-        The tier, and how much was played.
+        The report: the tier, the reason for it, and the number of recorded episodes and steps.
 
     Raises:
         EnvironmentFault: The environment raises an error under random actions.
@@ -129,19 +134,19 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
 
 
 def try_boundary(make_env: Build, seed: int, reason: str) -> TierReport:
-    """Test an environment whose suite declares the tier "boundary".
+    """Test an environment whose suite declares the tier "boundary" (unfinished episodes are truncated at checkpoints).
 
-    One episode of random actions is played. Its actions are then repeated with the same seed, to see if the environment
-    is deterministic, and with another seed, to see if the seed has an effect.
+    One episode of random actions is recorded. The recorded actions are then played again twice: with the same seed, to
+    see if the environment is deterministic, and with another seed, to see if the seed has an effect.
 
     Args:
         make_env: function that builds one environment (with `rlcore.envs.make`). It is called only once, because an
             engine can be slow to start.
-        seed: root of the random numbers of the test.
-        reason: why the environment has this tier.
+        seed: seed from which the actions and the seeds of the episodes are derived.
+        reason: reason that the suite gives for the tier.
 
     Returns:
-        The report, with a finding if the other seed gave the same episode.
+        The report. If the other seed gave the same episode, `findings` has a message about this.
 
     Raises:
         EnvironmentFault: The environment raises an error under random actions.
@@ -189,7 +194,10 @@ def report_failing(error: Exception) -> TierReport:
 
 
 def _replay(env: gymnasium.Env, recorded: Recording, seed: int) -> list[bytes]:
-    """Play the actions of a recorded episode in an environment reset with a seed; return what it returned, as bytes."""
+    """Reset an environment with a seed and play the actions of a recorded episode.
+
+    Return the results of reset and of every step as bytes (`Recording.arrivals`).
+    """
     again = Recording()
     again.reset(env, seed)
     for action in recorded.actions:
@@ -235,10 +243,10 @@ def _why_not_reusable(make_env: Build, episodes: list[Recording], seed: int) -> 
 
 
 def _what_is_shared(make_env: Build, episodes: list[Recording], seed: int) -> str:
-    """Return a message with the first difference if two environments of one process influence each other; otherwise "".
+    """Return a message if two environments in one process influence each other; otherwise "".
 
-    Two environments are stepped in turn and compared with the recordings. State that environments share could be
-    restored neither by a snapshot nor by a replay.
+    Two environments are stepped alternately, and each is compared with its recording. The message names the first step
+    that differs. If environments share state, neither a snapshot nor a replay of one environment can restore it.
     """
     pair = [0, min(1, len(episodes) - 1)]
     both = [Recording() for _ in pair]
@@ -260,10 +268,10 @@ def _what_is_shared(make_env: Build, episodes: list[Recording], seed: int) -> st
 
 
 def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> str:
-    """Return the reason why saved states do not continue exactly in other environments; "" if they do.
+    """Return the reason why the tier "snapshot" is not possible; "" if saved states continue exactly.
 
-    As in training with the tier "snapshot", the environment gets a seed only once; later episodes use its own
-    generator.
+    The environment gets a seed only for the first episode. Later episodes continue the environment's random generator,
+    as in training with this tier.
     """
     plan = [action for recorded in episodes for action in recorded.actions]
     moments = {round(len(plan) * i / CAPTURES) for i in range(CAPTURES)}
@@ -299,10 +307,19 @@ def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> s
 def _play_through(
     make_env: Build, plan: list[Any], seed: int, moments: set[int]
 ) -> tuple[list[bytes], dict[int, tuple[State, bool]], list[Any]]:
-    """Play the planned actions in one environment, with autoreset, and save its state at some steps.
+    """Play the actions `plan` in one environment, with autoreset, and save its state at some steps.
 
-    An action that the masks of an observation forbid is replaced by an allowed one. Return what each call returned (as
-    bytes), step -> (state, done) before the actions at `moments`, and the actions that were taken.
+    An action that the masks of an observation forbid is replaced by an allowed one.
+
+    Args:
+        make_env: function that builds the environment.
+        plan: actions; the action after the end of an episode is ignored, because the environment is reset instead.
+        seed: seed of the first reset.
+        moments: indices of actions before which the state is saved.
+
+    Returns:
+        Three values: the results of the first reset and of every step as bytes; index of an action -> (state, True if
+        the episode has ended); the actions that were taken.
     """
     states: dict[int, tuple[State, bool]] = {}
     with make_env() as env:
@@ -323,9 +340,18 @@ def _play_through(
 def _continue(
     env: gymnasium.Env, state: State, done: bool, plan: list[Any], arrivals: list[bytes], moment: int
 ) -> int | None:
-    """Restore a saved state and play the planned actions to the end of the next episode.
+    """Restore a saved state, and play the remaining actions of `plan` up to the end of the next episode.
 
-    Return the first step at which the environment returns something other than `arrivals`, or None if there is none.
+    Args:
+        env: environment in which the state is restored.
+        state: the saved state.
+        done: True if the episode had ended when the state was saved.
+        plan: actions.
+        arrivals: results of the first reset and of every step as bytes, from the environment that was not interrupted.
+        moment: index of the action before which the state was saved.
+
+    Returns:
+        Number of the first step with another result than `arrivals`; None if all results are equal.
     """
     restore(env, state)
     ends = 0

@@ -88,7 +88,7 @@ def test_an_image_that_comes_by_itself_has_the_name_that_is_asked_for():
 
 def test_what_cannot_be_drawn_is_refused_with_its_key():
     with pytest.raises(
-        UserError, match=r"algo.cnn_keys.encoder=\[rgb\]: Probe/Counter-v0 has no image.*set it to \[\]"
+        UserError, match=r"algo.cnn_keys.encoder=\[rgb\]: Probe/Counter-v0 has no image.*set algo.cnn_keys.encoder=\[\]"
     ):
         make(run_config("Probe/Counter-v0", images=["rgb"]))
 

@@ -372,7 +372,9 @@ def test_action_spec_refuses_more_elements_than_can_be_trained():
 
 @pytest.mark.parametrize("action", [spaces.Discrete(2), spaces.Box(0, 9, (2,), np.int64)])
 def test_actions_that_are_not_numbers_cannot_be_normalised(action):
-    with pytest.raises(UserError, match=r"env.normalize_actions=true: the action space is .*; set it to false"):
+    with pytest.raises(
+        UserError, match=r"env.normalize_actions=true: the action space is .*; set env.normalize_actions=false"
+    ):
         made("Probe/Spaces-v0", wrapper={"action": action}, normalize_actions=True)
 
 
