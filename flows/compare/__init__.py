@@ -1,1 +1,1 @@
-"""Statistical comparison of sides (groups of runs), with a verdict, pictures and a page."""
+"""Statistical comparison of sides (groups of runs), with a verdict, pictures and an HTML page."""

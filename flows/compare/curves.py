@@ -1,4 +1,8 @@
-"""Learning curves of a side (a group of runs): the runs on one grid, their interquartile mean and its 95 % band."""
+"""Learning curves of a side, which is a group of runs that is compared with other groups.
+
+The curves of its runs are interpolated on one grid of x values. At each grid point, the interquartile mean over the
+runs and its 95 % confidence interval are computed.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +29,9 @@ class Curve:
     """Learning curve of a side (a group of runs that is compared).
 
     Attributes:
-        x: [P]; policy steps, seconds of training, or fraction of the planned policy steps.
-        band: interquartile mean over the runs [P] and its 95 % confidence interval.
-        runs: the curves of the individual runs.
+        x: the P grid points, [P]; policy steps, seconds of training, or fraction of the planned policy steps.
+        band: interquartile mean over the runs at each grid point [P], with its 95 % confidence interval.
+        runs: the curves of the individual runs, not interpolated.
     """
 
     x: Array
@@ -36,14 +40,18 @@ class Curve:
 
 
 def against_steps(comparison: Comparison, side: str, task: str) -> Curve | None:
-    """Return a side's curve of returns by policy steps; None if a run has fewer than two logged values."""
+    """Return the curve of the side's returns on the environment `task` by policy steps.
+
+    Returns None if a run has fewer than two logged values.
+    """
     return curve_of([[_steps(comparison, record) for record in comparison.selection.counted[side][task]]])
 
 
 def against_time(comparison: Comparison, side: str, task: str, name: str) -> Curve | None:
-    """Return a side's curve of returns by seconds of training; None if a run has logged no times.
+    """Return the curve of the side's returns on the environment `task` by seconds of training.
 
-    `name` selects how the seconds are measured: it is a key of `CLOCKS`.
+    `name` is the metric of the seconds: "Time/wall_s" for wall time or "Time/cpu_s" for processor time. Returns None if
+    a run has fewer than two logged values.
     """
     records = comparison.selection.counted[side][task]
     if any(len(record.clock(name)) < 2 for record in records):
@@ -52,9 +60,10 @@ def against_time(comparison: Comparison, side: str, task: str, name: str) -> Cur
 
 
 def against_budget(comparison: Comparison, side: str) -> Curve | None:
-    """Return a side's curve of normalized scores over all environments.
+    """Return the curve of the side's normalized scores over its runs on all environments.
 
-    Its x axis is the fraction of the planned policy steps. The bootstrap resamples runs within each environment.
+    The x axis is the fraction of the planned policy steps. The bootstrap for the confidence interval resamples runs
+    within each environment. Returns None if a run has fewer than two logged values.
     """
     return curve_of(
         [
@@ -74,19 +83,26 @@ def _steps(comparison: Comparison, record: Record) -> Run:
 
 
 def _at_times(line: Line, x: Array, values: Array, _: bool) -> Run:
-    """Return the curve of a run with seconds as x.
+    """Convert the curve of a run from policy steps to seconds of training.
 
-    The curve is marked so that its last value is used after its end, while slower runs continue.
+    After the last logged value, the converted curve is continued as a constant, because slower runs take longer.
     """
     clock = np.array(line, dtype=float)
     return np.interp(x, clock[:, 0], clock[:, 1]), values, True
 
 
 def curve_of(tasks: Sequence[Sequence[Run]]) -> Curve | None:
-    """Interpolate the runs of each environment on one grid and return their curve.
+    """Interpolate runs on one grid and return the interquartile mean with its confidence interval.
 
-    The grid ends where the shortest run ends. Runs with a last value that is kept after their end do not shorten the
-    grid. Returns None if a run has fewer than two points, or if the runs have no common range of x.
+    The grid ends where the shortest run ends. Runs that are continued as a constant after their last value do not
+    shorten the grid.
+
+    Args:
+        tasks: for each environment, the curves of its runs: x values, y values, and True if the curve is continued as
+            a constant after its last value.
+
+    Returns:
+        The curve, or None if a run has fewer than two points or the runs have no common range of x.
     """
     runs = [run for task in tasks for run in task]
     if any(len(x) < 2 for x, _, _ in runs):

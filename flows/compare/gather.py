@@ -1,7 +1,7 @@
-"""Collection of the runs of the sides of a comparison.
+"""Collection of the runs that are compared.
 
-A side is a group of runs. It is given as the name of a group, as a sweep (its confirmed runs), as a folder or glob, or
-as a search in MLflow.
+A side of a comparison is a group of runs. The user selects it by the name of a group, the name of a sweep (for the runs
+that retrained its winner), a folder, a glob, or a search in MLflow.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ class Side:
     """Side of a comparison: a group of runs that is compared with other groups.
 
     Attributes:
-        name: the argument of the command that defines the side.
+        name: the command-line argument that selects the side, such as "ppo" or "runs/ppo*".
         source: text that describes where the runs come from, such as "folder runs/ppo".
-        group: value of the key `group` that additional runs of this side need; None if the side's runs belong to no
-            group or to several groups.
-        records: the runs of the side.
-        folder: the folder in which new runs would belong to the side; None for a single run, a glob or a search.
+        group: value of the config key `group` in the side's runs; None if they have no group or different ones. New
+            runs with this value would belong to the side.
+        records: the data of the side's runs.
+        folder: the folder if the side is selected by a folder; new runs in it would belong to the side. None for a
+            single run, a glob or a search.
     """
 
     name: str
@@ -57,8 +58,9 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
     """Collect the runs of the sides of a comparison.
 
     Args:
-        words: for each side a group, a sweep, a folder, a glob or a search. A single sweep means its winner and its
-            default configuration.
+        words: one argument for each side: a group, a sweep, a folder, a glob or a search. If the only argument is a
+            sweep, the two sides are the runs that retrained its winner and those that retrained the default
+            configuration.
         root: folder that is searched for groups.
         tell: called with progress messages about the number of runs read.
 
@@ -79,11 +81,12 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
     if len(words) < 2:
         raise UserError(f"{' '.join(words)}: a comparison needs at least two sides; add another group, folder or glob")
     if twice := next((word for word in words if list(words).count(word) > 1), None):
-        raise UserError(f"{twice}: given twice; sides must differ")
+        raise UserError(f"{twice}: given twice; each argument must select different runs")
     single = [word for word in words if RunDirectory(word).config.exists()]
     if len(single) > 2:
         raise UserError(
-            f"{single[0]} …: {len(single)} single runs, each of which would be a side; quote a glob, e.g. 'runs/ppo*'"
+            f"{single[0]} …: {len(single)} single runs, each of which would be compared as a separate group; put a "
+            "glob in quotes, e.g. 'runs/ppo*', to compare its runs as one group"
         )
     sides = [_side(word, groups) for word in words]  # reports mistakes before any run is read
     total, owner = sum(len(readers) for _, readers in sides), {}
@@ -107,7 +110,7 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
 
 
 class _Groups:
-    """Mapping from the group in the runs' configs to the runs, for all runs below a root folder.
+    """Mapping from each value of the config key `group` to the runs with this value, for all runs below a root folder.
 
     The folders are read once, when the mapping is first needed.
     """
@@ -126,12 +129,12 @@ class _Groups:
         return self._runs
 
     def is_unconfirmed(self, word: str) -> bool:
-        """Return True if a word is the name of a sweep that has no confirmation."""
+        """Return True if a word is the name of a sweep whose winner has not been retrained on new seeds."""
         return (Path(self.root, "sweeps", word) / "sweep.json").exists() and f"{word}-{CONFIRMED[0]}" not in self.names
 
 
 def _of_earlier_winner(run: RunDirectory) -> bool:
-    """Return True if a run confirms a trial that was the best of its sweep earlier, but is not the best now."""
+    """Return True if a run retrained a sweep's winner, but another trial has become the winner since then."""
     place = run.path.parent
     report = place.parent / "report.json"
     if not re.fullmatch(r"winner_\d+", place.name) or not report.exists():
@@ -150,7 +153,7 @@ def _group(run: RunDirectory) -> str | None:
 
 
 def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
-    """Return a side without its runs, and a function for each run that reads it."""
+    """Return the side that an argument selects, without data, and for each of its runs a function that reads it."""
     if word.startswith(MLFLOW):
         return Side(word, "a search in MLflow", None), _search(word)
     if os.sep not in word and not glob.has_magic(word):
@@ -177,9 +180,10 @@ def _list_names(groups: Sequence[str]) -> str:
 
 
 def _search(word: str) -> list[Read]:
-    """Return a function for each run that `mlflow:EXPERIMENT?FILTER` selects; the function reads the run.
+    """Search for runs in MLflow; return for each of them a function that reads its data.
 
-    FILTER is a filter string of MLflow's `search_runs`; it is optional.
+    `word` is `mlflow:EXPERIMENT?FILTER`. FILTER is a filter string of MLflow's `search_runs`; it is optional. Raises
+    UserError if the experiment does not exist, the filter is invalid or no run matches.
     """
     name, _, condition = word.removeprefix(MLFLOW).partition("?")
     client = reachable_store(tracking_uri())

@@ -28,8 +28,10 @@ class Pair:
         difference: interquartile mean of the first side minus that of the second. Its unit is the return if the pair
             is compared on one environment, and the normalized score if it is compared over several environments.
         improvement: probability that a run of the first side is better than a run of the second side.
-        paired: True if both sides have the same seeds, so that the bootstrap resampled them in pairs.
-        correlation: correlation of the two runs' values over the pairs; None if `paired` is False.
+        paired: True if both sides have the same seeds. The bootstrap has then resampled pairs of runs, one run of each
+            side with the same seed.
+        correlation: Pearson correlation over these pairs between the values of the first side's run and the second
+            side's run; None if `paired` is False.
     """
 
     first: str
@@ -40,7 +42,7 @@ class Pair:
     correlation: float | None
 
     def upright(self) -> Pair:
-        """Return the same comparison with the sides ordered so that the first has the higher interquartile mean."""
+        """Return this comparison with the sides exchanged if the second side has the higher interquartile mean."""
         if self.difference.value >= 0:
             return self
         difference, chance = self.difference, self.improvement
@@ -56,8 +58,8 @@ class Pair:
     def better(self) -> str | None:
         """Name of the significantly better side, or None.
 
-        A side is significantly better if both intervals show it: that of the difference does not contain 0, and that
-        of the probability of improvement does not contain 0.5.
+        A side is significantly better if two conditions hold and agree on the side: the interval of `difference` does
+        not contain 0, and the interval of `improvement` does not contain 0.5.
         """
         if not (self.difference.beyond(0.0) and self.improvement.beyond(0.5)):
             return None
@@ -73,18 +75,19 @@ def pairs_of(
     level: float,
     rng: np.random.Generator,
 ) -> list[Pair]:
-    """Compare every two sides on some of the environments.
+    """Compare each side (group of runs) with each other side.
 
     Args:
         chosen: the compared runs.
-        tasks: the environments. With one environment, differences are returns; with several, normalized scores.
-        scales: scale of each environment.
-        values: returns of the runs.
+        tasks: the environments on which runs are compared. With one environment, differences are in returns; with
+            several environments, in normalized scores.
+        scales: environment -> conversion of its returns to normalized scores.
+        values: side -> environment -> returns of the runs.
         level: confidence level of the intervals.
         rng: random generator of the bootstrap.
 
     Returns:
-        The pairs, in the order of the sides.
+        One comparison for each two sides, in the order of the sides.
     """
     return [_pair(a, b, chosen, tasks, scales, values, level, rng) for a, b in itertools.combinations(values, 2)]
 

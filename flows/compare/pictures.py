@@ -25,14 +25,14 @@ LONGEST = 34  # maximal number of characters of a side's name in a legend
 
 
 def draw(comparison: Comparison) -> Iterator[Picture]:
-    """Yield every picture for which the comparison has data."""
+    """Yield the pictures of a comparison; pictures without data are omitted."""
     with drawing():
         yield from _learning(comparison)
         yield from (_aggregates(comparison), _improvement(comparison), _profile(comparison))
 
 
 def colour(comparison: Comparison, side: str) -> str:
-    """Return a side's color; the eight colors repeat."""
+    """Return the color of a side (group of runs); from the ninth side on, the eight colors are used again."""
     return COLOURS[list(comparison.selection.counted).index(side) % len(COLOURS)]
 
 
@@ -52,14 +52,25 @@ def _learning(comparison: Comparison) -> Iterator[Picture]:
 
 
 def _curves(by_side: Mapping[str, Curve | None], stem: str, title: str, x: str, y: str) -> Iterator[Picture]:
-    """Yield the picture of the curves; yield nothing if a curve is missing because a run has too few logged values."""
+    """Yield a picture with the learning curve of each side; yield nothing if the curve of a side is None."""
     known = {side: curve for side, curve in by_side.items() if curve is not None}
     if len(known) == len(by_side):
         yield curves_picture(known, stem, title, x, y)
 
 
 def curves_picture(by_side: Mapping[str, Curve], stem: str, title: str, x: str, y: str) -> Picture:
-    """Draw each side's runs, interquartile mean and band; the order of the sides determines their colors."""
+    """Draw learning curves of sides (groups of runs), each with its runs, interquartile mean and confidence interval.
+
+    Args:
+        by_side: side -> its learning curve. The order of the sides determines their colors.
+        stem: file name of the picture without extension.
+        title: title of the picture.
+        x: label of the x axis.
+        y: label of the y axis.
+
+    Returns:
+        The picture.
+    """
     figure, axes = new_figure()
     for tone, (side, curve) in zip(itertools.cycle(COLOURS), by_side.items(), strict=False):
         for steps, values, _ in curve.runs:

@@ -1,4 +1,4 @@
-"""Data of a run that comparisons need.
+"""Data of a run that are needed to compare it with other runs.
 
 They are read from the run's directory, or from MLflow if the directory is not on this machine.
 """
@@ -34,20 +34,21 @@ TASK = ("env.action_repeat", "env.mask_velocities", "env.max_episode_steps", "en
 
 @dataclass(frozen=True)
 class Record:
-    """Data of a run that comparisons need.
+    """Data of a run that are needed to compare it with other runs.
 
     Attributes:
-        place: its folder, relative to the current folder if possible, or `mlflow:<run id>`.
-        run_id: its unique id.
+        place: the run's folder, relative to the current folder if possible, or `mlflow:<run id>`.
+        run_id: the run's unique id.
         status: "training" if a process is training the run now, otherwise how the run ended: "finished",
-            "stopped_early", "dry_run", "interrupted" or "failed"; "broken off" if its log contains no final status;
-            NOT_FINITE if it is finished, but some of its returns are not finite.
+            "stopped_early", "dry_run", "interrupted" or "failed". "broken off" if the log contains no final status;
+            NOT_FINITE if the run is finished, but some of its logged values are not finite.
         config: all configuration keys with their full names (such as "env.id") and their values as text.
         commit: Git commit of the code that trained the run, followed by `+` if files had uncommitted changes.
-        machine: name of its processor or GPU, "" if unknown.
-        lines: metric -> logged values with their policy steps, for the metrics in READ.
-        final: greedy mean return of the final evaluation, or None.
-        effort: name -> cost of training, as far as known: updates, wall_s (seconds) and cpu_s (processor seconds).
+        machine: name of the processor or GPU that trained the run, "" if unknown.
+        lines: metric -> pairs of policy steps and logged value. Metrics that comparisons do not use are omitted.
+        final: mean return of the final evaluation with greedy actions; None if there was no final evaluation.
+        effort: cost of training: "updates" (gradient steps), "wall_s" (seconds) and "cpu_s" (processor seconds).
+            Unknown quantities are omitted.
         typed: the `key=value` arguments of the command that created the run.
     """
 
@@ -84,32 +85,38 @@ class Record:
 
     @property
     def policy_steps(self) -> int:
-        """Policy steps at which the run logged its last value."""
+        """Number of policy steps at the last logged value of any metric; 0 if nothing was logged."""
         return max((line[-1][0] for line in self.lines.values() if line), default=0)
 
     @property
     def evaluations(self) -> Line:
-        """Greedy evaluations during training."""
+        """Results of evaluations during training: policy steps and mean return with greedy actions."""
         return self.lines.get(WHILE_TRAINING["greedy"], Line())
 
     @property
     def training(self) -> Line:
-        """Returns of training episodes."""
+        """Logged returns of training episodes: policy steps and return."""
         return self.lines.get(RETURN, Line())
 
     def clock(self, name: str) -> Line:
-        """Return seconds of training by policy steps, measured by one of `CLOCKS`."""
+        """Return pairs of policy steps and seconds of training until then.
+
+        `name` is the metric of the seconds: "Time/wall_s" for wall time or "Time/cpu_s" for processor time.
+        """
         return self.lines.get(name, Line())
 
     @property
     def baseline(self) -> float | None:
-        """Mean return of the random policy on this environment, or None."""
+        """Mean return of the random policy on the run's environment; None if it is unknown."""
         line = self.lines.get(BASELINE)
         return line[-1][1] if line else None
 
 
 def task_of(config: Mapping[str, str]) -> str:
-    """Return the task of a flat config: the environment's id and settings that change the meaning of returns."""
+    """Return the environment id in a config, followed by the settings that change the meaning of returns.
+
+    Runs whose results differ are not comparable. `config` maps dotted keys to values as text.
+    """
     usual = {"env.action_repeat": "1", "env.mask_velocities": "false", "env.max_episode_steps": "null"}
     others = {key: value for key, value in config.items() if key.startswith(TASK) and value != usual.get(key, "{}")}
     settings = ", ".join(f"{key.removeprefix('env.')}={value}" for key, value in sorted(others.items()))
@@ -167,9 +174,9 @@ def from_mlflow(client: MlflowClient, stored: Run) -> Record:
 
 
 def _status(run: RunDirectory, log: History) -> str:
-    """Return the status of a run from its log.
+    """Return the final status in the log of a run.
 
-    If the log has no status, return "training" if a process has locked the run, otherwise "broken off".
+    If the log has no final status, return "training" if a process has locked the run, otherwise "broken off".
     """
     if log.ended:
         return log.ended["status"]
@@ -177,7 +184,7 @@ def _status(run: RunDirectory, log: History) -> str:
 
 
 def _judge(status: str, lines: Mapping[str, Line], final: float | None) -> str:
-    """Return the status of a run, or NOT_FINITE if it is finished but has values that are not finite."""
+    """Return NOT_FINITE if the run is finished and has logged values that are not finite, otherwise `status`."""
     finite = all(math.isfinite(value) for line in lines.values() for _, value in line)
     return NOT_FINITE if status in DONE and not (finite and math.isfinite(final or 0.0)) else status
 
@@ -196,7 +203,7 @@ def _effort(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _summary(client: MlflowClient, run_id: str) -> dict[str, Any]:
-    """Return the summary that MLflow stores with a run; empty before its end."""
+    """Return the content of summary.json that MLflow stores with a run; {} if the run has not ended yet."""
     if not any(file.path == "summary.json" for file in client.list_artifacts(run_id)):
         return {}
     with tempfile.TemporaryDirectory() as folder:

@@ -50,13 +50,14 @@ def report(
     threshold: float | None = None,
     tell: Tell = lambda done: None,
 ) -> Report:
-    """Compare sides and write all files to a folder.
+    """Compare sides (groups of runs) and write the page, pictures and tables of the comparison to a folder.
 
     Args:
-        words: the sides, see `flows.compare.gather.gather`.
+        words: one argument for each side: the name of a group or a sweep, a folder, a glob, or a search in MLflow.
         out: the folder; files of an earlier comparison in it are replaced.
         root: folder that is searched for groups.
-        threshold: see `flows.compare.result.compare`.
+        threshold: return for "policy steps to the threshold"; with several environments, a score between random (0)
+            and solved (1). None uses the return at which the environment is solved.
         tell: called with progress messages about runs read and pictures drawn.
 
     Returns:
@@ -74,7 +75,18 @@ def report(
 def write(sides: list[Side], folder: Path, threshold: float | None = None, tell: Tell = lambda done: None) -> Report:
     """Compare sides (groups of runs) and write the page, pictures and tables of the comparison to a folder.
 
-    Raises UserError if nothing can be compared. The arguments are described in `report`.
+    Args:
+        sides: two or more sides with their runs.
+        folder: the folder to write to.
+        threshold: return for "policy steps to the threshold"; with several environments, a score between random (0)
+            and solved (1). None uses the return at which the environment is solved.
+        tell: called with progress messages about pictures drawn.
+
+    Returns:
+        The report.
+
+    Raises:
+        UserError: If nothing can be compared.
     """
     comparison = compare(sides, threshold)
     conclusion = verdict(comparison)
@@ -91,7 +103,7 @@ def write(sides: list[Side], folder: Path, threshold: float | None = None, tell:
 
 
 def _runs(comparison: Comparison) -> Iterator[list[Any]]:
-    """Yield every run of every side, including excluded runs."""
+    """Yield the rows of runs.csv: one row for each run of each side, including runs that are not compared."""
     values = {
         record.run_id: value
         for side, tasks in comparison.selection.counted.items()
@@ -116,7 +128,7 @@ def _runs(comparison: Comparison) -> Iterator[list[Any]]:
 
 
 def _points(comparison: Comparison) -> Iterator[list[Any]]:
-    """Yield the curves of every run: evaluations during training, and returns of training episodes."""
+    """Yield the rows of points.csv: one row for each logged evaluation and each logged return of training episodes."""
     for side, r in _all(comparison):
         wall, cpu = (dict(r.clock(name)) for name in CLOCKS)
         for name in (WHILE_TRAINING["greedy"], RETURN):

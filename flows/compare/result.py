@@ -1,7 +1,7 @@
-"""Computation of a comparison's numbers, most of them with confidence intervals.
+"""Computation of the numbers of a comparison, most of them with confidence intervals.
 
-They are the aggregates of each side (a group of runs), the pairwise differences of sides, the policy steps until a
-threshold is reached, and the cost of training.
+A side is a group of runs that is compared with other groups. The numbers are aggregates of each side (such as the
+interquartile mean), differences of each two sides, policy steps until a threshold is reached, and cost of training.
 """
 
 from __future__ import annotations
@@ -34,23 +34,26 @@ class Comparison:
     Attributes:
         sides: the sides, in the order of the command, including runs that are not compared.
         selection: the compared runs.
-        measure: definition of a run's value.
-        scales: task -> conversion of returns to scores.
-        values: side -> task -> returns [N], in the order of the selection's runs.
+        measure: the quantity by which a run is judged, such as the mean return of its final evaluation.
+        scales: task (environment) -> conversion of returns to normalized scores.
+        values: side -> task -> value of each run by `measure`, [N], in the order of `selection.counted`.
         aggregates: task -> side -> name of the aggregate (such as "iqm") -> estimate with its interval, in returns.
-            With several tasks, the key ALL has the aggregates over all tasks, in scores. The optimality gap is always
-            in scores.
-        level: confidence level of each interval in `pairs`. It is chosen so that all of these intervals together
-            contain the true values with a probability of 95 %.
-        pairs: comparisons of every two sides, over all environments.
-        task_level: confidence level of each interval in `by_task`, chosen in the same way.
-        by_task: task -> comparisons of every two sides on this task, in returns; empty if there is one environment.
-        thresholds: task -> return that counts as the threshold.
-        arrivals: task -> side -> for each run, the policy steps at which it reached the threshold, or None if it did
-            not reach it.
-        cost: task -> side -> mean cost of its runs, for those quantities in EFFORT that all runs have recorded.
+            With several tasks, the key ALL has the aggregates over all tasks, in normalized scores. The optimality gap
+            is always in normalized scores.
+        level: confidence level of each interval in `pairs`. It is above 95 % if there are several pairs (Bonferroni
+            correction), so that the intervals of all differences together contain the true values with a probability
+            of 95 %, and so do the intervals of all probabilities of improvement.
+        pairs: comparisons of each two sides, over all tasks.
+        task_level: confidence level of each interval in `by_task`. It is corrected in the same way as `level`, for the
+            number of pairs times the number of tasks.
+        by_task: task -> comparisons of each two sides on this task, in returns; empty if there is only one task.
+        thresholds: task -> return of the threshold in `arrivals`.
+        arrivals: task -> side -> for each run, the policy steps at which its learning curve first reached the
+            threshold; None if it did not.
+        cost: task -> side -> name of a cost, such as wall time -> mean over the side's runs. A cost that some runs of
+            the side have not recorded is omitted.
         config: configuration key -> side -> values, for keys that have different values on different sides.
-        notes: remarks for the reader.
+        notes: remarks for the reader of the report, as sentences.
     """
 
     sides: list[Side]
@@ -80,15 +83,15 @@ class Comparison:
 
 
 def compare(sides: list[Side], threshold: float | None = None) -> Comparison:
-    """Compare sides.
+    """Compare sides (groups of runs).
 
     Args:
-        sides: two or more.
-        threshold: a return; with several environments a score between random (0) and solved (1). None uses the return
-            at which the environment is solved.
+        sides: two or more sides with their runs.
+        threshold: return for "policy steps to the threshold"; with several environments, a score between random (0)
+            and solved (1). None uses the return at which the environment is solved.
 
     Returns:
-        The comparison; the same runs give the same result.
+        The comparison. It is deterministic: the bootstrap uses a fixed seed.
 
     Raises:
         UserError: If nothing can be compared.
@@ -142,10 +145,19 @@ def _threshold(scale: scores.Scale, threshold: float | None, several: bool) -> f
 def _aggregates(
     tasks: Sequence[str], scales: dict[str, scores.Scale], values: dict[str, Any], rng: np.random.Generator
 ) -> dict[str, dict[str, dict[str, Interval]]]:
-    """Compute the aggregates of each side.
+    """Compute the aggregates (such as the interquartile mean) of each side, with their intervals.
 
-    They are returns on single environments and normalized scores over all environments. The optimality gap is always
-    a score.
+    On a single environment, they are returns; over all environments, normalized scores. The optimality gap is always
+    a normalized score.
+
+    Args:
+        tasks: the environments.
+        scales: environment -> conversion of returns to normalized scores.
+        values: side -> environment -> returns of the runs [N].
+        rng: random generator of the bootstrap.
+
+    Returns:
+        Environment, or ALL -> side -> name of the aggregate -> estimate with its interval.
     """
     results: dict[str, dict[str, dict[str, Interval]]] = {}
     for task in tasks:
@@ -167,7 +179,7 @@ def _gap(normalised: Sequence[NDArray[np.float64]], rng: np.random.Generator) ->
 
 
 def _cost(records: Sequence[Record]) -> dict[str, float]:
-    """Return the mean cost of a run; quantities that are unknown for some runs are omitted."""
+    """Return name -> mean over the runs, for each cost of training; costs that are unknown for a run are omitted."""
     of: dict[str, Callable[[Record], float | None]] = {name: lambda r, name=name: r.effort.get(name) for name in EFFORT}
     of["policy_steps"] = lambda r: float(r.policy_steps)
     known = {name: [take(record) for record in records] for name, take in of.items()}
@@ -177,7 +189,7 @@ def _cost(records: Sequence[Record]) -> dict[str, float]:
 
 
 def _config(chosen: Selection) -> dict[str, dict[str, list[str]]]:
-    """Return key -> side -> values, for keys in which sides differ."""
+    """Return configuration key -> side -> values of its runs, for keys that have different values on two sides."""
     runs = {name: [r for records in tasks.values() for r in records] for name, tasks in chosen.counted.items()}
     differences: dict[str, dict[str, list[str]]] = {}
     for key in differing(record for records in runs.values() for record in records):

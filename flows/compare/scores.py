@@ -1,4 +1,4 @@
-"""Value of a run: its return after training, the normalized score, and the policy steps to a threshold."""
+"""Numbers that describe a run: its return after training, its normalized score, and its policy steps to a threshold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ LATE_TRAINING = f"mean return of the last logged training episodes (the last ten
 
 @dataclass(frozen=True)
 class Measure:
-    """Definition of the value and the learning curve by which runs are compared; it is the same for all runs.
+    """Definition of the value and of the learning curve by which runs are compared.
+
+    All runs of a comparison use the same definition.
 
     Attributes:
         words: description of the value, for the report.
@@ -60,12 +62,13 @@ class Scale:
 
 
 def measure(selection: Selection) -> tuple[Measure, list[str]]:
-    """Choose how the value of a run is measured; return the measure, and remarks for the reader of the report.
+    """Choose the value by which runs are compared; return its definition, and remarks for the reader of the report.
 
-    The value is the result of the final evaluation if all runs have one, because it has many episodes on seeds of its
-    own. Otherwise it is the mean of the last values during training, for all runs. The two are never mixed: the final
-    evaluation uses the checkpoint that was best during training, and later values during training use the latest
-    policy. Raises UserError if a run has no returns.
+    If all runs have a final evaluation, the value is its mean return. The final evaluation is preferred because it has
+    many episodes, on seeds that training and other evaluations do not use. Otherwise the value of all runs is the mean
+    of their last values logged during training. The two kinds of values are never mixed in one comparison: the final
+    evaluation uses the best checkpoint, but the last logged values belong to the latest policy. Raises UserError if a
+    run has no returns.
     """
     runs = [record for task in selection.tasks for record in selection.records(task)]
     judged = all(len(record.evaluations) >= 2 for record in runs)
@@ -78,7 +81,10 @@ def measure(selection: Selection) -> tuple[Measure, list[str]]:
     if not without:
         return Measure(FINAL, lambda r: float(r.final or 0.0), curve, name), notes
     if mute := next((record for record in runs if not curve(record)), None):
-        raise UserError(f"{mute.place}: this run has no evaluation and no return in its log; remove it from its side")
+        raise UserError(
+            f"{mute.place}: this run has no evaluation and no return in its log, so it cannot be compared; move it out "
+            "of its group or folder"
+        )
     notes.append(
         f"{without} of {len(runs)} runs have no final evaluation, so this value is used for all runs: "
         f"{LATE if judged else LATE_TRAINING}."
@@ -87,15 +93,16 @@ def measure(selection: Selection) -> tuple[Measure, list[str]]:
 
 
 def late(line: Line) -> float:
-    """Return the mean of the last tenth of a metric's logged values, but of at least `LAST` values."""
+    """Return the mean of the last 10 % of a metric's logged values, or of the last `LAST` values if these are more."""
     return float(np.mean([value for _, value in line[-max(LAST, math.ceil(len(line) / 10)) :]]))
 
 
 def scale(selection: Selection, task: str, measure: Measure) -> Scale:
     """Return the conversion of an environment's returns to normalized scores.
 
-    Score 0 is the mean return of the random policy, or of the worst compared run if the former is unknown. Score 1 is
-    the `reward_threshold` in Gymnasium's registry, or the best compared run if there is no such threshold.
+    The score 0 is the mean return of the random policy, or the return of the worst compared run if the random policy
+    was not evaluated. The score 1 is the `reward_threshold` of the environment in Gymnasium's registry, or the return
+    of the best compared run if there is no `reward_threshold`.
     """
     runs = list(selection.records(task))
     values = [measure.value(run) for run in runs]

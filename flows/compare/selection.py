@@ -1,6 +1,6 @@
-"""Selection of the runs and environments to compare, and search for reasons why sides must not be ranked.
+"""Selection of the runs and environments to compare, and checks if a ranking of the sides is allowed.
 
-A side is a group of runs. A reason is, for example, that it has too few seeds.
+A side is a group of runs. Sides must not be ranked if, for example, one of them has too few seeds.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Selection:
 
     Attributes:
         tasks: environments on which every side (group of runs) has finished runs.
-        counted: side -> task -> compared runs, ordered by seed.
-        left_out: (side, run, reason) of excluded runs.
-        notes: remarks for the reader, as sentences.
-        obstacles: reasons not to rank sides, as sentences; empty if they can be ranked.
-        commands: commands that remove the obstacles.
+        counted: side -> environment -> compared runs, ordered by seed.
+        left_out: name of the side, run, and reason, for each run that is not compared.
+        notes: remarks for the reader of the report, as sentences.
+        obstacles: reasons why the sides must not be ranked, as sentences; empty if they can be ranked.
+        commands: command lines that remove the obstacles, for example by training more seeds.
     """
 
     tasks: list[str]
@@ -54,7 +54,10 @@ class Selection:
 
 
 def select(sides: Sequence[Side]) -> Selection:
-    """Select the runs to compare; raise UserError if nothing can be compared."""
+    """Select the runs to compare, and check if the sides (groups of runs) can be ranked.
+
+    Raises UserError if nothing can be compared.
+    """
     selection = Selection(_common_tasks(sides), {})
     for side in sides:
         selection.counted[side.name] = {task: _count(side, task, selection) for task in selection.tasks}
@@ -95,9 +98,10 @@ def _common_tasks(sides: Sequence[Side]) -> list[str]:
 
 
 def _count(side: Side, task: str, selection: Selection) -> list[Record]:
-    """Return the finished runs of a side on a task, ordered by seed.
+    """Return the finished runs of a side (group of runs) on the environment `task`, ordered by seed.
 
-    If several runs have the same seed and configuration, only one of them is returned.
+    If several runs have the same seed and configuration, only one of them is returned; the others are added to
+    `selection.left_out`, and a remark to `selection.notes`.
     """
     runs: list[Record] = []
     again: list[Record] = []
@@ -156,7 +160,10 @@ def _look_at_configs(selection: Selection) -> None:
 
 
 def _look_at_budgets(selection: Selection) -> set[str]:
-    """Return the tasks on which the budgets differ; on these, more seeds would not help."""
+    """Return the environments on which the planned policy steps of the runs differ, and add them as obstacles.
+
+    On these environments sides cannot be ranked, even if more seeds are trained.
+    """
     unlike: set[str] = set()
     for task in selection.tasks:
         budgets = {name: sorted({r.budget for r in tasks[task]}) for name, tasks in selection.counted.items()}
@@ -171,12 +178,20 @@ def _look_at_budgets(selection: Selection) -> set[str]:
 
 
 def _look_at_seeds(side: Side, selection: Selection, unlike: Collection[str]) -> str:
-    """Check that a side (group of runs) has at least `FEWEST` seeds on each task, which a ranking requires.
+    """Check that a side (group of runs) has at least `FEWEST` seeds on each environment, which a ranking requires.
 
-    If seeds are missing, add the reason to `selection.obstacles` and a command that trains them to
-    `selection.commands`. The command prefers seeds that the other sides have. No command is added for tasks in
-    `unlike`, because their runs have different budgets. Return the name of the group to compare instead of this side
-    after the training; "" if the side keeps its name.
+    If seeds are missing, add a sentence to `selection.obstacles`, and a command that trains the missing seeds to
+    `selection.commands`. The command prefers seeds of the other sides.
+
+    Args:
+        side: the side to check.
+        selection: the selected runs of all sides.
+        unlike: environments on which the runs have different budgets. For them no command is added, because more
+            seeds would not make a ranking possible.
+
+    Returns:
+        "" if the new runs will belong to the side. Otherwise the name of a new group that will contain the new runs
+        and replaces the side in the next comparison.
     """
     group, more, whole = _place(side)
     renamed = ""
@@ -207,10 +222,18 @@ def _look_at_seeds(side: Side, selection: Selection, unlike: Collection[str]) ->
 
 
 def _place(side: Side) -> tuple[str, dict[str, str], bool]:
-    """Return the group for further runs of a side, additional settings, and True if the group must repeat all seeds.
+    """Determine how to train more runs for a side.
 
-    If the side has no group, a new group is used. It is in the side's folder if there is one; otherwise the new group
-    trains all seeds and replaces the side.
+    If the runs of the side have a group, new runs get this group. Otherwise new runs get a new group, and are written
+    to the folder of the side. If the side has no folder (a glob or a search), the new runs cannot belong to it; the new
+    group must then train all seeds again and replaces the side.
+
+    Args:
+        side: the side.
+
+    Returns:
+        The group of the new runs; further overrides for them, by their first characters (such as "log_root="); and
+        True if the group must train all seeds again.
     """
     if side.group:
         return side.group, {}, False

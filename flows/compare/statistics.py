@@ -1,7 +1,8 @@
 """Statistics of a few runs (Agarwal et al. 2021, "Deep RL at the edge of the statistical precipice", arXiv:2108.13264).
 
-Scores of one side are a list with an array [..., N] for each environment. The last axis has the N seeds; the axes
-before it are the points of a curve, if there are any. Every side has the same environments in the same order.
+The scores of a side (a group of runs) are a list with one array [..., N] for each environment. The last axis has the N
+seeds. For learning curves, the axes before it are the points of the curve; for single scores, there are no other axes.
+Every side has the same environments in the same order.
 
 Intervals are stratified percentile bootstrap intervals: seeds are resampled within each environment, so a replicate has
 the same number of runs of each environment as the data. With few seeds these intervals are too narrow
@@ -28,7 +29,7 @@ BAND_REPLICATES = 2_000  # bootstrap replicates of bands around curves, which ne
 class Interval(NamedTuple):
     """Estimate with the lower and upper bound of its confidence interval.
 
-    Each is a number, or an array with one value for each point of a curve.
+    The estimate and the bounds are numbers, or arrays with one value for each point of a learning curve.
     """
 
     value: Any
@@ -41,7 +42,10 @@ class Interval(NamedTuple):
 
 
 def iqm(scores: Scores) -> Array:
-    """Compute the interquartile mean (section 4.3): the mean without the lowest and highest quarter (rounded down)."""
+    """Compute the interquartile mean (section 4.3) over the runs of all environments.
+
+    The lowest quarter and the highest quarter of the scores are ignored; the number of ignored scores is rounded down.
+    """
     runs = np.sort(np.concatenate(list(scores), axis=-1), axis=-1)
     cut = runs.shape[-1] // 4
     return runs[..., cut : runs.shape[-1] - cut].mean(axis=-1)
@@ -63,9 +67,10 @@ def optimality_gap(scores: Scores) -> Array:
 
 
 def share_above(levels: Array) -> Aggregate:
-    """Return the function that computes a performance profile (section 4.2) from scores.
+    """Return a function that computes the performance profile (section 4.2) of scores.
 
-    The profile is the fraction of runs with a score above each of the P levels, averaged over environments.
+    The profile has one value for each of the P `levels`: the fraction of runs with a score above the level, averaged
+    over environments.
     """
     return lambda scores: mean([one[..., None, :] > levels[:, None] for one in scores])
 
@@ -77,7 +82,18 @@ def bootstrap(
     level: float = LEVEL,
     replicates: int = REPLICATES,
 ) -> Interval:
-    """Return the value of `aggregate` for these scores, with its bootstrap interval of confidence level `level`."""
+    """Compute an aggregate, such as the interquartile mean, and its bootstrap confidence interval.
+
+    Args:
+        scores: for each environment, an array [..., N] with the N seeds in the last axis.
+        aggregate: function from scores to the aggregate.
+        rng: random generator of the bootstrap.
+        level: confidence level of the interval.
+        replicates: number of bootstrap replicates.
+
+    Returns:
+        The aggregate of `scores` with its interval.
+    """
     drawn = aggregate(_draw(scores, [_rows(one, rng, replicates) for one in scores]))
     return _interval(aggregate(scores), drawn, level)
 
@@ -120,9 +136,20 @@ def improvement(
 ) -> Interval:
     """Return the probability of improvement of the first side over the second (section 4.3), with its interval.
 
-    This is the probability that a run of the first side has a higher score than a run of the second. It is computed
-    as Mann and Whitney's U / (N·M), averaged over environments; a tie counts half. N and M are the numbers of runs of
-    the sides. The arguments are described in `difference`.
+    This is the probability that a run of the first side has a higher score than a run of the second side. It is
+    computed as Mann and Whitney's U / (N·M), averaged over environments; a tie counts half. N and M are the numbers of
+    runs of the two sides.
+
+    Args:
+        first: scores of the first side.
+        second: scores of the second side.
+        rng: random generator of the bootstrap.
+        paired: True if the n-th runs of both sides have the same seed; they are then resampled together.
+        level: confidence level of the interval.
+        replicates: number of bootstrap replicates.
+
+    Returns:
+        The probability with its interval.
     """
     wins = [np.sign(a[:, None] - b) / 2 + 0.5 for a, b in zip(first, second, strict=True)]  # [N, M]
     rows = _rows_of_both(first, second, rng, paired, replicates)
@@ -148,7 +175,7 @@ def _means(scores: Scores) -> Array:
 
 
 def _rows(one: Array, rng: np.random.Generator, replicates: int) -> Array:
-    """Draw the indices of the seeds of every bootstrap replicate: [R replicates, N seeds]."""
+    """Draw the seeds of R bootstrap replicates with replacement; return their indices [R, N]."""
     return rng.integers(one.shape[-1], size=(replicates, one.shape[-1]))
 
 
@@ -164,7 +191,10 @@ def _rows_of_both(
 
 
 def _draw(scores: Scores, rows: Sequence[Array]) -> list[Array]:
-    """Return the bootstrap replicates of the scores, an array [R, ..., N] for each environment."""
+    """Return the scores of the R bootstrap replicates, an array [R, ..., N] for each environment.
+
+    `rows` has the indices [R, N] of the drawn seeds for each environment.
+    """
     return [np.moveaxis(one[..., index], -2, 0) for one, index in zip(scores, rows, strict=True)]
 
 

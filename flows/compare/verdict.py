@@ -29,10 +29,10 @@ class Verdict(NamedTuple):
 
     Attributes:
         ranked: True if sides were ranked.
-        best: the side that is significantly better than every other side, or None.
+        best: name of the side (group of runs) that is significantly better than every other side, or None.
         headline: the result in one sentence.
-        sentences: the numbers behind the result, or the reasons why sides were not ranked.
-        commands: commands that provide the missing runs.
+        sentences: sentences with the numbers that support the result, or with the reasons why sides were not ranked.
+        commands: command lines that train or resume the runs that a ranking needs.
     """
 
     ranked: bool
@@ -75,9 +75,9 @@ def _best(names: Sequence[str], pairs: Sequence[Pair]) -> str | None:
 
 
 def _headline(comparison: Comparison) -> str:
-    """Return the headline of a comparison: the result over all environments.
+    """Return a sentence with the result over all environments.
 
-    Environments with a different result are named before it.
+    If the result on a single environment differs, the sentence begins with this environment.
     """
     names = list(comparison.selection.counted)
     other = [
@@ -102,9 +102,9 @@ def _clause(names: Sequence[str], pairs: Sequence[Pair], where: str) -> str:
 
 
 def _sentence(comparison: Comparison, pair: Pair, task: str | None = None) -> str:
-    """Return a sentence with the numbers of the comparison of two sides.
+    """Return a sentence that compares two sides (groups of runs) with numbers.
 
-    The numbers refer to the environment `task`, or to all environments if it is None.
+    The numbers are those on the environment `task`, or over all environments if `task` is None.
     """
     noise, several = f"{'a' if pair.better else 'no'} significant difference", len(comparison.pairs) > 1
     of = [f"on {task}"] if task else ["over all environments"] if comparison.by_task else []
@@ -179,7 +179,7 @@ def as_markdown(comparison: Comparison, conclusion: Verdict) -> str:
 
 
 def as_json(comparison: Comparison, conclusion: Verdict) -> dict[str, Any]:
-    """Return the whole comparison as plain values, the content of compare.json."""
+    """Return the content of compare.json: the comparison and its verdict, as values that JSON can represent."""
     chosen = comparison.selection
     return {
         "verdict": conclusion._asdict(),

@@ -93,10 +93,10 @@ def test_a_mistake_in_a_search_is_a_sentence(root: Path, home: Path) -> None:
         (["slow", "fats"], "fats: no such group in runs, sweep or folder; did you mean 'fast'?"),
         (["slow", "zzz"], "zzz: no such group in runs, sweep or folder; existing groups: fast, slow"),
         (["slow"], "slow: a comparison needs at least two sides; add another group, folder or glob"),
-        (["slow", "slow"], "slow: given twice; sides must differ"),
+        (["slow", "slow"], "slow: given twice; each argument must select different runs"),
         (["slow", "runs"], "slow and runs: run runs/slow_CartPole-v1_0 belongs to both sides"),
         (["runs/slow*", "empty"], "empty: this folder contains no run; existing groups: fast, slow"),
-        (["runs/slow_CartPole-v1_0", "runs/slow_CartPole-v1_1", "runs/fast_CartPole-v1_0"], "quote a glob"),
+        (["runs/slow_CartPole-v1_0", "runs/slow_CartPole-v1_1", "runs/fast_CartPole-v1_0"], "put a glob in quotes"),
     ],
 )
 def test_a_mistake_is_a_sentence(root: Path, words: list[str], sentence: str) -> None:
