@@ -1,4 +1,4 @@
-"""Config keys of all Dreamers: sequences, imagination, and the defaults of the networks."""
+"""Config keys that all Dreamer algorithms share: sequences, imagination, and defaults of network sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALLEST = 8  # smallest image side in pixels; one stage of convolutions reduces
 
 @dataclass(frozen=True, kw_only=True)
 class DreamerConfig(ReplayConfig):
-    """Config keys of every Dreamer."""
+    """Base class of the configs of Dreamer V1, V2 and V3, with the keys that all three have."""
 
     kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
     obeys_masks_with: ClassVar[str] = f"algo.actor.cls={MASKED}"
@@ -50,7 +50,10 @@ class DreamerConfig(ReplayConfig):
     cnn_act: str = arg("elu", "default activation of convolutions", choices=tuple(ACTIVATIONS))
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if no observation is reconstructed; `prefix` is the dotted path of this config group."""
+        """Raise UserError if no observation key is reconstructed.
+
+        `prefix` is the dotted path of this config group, with a dot at the end.
+        """
         super().check(prefix)
         seen = self.mlp_keys.encoder + self.cnn_keys.encoder
         if seen and not self.mlp_keys.decoded + self.cnn_keys.decoded:
@@ -60,24 +63,28 @@ class DreamerConfig(ReplayConfig):
             )
 
     def check_with(self, run: RunConfig) -> None:
-        """Raise UserError if the replay buffer cannot store a whole sequence of each environment."""
+        """Raise UserError if the replay buffer cannot store one training sequence per environment."""
         rows, length = self.rows(run.buffer.size, run.width), self.per_rank_sequence_length
         if rows <= length:
             raise UserError(
-                f"algo.per_rank_sequence_length={length}: buffer.size={spell(run.buffer.size)} stores only {rows} rows "
-                f"of each of {run.width} environments; must be below {rows}, or set buffer.size to at least "
-                f"{run.width * (length + 1)}"
+                f"algo.per_rank_sequence_length={length}: must be less than the rows that the replay buffer stores "
+                f"per environment ({rows} rows, from buffer.size={spell(run.buffer.size)} and {run.width} "
+                f"environments); decrease it, or set buffer.size to at least {run.width * (length + 1)}"
             )
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Raise UserError for unknown observation keys, a masked actor without masks, or images of unsupported size."""
+        """Raise UserError if this config cannot be used with the environment.
+
+        The reasons are unknown observation keys, images of unsupported size, and a masked actor for an environment that
+        provides no action masks.
+        """
         check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds, SMALLEST)
         actor: Any = getattr(self, "actor", None)  # a field of the derived configs
         if actor is not None and actor.cls == MASKED and not spec.mask_keys:
             choices = f"for its {sum(spec.action.nvec)} choices" if spec.action.nvec else "for its continuous action"
             raise UserError(
-                f"algo.actor.cls={MASKED}: {spec.id} has no action masks {choices} (observation keys action_mask… or "
-                "mask…, with one entry per choice); set it to actor"
+                f"algo.actor.cls={MASKED}: {spec.id} has no action masks {choices}; masks are observations with one "
+                "entry per choice, under keys that start with action_mask or mask; set it to actor"
             )
         for key in self.cnn_keys.encoder:
             height, width = spec.obs[key].pixels
@@ -113,7 +120,11 @@ class DreamerConfig(ReplayConfig):
         return actor is not None and actor.cls == MASKED
 
     def notices(self, run: RunConfig) -> Iterator[str]:
-        """Yield notices for the user: keys without effect, and a start of learning later than `learning_starts`."""
+        """Yield notices about keys that have no effect or less effect than their value suggests.
+
+        The notices are about stacked frames, which are ignored, sequences that are overwritten before they are sampled,
+        and a first gradient step later than `learning_starts`.
+        """
         if run.env.frame_stack > 1:
             yield (
                 f"env.frame_stack={run.env.frame_stack}: {self.name} uses only the newest frame; its recurrent state "
@@ -123,8 +134,8 @@ class DreamerConfig(ReplayConfig):
         if buffer.online and self.replay_ratio * self.per_rank_batch_size * rows < 1:
             yield (
                 f"buffer.online=true: every {rows} rows complete a new sequence, but algo.replay_ratio="
-                f"{self.replay_ratio:g} draws less than one sequence in that time; the oldest sequences that wait to "
-                "be drawn are dropped"
+                f"{self.replay_ratio:g} draws less than one sequence in that time; some sequences are overwritten "
+                "before they are drawn"
             )
         if rows * width > max(self.random_steps(width), width):
             yield (

@@ -1,4 +1,4 @@
-"""Layers of world models: MLPs, recurrent cells and convolutions, with the initialization of the papers."""
+"""Layers of world models: MLPs, recurrent cells and convolutions, initialized as in the authors' code."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def initialise_glorot(layer: Any, rng: torch.Generator, scale: float | None = No
         scale: a number (for output layers): uniform distribution with variance scale / mean fan; 0 = zeros.
             None (for hidden layers): normal distribution with variance 1 / mean fan, truncated at two standard
             deviations.
-        inputs: number of inputs from which fan_in is computed (fan_in = inputs · kernel area). It is larger than the
-            number of inputs of this layer if the outputs of another layer are added to those of this layer. None = the
-            inputs of this layer.
+        inputs: number of inputs from which fan_in is computed (fan_in = inputs · kernel area); None = the inputs of
+            this layer. If the outputs of two layers are added, both together act as one layer with more inputs. Then
+            `inputs` is the number of inputs of both.
 
     Returns:
         The layer.
@@ -60,15 +60,15 @@ def glorot_linear(
 ) -> nn.Linear:
     """Create a linear layer on the CPU and initialize it by `initialise_glorot`.
 
-    `of` is the number of inputs from which the variance of the weights is computed; None = `inputs`. It is larger than
-    `inputs` if the outputs of another layer are added to those of this layer.
+    `of` is the number of inputs from which the variance of the weights is computed; None = `inputs`. If the outputs of
+    two layers are added, both together act as one layer with more inputs. Then `of` is the number of inputs of both.
     """
     made: Any = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias, device="cpu")
     return initialise_glorot(made, rng, scale, of)
 
 
 class Norm(nn.Module):
-    """LayerNorm over the last dimension, followed by an activation.
+    """Optional LayerNorm over the last dimension, followed by an activation.
 
     Args:
         size: size of the last dimension.
@@ -82,18 +82,18 @@ class Norm(nn.Module):
         self.act = getattr(nn, ACTIVATIONS[act])()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply norm and activation to x [..., size]; the dtype is unchanged."""
+        """Apply LayerNorm and activation to x [..., size]; the dtype is unchanged."""
         return self.act(x if self.norm is None else self.norm(x).to(x.dtype))
 
 
 class Dense(nn.Module):
-    """MLP of (linear, LayerNorm, activation) layers, with an optional linear output layer.
+    """MLP: hidden layers (linear, optional LayerNorm, activation), and an optional linear output layer.
 
     Args:
-        inputs: input features.
-        hidden: hidden layers.
+        inputs: number of input features.
+        hidden: number, size, activation, normalization and initialization of the hidden layers.
         rng: CPU generator for the initialization.
-        outputs: features of the output layer; None = no such layer.
+        outputs: number of features of the output layer; None = no output layer.
         scale: initialization scale of the output layer; see `initialise_glorot`.
     """
 
@@ -116,7 +116,7 @@ class Dense(nn.Module):
         self.output_size = inputs if outputs is None else outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x [..., inputs] to [..., output_size]; the result is at least float32, also with bfloat16 weights."""
+        """Compute the outputs [..., output_size] of x [..., inputs], in float32 even if the weights are bfloat16."""
         weight = next(self.parameters(), None)
         made = self.hidden(x if weight is None else x.to(weight.dtype))
         return to_float32(made if self.output is None else self.output(made))
@@ -127,13 +127,14 @@ class LayerNormGRU(nn.Module):
 
         (r, c, u) = LayerNorm(W [h, x])        h' = σ(u - 1) tanh(σ(r) c) + (1 - σ(u - 1)) h
 
-    The reset gate is applied after the norm. The offset -1 makes the update gate small at first, so the state changes
-    slowly.
+    r, c and u are the inputs of the reset gate, the candidate state and the update gate; σ is the sigmoid. The reset
+    gate is applied after the norm. Because of the offset -1, the update gate is small when training starts, and the
+    state changes slowly.
 
     Args:
         inputs: F; number of features of the input x.
         size: H; size of the state h.
-        form: normalization, bias and initialization of the linear layer.
+        form: normalization, bias and initialization of the linear layer W.
         rng: CPU generator for the initialization.
     """
 
@@ -151,15 +152,16 @@ class LayerNormGRU(nn.Module):
 
 
 class PlainGRU(nn.Module):
-    """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078); as in PlaNet, the reset gate r multiplies U_c h, not h.
+    """Gated recurrent unit without LayerNorm (Cho et al. 2014, arXiv:1406.1078), in the variant of PlaNet.
 
         r = σ(W_r x + U_r h)    u = σ(W_u x + U_u h)    c = tanh(W_c x + r U_c h)    h' = (1 - u) c + u h
 
-    Each product has a bias. The weights of h are initialized as orthogonal matrices, as in Keras.
+    In this variant, the reset gate r multiplies U_c h; in the paper it multiplies h. Each product with W or U has a
+    bias. The matrices U are stacked to one matrix [3 H, H], which is initialized as orthogonal, as in Keras.
 
     Args:
-        inputs: F; features of x.
-        size: H; size of the state.
+        inputs: F; number of features of the input x.
+        size: H; size of the state h.
         rng: CPU generator for the initialization.
     """
 
@@ -179,7 +181,7 @@ class PlainGRU(nn.Module):
 
 
 def cell(inputs: int, size: int, form: InitConfig | None, rng: torch.Generator) -> LayerNormGRU | PlainGRU:
-    """Create the recurrent cell of `RecurrentKeys.cell`: a LayerNormGRU, or a PlainGRU if `form` is None."""
+    """Create a recurrent cell: a LayerNormGRU with the settings `form`, or a PlainGRU if `form` is None."""
     return PlainGRU(inputs, size, rng) if form is None else LayerNormGRU(inputs, size, form, rng)
 
 
@@ -193,9 +195,11 @@ def convolution(
     size: int = 4,
     padding: int = 1,
 ) -> Any:
-    """Create a convolution of stride 2: nn.Conv2d halves the image side, nn.ConvTranspose2d doubles it.
+    """Create a convolution or transposed convolution with stride 2 on the CPU, and initialize it.
 
-    Kernel `size` and `padding` are in pixels. With size 4 and padding 1 the side is halved or doubled exactly.
+    `kind` is the class of the layer. The kernel has `size` × `size` pixels; `padding` is in pixels. With size 4 and
+    padding 1, nn.Conv2d halves height and width of an image exactly, and nn.ConvTranspose2d doubles them. The weights
+    are initialized by `initialise_glorot` with `scale`.
     """
     made = nn.utils.skip_init(kind, inputs, outputs, size, 2, padding, bias=bias, device="cpu")
     return initialise_glorot(made, rng, scale)

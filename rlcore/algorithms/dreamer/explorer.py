@@ -1,4 +1,4 @@
-"""Exploration noise in the actions of the behavior policy; evaluation and serving use the policy without noise."""
+"""Exploration noise, added to actions during collection; evaluation and serving select actions without noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from rlcore.nn.action_masks import disturb
 
 
 class Amount(nn.Module):
-    """Amount of noise, as a buffer, so that a compiled behavior policy reads its current value."""
+    """Amount of exploration noise, stored as a module buffer.
+
+    A compiled behavior policy reads a buffer at every call, so it uses the current amount.
+    """
 
     value: Tensor
 
@@ -21,15 +24,16 @@ class Amount(nn.Module):
 
 
 class Explorer(nn.Module):
-    """Agent with exploration noise (arXiv:1912.01603, section 6; `additive_gaussian`, `epsilon_greedy` of its code).
+    """Agent whose actions get exploration noise (arXiv:1912.01603, section 6).
 
-    Normal noise with standard deviation `amount` is added to continuous actions, which are then clipped to [-1, 1].
-    Each discrete sub-action is replaced by a uniformly random one with probability `amount`. The carry (the agent's
-    state between time steps) contains the noisy action.
+    Normal noise with standard deviation `amount` is added to continuous actions, which are then clipped to [-1, 1]
+    (`additive_gaussian` in the authors' code). Each discrete sub-action is replaced by a uniformly random one with
+    probability `amount` (`epsilon_greedy`). The carry, which is the agent's state between time steps, contains the
+    action with noise.
 
     Args:
         agent: agent that selects the actions.
-        amount: initial amount of noise.
+        amount: initial amount of noise: a standard deviation or a probability.
     """
 
     def __init__(self, agent: WorldAgent, amount: float) -> None:
@@ -48,7 +52,11 @@ class Explorer(nn.Module):
         rng: Noise | None,
         greedy: bool = False,
     ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
-        """Act like the agent, and add noise unless `rng` is None or `greedy` is true."""
+        """Select actions with the agent, and add noise unless `rng` is None or `greedy` is true.
+
+        Return the next carry, actions [B, A], and an empty dict (other agents return extra outputs in it). `obs` maps
+        observation keys to [B, ...].
+        """
         carry, action, extras = self.agent.act(carry, obs, is_first, rng, greedy)
         if rng is not None and not greedy:
             action = self.disturb(action, rng, obs)
@@ -56,7 +64,10 @@ class Explorer(nn.Module):
         return carry, action, extras
 
     def disturb(self, action: Tensor, rng: Noise, obs: dict[str, Tensor]) -> Tensor:
-        """Add noise to actions [B, A]; discrete actions obey the masks in `obs` if the agent uses masks."""
+        """Add exploration noise to actions [B, A].
+
+        If the agent uses action masks, random discrete actions obey the masks in `obs`.
+        """
         actor, amount = self.agent.actor, self.amount.value
         if actor.action.continuous:
             return (action + amount * rng.normal(*action.shape)).clamp(-1, 1)
@@ -68,7 +79,7 @@ class Explorer(nn.Module):
         return torch.where(rng.uniform(*action.shape) < amount, other, action)
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's actions [B, *shape], within its bounds."""
+        """Convert the agent's actions [B, A] to the environment's actions [B, *shape], within the action bounds."""
         return self.agent.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Imagination: trajectories that a world model predicts, with actions selected by an actor."""
+"""Imagination: trajectories that a world model predicts; an actor selects their actions."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from rlcore.functional.noise import Noise
 
 
 class Imagined(NamedTuple):
-    """N imagined trajectories: features [H+1, N, F] of the states, and the actions [H, N, A] between them."""
+    """N imagined trajectories of H steps: features [H+1, N, F] of the states, and actions [H, N, A].
+
+    Action t is taken in state t and leads to state t + 1.
+    """
 
     feat: Tensor
     action: Tensor
 
 
 def imagine(rssm: RSSM, actor: LatentActor, start: ModelState, horizon: int, rng: Noise) -> Imagined:
-    """Imagine trajectories of H steps from N states.
+    """Imagine trajectories of H steps that start in N model states.
 
-    Gradients pass through states and actions to the parameters of the actor, but not to those of the model. The
-    actor's input is detached: a gradient reaches an earlier action only through the states that the model predicts.
+    Gradients pass through states and actions to the parameters of the actor, but not to the parameters of the model.
+    The actor's input is detached, so a gradient reaches an earlier action only through the states that the model
+    predicts.
 
     Args:
-        rssm: state-space model.
+        rssm: recurrent state-space model, which predicts the next state.
         actor: actor that selects the actions.
         start: initial states, [N, ...].
         horizon: H; number of steps.

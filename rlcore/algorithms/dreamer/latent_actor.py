@@ -1,4 +1,4 @@
-"""Actor on the states of a world model, for discrete actions and for continuous actions in [-1, 1]."""
+"""Actor that selects actions from the state of a world model: discrete actions, or continuous actions in [-1, 1]."""
 
 from __future__ import annotations
 
@@ -22,33 +22,39 @@ Spread = Callable[[Tensor, Tensor, PolicySpec], Policy]
 
 
 def scaled_normal(mean: Tensor, spread: Tensor, form: PolicySpec) -> Normal:
-    """Return a normal distribution, as in the code of arXiv:2301.04104v1.
+    """Return the policy distribution of Dreamer V3 for continuous actions, a normal (code of arXiv:2301.04104v1).
 
-    Its mean is tanh(mean), and its std is (max_std - min_std) σ(spread + init_std) + min_std, with fields of `form`.
+    `mean` and `spread` are network outputs. The normal has mean tanh(mean) and std
+    (max_std - min_std) σ(spread + init_std) + min_std. max_std, min_std and init_std are fields of `form`; σ is the
+    sigmoid.
     """
     std = (form.max_std - form.min_std) * torch.sigmoid(spread + form.init_std) + form.min_std
     return Normal(mean.tanh(), std.log())
 
 
 def truncated_normal(mean: Tensor, spread: Tensor, form: PolicySpec) -> TruncatedNormal:
-    """Return a normal distribution that is truncated to [-1, 1], as in the code of arXiv:2010.02193.
+    """Return a normal distribution that is truncated to [-1, 1] (code of arXiv:2010.02193).
 
-    Its mean is tanh(mean), and its std is 2 σ((spread + init_std) / 2) + min_std, with fields of `form`.
+    `mean` and `spread` are network outputs. Before the truncation, the normal has mean tanh(mean) and std
+    2 σ((spread + init_std) / 2) + min_std. init_std and min_std are fields of `form`; σ is the sigmoid.
     """
     return TruncatedNormal(mean.tanh(), 2 * torch.sigmoid((spread + form.init_std) / 2) + form.min_std)
 
 
 def squashed_normal(mean: Tensor, spread: Tensor, form: PolicySpec) -> SquashedNormal:
-    """Return a squashed normal, the tanh of a normal distribution (arXiv:1912.01603, section 4).
+    """Return the distribution of the tanh of a normal variable (arXiv:1912.01603, section 4).
 
-    Before the tanh, the mean is 5 tanh(mean / 5), and the std is softplus(spread + init_std) + min_std, with fields of
-    `form`.
+    `mean` and `spread` are network outputs. The normal variable has mean 5 tanh(mean / 5) and std
+    softplus(spread + init_std) + min_std. init_std and min_std are fields of `form`.
     """
     return SquashedNormal(5 * torch.tanh(mean / 5), (F.softplus(spread + form.init_std) + form.min_std).log())
 
 
 def plain_normal(mean: Tensor, spread: Tensor, form: PolicySpec) -> Normal:
-    """Return a normal distribution with this mean and std softplus(spread + init_std) + min_std (fields of `form`)."""
+    """Return a normal distribution with mean `mean` and std softplus(spread + init_std) + min_std.
+
+    `mean` and `spread` are network outputs. init_std and min_std are fields of `form`.
+    """
     return Normal(mean, (F.softplus(spread + form.init_std) + form.min_std).log())
 
 
@@ -61,14 +67,17 @@ CONTINUOUS: dict[str, Spread] = {
 
 
 class LatentActor(nn.Module):
-    """MLP from model states to a policy: independent categoricals, or a continuous distribution.
+    """Actor: an MLP that maps features of model states to a distribution over actions.
+
+    The distribution consists of independent categoricals, or is one of `CONTINUOUS` for continuous actions.
 
     Args:
-        inputs: F; features of a state.
+        inputs: F; number of features of a model state.
         action: action space of the environment.
-        layers: hidden layers.
-        form: distribution of the policy, and its parameters.
-        stretch: scale continuous actions from [-1, 1] to the environment's bounds; false = clip them to the bounds.
+        layers: number, size and settings of the hidden layers.
+        form: type and settings of the distribution.
+        stretch: true = scale continuous actions from [-1, 1] to the environment's bounds; false = clip them to the
+            bounds.
         scale: initialization scale of output layers; see `dense.initialise_glorot`.
         rng: CPU generator for the initialization.
     """
@@ -92,7 +101,7 @@ class LatentActor(nn.Module):
         self.heads = nn.ModuleList(glorot_linear(self.hidden.output_size, size, rng, scale) for size in outputs)
 
     def policy(self, feat: Tensor) -> Policy:
-        """Return the distribution over actions [..., A] at states [..., F]."""
+        """Return the distribution over actions [..., A] for features [..., F] of model states."""
         hidden, says = self.hidden(feat), self.says
         found = [to_float32(head(hidden.to(head.weight.dtype))) for head in self.heads]
         if self.action.continuous:
@@ -101,15 +110,19 @@ class LatentActor(nn.Module):
         return Categoricals(torch.cat([latents.unimix(part, says.unimix) for part in found], -1), self.action.nvec)
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Draw the noise for sampling actions [*lead, A] once."""
+        """Draw the noise from which `forward` samples actions [*lead, A].
+
+        Return [*lead, A'], with A' = A for continuous actions, and A' = number of all choices for discrete actions.
+        """
         uniform = self.says.kind == "trunc_normal"
         draw = rng.exponential if not self.action.continuous else rng.uniform if uniform else rng.normal
         return draw(*lead, self.action.flat_size)
 
     def clip(self, action: Tensor) -> Tensor:
-        """Scale continuous actions that exceed ±`largest` down to this limit.
+        """Limit the absolute value of continuous actions [..., A] to `PolicySpec.largest`; 0 = no limit.
 
-        The scale factor has no gradient, so the gradient of a clipped action is not 0.
+        An action above the limit is multiplied by a factor that has no gradient. The result therefore has a gradient,
+        unlike the result of `torch.clamp`.
         """
         largest = self.says.largest
         if not self.action.continuous or not largest:
@@ -117,14 +130,17 @@ class LatentActor(nn.Module):
         return action * (largest / action.abs().clamp(min=largest)).detach()
 
     def flat(self, action: Tensor) -> Tensor:
-        """Convert actions [..., A] to the input of the model, [..., A'] float32; discrete actions become one-hot."""
+        """Convert actions [..., A] to vectors [..., A'] float32, the world model's input.
+
+        Discrete actions are encoded one-hot.
+        """
         return flatten_actions(action, self.action, action.ndim - 1)
 
     def forward(self, feat: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Sample actions [N, A] at states [N, F].
+        """Sample actions for features [N, F] of model states, with noise that the method `noise` has drawn.
 
-        Return the actions, and the same actions in the format of the model's input [N, A'], through which gradients
-        reach the policy.
+        Return the actions [N, A], and the actions as vectors [N, A'] for the input of the world model. The vectors are
+        limited by `clip`, and gradients pass through them to the actor.
         """
         policy = self.policy(feat)
         action = policy.sample(noise)

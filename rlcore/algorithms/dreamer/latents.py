@@ -1,4 +1,4 @@
-"""Latent variables of world models: sampling with gradients, entropies and KL divergences."""
+"""Functions of the latent variables of world models: sampling with gradients, entropies and KL divergences."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rlcore.types import Ranks
 
 
 def unimix(logits: Tensor, share: float) -> Tensor:
-    """Mix a categorical with the uniform distribution (arXiv:2301.04104v1, "Unimix categoricals").
+    """Mix a categorical distribution with the uniform distribution (arXiv:2301.04104v1, "Unimix categoricals").
 
     Args:
-        logits: [..., K].
+        logits: [..., K]; logits of K classes.
         share: weight of the uniform distribution; no probability is below share / K.
 
     Returns:
@@ -31,8 +31,8 @@ def unimix(logits: Tensor, share: float) -> Tensor:
 def one_hot(index: Tensor, classes: int) -> Tensor:
     """Convert indices [...] int64 to one-hot vectors [..., classes] float32.
 
-    Used instead of `torch.nn.functional.one_hot`, which reads the values on the CPU; a traced graph or a CUDA graph
-    cannot do that.
+    Use this function instead of `torch.nn.functional.one_hot`, which copies values to the CPU to check them. A traced
+    graph or a CUDA graph cannot contain such a copy.
     """
     return (index.unsqueeze(-1) == torch.arange(classes, device=index.device)).float()
 
@@ -46,7 +46,7 @@ def sample_one_hot(logprob: Tensor, uniform: Tensor) -> Tensor:
             cumulative distribution.
 
     Returns:
-        one_hot + p - stop_gradient(p), [..., K].
+        one_hot + p - stop_gradient(p), [..., K]; one_hot is the sample, and p = exp(logprob).
     """
     p = logprob.exp()
     index = (p.detach().cumsum(-1)[..., :-1] <= uniform.unsqueeze(-1)).sum(-1)
@@ -54,32 +54,41 @@ def sample_one_hot(logprob: Tensor, uniform: Tensor) -> Tensor:
 
 
 def categorical_entropy(logprob: Tensor) -> Tensor:
-    """Compute the entropy of S independent categorical variables in nats. logprob [..., S, K] -> [...]."""
+    """Compute the total entropy in nats, [...], of S independent categorical variables with K classes.
+
+    `logprob` contains the log-probabilities, [..., S, K].
+    """
     return -(logprob.exp() * logprob).sum((-2, -1))
 
 
 def categorical_kl(p: Tensor, q: Tensor) -> Tensor:
-    """Compute KL[p ‖ q] in nats, summed over S independent categoricals. Log-probabilities [..., S, K] -> [...]."""
+    """Compute KL[p ‖ q] in nats, [...], summed over S independent categorical variables with K classes.
+
+    `p` and `q` are log-probabilities, [..., S, K].
+    """
     assert p.shape == q.shape, (p.shape, q.shape)
     return (p.exp() * (p - q)).sum((-2, -1))
 
 
 def categorical_measures(posterior: Tensor, prior: Tensor) -> dict[str, Tensor]:
-    """Compute KL[posterior ‖ prior] and both entropies for the log: name -> [...] in nats.
+    """Compute three quantities to log: KL[posterior ‖ prior], entropy of the posterior, and entropy of the prior.
 
-    Arguments are log-probabilities [..., S, K].
+    The arguments are log-probabilities [..., S, K]. The result maps names to values [...] in nats.
     """
     entropies = {"post_entropy": categorical_entropy(posterior), "prior_entropy": categorical_entropy(prior)}
     return {"kl": categorical_kl(posterior, prior)} | entropies
 
 
 def normal_entropy(std: Tensor) -> Tensor:
-    """Compute the entropy of S independent normal variables in nats. Standard deviations [..., S] -> [...]."""
+    """Compute the total entropy in nats, [...], of S independent normals with standard deviations `std` [..., S]."""
     return (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 
 def normal_kl(p: tuple[Tensor, Tensor], q: tuple[Tensor, Tensor]) -> Tensor:
-    """Compute KL[p ‖ q] of S independent normal variables in nats. Means and stds [..., S] each -> [...]."""
+    """Compute KL[p ‖ q] in nats, [...], summed over S independent normal variables.
+
+    `p` and `q` are pairs of means and standard deviations, [..., S] each.
+    """
     (mean, std), (other, spread) = p, q
     assert mean.shape == other.shape, (mean.shape, other.shape)
     ratio = (std / spread).square()
@@ -87,24 +96,28 @@ def normal_kl(p: tuple[Tensor, Tensor], q: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def normal_measures(posterior: tuple[Tensor, Tensor], prior: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    """Compute KL[posterior ‖ prior] and both entropies for the log: name -> [...] in nats.
+    """Compute three quantities to log: KL[posterior ‖ prior], entropy of the posterior, and entropy of the prior.
 
-    Arguments are pairs of means and stds, [..., S] each.
+    The arguments are pairs of means and standard deviations, [..., S] each. The result maps names to values [...] in
+    nats.
     """
     entropies = {"post_entropy": normal_entropy(posterior[1]), "prior_entropy": normal_entropy(prior[1])}
     return {"kl": normal_kl(posterior, prior)} | entropies
 
 
 def free_nats(kl: Tensor, nats: float) -> Tensor:
-    """Compute max(nats, kl) elementwise; `kl` [...] is summed over variables, and has no gradient below `nats`."""
+    """Compute max(nats, kl) elementwise, so that a KL [...] below `nats` has no gradient.
+
+    Each element of `kl` is a KL divergence that was summed over all latent variables.
+    """
     return kl.clamp(min=nats)
 
 
 def mean_free_nats(kl: Tensor, nats: float, ranks: Ranks) -> Tensor:
-    """Apply free nats to the mean KL over all ranks, as the authors' code of Dreamer V1 and V2 does.
+    """Apply free nats to the mean KL over all ranks (authors' code of arXiv:1912.01603 and arXiv:2010.02193).
 
-    Return the KLs [...] unchanged if their mean is above `nats`; otherwise return `nats` everywhere. The mean of the
-    result is max(nats, mean KL), with its gradient (arXiv:1912.01603, arXiv:2010.02193).
+    If the mean of the KLs [...] is above `nats`, the KLs are returned unchanged; otherwise every element of the result
+    is `nats`, without gradient. The mean of the result is therefore max(nats, mean KL).
     """
     mean = ranks.sum(kl.detach().mean()) / ranks.size
     return torch.where(mean > nats, kl, torch.full_like(kl, nats))

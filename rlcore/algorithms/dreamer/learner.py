@@ -1,12 +1,15 @@
-"""Base classes of the Dreamers' agents and learners, and the batch format; the losses are in each algorithm's file.
+"""Base classes of the Dreamers' agents and learners, and the batch format `Segment`.
 
-Row t of a sequence contains the observation obs[t], and action, reward and end of the step that led to it:
+The losses are in the file of each algorithm. Row t of a sequence contains the observation obs[t], and the previous
+action, the reward and the end of the step that led to this observation:
 
-    t             0      1      2*     3      4          * the episode ends at obs 2
-    is_first      1      0      0      1      0          row 0 is always first, because model states are not stored
-    before        -      a0     a1     -      a0'        previous action; if is_first, it and the state are ignored
+    t             0      1      2*     3      4          * the episode ends at obs 2, and another one starts at obs 3
+    is_first      1      0      0      1      0          always 1 at row 0, because model states are not stored
+    before        -      a0     a1     -      a0'        previous action; not used if is_first is 1
     reward        0      r1     r2     0      r1'        target of the reward head at state t
-    terminated    0      0      1      0      0          stays 0 if the episode is truncated
+    terminated    0      0      1      0      0          0 at row 2 too if the episode is truncated
+
+The model state is reset at rows with is_first = 1.
 """
 
 from __future__ import annotations
@@ -40,7 +43,10 @@ from rlcore.types import Batch, Context, Metrics, TrainingSchedule, Trajectory
 
 
 class Segment(NamedTuple):
-    """Batch of N sequences of L rows for the world model; `before` [L, N, A'] is the flattened previous action."""
+    """Batch of N sequences of L time steps for the losses; each tensor is [L, N, ...].
+
+    `before` [L, N, A'] contains the previous actions as vectors (discrete actions are encoded one-hot).
+    """
 
     obs: dict[str, Tensor]
     before: Tensor
@@ -50,29 +56,34 @@ class Segment(NamedTuple):
 
 
 def segment_of(steps: Trajectory, actor: LatentActor) -> Segment:
-    """Convert sequences [L, N] from the replay buffer to the input of the world model."""
+    """Convert sequences [L, N] from the replay buffer to a `Segment`; `actor` encodes the actions as vectors."""
     before, is_first = open_at_first_row(actor.flat(steps.action), steps.is_first)
     return Segment(steps.obs, before, is_first, steps.reward, steps.terminated)
 
 
 def open_at_first_row(action: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
-    """Move each action [L, N, A'] to the next row, which it led to, and set is_first [L, N] to true in row 0."""
+    """Return the previous action of each row, [L, N, A'], and `is_first` [L, N] with row 0 set to true.
+
+    `action` [L, N, A'] contains the action that was selected in each row. It is moved to the next row; the previous
+    action of row 0 is 0.
+    """
     before = torch.cat([torch.zeros_like(action[:1]), action[:-1]])
     return before, torch.cat([torch.ones_like(is_first[:1]), is_first[1:]])
 
 
 class DreamerAgent(WorldAgent):
-    """World model and actor, built from a config.
+    """Agent with a world model and an actor, built from the config of a Dreamer algorithm.
 
     Args:
         config: config of the algorithm.
         spec: spec of the environment.
         distribution: `distribution.type`; "auto" is the algorithm's default for the action space.
         rng: CPU generator for the initialization.
-        latent: distribution of the stochastic state.
+        latent: distribution of the stochastic part of the model state.
         reward: distribution of predicted rewards.
-        value: distribution of predicted values; None = the same as for rewards.
-        scales: two initialization scales: of output layers, and of the reward head; see `dense.initialise_glorot`.
+        value: distribution of the values that the critic predicts; None = `reward`.
+        scales: initialization scale of all output layers except the reward head's, and scale of the reward head's
+            output layer; see `dense.initialise_glorot`.
     """
 
     def __init__(
@@ -98,16 +109,16 @@ class DreamerAgent(WorldAgent):
 class DreamerLearner(protocols.Learner):
     """Base class of Dreamer learners: agent, critic, optional target critic, and their optimizers.
 
-    An algorithm implements `model_loss` and `actor_objective`. Their results have the form that
-    `rlcore.optim.optimizer.Optimizer` takes. The auxiliary output of `model_loss`, the model states, is the input of
-    `actor_objective`. The auxiliary output of `actor_objective` is the input of `critic_objective`: `feat`, `returns`
-    and `weight` of the imagined trajectories, [H, L·N, ...].
+    A subclass implements `model_loss` and `actor_objective`. Each returns the summed loss, the sum of the weights, the
+    means to log, and a dict of tensors for the next loss (`rlcore.optim.optimizer.Loss`). `model_loss` passes the model
+    states to `actor_objective`. `actor_objective` passes three tensors to `critic_objective`: `feat`, `returns` and
+    `weight` of the imagined states, [H, L·N, ...]; in Dreamer V1, H is the horizon minus 1.
 
     Args:
         context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
-        agent_class: class of the agent, constructed from config, spec, distribution and a torch.Generator.
+        agent_class: subclass of `DreamerAgent`; its arguments are config, spec, distribution and a torch.Generator.
         scale: initialization scale of the critic's output layer; see `dense.initialise_glorot`.
-        modules: further modules with buffers that the losses use.
+        modules: other modules with buffers that the loss functions read or update.
     """
 
     def __init__(
@@ -142,22 +153,25 @@ class DreamerLearner(protocols.Learner):
 
     @staticmethod
     def rule(settings: OptimizerConfig) -> OptimizerConfig:
-        """Return the optimizer settings of the algorithm; the base class returns them unchanged."""
+        """Return the settings with which an optimizer is built, derived from the config's `settings`.
+
+        The base class returns them unchanged; a subclass can replace them.
+        """
         return settings
 
     @property
     def behavior_policy(self) -> Any:
-        """Policy that selects the actions during collection: the agent, with exploration noise if configured."""
+        """Policy that selects actions during collection: the agent, with exploration noise if the config enables it."""
         return self.explorer or self.agent
 
     @property
     def target_critic(self) -> Any:
-        """Module of the target critic."""
+        """Network of the target critic; the algorithm must have one."""
         assert self.target is not None
         return self.target.module
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Take one gradient step of world model, actor and critic on sequences [L, N]; return the logged means."""
+        """Take one gradient step of world model, actor and critic on sequences [L, N]; return the means to log."""
         tau = self.config.critic.target_tau(self.updates) or 0.0
         self.updates += 1
         metrics = self.step(segment_of(batch.steps, self.agent.actor), tau, rng=self.noise)
@@ -169,7 +183,11 @@ class DreamerLearner(protocols.Learner):
         return found
 
     def gradient_step(self, batch: Segment, tau: float, rng: Noise) -> Metrics:
-        """Update target critic and world model, then actor and critic on trajectories imagined from the states."""
+        """Update the target critic, the world model, the actor and the critic, in this order; return the means to log.
+
+        Actor and critic are trained on trajectories imagined from the model states. `tau` is the fraction τ of the
+        target critic's update.
+        """
         if self.target is not None:
             self.target.update(self.critic_optimizer, tau)
         model = self.world_optimizer.minimize(batch, rng)
@@ -179,13 +197,13 @@ class DreamerLearner(protocols.Learner):
         return model.metrics | actor.metrics | critic.metrics | norms
 
     def observe(self, batch: Segment, rng: Noise, distance: Distance) -> tuple[ModelState, Any, Any, Tensor, Tensor]:
-        """Infer the states of a batch [L, N], and compute the losses of predicted observations and rewards.
+        """Infer the model states of a batch, and compute the losses of predicted observations and rewards.
 
         Args:
-            batch: sequences, [L, N].
+            batch: N sequences of L time steps.
             rng: noise for sampling the states.
-            distance: function that computes the loss of predicted observations [L, N, ...]; its third argument, the
-                number of leading dimensions, is 2.
+            distance: function (prediction, target, number of leading dimensions) -> [L, N] that computes the loss of
+                one observation key.
 
         Returns:
             States, priors and posteriors [L, N, ...], the loss of the observations [L, N], and the loss of the rewards
@@ -202,16 +220,16 @@ class DreamerLearner(protocols.Learner):
     def reduce_model_loss(
         loss: Tensor, terms: Mapping[str, Tensor], measures: Mapping[str, Tensor], state: ModelState
     ) -> Any:
-        """Reduce the loss of the world model to the form that its optimizer takes.
+        """Reduce the loss of the world model to the results that an optimizer expects (`rlcore.optim.optimizer.Loss`).
 
         Args:
-            loss: [L, N]; loss of each row.
+            loss: [L, N]; loss of each time step.
             terms: terms of the loss, name -> [L, N]; logged as `Loss/<name>_loss`.
             measures: entropies and KL of prior and posterior, name -> [L, N]; logged as `State/<name>`.
-            state: model states [L, N, ...], for the actor.
+            state: model states [L, N, ...], from which `actor_objective` imagines trajectories.
 
         Returns:
-            Sum of the losses, number of rows, means to log, and the states by name.
+            Sum of the losses [], number of time steps [], means to log, and model states by name, without gradient.
         """
         means = {"Loss__world_model_loss": loss} | {f"Loss__{name}_loss": term for name, term in terms.items()}
         means |= {f"State__{name}": measure for name, measure in measures.items()}
@@ -220,17 +238,22 @@ class DreamerLearner(protocols.Learner):
         return *found, state.detach()._asdict()
 
     def model_loss(self, batch: Segment, rng: Noise) -> Any:
-        """Compute the loss of the world model, and return its states [L, N, ...] by name for the actor."""
+        """Compute the loss of the world model; the last element returned is the model states, name -> [L, N, ...]."""
         raise NotImplementedError
 
     def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
-        """Compute the actor loss on trajectories imagined from states [L, N], and return the critic's inputs."""
+        """Compute the actor loss on trajectories imagined from the model states [L, N].
+
+        `terminated` [L, N] is true if the episode terminated at the time step. The last element returned is the input
+        of `critic_objective`: `feat`, `returns` and `weight` of the imagined states.
+        """
         raise NotImplementedError
 
     def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
         """Compute the critic loss -w log p(R | feat) on imagined states.
 
-        R are the returns, and w are the cumulative discounts.
+        `imagined` contains the features `feat` of the states, their returns R (`returns`), and their cumulative
+        discounts w (`weight`).
         """
         returns, weight = imagined["returns"], imagined["weight"]  # [H, L·N]
         assert weight.shape == returns.shape, (weight.shape, returns.shape)
@@ -255,7 +278,7 @@ class DreamerLearner(protocols.Learner):
 
 
 def memory_and_plan(context: Context) -> tuple[Replay, TrainingSchedule]:
-    """Build the replay buffer of sequences, and the training schedule."""
+    """Build a replay buffer from which sequences are sampled, and the training schedule."""
     length = context.config.algo.per_rank_sequence_length
     buffer: BufferConfig = context.config.buffer
     sampler = Episodes(length, buffer.prioritize_ends) if buffer.type == "episode" else Sequences(length)

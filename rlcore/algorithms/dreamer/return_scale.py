@@ -1,4 +1,4 @@
-"""Scale of returns, computed from moving averages of their percentiles over all ranks."""
+"""Scale of returns, by which advantages are divided; computed from moving averages of percentiles of the returns."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rlcore.types import Ranks
 
 
 class ReturnScale(nn.Module):
-    """Scale S of returns, from moving averages of two percentiles (arXiv:2301.04104v1, eq. 12).
+    """Scale S of returns R, from moving averages of two percentiles (arXiv:2301.04104v1, eq. 12).
 
-        S = max(1 / max, EMA(Per(R, 95)) - EMA(Per(R, 5)))
+        S = max(1 / config.max, EMA(Per(R, 95)) - EMA(Per(R, 5)))
 
-    The averages start at 0 and have no bias correction. They are buffers. An update replaces the buffers instead of
-    modifying them in place, because they are inputs and outputs of a compiled step.
+    The moving averages start at 0 and have no bias correction. They are module buffers. An update replaces the buffers
+    instead of modifying them in place, because they are inputs and outputs of a compiled step.
 
     Args:
-        config: decay, `max` and percentiles.
+        config: decay of the moving averages, `max`, and the two percentiles (95 and 5 in the formula).
     """
 
     def __init__(self, config: MomentsConfig) -> None:
@@ -30,7 +30,7 @@ class ReturnScale(nn.Module):
 
     @torch.no_grad()
     def forward(self, returns: Tensor, ranks: Ranks) -> Tensor:
-        """Update the averages with the returns [...] of all ranks, and return the scale S []."""
+        """Update the moving averages with the returns [...] of all ranks; return the scale S, a scalar."""
         x, config = to_float32(returns.detach()).flatten(), self.config
         if ranks.size > 1:
             everyone = x.new_zeros(ranks.size, len(x))
@@ -42,5 +42,5 @@ class ReturnScale(nn.Module):
         return (self.high - self.low).clamp(min=1 / config.max)
 
     def extra_repr(self) -> str:
-        """Return the settings that affect compiled code."""
+        """Return the settings as text for `repr`, which is a part of the cache key of compiled code."""
         return repr(self.config)

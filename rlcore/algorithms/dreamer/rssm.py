@@ -1,4 +1,4 @@
-"""Recurrent state-space model (RSSM): the state of an episode, with a deterministic and a stochastic part."""
+"""Recurrent state-space model (RSSM), which predicts the model state: a deterministic and a stochastic part."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from rlcore.functional.precision import to_float32
 
 
 class ModelState(NamedTuple):
-    """State of the model: deterministic part h [..., H], and flattened stochastic part z [..., Z]."""
+    """State of the world model: deterministic part h [..., H] (`deter`), and stochastic part z [..., Z] (`stoch`)."""
 
     deter: Tensor
     stoch: Tensor
 
     @property
     def feat(self) -> Tensor:
-        """Features of the state: z and h, concatenated to [..., Z + H]; the input of heads and actor."""
+        """Features of the state, [..., Z + H]: z and h, concatenated; input of prediction heads, actor and critic."""
         return torch.cat([self.stoch, self.deter], -1)
 
     def at(self, index: Any) -> ModelState:
-        """Return the states at an index of the leading dimensions, for example one row of [T, B, ...]."""
+        """Return the states at an index of the leading dimensions, for example one time step of [T, B, ...]."""
         return ModelState(self.deter[index], self.stoch[index])
 
     def detach(self) -> ModelState:
@@ -38,48 +38,53 @@ class ModelState(NamedTuple):
 
 
 class Latent(Protocol):
-    """Protocol of the distribution of the stochastic state."""
+    """Protocol of the distribution of z, the stochastic part of the model state."""
 
     size: int  # Z; size of z
     parameters: int  # P; network outputs for one distribution
 
     def of(self, parameters: Tensor, /) -> Any:
-        """Convert network outputs [..., P] to a distribution, a tree of tensors with the same leading dimensions."""
+        """Convert network outputs [..., P] to a distribution: a tensor, or a tuple of tensors.
+
+        The tensors have the leading dimensions of the outputs.
+        """
         ...
 
     def noise(self, rng: Noise, /, *lead: int) -> Tensor:
-        """Draw the noise [*lead, S] for one call of `sample`."""
+        """Draw the noise for one call of `sample`: [*lead, S], one number per stochastic variable."""
         ...
 
     def sample(self, distribution: Any, noise: Tensor, /) -> Tensor:
-        """Sample z [..., Z]; gradients pass to the distribution."""
+        """Sample z [..., Z] with noise [..., S]; gradients pass from z to the distribution."""
         ...
 
     def mode(self, distribution: Any, /) -> Tensor:
-        """Return the most likely z [..., Z]."""
+        """Return the most likely value of z, [..., Z]."""
         ...
 
 
 class Gaussian(NamedTuple):
-    """Independent normal distributions: means and stds, [..., S] each."""
+    """S independent normal distributions: means and standard deviations, [..., S] each."""
 
     mean: Tensor
     std: Tensor
 
 
 class GaussianLatent:
-    """Stochastic state of S independent normals, with std softplus(s) + σ_min (code of arXiv:1912.01603).
+    """Stochastic part z of the model state as S independent normal variables (code of arXiv:1912.01603).
+
+    The std is softplus(s) + σ_min, with a network output s.
 
     Args:
         variables: S; number of variables.
-        min_std: σ_min.
+        min_std: σ_min, the lower limit of the std.
     """
 
     def __init__(self, variables: int, min_std: float) -> None:
         self.size, self.parameters, self.min_std = variables, 2 * variables, min_std
 
     def of(self, parameters: Tensor) -> Gaussian:
-        """Convert network outputs [..., 2 S] to a distribution; the first S are the means, the others are s."""
+        """Convert network outputs [..., 2 S] (first the S means, then S numbers that define the stds) to normals."""
         mean, spread = parameters.chunk(2, -1)
         return Gaussian(mean, F.softplus(spread) + self.min_std)
 
@@ -88,21 +93,23 @@ class GaussianLatent:
         return rng.normal(*lead, self.size)
 
     def sample(self, distribution: Gaussian, noise: Tensor) -> Tensor:
-        """Sample z [..., S], differentiable in mean and std."""
+        """Sample z [..., S] with noise [..., S]; gradients pass from z to mean and std."""
         return torch.addcmul(distribution.mean, distribution.std, noise)
 
     def mode(self, distribution: Gaussian) -> Tensor:
-        """Return the mean as z, [..., S]."""
+        """Return the most likely value of z, which is the mean, [..., S]."""
         return distribution.mean
 
 
 class CategoricalLatent:
-    """Stochastic state of S categorical variables with K classes; distributions are log-probabilities [..., S, K].
+    """Stochastic part z of the model state as S independent categorical variables with K classes.
+
+    z is one-hot, flattened to [..., S·K]. A distribution is a tensor of log-probabilities, [..., S, K].
 
     Args:
         variables: S; number of variables.
         classes: K; number of classes.
-        unimix: weight of the uniform distribution mixed into each variable.
+        unimix: weight of the uniform distribution, with which the distribution of each variable is mixed; 0 = none.
     """
 
     def __init__(self, variables: int, classes: int, unimix: float) -> None:
@@ -114,11 +121,14 @@ class CategoricalLatent:
         return latents.unimix(parameters.unflatten(-1, (self.variables, self.classes)), self.unimix)
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Draw uniform noise [*lead, S] for one call of `sample`."""
+        """Draw noise for one call of `sample`: [*lead, S], uniform in [0, 1)."""
         return rng.uniform(*lead, self.variables)
 
     def sample(self, distribution: Tensor, noise: Tensor) -> Tensor:
-        """Sample one-hot z [..., S·K], with the straight-through gradient of the probabilities."""
+        """Sample one-hot z [..., S·K] with noise [..., S].
+
+        Gradients pass from z to the probabilities as if z were the probabilities (straight-through gradient).
+        """
         return latents.sample_one_hot(distribution, noise).flatten(-2)
 
     def mode(self, distribution: Tensor) -> Tensor:
@@ -127,13 +137,14 @@ class CategoricalLatent:
 
 
 class RSSMCell(nn.Module):
-    """Layers of the RSSM that are applied in every step of the loop over time.
+    """Layers of the recurrent state-space model (RSSM) that are computed one time step after the other.
 
     Args:
-        latent: distribution of the stochastic state.
-        config: sizes of the layers.
-        actions: size of a flattened action.
-        observed: features of an observation; 0 if the posterior does not depend on the deterministic state (decoupled).
+        latent: distribution of the stochastic part of the model state.
+        config: config of the world model, with the sizes of the layers.
+        actions: size of an action as a vector.
+        observed: number of features of an observation; 0 if the posterior does not depend on the deterministic part of
+            the state (decoupled).
         scale: initialization scale of output layers; see `dense.initialise_glorot`.
         rng: CPU generator for the initialization.
     """
@@ -159,14 +170,14 @@ class RSSMCell(nn.Module):
         self.output = glorot_linear(post.units, latent.parameters, rng, scale)
 
     def transition(self, state: ModelState, action: Tensor) -> Tensor:
-        """Return h [N, H] after actions [N, A] in states [N, ...]."""
+        """Return the next deterministic part h, [N, H], after actions [N, A] in states [N, ...]."""
         return self.cell(self.inputs(torch.cat([state.stoch, action], -1)), state.deter)
 
     def posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
-        """Return the parameters of the posterior, [N, P].
+        """Return the parameters of the posterior of z, [N, P].
 
-        `deter` is h, [N, H]. `seen` [N, hidden] is the observation's contribution to the hidden layer, which was
-        computed before.
+        `deter` [N, H] is the deterministic part of the state. `seen` [N, hidden] is the linear function of the
+        observation in the hidden layer. A linear function of `deter` is added to it, unless the model is decoupled.
         """
         if self.deter_proj is not None:
             seen = seen + to_float32(self.deter_proj(deter.to(self.deter_proj.weight.dtype)))
@@ -174,27 +185,27 @@ class RSSMCell(nn.Module):
         return to_float32(self.output(made))
 
     def forward(self, part: str, *inputs: Any) -> Any:
-        """Call `transition` or `posterior` by name, because `functional_call` calls only `forward`."""
+        """Call the method named `part`, "transition" or "posterior"; `functional_call` can call only `forward`."""
         return getattr(self, part)(*inputs)
 
 
 class RSSM(nn.Module):
     """Recurrent state-space model (arXiv:2010.02193, eq. 1; arXiv:2301.04104v1, eq. 3).
 
-        h = f(h, z, a)        z ~ q(z | h, x)        ẑ ~ p(ẑ | h)
+        hₜ = f(hₜ₋₁, zₜ₋₁, aₜ₋₁)        zₜ ~ q(zₜ | hₜ, xₜ)        ẑₜ ~ p(ẑₜ | hₜ)
 
-    At the first row of an episode, the previous action is ignored and the state is reset to the initial state (see
-    `WorldKeys.begin`).
+    q is the posterior of the stochastic part z, given the observation x; p is the prior. At the first time step of an
+    episode, the previous action is ignored, and the previous state is the initial state (see `WorldKeys.begin`).
 
     Everything that does not depend on the previous state is computed for all time steps at once, outside the loop over
-    time. These are the observation's contribution to the posterior's hidden layer, the priors, and, in a decoupled
-    model, the posteriors.
+    time. These are the priors, the linear function of the observations in the posterior's hidden layer, and, in a
+    decoupled model (q does not depend on h), the posteriors.
 
     Args:
-        latent: distribution of the stochastic state.
+        latent: distribution of the stochastic part z.
         config: config of the world model.
-        features: E; features of an observation.
-        actions: A; size of a flattened action.
+        features: E; number of features of an observation.
+        actions: A; size of an action as a vector.
         scale: initialization scale of output layers; see `dense.initialise_glorot`.
         rng: CPU generator for the initialization.
     """
@@ -223,7 +234,7 @@ class RSSM(nn.Module):
             self.register_buffer("begin", None if config.begin == "zeros" else torch.zeros(width))
 
     def initial(self) -> ModelState:
-        """Return the state before the first row of an episode: h [H], z [Z]."""
+        """Return the state before the first time step of an episode: h [H], z [Z]."""
         if self.begin is None:
             like = to_float32(self.core.output.bias)
             return ModelState(*(like.new_zeros(size) for size in self.sizes))
@@ -231,23 +242,23 @@ class RSSM(nn.Module):
         return ModelState(deter, self.latent.mode(self.latent.of(self.prior(deter))).detach())
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """Draw the noise for sampling z [*lead, Z]."""
+        """Draw the noise from which z [*lead, Z] is sampled: [*lead, S], one number per stochastic variable."""
         return self.latent.noise(rng, *lead)
 
     def observe(
         self, features: Tensor, prev_action: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
     ) -> tuple[ModelState, Any, Any]:
-        """Infer the states of N sequences of L rows.
+        """Infer the model states of N sequences of L time steps from the observations.
 
         Args:
             features: [L, N, E]; features of the observations.
             prev_action: [L, N, A]; previous actions.
-            is_first: [L, N] bool; at these rows, state and previous action are reset.
+            is_first: [L, N] bool; true at the first time step of an episode, where state and previous action are reset.
             noise: [L, N, ...]; noise for sampling z, drawn by the method `noise`.
-            state: [N, ...]; state before the first row; None = the initial state of an episode.
+            state: [N, ...]; state before the first time step; None = the initial state of an episode.
 
         Returns:
-            The states after each row, the priors and the posteriors; each is [L, N, ...].
+            The state, the prior and the posterior of each time step; each is [L, N, ...].
         """
         xs = {"action": prev_action, "first": is_first.unsqueeze(-1), "seen": self._see(features), "noise": noise}
         posterior: Any = None
@@ -263,9 +274,10 @@ class RSSM(nn.Module):
     def obs_step(
         self, features: Tensor, prev_action: Tensor, is_first: Tensor, noise: Tensor | None, state: ModelState
     ) -> ModelState:
-        """Infer the states [N, ...] after one time step from the previous states `state` [N, ...].
+        """Infer the states [N, ...] of one time step from its observations and the previous states `state` [N, ...].
 
-        z is sampled from the posterior with `noise`; if `noise` is None, z is the most likely value.
+        z is sampled from the posterior with `noise`; if `noise` is None, z is the mode of the posterior. If `is_first`
+        [N] is true, the previous state and `prev_action` are reset.
         """
         first, seen = is_first.unsqueeze(-1), self._see(features)
         deter = self._move(state, prev_action, first, self.initial(), self.core)
@@ -273,12 +285,12 @@ class RSSM(nn.Module):
         return ModelState(deter, self.latent.mode(posterior) if noise is None else self.latent.sample(posterior, noise))
 
     def _see(self, features: Tensor) -> Tensor:
-        """Compute the observation's contribution to the posterior's hidden layer: [..., E] -> [..., hidden]."""
+        """Compute the linear function of observations in the posterior's hidden layer: [..., E] -> [..., hidden]."""
         return to_float32(self.feature_proj(features.to(self.feature_proj.weight.dtype)))
 
     @staticmethod
     def _move(state: ModelState, prev_action: Tensor, first: Tensor, begin: ModelState, core: Any) -> Tensor:
-        """Return h of the next row; if `first`, state and previous action are reset before."""
+        """Return the next h [N, H]; if `first` [N, 1] is true, it starts from `begin` and a previous action of 0."""
         deter, stoch = (torch.where(first, new, old) for new, old in zip(begin, state, strict=True))
         return core("transition", ModelState(deter, stoch), prev_action.masked_fill(first, 0))
 
@@ -295,10 +307,10 @@ class RSSM(nn.Module):
         return after, (after, posterior)
 
     def img_step(self, state: ModelState, action: Tensor, noise: Tensor) -> ModelState:
-        """Predict the state [N, ...] after actions [N, A], without an observation."""
+        """Predict the states [N, ...] after actions [N, A] in states `state`, with z sampled from the prior."""
         deter = self.core.transition(state, action)
         return ModelState(deter, self.latent.sample(self.latent.of(self.prior(deter)), noise))
 
     def forward(self, state: ModelState, action: Tensor, noise: Tensor) -> ModelState:
-        """Call `img_step`. This method exists because `functional_call` can call only `forward`."""
+        """Call `img_step`; `functional_call` can call only a method named `forward`."""
         return self.img_step(state, action, noise)

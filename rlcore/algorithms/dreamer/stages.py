@@ -1,9 +1,9 @@
-"""Image encoder and decoder of world models, as stages of convolutions.
+"""Image encoder and decoder of world models. A stage is a convolution with stride 2, LayerNorm and an activation.
 
-Dreamer V3 has stages with padding. The side of an image is a power of two; each stage of the encoder halves it, down
-to 4 × 4 pixels, and each stage of the decoder doubles it. Dreamer V1 and V2 have four stages without padding for
-images of 64 × 64 pixels. The image sides are 64, 31, 14, 6, 2 in the encoder (kernels of 4 pixels), and 1, 5, 13, 30,
-64 in the decoder (kernels of 5, 5, 6 and 6 pixels).
+Images are square. The convolutions of Dreamer V3 have padding, and the height of an image must be a power of two. Each
+stage of the encoder halves height and width, down to 4 × 4 pixels, and each stage of the decoder doubles them. Dreamer
+V1 and V2 have four stages without padding, for images of 64 × 64 pixels. The heights are 64, 31, 14, 6, 2 in the
+encoder (kernels of 4 × 4 pixels), and 1, 5, 13, 30, 64 in the decoder (kernels of 5, 5, 6 and 6 pixels).
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ SIDE = 64  # image side in pixels for stages without padding
 
 
 def sides(side: int, padded: bool) -> list[int]:
-    """Return the image side in pixels before the first stage and after each stage."""
+    """Return the height of a square image, in pixels, before the first stage of the encoder and after each stage.
+
+    `side` is the height of the encoder's input. `padded` is true if the convolutions have padding.
+    """
     found = [side]
     while found[-1] > SMALL if padded else len(found) <= len(KERNELS):
         found.append(found[-1] // 2 if padded else (found[-1] - KERNEL) // 2 + 1)
@@ -36,12 +39,13 @@ def sides(side: int, padded: bool) -> list[int]:
 class PixelNorm(nn.Module):
     """LayerNorm over the channels of each pixel, followed by an activation.
 
-    With up to 4 channels it is computed plane by plane, because PyTorch's kernel iterates over pixels and takes three
-    times as long. The convolutions before and after it use channels_last (`rlcore.nn.cnn.pixels`).
+    If there are at most 4 channels, the norm is computed with elementwise operations on each channel. PyTorch's
+    LayerNorm processes one pixel after the other, which then takes three times as long. The result is channels_last,
+    the memory format of the convolutions (see `rlcore.nn.cnn.pixels`).
 
     Args:
         channels: C; number of channels.
-        eps: ε added to the variance; None = no norm.
+        eps: ε added to the variance; None = no LayerNorm.
         act: activation, a key of `rlcore.nn.network_keys.ACTIVATIONS`.
     """
 
@@ -51,7 +55,7 @@ class PixelNorm(nn.Module):
         self.by_planes = channels <= FEW
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply norm and activation to x [N, C, height, width]; the shape is unchanged."""
+        """Apply LayerNorm and activation to x [N, C, height, width]; the shape is unchanged."""
         norm = self.inner.norm
         if norm is None:
             return self.inner.act(x.contiguous(memory_format=torch.channels_last))
@@ -65,16 +69,16 @@ class PixelNorm(nn.Module):
         return normed.contiguous(memory_format=torch.channels_last)
 
     def extra_repr(self) -> str:
-        """Return the settings that affect compiled code."""
+        """Return the settings as text for `repr`, which is a part of the cache key of compiled code."""
         return f"by_planes={self.by_planes}"
 
 
 class ImageEncoder(nn.Module):
-    """Encoder of images, concatenated along channels, to one vector. Stage i has 2ⁱ `multiplier` channels.
+    """CNN that encodes one or several images to one vector. The channels of all images are concatenated.
 
     Args:
-        specs: specs of the images, which all have the same size.
-        stages: stages of convolutions.
+        specs: specs of the images. All have the same height and width.
+        stages: settings of the convolutions; stage i = 0, 1, … has 2ⁱ · `stages.multiplier` output channels.
         rng: CPU generator for the initialization.
     """
 
@@ -92,21 +96,25 @@ class ImageEncoder(nn.Module):
         self.output_size = channels * found[-1] ** 2
 
     def forward(self, images: Sequence[Tensor]) -> Tensor:
-        """Encode images [N, channels, height, width], preprocessed by `show`, to [N, output_size]."""
+        """Encode images [N, channels, height, width], one per spec and preprocessed by `show`, to [N, output_size]."""
         x = torch.cat([*images], 1) if len(images) > 1 else images[0]
         weight = next(self.parameters())
         return to_float32(self.layers(x.to(weight.dtype))).flatten(1)
 
 
 def show(image: Tensor, spec: ArraySpec, lead: int) -> Tensor:
-    """Preprocess an environment's image [*lead, *shape] to [N, channels, height, width] float32 in [-½, ½]."""
+    """Preprocess images [*lead, *shape] of an environment to [N, channels, height, width] float32.
+
+    `lead` is the number of leading dimensions, which are flattened to N. Integer pixels are scaled from 0 to 255 to
+    [-½, ½]; floating-point pixels are unchanged.
+    """
     return scale_pixels(pixels(image, spec, lead))
 
 
 def restore(image: Tensor, spec: ArraySpec) -> Tensor:
-    """Invert `show`: [..., channels, height, width] in [-½, ½] -> [..., *shape] float32.
+    """Convert preprocessed images [..., channels, height, width] back to [..., *shape] float32, the inverse of `show`.
 
-    If the environment's pixels are integers, the result is from 0 to 255.
+    If the environment's pixels are integers, values are scaled from [-½, ½] to 0 to 255 (without rounding).
     """
     frames, lead = spec.shape[:-3], image.shape[:-3]
     parted = image.reshape(*lead, *frames, -1, *spec.pixels)
@@ -115,14 +123,15 @@ def restore(image: Tensor, spec: ArraySpec) -> Tensor:
 
 
 class ImageDecoder(nn.Module):
-    """Decoder of a vector to images, in the format that `ImageEncoder` takes.
+    """CNN that decodes a vector to one or several images, in the format of the images that `ImageEncoder` encodes.
 
     Args:
-        inputs: F; features of the vector.
-        specs: specs of the images, which all have the same size.
-        stages: stages of the encoder; the decoder has transposed convolutions in reverse order.
+        inputs: F; number of elements of the vector.
+        specs: specs of the images. All have the same height and width.
+        stages: settings of the encoder's convolutions. The decoder has transposed convolutions with the same numbers of
+            channels in reverse order.
         rng: CPU generator for the initialization.
-        scale: initialization scale of the first layer; see `dense.initialise_glorot`.
+        scale: initialization scale of the first layer, a linear layer; see `dense.initialise_glorot`.
     """
 
     def __init__(
@@ -154,7 +163,7 @@ class ImageDecoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """Decode x [N, F] to a list of images [N, channels, height, width]."""
+        """Decode vectors x [N, F] to images [N, channels, height, width], one tensor per spec."""
         made = self.project(x.to(self.project.weight.dtype)).unflatten(1, (-1, self.side, self.side))
         made = made.contiguous(memory_format=torch.channels_last)
         images = to_float32(self.layers(made))

@@ -16,15 +16,17 @@ from rlcore.nn.action_masks import choose
 
 
 class WorldAgent(nn.Module):
-    """World model and actor. The carry (state between time steps) is the model's state and the previous action.
+    """Agent with a world model and an actor.
 
-    Greedy actions use the mode of the stochastic state and the mode of the policy. A masked actor obeys the
-    environment's action masks; imagined actions are not masked.
+    The carry, which is the agent's state between time steps, contains the model state and the previous action. For a
+    greedy action, the stochastic part of the model state is the mode of the posterior, and the action is the mode of
+    the policy. With the option `masked`, actions in the environment obey the environment's action masks; actions in
+    imagined trajectories are not masked.
 
     Args:
         world: world model.
-        actor: actor on the states of the world model.
-        number: distribution of values that a critic predicts; None = the distribution of the reward head.
+        actor: actor that selects actions from model states.
+        number: distribution of the values that a critic predicts; None = the distribution of predicted rewards.
     """
 
     def __init__(self, world: WorldModel, actor: LatentActor, number: ScalarHead | None = None) -> None:
@@ -35,7 +37,7 @@ class WorldAgent(nn.Module):
         self.keys = (*world.encoder.images, *world.encoder.vectors, *self.masks)
 
     def initial(self, batch_size: int) -> dict[str, Tensor]:
-        """Return a carry of zeros, name -> [B, ...]; it is ignored at the first row of an episode."""
+        """Return a carry of zeros, name -> [B, ...]; `act` ignores it at the first time step of an episode."""
         deter, stoch = self.world.rssm.sizes
         sizes = {"deter": deter, "stoch": stoch, "action": self.world.rssm.actions}
         return {name: torch.zeros(batch_size, size) for name, size in sizes.items()}
@@ -48,7 +50,11 @@ class WorldAgent(nn.Module):
         rng: Noise | None,
         greedy: bool = False,
     ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
-        """Return the next carry, actions [B, A], and an empty dict of extras; `obs` maps keys to [B, ...]."""
+        """Select one action for each of B environments.
+
+        Return the next carry, actions [B, A], and an empty dict (other agents return extra outputs in it). `obs` maps
+        observation keys to [B, ...]. If `greedy` is true or `rng` is None, nothing is sampled.
+        """
         rssm, actor, count = self.world.rssm, self.actor, len(is_first)
         noise: Any = None if greedy or rng is None else rssm.noise(rng, count)
         state = ModelState(carry["deter"], carry["stoch"])
@@ -63,7 +69,7 @@ class WorldAgent(nn.Module):
         return {"deter": state.deter, "stoch": state.stoch, "action": actor.flat(action)}, action, {}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's actions [B, *shape], within its bounds."""
+        """Convert the agent's actions [B, A] to the environment's actions [B, *shape], within the action bounds."""
         return self.actor.form.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Config keys of world models, shared by the Dreamers.
+"""Config keys of world models and actors, shared by Dreamer V1, V2 and V3.
 
-This module does not import torch, so errors in a config are reported without waiting for the import.
+This module does not import torch, so an error in a config is reported without waiting for the import of torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class InitConfig(NamedTuple):
 
 
 class MLPSpec(NamedTuple):
-    """Hidden layers; each one is a linear layer, followed by LayerNorm (if `form` has one) and an activation."""
+    """Settings of hidden layers; each one is a linear layer, an optional LayerNorm and an activation."""
 
     units: int
     count: int
@@ -37,7 +37,10 @@ class MLPSpec(NamedTuple):
 
 
 class CNNSpec(NamedTuple):
-    """Stages of convolutions; stage i has 2ⁱ `multiplier` channels."""
+    """Settings of the stages of a CNN. A stage is a convolution with stride 2, an optional LayerNorm and an activation.
+
+    Stage i = 0, 1, … of an encoder has 2ⁱ · `multiplier` output channels.
+    """
 
     multiplier: int
     act: str
@@ -46,7 +49,7 @@ class CNNSpec(NamedTuple):
 
 
 class PolicySpec(NamedTuple):
-    """Distribution of an actor's actions, and its parameters."""
+    """Type and settings of the distribution of an actor's actions."""
 
     kind: str  # "discrete", or a key of `latent_actor.CONTINUOUS`
     unimix: float = 0.0  # discrete actions: weight of the uniform distribution
@@ -58,17 +61,17 @@ class PolicySpec(NamedTuple):
 
 
 class LayerKeys:
-    """Base class of config groups for layers."""
+    """Base class of config groups that describe the layers of a network."""
 
     @property
     def form(self) -> InitConfig:
-        """Normalization, bias and initialization of the layers."""
+        """Normalization, bias and initialization of this group's layers."""
         return InitConfig()
 
 
 @dataclass(frozen=True)
 class DenseKeys(LayerKeys):
-    """Hidden layers of an MLP."""
+    """Config keys of the hidden layers of an MLP."""
 
     dense_units: int = arg(400, "units of each hidden layer", low=1)
     mlp_layers: int = arg(4, "number of hidden layers", low=0)
@@ -82,7 +85,7 @@ class DenseKeys(LayerKeys):
 
 @dataclass(frozen=True)
 class HiddenKeys(LayerKeys):
-    """One hidden layer."""
+    """Config keys of a network with one hidden layer."""
 
     hidden_size: int = arg(200, "units of the hidden layer", low=1)
     dense_act: str = arg("elu", "activation of the hidden layer", choices=tuple(ACTIVATIONS))
@@ -95,7 +98,7 @@ class HiddenKeys(LayerKeys):
 
 @dataclass(frozen=True)
 class RecurrentKeys(LayerKeys):
-    """Recurrent state, and the layer before the recurrent cell."""
+    """Config keys of the recurrent cell, and of the dense layer before it."""
 
     act: ClassVar[str] = "elu"  # activation of the layer before the cell
 
@@ -109,13 +112,16 @@ class RecurrentKeys(LayerKeys):
 
     @property
     def cell(self) -> InitConfig | None:
-        """Normalization and bias of the gates of a `dense.LayerNormGRU`; None if the cell is a `dense.PlainGRU`."""
+        """Settings of the recurrent cell; they also select its class.
+
+        Normalization and bias of the gates of a `dense.LayerNormGRU`, or None for a `dense.PlainGRU`.
+        """
         return None
 
 
 @dataclass(frozen=True)
 class ObservationKeys(LayerKeys):
-    """Observation encoder or decoder: a CNN for image keys, an MLP for vector keys."""
+    """Config keys of an observation encoder or decoder: a CNN for images, an MLP for vectors."""
 
     symlog: ClassVar[bool] = False  # vectors are encoded and reconstructed in symlog space
 
@@ -129,18 +135,21 @@ class ObservationKeys(LayerKeys):
 
     @property
     def layers(self) -> MLPSpec:
-        """Settings of the MLP for vector keys."""
+        """Settings of the MLP for vector observations."""
         return MLPSpec(self.dense_units, self.mlp_layers, self.dense_act, self.form)
 
     @property
     def stages(self) -> CNNSpec:
-        """Settings of the convolutions for image keys."""
+        """Settings of the CNN for image observations."""
         return CNNSpec(self.cnn_channels_multiplier, self.cnn_act, self.form, padded=False)
 
 
 @dataclass(frozen=True)
 class DiscountKeys(DenseKeys):
-    """Keys of the `continue` head: the network that predicts the discount of the next step."""
+    """Config keys of the continue head, a network that predicts the discount at a model state.
+
+    The training target is `gamma`, or 0 if the episode has terminated.
+    """
 
     learnable: bool = arg(
         True, "train the continue head (SheepRL key)", unused="algo.world_model.use_continues enables the head"
@@ -149,7 +158,10 @@ class DiscountKeys(DenseKeys):
 
 @dataclass(frozen=True)
 class WorldKeys:
-    """Config keys of every world model; each algorithm adds its loss weights and settings of the stochastic state."""
+    """Config keys that the world models of Dreamer V1, V2 and V3 share.
+
+    The subclass of an algorithm adds the weights of its losses and the settings of its stochastic state.
+    """
 
     stochastic_size: int = arg(32, "number of stochastic state variables", low=1)
     kl_free_nats: float = arg(1.0, "free nats: the KL loss has no gradient if the KL is below this", low=0)
@@ -170,22 +182,23 @@ class WorldKeys:
 
     @property
     def begin(self) -> str:
-        """Kind of the model's state at the start of an episode; h is its deterministic part, z its stochastic part.
+        """Kind of the model state at the start of an episode: "zeros", "prior" or "learned".
 
-        "zeros": h = z = 0. "prior": h = 0, and z is the mode of the prior p(z | h). "learned": h is the tanh of a
-        trained parameter, and z is the mode of the prior p(z | h).
+        The model state has a deterministic part h and a stochastic part z. "zeros": h = z = 0. "prior": h = 0, and z is
+        the mode of the prior p(z | h). "learned": h is the tanh of a trained parameter, and z is the mode of the prior
+        p(z | h).
         """
         return "zeros"
 
     @property
     def ends(self) -> bool:
-        """True if the world model has a continue head."""
+        """True if the world model has a continue head, which predicts whether an imagined episode continues."""
         return True
 
 
 @dataclass(frozen=True)
 class ActorKeys(DenseKeys):
-    """Actor of Dreamer V1 and V2, with exploration noise."""
+    """Config keys of the actor of Dreamer V1 and V2, and of its exploration noise."""
 
     cls: str = arg("actor", "actor class; masked_actor obeys the environment's action masks", choices=ACTORS)
     min_std: float = arg(0.1, "added to the std of a continuous action", above=0)
@@ -203,7 +216,7 @@ class ActorKeys(DenseKeys):
     expl_min: float = arg(0.0, "lower limit of the decayed expl_amount", low=0)
 
     def policy(self, kind: str) -> PolicySpec:
-        """Return type and parameters of the policy distribution `kind`."""
+        """Return the settings of the policy distribution; `kind` is its name, such as "tanh_normal"."""
         return PolicySpec(kind, min_std=self.min_std, init_std=self.init_std, masked=self.cls == MASKED)
 
     @property
@@ -212,26 +225,26 @@ class ActorKeys(DenseKeys):
         return max(self.expl_amount, self.expl_min) > 0
 
     def exploration(self, policy_steps: int) -> float:
-        """Return the amount of exploration noise after `policy_steps`."""
+        """Return the amount of exploration noise after `policy_steps` steps; it decays exponentially to `expl_min`."""
         halved = 0.5 ** (policy_steps / self.expl_decay) if self.expl_decay else 1.0
         return max(self.expl_amount * halved, self.expl_min)
 
 
 @dataclass(frozen=True)
 class EndsKeys(WorldKeys):
-    """World model of Dreamer V1 and V2, with an optional continue head."""
+    """Config keys that the world models of Dreamer V1 and V2 share; their continue head is optional."""
 
     use_continues: bool = arg(False, "train a continue head; false = imagined episodes never end")
 
     @property
     def ends(self) -> bool:
-        """True if the world model has a continue head."""
+        """True if the world model has a continue head, which predicts whether an imagined episode continues."""
         return self.use_continues
 
 
 @dataclass(frozen=True)
 class PercentileConfig:
-    """Percentiles of the returns; their difference is the scale."""
+    """Config keys of the two percentiles of the returns that define the scale of the returns, their difference."""
 
     low: float = arg(0.05, "lower percentile of the returns, as a fraction", low=0, high=1)
     high: float = arg(0.95, "upper percentile of the returns, as a fraction", low=0, high=1)
@@ -239,7 +252,7 @@ class PercentileConfig:
 
 @dataclass(frozen=True)
 class MomentsConfig:
-    """Scale of the returns; advantages are divided by it."""
+    """Config keys of the scale of the returns, by which advantages are divided."""
 
     decay: float = arg(0.99, "decay of the moving average of the scale, per gradient step", low=0, high=1)
     max: float = arg(1.0, "the scale is at least 1 / max, so that small returns are not amplified", above=0)

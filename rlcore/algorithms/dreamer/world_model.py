@@ -1,4 +1,4 @@
-"""World model: encoder, recurrent state-space model, and decoders of observation, reward and continue."""
+"""World model: encoder, recurrent state-space model, and prediction heads for observation, reward and continue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Distance = Callable[[Tensor, Tensor, int], Tensor]  # (prediction, target, numbe
 
 
 class ScalarHead(Protocol):
-    """Protocol of the distribution of a predicted scalar; implemented by `TwoHot` and `UnitNormal`."""
+    """Protocol of the distribution of a predicted scalar, a reward or value; `TwoHot` and `UnitNormal` implement it."""
 
     @property
     def outputs(self) -> int:
@@ -32,27 +32,30 @@ class ScalarHead(Protocol):
         ...
 
     def loss(self, outputs: Tensor, x: Tensor, /) -> Tensor:
-        """Compute -log p(x), [...], for targets x [...]; the network outputs [..., K] define the distribution p."""
+        """Compute the loss -log p(x), [...], of targets x [...]; network outputs [..., K] define the distribution p."""
         ...
 
     def mean(self, outputs: Tensor, /) -> Tensor:
-        """Return the scalars [...] that the network outputs [..., K] predict."""
+        """Return the predicted scalars [...], computed from the network outputs [..., K]."""
         ...
 
 
 def frames(spec: EnvSpec, keys: Sequence[str]) -> list[ArraySpec]:
-    """Return the specs of image keys without frame stacks, because the model's state represents the past."""
+    """Return the specs of image observations, changed to single frames.
+
+    The world model does not need stacked frames, because its state represents the past.
+    """
     return [replace(spec.obs[key], window=None) for key in keys]
 
 
 class KeyEncoder(nn.Module):
-    """Encoder of observations to features: a CNN for image keys, an MLP for vector keys.
+    """Encoder of observations to features: a CNN encodes images, an MLP encodes vectors.
 
     Args:
         spec: spec of the environment.
-        images: image keys; square images of one size that the stages accept.
-        vectors: vector keys, concatenated in this order.
-        config: layers, and the use of symlog for vectors.
+        images: keys of image observations; all images are square and have the same size.
+        vectors: keys of vector observations, which are concatenated in this order.
+        config: settings of the layers; `config.symlog` selects if vectors are transformed by symlog.
         rng: CPU generator for the initialization.
     """
 
@@ -73,15 +76,15 @@ class KeyEncoder(nn.Module):
         self.output_size = sum(part.output_size for part in (self.cnn, self.mlp) if part is not None)
 
     def preprocess(self, obs: Obs, lead: int) -> dict[str, Tensor]:
-        """Convert raw observations, key -> [*lead, *shape], to the format of encoder inputs and decoder targets.
+        """Convert observations of the environment to inputs of the encoder, which are also targets of the decoder.
 
         Args:
-            obs: raw observations.
+            obs: observation key -> [*lead, *shape], in the environment's format.
             lead: number of leading dimensions.
 
         Returns:
-            Images [*lead, channels, height, width] in [-½, ½], and vectors [*lead, size], in symlog space if the config
-            has `symlog`; float32.
+            key -> float32: images [*lead, channels, height, width], scaled to [-½, ½] if their pixels are integers, and
+            vectors [*lead, size], transformed by symlog if `config.symlog` is true.
         """
         shown = {key: show(obs[key], self.spec.obs[key], lead) for key in self.images}
         seen = {key: image.unflatten(0, obs[key].shape[:lead]) for key, image in shown.items()}
@@ -89,10 +92,11 @@ class KeyEncoder(nn.Module):
         return seen | {key: symlog(vector) if self.symlog else vector for key, vector in vectors.items()}
 
     def restore(self, made: Obs) -> dict[str, Tensor]:
-        """Convert decoded observations of some keys back to the environment's format; the inverse of `preprocess`.
+        """Convert decoded observations to the environment's format; the inverse of `preprocess`.
 
-        Maps key -> [*lead, ...] to key -> [*lead, *shape]. The result is float32, in the environment's units. A
-        decoded Discrete observation (one number per value) is converted to its most likely value.
+        `made` maps some of the observation keys to [*lead, ...]; the result maps them to [*lead, *shape] float32, in
+        the environment's units. For a Discrete observation, the decoder outputs one number per possible value. The
+        result is the value with the largest number.
         """
         found: dict[str, Tensor] = {}
         for key, part in made.items():
@@ -106,7 +110,7 @@ class KeyEncoder(nn.Module):
         return found
 
     def forward(self, seen: Obs) -> Tensor:
-        """Encode observations, converted by `preprocess`, to features [*lead, E]."""
+        """Encode observations, which `preprocess` has converted, to features [*lead, E]."""
         parts: list[Tensor] = []
         if self.cnn is not None:
             images = [seen[key].flatten(0, -4) for key in self.images]
@@ -118,7 +122,7 @@ class KeyEncoder(nn.Module):
 
 
 def head_name(key: str) -> str:
-    """Return the name of the decoder's module for an observation key.
+    """Return the name of the output layer of an observation key in `KeyDecoder.heads`.
 
     The dot of a nested key `a.b` is percent-encoded, because torch forbids dots in module names.
     """
@@ -126,14 +130,14 @@ def head_name(key: str) -> str:
 
 
 class KeyDecoder(nn.Module):
-    """Decoder of states to observations, in the format of `KeyEncoder.preprocess`.
+    """Decoder that predicts observations from features of model states, in the format of `KeyEncoder.preprocess`.
 
     Args:
-        inputs: F; features of a state.
+        inputs: F; number of features of a model state.
         spec: spec of the environment.
-        images: image keys to decode; square images of one size that the stages accept.
-        vectors: vector keys to decode.
-        config: layers.
+        images: keys of image observations to predict; all images are square and have the same size.
+        vectors: keys of vector observations to predict.
+        config: settings of the layers.
         scale: initialization scale of output layers; see `dense.initialise_glorot`.
         rng: CPU generator for the initialization.
     """
@@ -157,7 +161,10 @@ class KeyDecoder(nn.Module):
         self.heads = nn.ModuleDict({head_name(key): glorot_linear(units, n, rng, scale) for key, n in sizes.items()})
 
     def forward(self, feat: Tensor) -> dict[str, Tensor]:
-        """Decode states [*lead, F] to key -> images [*lead, channels, height, width] or vectors [*lead, size]."""
+        """Predict observations from features [*lead, F] of model states.
+
+        Return key -> images [*lead, channels, height, width] or vectors [*lead, size].
+        """
         made: dict[str, Tensor] = {}
         if self.cnn is not None:
             lead = feat.shape[:-1]
@@ -172,13 +179,13 @@ class KeyDecoder(nn.Module):
 
     @staticmethod
     def loss(made: Mapping[str, Tensor], seen: Obs, lead: int, distance: Distance) -> Tensor:
-        """Compute the reconstruction loss, summed over keys.
+        """Compute the reconstruction loss, summed over observation keys.
 
         Args:
-            made: predictions of `forward`.
-            seen: targets of `KeyEncoder.preprocess`.
+            made: predictions, returned by `forward`.
+            seen: targets, returned by `KeyEncoder.preprocess`.
             lead: number of leading dimensions.
-            distance: loss of one key.
+            distance: function (prediction, target, lead) -> [*lead] that computes the loss of one key.
 
         Returns:
             Loss, [*lead].
@@ -187,7 +194,7 @@ class KeyDecoder(nn.Module):
 
 
 class Observed(NamedTuple):
-    """States inferred from N sequences of L rows, with their priors and posteriors, [L, N, ...]."""
+    """Model states inferred from N sequences of L time steps, their priors and posteriors; each is [L, N, ...]."""
 
     state: ModelState
     prior: Any
@@ -198,13 +205,14 @@ class WorldModel(nn.Module):
     """World model: encoder, RSSM, and prediction heads for observation, reward and continue.
 
     Args:
-        config: layers of the networks.
+        config: config of the world model, with the settings of its networks.
         spec: spec of the environment.
-        encoded: image keys and vector keys to encode.
-        decoded: image keys and vector keys to decode.
-        latent: distribution of the stochastic state.
+        encoded: two sequences, the keys of images and of vectors that the encoder reads.
+        decoded: two sequences, the keys of images and of vectors that the decoder predicts.
+        latent: distribution of the stochastic part of the model state.
         number: distribution of the predicted reward.
-        scales: two initialization scales: of output layers, and of the reward head; see `dense.initialise_glorot`.
+        scales: initialization scale of all output layers except the reward head's, and scale of the reward head's
+            output layer; see `dense.initialise_glorot`.
         rng: CPU generator for the initialization.
     """
 
@@ -233,33 +241,38 @@ class WorldModel(nn.Module):
     def observe(
         self, seen: Obs, prev_action: Tensor, is_first: Tensor, noise: Tensor, state: ModelState | None = None
     ) -> Observed:
-        """Infer the states of N sequences of L rows with `RSSM.observe`.
+        """Infer the model states of N sequences of L time steps with `RSSM.observe`.
 
-        The observations `seen` were converted by `KeyEncoder.preprocess`.
+        `seen` contains the observations, key -> [L, N, ...], which `KeyEncoder.preprocess` has converted.
         """
         return Observed(*self.rssm.observe(self.encoder(seen), prev_action, is_first, noise, state))
 
     def reward_loss(self, feat: Tensor, reward: Tensor) -> Tensor:
-        """Compute -log p(reward | state), [...], for rewards [...] and states [..., F].
+        """Compute the loss of the reward head, -log p(reward | state), [...].
 
-        Row t contains the reward of the step from t - 1 to t.
+        `feat` [..., F] contains the features of model states. `reward` [...] contains the reward of the step that led
+        to each state.
         """
         return self.number.loss(self.reward(feat), reward)
 
     def predict_reward(self, feat: Tensor) -> Tensor:
-        """Predict the reward [...] of the step that led to states [..., F], in the environment's unit."""
+        """Predict rewards [...], in the environment's unit, of the steps that led to states with features [..., F]."""
         return self.number.mean(self.reward(feat))
 
     def continue_loss(self, feat: Tensor, continues: Tensor) -> Tensor:
-        """Compute the loss of the continue head at states [..., F]; it is 0 if the model has no continue head.
+        """Compute the loss of the continue head, [...], for features [..., F] of model states.
 
-        The loss is the cross-entropy to the target probabilities `continues` [...] that the episode continues.
+        The loss is the cross-entropy between the predicted probability that the episode continues and the target
+        probability `continues` [...]. It is 0 if the model has no continue head.
         """
         if self.continue_head is None:
             return torch.zeros_like(continues)
         return F.binary_cross_entropy_with_logits(self.predict_continue(feat), continues, reduction="none")
 
     def predict_continue(self, feat: Tensor) -> Tensor:
-        """Return the logits [...] of the continue head at states [..., F]; the model must have this head."""
+        """Return the logits [...] of the continue head for features [..., F] of model states.
+
+        The model must have a continue head.
+        """
         assert self.continue_head is not None, "use_continues=false"
         return self.continue_head(feat).squeeze(-1)

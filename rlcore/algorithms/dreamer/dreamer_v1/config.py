@@ -25,7 +25,7 @@ EPS = 1e-7  # ε of Adam, as in TensorFlow
 
 @dataclass(frozen=True)
 class RecurrentConfig(RecurrentKeys):
-    """Recurrent state, and the layer before the recurrent cell, which has the same size."""
+    """Config keys of the recurrent cell, and of the dense layer before it. Both have `recurrent_state_size` units."""
 
     dense_units: int = arg(
         400, "units of the layer before the cell (SheepRL key)", unused="the layer has recurrent_state_size units"
@@ -40,21 +40,24 @@ class RecurrentConfig(RecurrentKeys):
 
 @dataclass(frozen=True)
 class RewardConfig(DenseKeys):
-    """Reward head."""
+    """Config keys of the reward head, a network that predicts rewards from model states."""
 
     mlp_layers: int = other_default(DenseKeys, "mlp_layers", 2)
 
 
 @dataclass(frozen=True)
 class DiscountConfig(DiscountKeys):
-    """Keys of the `continue` head: the network that predicts the discount of the next step."""
+    """Config keys of the continue head, a network that predicts the discount at a model state.
+
+    The training target is `gamma`, or 0 if the episode has terminated.
+    """
 
     mlp_layers: int = other_default(DiscountKeys, "mlp_layers", 3)
 
 
 @dataclass(frozen=True)
 class WorldModelConfig(EndsKeys):
-    """World model and its optimizer."""
+    """Config keys of the world model and its optimizer."""
 
     stochastic_size: int = other_default(EndsKeys, "stochastic_size", 30)
     kl_free_nats: float = arg(3.0, "free nats: the KL loss has no gradient if its batch mean is below this", low=0)
@@ -70,7 +73,7 @@ class WorldModelConfig(EndsKeys):
 
 @dataclass(frozen=True)
 class ActorConfig(ActorKeys):
-    """Actor and its optimizer."""
+    """Config keys of the actor and its optimizer."""
 
     min_std: float = other_default(ActorKeys, "min_std", 1e-4)
     init_std: float = arg(5.0, "std of a continuous action before the tanh, if the network outputs 0", above=0)
@@ -78,10 +81,11 @@ class ActorConfig(ActorKeys):
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=8e-5, eps=EPS), "optimizer of the actor")
 
     def policy(self, kind: str) -> PolicySpec:
-        """Return type and parameters of the policy distribution `kind`.
+        """Return the settings of the policy distribution; `kind` is its name, such as "tanh_normal".
 
-        The config key `init_std` is the std of "tanh_normal" if the network outputs 0. `PolicySpec.init_std` is added
-        before the softplus, so it is the inverse softplus of the key.
+        For "tanh_normal", the actor computes the std before the tanh as
+        softplus(network output + `PolicySpec.init_std`) + `min_std`. The config key `init_std` is the value of the
+        softplus for a network output of 0, so `PolicySpec.init_std` is the inverse softplus of the config key.
         """
         form, std = super().policy(kind), self.init_std
         return form._replace(init_std=std + math.log(-math.expm1(-std))) if kind == "tanh_normal" else form
@@ -89,14 +93,14 @@ class ActorConfig(ActorKeys):
 
 @dataclass(frozen=True)
 class CriticConfig(DenseKeys):
-    """Critic, without a target network, and its optimizer."""
+    """Config keys of the critic and its optimizer. Dreamer V1 has no target critic."""
 
     mlp_layers: int = other_default(DenseKeys, "mlp_layers", 3)
     clip_gradients: float = arg(100.0, "maximum gradient norm; 0 = no clipping", low=0)
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=8e-5, eps=EPS), "optimizer of the critic")
 
     def target_tau(self, update: int) -> None:
-        """Return None, because there is no target critic."""
+        """Return None, because Dreamer V1 has no target critic."""
 
 
 @dataclass(frozen=True, kw_only=True)

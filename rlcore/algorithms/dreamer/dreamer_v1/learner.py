@@ -8,16 +8,17 @@ Equations of the paper and the code that implements them:
     eq. 8, critic                            Learner.critic_objective with a normal of variance 1
     eq. 10, loss of the world model          Learner.model_loss, rlcore.functional.unit_normal
 
-Batches are `learner.Segment`s. A trajectory of H steps is imagined from every row. Example with H = 4:
+A batch is a `learner.Segment`: sequences of rows, one row per time step. A trajectory of H steps is imagined from the
+model state of every row; with a continue head, of every row except the last of a sequence. Example with H = 4:
 
     imagined      s0 -> ŝ1   ŝ2   ŝ3   ŝ4
     reward              r̂1   r̂2   r̂3                   predicted at each state, and part of the value of that state
-    discount            γ̂1   γ̂2   γ̂3                   γ, or the prediction of the continue head, which is ≤ γ
+    discount            γ̂1   γ̂2   γ̂3                   γ, or the prediction of the continue head if there is one
     value                    v2   v3   v4
     λ-return            V1   V2   V3                   Vt = r̂t + γ̂t ((1 - λ) vt+1 + λ Vt+1), with V4 = v4
     weight              1    γ̂1   γ̂1 γ̂2                of the actor loss and the critic loss
 
-Differences from the paper (the authors' code and SheepRL's `dreamer_v1` have the same):
+Differences from the paper, which the authors' code and SheepRL's `dreamer_v1` have too:
     free nats apply to the mean KL of a batch; the losses of imagined states are weighted; the recurrent state is reset
     at the start of each sequence; a greedy continuous action is the tanh of the mean.
 """
@@ -44,7 +45,7 @@ from rlcore.types import Context, TrainingSchedule
 
 
 class Agent(DreamerAgent):
-    """Agent with a Gaussian stochastic state."""
+    """Dreamer V1 agent: the stochastic part of the model state has a Gaussian distribution."""
 
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         latent = GaussianLatent(config.world_model.stochastic_size, config.world_model.min_std)
@@ -56,10 +57,10 @@ def actor_loss(returns: Tensor, weight: Tensor) -> Tensor:
 
         L = -wₜ Vₜ        wₜ = Πᵢ γ̂ᵢ over i < t
 
-    The paper has no weights w. The gradient passes through the λ-returns.
+    The paper has no weights w. The gradient of the actor passes through the λ-returns.
 
     Args:
-        returns: [H - 1, N]; λ-returns Vₜ.
+        returns: [H - 1, N]; λ-returns Vₜ of N imagined trajectories.
         weight: [H - 1, N]; cumulative discounts wₜ.
 
     Returns:
@@ -76,11 +77,12 @@ class Learner(DreamerLearner):
         super().__init__(context, Agent, 1.0)
 
     def model_loss(self, batch: Segment, rng: Noise) -> Any:
-        """Compute the loss of the world model (arXiv:1912.01603, eq. 10), and return its states for the actor.
+        """Compute the loss of the world model (arXiv:1912.01603, eq. 10).
 
         J_REC = Σₜ ln q(oₜ|sₜ) + ln q(rₜ|sₜ) - β KL[p(sₜ|sₜ₋₁, aₜ₋₁, oₜ) ‖ q(sₜ|sₜ₋₁, aₜ₋₁)]
 
-        The loss is -J_REC plus the loss of the continue head, multiplied by `continue_scale_factor`.
+        The loss is -J_REC plus `continue_scale_factor` times the loss of the continue head. The model states are
+        returned too; `actor_objective` needs them.
         """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
@@ -92,9 +94,9 @@ class Learner(DreamerLearner):
         return self.reduce_model_loss(loss, terms, normal_measures(posterior, prior), state)
 
     def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
-        """Compute the actor loss (eq. 7) on trajectories imagined from states [L, N].
+        """Compute the actor loss (arXiv:1912.01603, eq. 7) on trajectories imagined from the model states [L, N].
 
-        The auxiliary output contains the imagined states, their λ-returns and weights for the critic.
+        The imagined states, their λ-returns and their weights are returned too; `critic_objective` needs them.
         """
         world, config = self.agent.world, self.config
         if world.continue_head is not None:  # do not start at the last row: it can be the end of an episode
@@ -114,5 +116,5 @@ class Learner(DreamerLearner):
 
 
 def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
-    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    """Build learner, replay buffer and training schedule; the seed (random stream `init`) determines the weights."""
     return Learner(context), *memory_and_plan(context)

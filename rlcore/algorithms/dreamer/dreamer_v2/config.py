@@ -28,44 +28,47 @@ DECAY = 1e-6  # weight decay
 
 @dataclass(frozen=True)
 class Switched(LayerKeys):
-    """Base class of config groups for layers with an optional LayerNorm."""
+    """Base class of config groups with a key `layer_norm`, which adds LayerNorm to all layers of the group."""
 
     layer_norm: bool = arg(False, "LayerNorm before each activation")
 
     @property
     def form(self) -> InitConfig:
-        """Normalization, bias and initialization of the layers."""
+        """Normalization, bias and initialization of this group's layers."""
         return InitConfig(EPS if self.layer_norm else None)
 
 
 @dataclass(frozen=True)
 class DenseConfig(Switched, DenseKeys):
-    """Hidden layers of an MLP."""
+    """Config keys of the hidden layers of an MLP."""
 
 
 @dataclass(frozen=True)
 class HiddenConfig(Switched, HiddenKeys):
-    """One hidden layer."""
+    """Config keys of a network with one hidden layer."""
 
     hidden_size: int = other_default(HiddenKeys, "hidden_size", 600)
 
 
 @dataclass(frozen=True)
 class RecurrentConfig(Switched, RecurrentKeys):
-    """Recurrent state, and the layer before the recurrent cell. The gates of the cell always have a LayerNorm."""
+    """Config keys of the recurrent cell, and of the dense layer before it.
+
+    The gates of the cell always have a LayerNorm; `layer_norm` adds one to the dense layer only.
+    """
 
     recurrent_state_size: int = other_default(RecurrentKeys, "recurrent_state_size", 600)
     dense_units: int = other_default(RecurrentKeys, "dense_units", 600)
 
     @property
     def cell(self) -> InitConfig:
-        """Normalization and bias of the gates of a `dense.LayerNormGRU`."""
+        """Normalization and bias of the gates of the recurrent cell, which is a `dense.LayerNormGRU`."""
         return InitConfig(EPS)
 
 
 @dataclass(frozen=True)
 class ObservationConfig(Switched, ObservationKeys):
-    """Observation encoder or decoder: a CNN for image keys, an MLP for vector keys."""
+    """Config keys of an observation encoder or decoder: a CNN for images, an MLP for vectors."""
 
     cnn_channels_multiplier: int = other_default(ObservationKeys, "cnn_channels_multiplier", 48)
     cnn_act: str = other_default(ObservationKeys, "cnn_act", "elu")
@@ -73,12 +76,15 @@ class ObservationConfig(Switched, ObservationKeys):
 
 @dataclass(frozen=True)
 class DiscountConfig(Switched, DiscountKeys):
-    """Keys of the `continue` head: the network that predicts the discount of the next step."""
+    """Config keys of the continue head, a network that predicts the discount at a model state.
+
+    The training target is `gamma`, or 0 if the episode has terminated.
+    """
 
 
 @dataclass(frozen=True)
 class WorldModelConfig(EndsKeys):
-    """World model and its optimizer."""
+    """Config keys of the world model and its optimizer."""
 
     discrete_size: int = arg(32, "classes of a latent variable", low=2)
     kl_balancing_alpha: float = arg(
@@ -102,7 +108,7 @@ class WorldModelConfig(EndsKeys):
 
 @dataclass(frozen=True)
 class ActorConfig(Switched, ActorKeys):
-    """Actor and its optimizer."""
+    """Config keys of the actor and its optimizer."""
 
     ent_coef: float = arg(1e-4, "η: weight of the entropy bonus", low=0)
     objective_mix: float | None = arg(
@@ -117,7 +123,7 @@ class ActorConfig(Switched, ActorKeys):
 
 @dataclass(frozen=True)
 class CriticConfig(DenseConfig):
-    """Critic, target critic and optimizer."""
+    """Config keys of the critic, its target critic and its optimizer."""
 
     per_rank_target_network_update_freq: int = arg(
         100, "gradient steps between copies of the critic to the target critic", low=1
@@ -126,7 +132,10 @@ class CriticConfig(DenseConfig):
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=8e-5, eps=1e-5, weight_decay=DECAY), "optimizer of the critic")
 
     def target_tau(self, update: int) -> float:
-        """Return τ of the target critic's update before gradient step `update`: 1 copies the critic, 0 does nothing."""
+        """Return τ of the target critic's update before gradient step number `update`.
+
+        1 copies the critic to the target critic; 0 changes nothing.
+        """
         return 0.0 if update % self.per_rank_target_network_update_freq else 1.0
 
 

@@ -10,17 +10,18 @@ Equations of the paper and the code that implements them:
     eq. 5, critic                            Learner.critic_objective with a normal of variance 1
     eq. 6, actor                             actor_loss
 
-Batches are `learner.Segment`s. A trajectory of H steps is imagined from every row. Example with H = 3:
+A batch is a `learner.Segment`: sequences of rows, one row per time step. A trajectory of H steps is imagined from the
+model state of every row. Example with H = 3:
 
     imagined      s0 -a0-> ŝ1 -a1-> ŝ2 -a2-> ŝ3
     reward        r̂0       r̂1       r̂2                 predicted at each state
     discount      γ0       γ̂1       γ̂2                 γ0 is not predicted: γ, or 0 if the row terminated its episode
     value         v0       v1       v2       v3        from the target critic
     λ-target      R0       R1       R2                 Rt = r̂t + γ̂t ((1 - λ) vt+1 + λ Rt+1), with R3 = v3
-    critic        R0       R1       R2                 weights 1, γ0, γ0 γ̂1
-    actor         R1 - v0  R2 - v1                     advantages of a0 and a1; the last action has none
+    critic        R0       R1       R2                 targets; the weights of their losses are 1, γ0 and γ0 γ̂1
+    actor         R1 - v0  R2 - v1                     advantages of a0 and a1; the actor is not trained on a2
 
-Differences from the paper (the authors' code and SheepRL's `dreamer_v2` have the same):
+Differences from the paper, which the authors' code and SheepRL's `dreamer_v2` have too:
     free nats apply to the mean KL of a batch; rewards and values have normal distributions of variance 1; the
     recurrent state is reset at the start of each sequence; a greedy continuous action is the mean.
 """
@@ -48,7 +49,7 @@ from rlcore.types import Context, Ranks, TrainingSchedule
 
 
 class Agent(DreamerAgent):
-    """Agent with a categorical stochastic state."""
+    """Dreamer V2 agent: the stochastic part of the model state consists of categorical variables."""
 
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         latent = CategoricalLatent(config.world_model.stochastic_size, config.world_model.discrete_size, 0.0)
@@ -56,7 +57,7 @@ class Agent(DreamerAgent):
 
 
 def kl_loss(posterior: Tensor, prior: Tensor, alpha: float, nats: float, ranks: Ranks | None) -> Tensor:
-    """Compute the KL loss of each row with KL balancing (arXiv:2010.02193, algorithm 2); sg = stop gradient.
+    """Compute the KL loss of each time step with KL balancing (arXiv:2010.02193, algorithm 2); sg = stop gradient.
 
         L = α KL[sg(q) ‖ p] + (1 - α) KL[q ‖ sg(p)]
 
@@ -65,7 +66,8 @@ def kl_loss(posterior: Tensor, prior: Tensor, alpha: float, nats: float, ranks: 
         prior: [L, N, S, K]; log-probabilities of p(z | h).
         alpha: α; weight of the KL that trains the prior.
         nats: free nats; a KL below this value has no gradient.
-        ranks: if given, free nats apply to the mean KL over all ranks; if None, to the KL of each row.
+        ranks: if given, free nats apply to the mean KL over the batches of all ranks; if None, they apply to the KL of
+            each time step separately.
 
     Returns:
         Loss in nats, [L, N].
@@ -113,13 +115,15 @@ class Learner(DreamerLearner):
 
     @staticmethod
     def rule(settings: OptimizerConfig) -> OptimizerConfig:
-        """Return the optimizer settings with a weight decay that does not depend on the learning rate."""
+        """Return the optimizer settings, changed such that Adam's weight decay does not depend on the learning rate."""
         return settings.decayed_each_step()
 
     def model_loss(self, batch: Segment, rng: Noise) -> Any:
-        """Compute the loss of the world model (arXiv:2010.02193, eq. 2), and return its states for the actor.
+        """Compute the loss of the world model (arXiv:2010.02193, eq. 2).
 
         L = Σₜ -ln p(xₜ|hₜ, zₜ) - ln p(rₜ|hₜ, zₜ) - ln p(γₜ|hₜ, zₜ) + β KL[q(zₜ|hₜ, xₜ) ‖ p(zₜ|hₜ)]
+
+        The model states are returned too; `actor_objective` needs them.
         """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
@@ -132,9 +136,9 @@ class Learner(DreamerLearner):
         return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
 
     def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
-        """Compute the actor loss (eq. 6) on trajectories imagined from every state [L, N].
+        """Compute the actor loss (arXiv:2010.02193, eq. 6) on trajectories imagined from the model states [L, N].
 
-        The auxiliary output contains the imagined states, their λ-targets and weights for the critic.
+        The imagined states, their λ-targets and their weights are returned too; `critic_objective` needs them.
         """
         world, config = self.agent.world, self.config
         start = ModelState(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
@@ -158,5 +162,5 @@ class Learner(DreamerLearner):
 
 
 def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
-    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    """Build learner, replay buffer and training schedule; the seed (random stream `init`) determines the weights."""
     return Learner(context), *memory_and_plan(context)

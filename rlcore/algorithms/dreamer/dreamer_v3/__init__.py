@@ -1,1 +1,1 @@
-"""Dreamer V3 (the paper's first version, 2023): config and learner."""
+"""Dreamer V3, as in the first version of its paper (2023): config and learner."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DiscountConfig(DenseConfig):
-    """Keys of the `continue` head: the network that predicts whether the episode continues."""
+    """Config keys of the continue head, a network that predicts whether the episode continues."""
 
     learnable: bool = arg(True, "train the continue head (SheepRL key)", unused="it is always trained")
     imagined: str = arg(
@@ -38,7 +38,7 @@ class DiscountConfig(DenseConfig):
 
 @dataclass(frozen=True)
 class WorldModelConfig(WorldKeys):
-    """World model and its optimizer."""
+    """Config keys of the world model and its optimizer."""
 
     discrete_size: int = arg(32, "classes of a latent variable", low=2)
     kl_dynamic: float = arg(0.5, "β_dyn: weight of the KL that trains the prior", low=0)
@@ -67,13 +67,13 @@ class WorldModelConfig(WorldKeys):
 
     @property
     def begin(self) -> str:
-        """State at the start of an episode; see `WorldKeys.begin`."""
+        """Kind of the model state at the start of an episode, "learned" or "prior"; see `WorldKeys.begin`."""
         return "learned" if self.learnable_initial_recurrent_state else "prior"
 
 
 @dataclass(frozen=True)
 class ActorConfig(DenseConfig):
-    """Actor on the states of the world model, and its optimizer."""
+    """Config keys of the actor, which selects actions from model states, and of its optimizer."""
 
     cls: str = arg("actor", "actor class; masked_actor obeys the environment's action masks", choices=ACTORS)
     ent_coef: float = arg(3e-4, "η: weight of the entropy bonus", low=0)
@@ -99,14 +99,14 @@ class ActorConfig(DenseConfig):
         return False
 
     def policy(self, kind: str) -> PolicySpec:
-        """Return type and parameters of the policy distribution `kind`."""
+        """Return the settings of the policy distribution; `kind` is its name, "discrete" or "scaled"."""
         spread = self.min_std, self.max_std, self.init_std
         return PolicySpec(kind, self.unimix, *spread, self.action_clip, self.cls == MASKED)
 
 
 @dataclass(frozen=True)
 class CriticConfig(TwoHotConfig):
-    """Critic, target critic and optimizer."""
+    """Config keys of the critic, its target critic and its optimizer."""
 
     per_rank_target_network_update_freq: int = arg(1, "gradient steps between updates of the target critic", low=1)
     tau: float = arg(0.02, "τ of the soft update of the target critic", above=0, high=1)
@@ -114,7 +114,7 @@ class CriticConfig(TwoHotConfig):
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-5, eps=1e-5), "optimizer of the critic")
 
     def target_tau(self, update: int) -> float:
-        """Return τ of the target critic's soft update before gradient step `update`; 0 = no update."""
+        """Return τ of the target critic's soft update before gradient step number `update`; 0 = no update."""
         return 0.0 if update % self.per_rank_target_network_update_freq else self.tau
 
 
@@ -148,18 +148,27 @@ class Config(DreamerConfig):
     critic: CriticConfig = arg(CriticConfig(), "critic")
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if a lower limit is above its upper limit; `prefix` is the dotted path of this group."""
+        """Raise UserError if the lower percentile of returns is above the upper one, or `min_std` above `max_std`.
+
+        `prefix` is the dotted path of this config group, with a dot at the end.
+        """
         super().check(prefix)
         low, high = self.actor.moments.percentile.low, self.actor.moments.percentile.high
-        for name, less, more in (
-            ("moments.percentile.low", low, high),
-            ("min_std", self.actor.min_std, self.actor.max_std),
+        for name, less, upper, more in (
+            ("moments.percentile.low", low, "moments.percentile.high", high),
+            ("min_std", self.actor.min_std, "max_std", self.actor.max_std),
         ):
             if less > more:
-                raise UserError(f"{prefix}actor.{name}={less:g}: must not be above {more:g}")
+                raise UserError(
+                    f"{prefix}actor.{name}={less:g}: must not be above {more:g}, the value of {prefix}actor.{upper}; "
+                    f"decrease {name.split('.')[-1]} or increase {upper.split('.')[-1]}"
+                )
 
     def check_with(self, run: RunConfig) -> None:
-        """Raise UserError if Dreamer V3 does not have the distribution, or if the replay buffer is too small."""
+        """Raise UserError if `distribution.type` is not available, or if the replay buffer is too small.
+
+        The replay buffer must be able to store one training sequence per environment.
+        """
         super().check_with(run)
         if run.distribution.type not in ("auto", "discrete"):
             kind = run.distribution.type

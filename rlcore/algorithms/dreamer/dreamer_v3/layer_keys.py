@@ -1,4 +1,4 @@
-"""Config keys of Dreamer V3's networks with LayerNorm, with SheepRL's names and the defaults of its size XS."""
+"""Config keys of the layers in Dreamer V3's networks, with SheepRL's names and the defaults of SheepRL's size XS."""
 
 from __future__ import annotations
 
@@ -21,43 +21,46 @@ NORMS = ("layer_norm", "identity")
 
 @dataclass(frozen=True)
 class NormSettings:
-    """Settings of a LayerNorm."""
+    """Config keys of the parameters of a LayerNorm."""
 
     eps: float = arg(1e-3, "ε of the LayerNorm", above=0)
 
 
 @dataclass(frozen=True)
 class NormConfig:
-    """LayerNorm before an activation, with SheepRL's names."""
+    """Config keys of the LayerNorm before each activation of a network, with SheepRL's names."""
 
     cls: str = arg("layer_norm", "norm of the layers; identity = no norm, and layers have biases", choices=NORMS)
     kw: NormSettings = arg(NormSettings(), "settings of the norm")
 
     @property
     def eps(self) -> float | None:
-        """ε added to the variance; None if there is no norm."""
+        """ε that LayerNorm adds to the variance; None if the network has no LayerNorm."""
         return self.kw.eps if self.cls == "layer_norm" else None
 
     @property
     def form(self) -> InitConfig:
-        """Normalization, bias and initialization of layers; a layer that is followed by a norm has no bias."""
+        """Normalization, bias and initialization of layers; layers that are followed by LayerNorm have no bias."""
         return InitConfig(self.eps, self.eps is None, None)
 
 
 class Normed(LayerKeys):
-    """Base class of config groups with one normalization setting, `layer_norm`, for all layers of the group."""
+    """Base class of config groups with a key `layer_norm`, which applies to all layers of the group."""
 
     layer_norm: NormConfig
 
     @property
     def form(self) -> InitConfig:
-        """Normalization, bias and initialization of the layers."""
+        """Normalization, bias and initialization of this group's layers."""
         return self.layer_norm.form
 
 
 @dataclass(frozen=True)
 class DenseConfig(Normed, DenseKeys):
-    """Hidden layers; each one is a linear layer, followed by LayerNorm and an activation."""
+    """Config keys of the hidden layers of an MLP.
+
+    Each one is a linear layer, followed by LayerNorm and an activation.
+    """
 
     dense_units: int = other_default(DenseKeys, "dense_units", 256)
     mlp_layers: int = other_default(DenseKeys, "mlp_layers", 1)
@@ -67,7 +70,7 @@ class DenseConfig(Normed, DenseKeys):
 
 @dataclass(frozen=True)
 class HiddenConfig(Normed, HiddenKeys):
-    """One hidden layer: a linear layer, followed by LayerNorm and an activation."""
+    """Config keys of a network with one hidden layer: a linear layer, followed by LayerNorm and an activation."""
 
     hidden_size: int = other_default(HiddenKeys, "hidden_size", 256)
     dense_act: str = other_default(HiddenKeys, "dense_act", "silu")
@@ -76,7 +79,7 @@ class HiddenConfig(Normed, HiddenKeys):
 
 @dataclass(frozen=True)
 class RecurrentConfig(Normed, RecurrentKeys):
-    """Recurrent state, and the layer before the recurrent cell."""
+    """Config keys of the recurrent cell, and of the dense layer before it."""
 
     act: ClassVar[str] = "silu"
 
@@ -86,13 +89,13 @@ class RecurrentConfig(Normed, RecurrentKeys):
 
     @property
     def cell(self) -> InitConfig:
-        """Normalization and bias of the gates of a `dense.LayerNormGRU`."""
+        """Normalization and bias of the gates of the recurrent cell, which is a `dense.LayerNormGRU`."""
         return self.form._replace(bias=False)
 
 
 @dataclass(frozen=True)
 class ObservationConfig(ObservationKeys):
-    """Observation encoder or decoder: a CNN for image keys, an MLP for vector keys."""
+    """Config keys of an observation encoder or decoder: a CNN for images, an MLP for vectors."""
 
     symlog: ClassVar[bool] = True
 
@@ -111,13 +114,13 @@ class ObservationConfig(ObservationKeys):
 
     @property
     def stages(self) -> CNNSpec:
-        """Settings of the convolutions for image keys."""
+        """Settings of the CNN for image observations."""
         return CNNSpec(self.cnn_channels_multiplier, self.cnn_act, self.cnn_layer_norm.form, padded=True)
 
 
 @dataclass(frozen=True)
 class TwoHotConfig(DenseConfig):
-    """Head that predicts a scalar as a distribution over bins."""
+    """Config keys of a network that predicts a scalar as a distribution over bins (two-hot encoding)."""
 
     bins: int = arg(255, "bins, from -20 to 20 in symlog space", low=3)
     spacing: str = arg(

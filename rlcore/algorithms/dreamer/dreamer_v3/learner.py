@@ -9,14 +9,14 @@ Equations of the paper and the code that implements them:
     eq. 10, regularizer of the critic        critic_loss, with the prediction of the target critic
     eq. 11-12, actor and scale of returns    actor_loss, return_scale.ReturnScale
 
-Batches are `learner.Segment`s:
+A batch is a `learner.Segment`: sequences of rows, one row per time step t:
 
     t             0      1      2*     3      4          * the episode ends at obs 2
     continue      1      1      0      1      1          1 - terminated; 1 if the episode is truncated
     imagined      s0 -> ŝ1 -> ŝ2 ...                     from every row; reward and continue of a step are predicted
                                                          at the state after the step
 
-Differences from the paper (the authors' code of 2023 and SheepRL's `dreamer_v3` have the same):
+Differences from the paper, which the authors' code of 2023 and SheepRL's `dreamer_v3` have too:
     the gradient of continuous actions passes through the model (`algo.actor.objective_mix`);
     the recurrent state is reset at the start of each sequence; a greedy continuous action is the mean;
     an imagined episode continues if the predicted probability to continue is above ½ (`discount_model.imagined`). The
@@ -50,7 +50,11 @@ from rlcore.types import Context, TrainingSchedule
 
 
 class Agent(DreamerAgent):
-    """Agent with a categorical stochastic state (with unimix), and two-hot predictions of reward and value."""
+    """Dreamer V3 agent, with two-hot predictions of reward and value.
+
+    The stochastic part of the model state consists of categorical variables that are mixed with the uniform
+    distribution (unimix).
+    """
 
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         model, zeros = config.world_model, config.hafner_initialization
@@ -61,15 +65,15 @@ class Agent(DreamerAgent):
 
 
 def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: float, nats: float) -> Tensor:
-    """Compute the KL loss of each row (arXiv:2301.04104v1, eq. 4-5); sg = stop gradient.
+    """Compute the KL loss of each time step (arXiv:2301.04104v1, eq. 4-5); sg = stop gradient.
 
         L = β_dyn max(1, KL[sg(q) ‖ p]) + β_rep max(1, KL[q ‖ sg(p)])
 
     Args:
         posterior: [..., S, K]; log-probabilities of q(z | h, x).
         prior: [..., S, K]; log-probabilities of p(z | h).
-        dynamic: β_dyn.
-        representation: β_rep.
+        dynamic: β_dyn; weight of the KL that trains the prior.
+        representation: β_rep; weight of the KL that trains the posterior.
         nats: free nats, the lower limit of each KL; 1 in the paper and in the formula above.
 
     Returns:
@@ -81,10 +85,10 @@ def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: fl
 
 
 def imagine_continue(logits: Tensor, ends: str) -> Tensor:
-    """Return the continue factors c of eq. 7, [...].
+    """Return the continue factors c of arXiv:2301.04104v1, eq. 7, [...], from the logits [...] of the continue head.
 
-    With `ends="mean"`, c is the predicted probability to continue. With `ends="mode"`, c is 1 if this probability is
-    above ½, and otherwise 0; it has no gradient.
+    With `ends="mean"`, c is the predicted probability that the episode continues. With `ends="mode"`, c is 1 if this
+    probability is above ½, and otherwise 0; then c has no gradient.
     """
     return to_float32(logits).sigmoid() if ends == "mean" else (logits > 0).float()
 
@@ -98,7 +102,7 @@ def critic_loss(logits: Tensor, returns: Tensor, target: Tensor, number: ScalarH
         logits: [..., K]; outputs of the critic.
         returns: [...]; λ-returns R.
         target: [...]; predictions v' of the target critic.
-        number: converts outputs of the critic to a distribution p of values.
+        number: object that converts the critic's outputs to a distribution p of values.
 
     Returns:
         Loss in nats, [...].
@@ -112,7 +116,7 @@ def actor_loss(objective: Tensor, entropy: Tensor, weight: Tensor, coef: float) 
         L = -w (objective + η H[π])
 
     Args:
-        objective: [H, N]; scaled advantages; for REINFORCE, their products with log π(a | s).
+        objective: [H, N]; advantages divided by the scale of returns; for REINFORCE, multiplied by log π(a | s).
         entropy: [H, N]; H[π] in nats.
         weight: [H, N]; cumulative discounts w, which the paper does not have.
         coef: η; weight of the entropy bonus.
@@ -136,11 +140,12 @@ class Learner(DreamerLearner):
         super().__init__(context, Agent, scale, [self.moments])
 
     def model_loss(self, batch: Segment, rng: Noise) -> Any:
-        """Compute the loss of the world model (arXiv:2301.04104v1, eq. 4), and return its states for the actor.
+        """Compute the loss of the world model (arXiv:2301.04104v1, eq. 4).
 
         L = β_pred L_pred + β_dyn L_dyn + β_rep L_rep
 
-        L_pred is the sum of three losses: of the predicted observations, rewards and continue flags.
+        L_pred is the sum of three losses: of the predicted observations, rewards and continue flags. The model states
+        are returned too; `actor_objective` needs them.
         """
         config = self.config.world_model
         state, prior, posterior, observation, reward = self.observe(batch, rng, squared_distance)
@@ -152,9 +157,9 @@ class Learner(DreamerLearner):
         return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
 
     def actor_objective(self, states: ModelState, terminated: Tensor, rng: Noise) -> Any:
-        """Compute the actor loss (eq. 11) on trajectories imagined from every state [L, N].
+        """Compute the actor loss (arXiv:2301.04104v1, eq. 11) on trajectories imagined from the model states [L, N].
 
-        The auxiliary output contains the imagined states, their λ-returns and weights for the critic.
+        The imagined states, their λ-returns and their weights are returned too; `critic_objective` needs them.
         """
         world, config, critic = self.agent.world, self.config, self.critic
         ends = config.world_model.discount_model.imagined
@@ -177,17 +182,17 @@ class Learner(DreamerLearner):
         return *found, {"feat": feat[:-1].detach(), "returns": returns.detach(), "weight": weight}
 
     def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
-        """Compute the critic loss (eq. 10) on imagined states, weighted by the cumulative discounts."""
+        """Compute the critic loss (arXiv:2301.04104v1, eq. 10) on imagined states, weighted by cumulative discounts."""
         feat = imagined["feat"]  # [H, L·N, F]
         target = self.number.mean(self.target_critic(feat))
         loss = critic_loss(self.critic(feat), imagined["returns"], target, self.number) * imagined["weight"]
         return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
 
     def components(self) -> dict[str, protocols.Stateful]:
-        """Return the stateful components: those of every Dreamer, and the scale of returns."""
+        """Return the stateful components: those of `DreamerLearner`, and the scale of returns."""
         return {**super().components(), "moments": self.moments}
 
 
 def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
-    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    """Build learner, replay buffer and training schedule; the seed (random stream `init`) determines the weights."""
     return Learner(context), *memory_and_plan(context)
