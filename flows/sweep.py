@@ -1,6 +1,6 @@
-"""Prefect flows of sweeps, one for each algorithm. They define the steps of a sweep and their order.
+"""Prefect flows that run a sweep (hyperparameter search), one flow for each algorithm.
 
-Prefect deployments refer to a flow as `sweep_<algo>`; the command line calls `run_sweep`.
+Prefect deployments refer to a flow as `sweep_<algo>`, for example `sweep_ppo`. The command line calls `run_sweep`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flows.workers.pools import find_flow
 
 @functools.cache
 def sweep_flow(algo: str) -> Flow[..., Any]:
-    """Return the flow `sweep-<algo>`, which searches a space and confirms the best configuration."""
+    """Return the Prefect flow `sweep-<algo>`, which searches for good hyperparameters of an algorithm."""
 
     @flow(name=f"sweep-{algo}", version=VERSION, persist_result=False)
     @shorten_failures
@@ -34,13 +34,14 @@ def sweep_flow(algo: str) -> Flow[..., Any]:
 
         Args:
             overrides: arguments of `shepherd sweep`, one entry each: `sweep.trials=20`, `env.id=Acrobot-v1`,
-                `algo.gamma=interval(0.9,1)`. Without `sweep=` or `exp=`, the algorithm's own preset is used.
+                `algo.gamma=interval(0.9,1)`. Without `sweep=` or `exp=`, the algorithm's sweep preset is used.
             name: name of an existing sweep to resume; empty for a new sweep.
             accelerator: value of `fabric.accelerator` if the overrides do not set it. The deployment sets it to the
                 accelerator of its work pool; usually it does not need to be changed.
 
         Returns:
-            The sweep's name, its best trial, the result of the confirmation, and the overall result in a sentence.
+            A mapping with the keys name (of the sweep), best (trial), confirmed (comparison of the best trial with the
+            default configuration on new seeds) and result (a sentence).
         """
         with managed_sweep(algo, overrides, name, accelerator) as sweep:  # plan, lock, study, signals, workers
             for trial in trials(sweep):  # waits for a free worker, and in batch mode for the end of the previous batch
@@ -55,11 +56,14 @@ def sweep_flow(algo: str) -> Flow[..., Any]:
 
 
 def __getattr__(name: str) -> Flow[..., Any]:
-    """Return the flow `sweep_<algo>` for the entrypoint of a deployment. Algorithms of plugins are included."""
+    """Return the flow `sweep_<algo>` of this module, which the entrypoint of a Prefect deployment names.
+
+    The algorithm may be defined in a plugin.
+    """
     return find_flow(name, "sweep", sweep_flow)
 
 
 def run_sweep(algo: str, folder: SweepFolder) -> dict[str, Any]:
-    """Run the flow of a new or unfinished sweep and return its result."""
+    """Run the Prefect flow of a new or unfinished sweep in this process, and return the result of the flow."""
     with terminable_flow(), prefect_api():
         return sweep_flow(algo)(name=folder.name)

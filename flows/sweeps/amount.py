@@ -19,9 +19,11 @@ SEEN = 20  # maximal number of runs from which the speed is estimated
 def amount(plan: SweepPlan, pace: TrialIntervals, ended: int = 0, speed: float | None = None) -> str:
     """Describe the work of a sweep in a sentence: trials, confirmation runs, policy steps and estimated time.
 
+    Confirmation runs compare the best trial with the default configuration, after the trials.
+
     Args:
         plan: plan of the sweep.
-        pace: its attribute `budget` is the number of policy steps of one run, or the largest number if runs differ.
+        pace: evaluation intervals; only `pace.budget` is used, the largest length of a run in policy steps.
         ended: number of trials that have already ended.
         speed: expected policy steps per second of one run; None if unknown.
 
@@ -48,9 +50,15 @@ def amount(plan: SweepPlan, pace: TrialIntervals, ended: int = 0, speed: float |
 
 
 def speed_of(config: RunConfig, trials: Path) -> float | None:
-    """Return the median speed of earlier runs in policy steps per second, or None if there is none.
+    """Return the median speed of earlier runs in policy steps per second, or None if there are no such runs.
 
-    Trials of this sweep are used if there are any, otherwise runs of this algorithm on this environment.
+    Args:
+        config: config of a trial; it names the algorithm and the environment.
+        trials: folder with the runs of the sweep. If it is empty, other runs of the same algorithm on the same
+            environment are used.
+
+    Returns:
+        Policy steps per second, or None.
     """
     own = RunDirectory.below(trials)
     others = RunDirectory.below(Path(config.log_root) / config.algo.name / config.env.id)

@@ -1,4 +1,7 @@
-"""Confirmation of a sweep: the winner and the default configuration are trained on the same new seeds and compared."""
+"""Confirmation of a sweep: its best trial (the winner) and the default configuration are retrained and compared.
+
+Both are trained on the same new seeds, because the values of the trials were used to choose the winner.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,10 @@ QUIET = ("env.capture_video=false",)  # default of the confirmation's runs
 
 
 def confirm(sweep: Sweep) -> Iterator[Job]:
-    """Yield the runs that compare the winner of a sweep with the default configuration.
+    """Yield the runs that compare the winner (best trial) of a sweep with the default configuration.
 
-    The caller starts a run whenever a worker is free; the iterator ends when all runs have ended. If a run fails, its
-    error is raised after the other runs have ended.
+    Whenever a worker is free, the iterator yields a run, which the caller must start. The iterator ends when all runs
+    have ended. If a run fails, its error is raised after the other runs have ended.
     """
     failures: list[RunError] = []
     wanted = sides(sweep)
@@ -64,9 +67,10 @@ def sides(sweep: Sweep) -> dict[str, list[TrialRun]]:
 
 
 def verdict(sweep: Sweep) -> None:
-    """Compare the winner of a sweep with the default configuration and store the result.
+    """Compare the winner (best trial) of a sweep with the default configuration and store the result.
 
-    If the winner is better, the best run of the winner is registered as a model.
+    The values of the confirmation runs are compared. If the winner is better, its best confirmation run is registered
+    as a model.
     """
     best, runs = sweep.study.best(), sides(sweep)
     if best is None or not runs:
@@ -86,11 +90,21 @@ def verdict(sweep: Sweep) -> None:
 
 
 def compare_with_default(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
-    """Compare the interquartile means of the values of the winner's runs and of the default configuration's runs.
+    """Compare a sweep's winner with the default configuration, by the interquartile means over their runs.
 
-    Both sequences are in the order of the same seeds. The 95 % interval of the difference is a bootstrap interval.
-    Returns a mapping with the keys better, winner, default, difference, low, high and words (the result in a sentence).
-    `better`, `low` and `high` are None if there are fewer than `FEWEST` seeds.
+    Args:
+        winner: values of the winner's runs, one per seed.
+        default: values of the default configuration's runs, for the same seeds in the same order.
+
+    Returns:
+        A mapping with the keys
+
+        - winner, default, difference: the two interquartile means and their difference.
+        - low, high: 95 % bootstrap interval of the difference.
+        - better: True if the interval is above 0.
+        - words: the result in a sentence.
+
+        With fewer than `FEWEST` seeds, `better`, `low` and `high` are None.
     """
     means = {"winner": iqm(winner), "default": iqm(default)}
     difference = means["winner"] - means["default"]

@@ -1,4 +1,7 @@
-"""Creation and change of sweeps. It imports no Prefect, which would create its folder before a sweep is refused."""
+"""Creation and change of sweeps.
+
+This module does not import Prefect. The import creates Prefect's folder, which must not happen if the sweep is refused.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,16 @@ from rlcore.errors import UserError
 
 
 def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, SweepFolder]:
-    """Check the sweep that the overrides define and store it; return the name of its algorithm and its folders.
+    """Check and store the sweep that the arguments of `shepherd sweep` define.
 
-    If a sweep of this name exists already, its settings must be the same. If `elsewhere` is True, the sweep is trained
-    on other machines, so the devices of this machine are not checked.
+    Args:
+        overrides: arguments of `shepherd sweep`. If a sweep with this `sweep.name` exists already, its settings must be
+            equal.
+        elsewhere: True if other machines train the sweep; the devices and free memory of this machine are then not
+            checked.
+
+    Returns:
+        Name of the algorithm, and the folders of the sweep.
     """
     wanted = plan(overrides)
     refuse_password(wanted)
@@ -35,9 +44,15 @@ def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, S
 
 
 def change_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> tuple[str, SweepFolder]:
-    """Change the settings of an existing sweep; return the name of its algorithm and its folders.
+    """Change the settings of an existing sweep before it is resumed.
 
-    If `failed` is True, failed trials are reset, so that they are trained again.
+    Args:
+        name: name of the sweep.
+        overrides: new settings, such as `sweep.trials=40`.
+        failed: True resets failed trials, so that they are trained again.
+
+    Returns:
+        Name of the algorithm, and the folders of the sweep.
     """
     folder = SweepFolder.existing(name)
     there = folder.read()
@@ -51,17 +66,17 @@ def change_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> t
 
 
 def _take_up_failed(folder: SweepFolder, plan: SweepPlan) -> None:
-    """Replace the study by a copy in which the failed trials are unfinished."""
+    """Replace the sweep's Optuna study by a copy in which failed trials are marked as unfinished."""
     study, copies = Study(plan, folder.storage(plan), folder.study_name(plan)), folder.copies + 1
     if not study.list_failed():
-        raise UserError(f"--failed: no trial of sweep {folder.name} has failed")
+        raise UserError(f"--failed: no trial of sweep {folder.name} has failed; remove --failed")
     study.copy(folder.study_name(plan, copies))
     folder.note_copies(copies)  # after this line the copy is used, even if this process is killed
     study.delete()
 
 
 def _refuse_other(folder: SweepFolder, wanted: SweepPlan) -> None:
-    """Raise UserError if the settings differ from those of the existing sweep of this name."""
+    """Raise UserError if `wanted` has other settings than the existing sweep with the same name."""
     there = folder.read()
     before, now = plain(there.config), plain(wanted.config)
     for key in before.keys() - set(LATER):

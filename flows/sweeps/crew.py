@@ -28,7 +28,7 @@ class WorkerProcesses:
     """Pool of worker processes. A worker is started when it is first needed, and restarted if it has died.
 
     Args:
-        places: for each worker, the additional environment variables; `{}` if it needs none.
+        places: additional environment variables of each worker, such as CUDA_VISIBLE_DEVICES; one mapping per worker.
         log: file that collects the output of all workers.
     """
 
@@ -41,10 +41,18 @@ class WorkerProcesses:
         self._ending = threading.Event()
 
     def train(self, training: TrialRun, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End:
-        """Train a run to its end on a free worker and return how it ended.
+        """Train a run to its end on a free worker and return its result.
 
-        If the worker process is killed, the run is resumed from its last checkpoint. This method may be called from as
-        many threads as there are workers. After each evaluation, training ends if `on_evaluation` returns False.
+        If the worker process is killed, the run is resumed from its last checkpoint. As many threads as there are
+        workers may call this method at the same time.
+
+        Args:
+            training: the run.
+            on_evaluation: called after each evaluation; training ends if it returns False. None: not called.
+            on_progress: called with the data of each progress message of the worker.
+
+        Returns:
+            How the run ended.
         """
         worker = self._idle.get()
         try:
@@ -91,18 +99,18 @@ class _Worker:
 
     @property
     def end_of_job(self) -> End:
-        """Result of the job that this worker trained when it died, as an `End`."""
+        """Result to record for the run that this worker was training when it died."""
         return end_by(exit_error(self.process.wait(), self.exit_error))
 
     @property
     def exit_error(self) -> str:
-        """Description of how the worker died, as part of a sentence."""
+        """Clause that describes how the worker process ended, such as "worker 77 was killed by signal 9"."""
         code = self.process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
         return f"worker {self.process.pid} {how} (see its output in {self._told})"
 
     def train(self, training: TrialRun, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End | None:
-        """Train a run on this worker and return how it ended; None if the worker died."""
+        """Train a run on this worker process and return its result; None if the process died."""
         request = {"run_dir": str(training.run_dir), "overrides": list(training.overrides)}
         if not self._say({"train": request | {"judged": on_evaluation is not None}}):
             return None

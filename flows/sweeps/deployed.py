@@ -1,6 +1,8 @@
-"""Execution of a sweep's jobs on a Prefect work pool: each run of a trial is a flow run of the training deployment.
+"""Execution of a sweep's jobs on a Prefect work pool, by workers that may be on other machines.
 
-The sweep's flow polls the states of the flow runs and reads their event logs from storage that all machines share.
+A job is a trial, with one training run for each seed. Each training run becomes a flow run of the training deployment.
+The sweep's flow polls the states of these flow runs. It reads the event logs of the training runs from storage that all
+machines share.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ PARTING, PARTING_LOOK = 20.0, 0.5  # seconds that a cancelled sweep waits for it
 
 
 class WorkPoolExecutor:
-    """Executor of jobs as flow runs of `train-<algorithm>/<deployment>`, at most `sweep.workers` at a time.
+    """Executor that trains jobs as flow runs of the deployment `train-<algorithm>/<deployment>`.
+
+    At most `sweep.workers` jobs run at the same time.
 
     Args:
         sweep: the sweep that the jobs belong to.
@@ -58,7 +62,10 @@ class WorkPoolExecutor:
         return bool(self._running or self._ended)
 
     def start(self, job: Job) -> None:
-        """Start the first unfinished run of a job; a flow run that an earlier driver started is continued."""
+        """Start the first unfinished run of a job.
+
+        If an earlier process of the sweep has already submitted a flow run for it, that flow run is used.
+        """
         pruned = self._sweep.review(job)
         training = next((training for training in job.trainings if training.state != "over"), None)
         if pruned or training is None or training.state == "pruned":
@@ -67,7 +74,7 @@ class WorkPoolExecutor:
             self._running[job] = self._submit(job, training)
 
     def wait(self) -> tuple[Job, End]:
-        """Wait for the next job that ends and return it and how it ended; polls every two seconds."""
+        """Wait until a job ends; return the job and its result. The server is polled every two seconds."""
         while not self._ended:
             time.sleep(LOOK_EVERY)
             with survive_outages(), get_client(sync_client=True) as client:
@@ -79,7 +86,7 @@ class WorkPoolExecutor:
         return job, end
 
     def cancel(self) -> None:
-        """Cancel all flow runs and wait at most 20 s until they have written their checkpoints."""
+        """Cancel the flow runs of all jobs, and wait at most 20 s until they have written their checkpoints."""
         waiting = set(self._running.values())
         deadline = time.monotonic() + time_left(PARTING)
         with get_client(sync_client=True) as client:
@@ -93,10 +100,12 @@ class WorkPoolExecutor:
                 waiting = {flow_run for flow_run, state in states.items() if state is None or not state.is_final()}
 
     def _look(self, job: Job, flow_run: FlowRun) -> None:
-        """Handle the present state of a job's flow run.
+        """React to the current state of a job's flow run.
 
-        Depending on the state, prune the run, start the next run of the job, retry the flow run, or record how the job
-        ended.
+        - running: mark the training run as pruned if the pruner decides to end the trial.
+        - completed: start the next run of the job.
+        - crashed: retry the flow run, at most `DEATHS` times.
+        - other final state: record the result of the job.
         """
         training = next((training for training in job.trainings if training.state != "over"), job.trainings[-1])
         state = flow_run.state
@@ -125,7 +134,7 @@ class WorkPoolExecutor:
             self._end(job, end)
 
     def _submit(self, job: Job, training: TrialRun) -> UUID:
-        """Submit the flow run of a training and return its id; a second call returns the same flow run."""
+        """Submit a flow run for a training run and return its id. A second call for the same run submits no new one."""
         algo = compose(training.overrides)[0].algo.name
         seed = f", {training.run_dir.name.replace('_', ' ')}" if len(job.trainings) > 1 else ""
         flow_run = run_deployment(
@@ -154,7 +163,15 @@ class WorkPoolExecutor:
 
 @contextmanager
 def cancel_with(flow_run: UUID, hands: WorkPoolExecutor) -> Iterator[None]:
-    """Context manager in which the jobs of the executor `hands` are cancelled if the sweep's flow run is cancelled."""
+    """Context manager that cancels the jobs of an executor if the flow run of the sweep is cancelled.
+
+    Args:
+        flow_run: id of the sweep's flow run.
+        hands: the executor.
+
+    Yields:
+        Nothing.
+    """
     try:
         yield
     except BaseException:

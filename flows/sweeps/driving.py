@@ -1,4 +1,4 @@
-"""Sweep that this process runs, and the loop over its trials."""
+"""Sweep that is run by this process, and the loop that starts its trials and records their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlcore.errors import RunError
 
 
 class Sweep:
-    """Sweep that this process runs. This process is called the driver of the sweep.
+    """Sweep that is run by this process, which is called the driver of the sweep.
 
     Args:
         folder: folders of the sweep.
@@ -36,7 +36,7 @@ class Sweep:
         self._one = threading.Lock()  # guards the study, because jobs report from threads
 
     def job(self, number: int) -> Job:
-        """Return the job of a trial."""
+        """Return the job that trains a trial: its label and its runs, one per seed."""
         params = self.study.params(number)
         base = trial_overrides(merge(self.plan.base, to_overrides(params)), self.config)
         runs = trainings(
@@ -47,7 +47,7 @@ class Sweep:
         return Job(f"trial {number}: {values}", runs, number)
 
     def review(self, job: Job) -> bool:
-        """Report the evaluations of a trial to the pruner; return True if the trial should end."""
+        """Report the new evaluations of a trial to the pruner; return True if the pruner decides to end the trial."""
         if job.number is None:
             return False
         with self._one:
@@ -56,7 +56,11 @@ class Sweep:
             )
 
     def record(self, job: Job, end: End) -> None:
-        """Store the result of a trial; a trial that was ended by a machine fault stays unfinished."""
+        """Store the result of a trial in the study.
+
+        If a machine fault (full disk, killed process, out of memory) ended the trial, nothing is stored, and the trial
+        stays unfinished.
+        """
         assert job.number is not None
         if end.state == "unfinished":
             emit("job", {"label": job.label, "number": job.number, "doing": f"unfinished: {end.sentence}"})
@@ -85,12 +89,14 @@ class Sweep:
 
 
 def trials(sweep: Sweep) -> Iterator[Job]:
-    """Yield the trials of a sweep that should be started.
+    """Yield the trials of a sweep, each when a worker is free to train it, and record their results.
 
-    The caller starts a trial whenever a worker is free; the iterator ends when all trials have ended. Trials that an
-    earlier process left unfinished come first. In batch mode, a batch starts after all trials of the previous batch
-    have ended. If the processes of a trial were killed, or if it ran out of memory, it is retried alone after all
-    others have ended. Raises a `MachineFault` at the end if trials are unfinished because of machine faults.
+    The caller must start each trial. The iterator ends when all trials have ended. Unfinished trials of an earlier
+    process come first. In batch mode, a batch starts after all trials of the previous batch have ended.
+
+    A trial is retried if its processes were killed or ran out of memory. The retry waits until no other trial is
+    running, because several trials together may have used too much memory. If machine faults leave trials unfinished,
+    a `MachineFault` is raised at the end.
     """
     study, begun = sweep.study, sweep.study.list_unfinished()
     faults = Faults(study, sweep.folder.resume_command)

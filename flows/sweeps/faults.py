@@ -1,6 +1,6 @@
-"""Handling of trials that a machine fault (such as a full disk or a killed process) has ended.
+"""Handling of trials that were ended by a machine fault, such as a full disk or a killed process.
 
-Such a trial is retried, left unfinished, or counted as failed.
+A trial with a machine fault is retried, left unfinished, or counted as failed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ ATTEMPTS = 3  # attempts of one trial, over all resumes of the sweep; then the t
 
 
 class Faults:
-    """Collection of the machine faults that ended trials while this process ran the sweep.
+    """Collection of machine faults (full disk, out of memory, killed process) that ended trials of a sweep.
+
+    Only faults that occur while this process runs the sweep are collected.
 
     Args:
         study: study of the sweep.
-        go_on: command that resumes the sweep; with `--failed` it retries failed trials.
+        go_on: command that resumes the sweep, for error messages.
     """
 
     def __init__(self, study: Study, go_on: str) -> None:
@@ -28,13 +30,14 @@ class Faults:
 
     @property
     def full(self) -> bool:
-        """True if a trial was ended by a full disk, which would end every other trial as well."""
+        """True if a full disk has ended a trial. No further trial is started then, because it would fail as well."""
         return any(end.fault == DiskFault.__name__ for end in self._left.values())
 
     def again(self) -> int | None:
-        """Return the number of a trial to retry while no other trial is running; None if there is none.
+        """Return the number of the next trial to retry after a machine fault; None if there is none.
 
-        Several trials at a time may have needed too much memory together.
+        Call this only while no trial is running. The retried trial then has the memory of the machine for itself, which
+        helps if several trials together used too much memory.
         """
         if self.full or not self._again:
             return None
@@ -43,9 +46,17 @@ class Faults:
         return number
 
     def classify(self, number: int, end: End) -> End:
-        """Return the result of a trial whose job has ended.
+        """Return the result to record for a trial, and remember the trial if a machine fault has ended it.
 
-        It is the result of the job. If `ATTEMPTS` attempts have ended in a machine fault, the trial counts as failed.
+        The returned result is `end`, with one exception: if a machine fault has ended `ATTEMPTS` attempts of the trial,
+        the trial counts as failed.
+
+        Args:
+            number: number of the trial.
+            end: result of the trial's job.
+
+        Returns:
+            The result to record.
         """
         if end.state != "unfinished":
             return end
@@ -62,6 +73,6 @@ class Faults:
         return end
 
     def raise_collected(self) -> None:
-        """Raise the machine fault of the first unfinished trial, if there is one."""
+        """Raise the machine fault of the unfinished trial with the lowest number; do nothing if there is none."""
         for number, end in sorted(self._left.items()):
             raise FAULTS[end.fault](f"trial {number} is unfinished: {end.sentence}")

@@ -1,4 +1,4 @@
-"""Folders of a sweep: plan and study in `sweeps_folder`, runs and reports under `log_root`."""
+"""Folders of a sweep: plan and Optuna study in `sweeps_folder()`, runs and reports under `log_root`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,14 @@ class SweepFolder:
 
     @staticmethod
     def existing(name: str) -> SweepFolder:
-        """Return the existing sweep with this name or with this folder of runs; raise UserError if there is none."""
+        """Return the folders of an existing sweep; raise UserError if there is no such sweep.
+
+        Args:
+            name: name of the sweep, or path of the folder with its runs.
+
+        Returns:
+            The folders.
+        """
         if (Path(name) / "sweep.json").is_file():
             name = Path(name).resolve().name
         folder = SweepFolder(name)
@@ -62,9 +69,9 @@ class SweepFolder:
         return folder
 
     def write(self, plan: SweepPlan, runs: Path) -> None:
-        """Store the plan of the sweep and the folder of its runs.
+        """Store the plan of the sweep and the path of its runs in sweep.json.
 
-        A copy is stored in the folder of the runs, so that other machines can find the sweep.
+        Another copy of sweep.json is stored in the folder `runs`, so that other machines can find the sweep there.
         """
         for folder in (self.path, runs):
             make_private(folder)
@@ -77,9 +84,9 @@ class SweepFolder:
             write_json(place, noted)
 
     def adopt(self, runs: Path) -> bool:
-        """Return True if a sweep of this name exists.
+        """Return True if a sweep of this name exists on this machine, or in the folder `runs` that machines share.
 
-        If only another machine has stored its plan, the plan is first copied from the folder `runs` to this machine.
+        In the second case, the plan is copied from `runs` to this machine.
         """
         if not self.plan_file.exists() and (runs / "sweep.json").exists():
             make_private(self.path)
@@ -107,11 +114,11 @@ class SweepFolder:
 
     @property
     def runs(self) -> Path:
-        """Folder of the runs."""
+        """Folder that contains the runs of the sweep."""
         return Path(self._read_note()["runs"])
 
     def trial(self, number: int) -> Path:
-        """Return the folder of a trial's runs."""
+        """Return the folder that contains the runs of a trial, one per seed."""
         return self.runs / f"trial_{number:04d}"
 
     @property
@@ -161,11 +168,11 @@ class SweepFolder:
         return sweep_resume_command(self.name)
 
     def storage(self, plan: SweepPlan) -> str:
-        """Return the URL of the study's database.
+        """Return the URL of the database that contains the sweep's Optuna study.
 
-        The first of these that is set is used: `sweep.storage`, the URL in the environment variables, or a SQLite file
-        in the sweep's folder. Raises UserError if the sweep was started with another database, because its trials
-        would be missing in this one.
+        The URL is `sweep.storage`, or else the value of an environment variable (SHEPHERD_SWEEP_STORAGE or
+        SHEPHERD_DATABASE_URL), or else a SQLite file in the sweep's folder. Raises UserError if the sweep was started
+        with another database, because the sweep's trials are stored there.
         """
         address = self._choose_storage(plan)
         noted = self._read_note().get("storage", "") if self.plan_file.exists() else redact(address)
@@ -179,9 +186,17 @@ class SweepFolder:
         return address or f"sqlite:///{self.path / 'study.db'}"
 
     def study_name(self, plan: SweepPlan, copies: int | None = None) -> str:
-        """Return the name of the sweep's study in the database, or of its copy number `copies`.
+        """Return the name of the sweep's Optuna study in the database.
 
-        If several checkouts of the project may share the database, the name includes the random id of the sweep.
+        A retry of failed trials copies the study under another name, which ends in the number of the copy. If several
+        checkouts of the project may share the database, the name includes the random id of the sweep.
+
+        Args:
+            plan: plan of the sweep.
+            copies: number of the copy; None = the copy that is used now.
+
+        Returns:
+            The name.
         """
         name = f"{self.name} {self.id}" if self._choose_storage(plan) else self.name
         copies = self.copies if copies is None else copies
@@ -189,18 +204,18 @@ class SweepFolder:
 
     @property
     def copies(self) -> int:
-        """Number of times that the study was copied to retry failed trials."""
+        """Number of copies of the Optuna study that were made so far; each retry of failed trials makes one."""
         return self._read_note().get("copies", 0) if self.plan_file.exists() else 0
 
     def note_copies(self, count: int) -> None:
-        """Store that the n-th copy of the study is used from now on."""
+        """Store that copy number `count` of the Optuna study is used from now on."""
         noted = self._read_note() | {"copies": count}
         for place in (self.plan_file, self.runs / "sweep.json"):
             write_json(place, noted)
 
     @staticmethod
     def check_storage(plan: SweepPlan) -> None:
-        """Raise UserError if the database of `sweep.storage` or the environment cannot be opened."""
+        """Raise UserError if the database that `sweep.storage` or the environment variables select cannot be opened."""
         if address := SweepFolder._choose_storage(plan):
             open_storage(address)
 
@@ -216,10 +231,7 @@ class SweepFolder:
 
     @property
     def is_driven(self) -> bool:
-        """True if a process runs the sweep.
-
-        This is the case if a process of this machine has locked it, or if another machine holds a lease on it.
-        """
+        """True if a process runs the sweep: on this machine (lock file), or on another one (lease of the server)."""
         return is_taken(self.path / "lock") or is_held_elsewhere(self.lease)
 
     def _read_note(self) -> dict[str, Any]:

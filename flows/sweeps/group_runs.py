@@ -1,6 +1,6 @@
-"""Groups of runs: one run for each of several values of a key, such as ten seeds.
+"""Groups of runs: one run for each of several values of a config key, such as ten seeds.
 
-The runs share a group name, which can be given to `shepherd compare`.
+All runs of a group have the same value of the key `group`, the group's name. `shepherd compare` accepts this name.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PLACES = ("run_dir", "run_name")
 
 
 class RunGroup(NamedTuple):
-    """Runs with one group name.
+    """Group of runs that differ in the values of one or several config keys, such as `seed`.
 
     Attributes:
         name: value of the key `group` in all runs.
-        trainings: one run for each value, or for each combination of the values of several keys.
+        trainings: the runs, one for each combination of the keys' values.
         workers: number of runs that are trained at the same time.
         accelerator: `fabric.accelerator` of the runs.
     """
@@ -49,10 +49,17 @@ def has_several(overrides: Sequence[str]) -> bool:
 
 
 def group_of(overrides: Sequence[str], workers: int | None = None) -> RunGroup:
-    """Return the group that overrides such as `exp=ppo seed=0,1,2 group=NAME` define, after checking its configs.
+    """Compose and check the configs of a group of runs, and return the group. Nothing is written.
 
-    Nothing is written. The default of `workers` is the number of processor cores divided by `num_threads`. Raises
-    UserError for an invalid config, or if a run of this name exists that was trained with other settings.
+    Args:
+        overrides: overrides of `shepherd train`, such as `exp=ppo seed=0,1,2 group=NAME`.
+        workers: number of runs that are trained at the same time; None = number of processor cores / `num_threads`.
+
+    Returns:
+        The group.
+
+    Raises:
+        UserError: A config is invalid, or the folder of a run contains a run that was trained with other settings.
     """
     overrides = without_plugins(overrides)
     taken_apart = parse(overrides, groups())
@@ -65,8 +72,8 @@ def group_of(overrides: Sequence[str], workers: int | None = None) -> RunGroup:
         raise UserError(f"{line}: gives several values; add group=NAME to train one run for each value{as_list}")
     if place := next((key for key in PLACES if key in given), None):
         raise UserError(
-            f"{place}={spell(given[place])}: cannot be set for a group, because its name determines the folders of "
-            f"its runs; remove {place}"
+            f"{place}={spell(given[place])}: cannot be set for a group, because the name of the group determines the "
+            f"folders of the runs; remove {place}"
         )
     base = [override for override in overrides if override.partition("=")[0].lstrip("+") not in keys]
     trainings, config, tried = [], None, []
@@ -83,18 +90,18 @@ def group_of(overrides: Sequence[str], workers: int | None = None) -> RunGroup:
     assert config is not None
     if len({training.run_dir for training in trainings}) < len(trainings):
         raise UserError(
-            f"group={name}: two of its runs would share a folder. The name of a folder consists of the last part of "
-            f"each varied key and its value, so it must be different for each run (keys: {', '.join(keys)})"
+            f"group={name}: two runs of this group would have the same folder. The name of a folder consists of the "
+            f"last part of each varied key and its value (keys: {', '.join(keys)}); list each value only once"
         )
     at_once = workers or max(1, (os.cpu_count() or 1) // config.num_threads)
     return RunGroup(str(name), trainings, min(at_once, len(trainings)), config.fabric.accelerator)
 
 
 def run_jobs(group: RunGroup, hands: Executor) -> Iterator[Job]:
-    """Yield the unfinished runs of a group.
+    """Yield the unfinished runs of a group, each when a worker is free to train it.
 
-    The caller starts a run whenever a worker is free; the iterator ends when all runs have ended. A failed run does not
-    end the others. If runs failed, RunError is raised at the end with the message of the first one.
+    The caller must start each run. The iterator ends when all runs have ended. If a run fails, the others continue, and
+    a RunError with the message of the first failure is raised at the end.
     """
     failures: list[str] = []
 
@@ -116,7 +123,7 @@ def run_jobs(group: RunGroup, hands: Executor) -> Iterator[Job]:
 
 
 def _points(overrides: Sequence[str]) -> Iterator[Params]:
-    """Yield every combination of the values that the overrides give; the value of the last key changes fastest."""
+    """Yield every combination of the values in overrides such as `seed=0,1`; the last key's value changes fastest."""
     dimensions = of_overrides(parse(overrides, groups()).sweeps)
     for dimension in dimensions:
         if dimension.grid is None:

@@ -1,4 +1,4 @@
-"""Updates of a running sweep's page: at the start, when a trial ends, and every few seconds."""
+"""Updates of a running sweep's report page: at the start, when a trial ends, and every ten seconds in between."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def refresh_reports(sweep: Sweep) -> Iterator[None]:
-    """Update the page of a sweep inside this context, and once more if the sweep is interrupted."""
+    """Context manager that updates a sweep's report page in a thread, and once more if the sweep is interrupted."""
     ended, over = threading.Event(), threading.Event()
 
     def keep() -> None:

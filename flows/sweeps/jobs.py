@@ -1,4 +1,7 @@
-"""Jobs of sweeps and groups, the results of jobs, and the interface of the executors that train them."""
+"""Jobs of sweeps and groups, the results of jobs, and the interface of executors, which train jobs.
+
+A job is a trial of a sweep with one run per seed, or one run of a group.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ DEATHS = 3  # a job whose workers die this often is not tried again: the job its
 
 
 class End(NamedTuple):
-    """Result of a job: how it ended, and why.
+    """Result of a job (the runs of a trial, or one run of a group): how it ended, and why.
 
     Attributes:
         state: "over" (completed), "pruned", "failed", "interrupted", or "unfinished" (ended by a machine fault).
@@ -27,7 +30,7 @@ class End(NamedTuple):
 
 
 def end_by(error: Exception) -> End:
-    """Return the result of a job that has ended with this exception."""
+    """Return the result of a job that raised this exception: "unfinished" after a machine fault, otherwise "failed"."""
     fault = machine_fault(error)
     sentence = str(fault or error) or type(error).__name__
     return End("unfinished", sentence, type(fault).__name__) if fault else End("failed", sentence)
@@ -47,7 +50,7 @@ class Job:
 
 
 class Executor(Protocol):
-    """Executor of jobs: worker processes of this machine, or the workers of a Prefect work pool."""
+    """Interface of executors, which train jobs: on worker processes of this machine, or on a Prefect work pool."""
 
     @property
     def free(self) -> bool:
@@ -64,5 +67,5 @@ class Executor(Protocol):
         ...
 
     def wait(self) -> tuple[Job, End]:
-        """Wait for the next job that ends and return it and how it ended."""
+        """Wait until a job ends; return the job and its result."""
         ...

@@ -1,4 +1,4 @@
-"""Execution of jobs by worker processes of this machine; each job is a Prefect task."""
+"""Execution of jobs (trials or runs of a group) by worker processes of this machine; each job is a Prefect task."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ from prefect.states import Failed  # isort: skip
 
 
 class LocalExecutor:
-    """Executor of jobs as Prefect tasks of the running flow; each task controls a worker process of this machine.
+    """Executor that trains jobs on worker processes of this machine.
+
+    Each job is a Prefect task of the running flow. The task controls one worker process.
 
     Args:
         crew: pool of worker processes.
-        places: number of workers.
-        review: function that reads the event logs of a job and returns True if the job should end now. It is called
+        places: number of worker processes.
+        review: returns True if a job should end now (pruning), based on the event logs of the job's runs. It is called
             from several threads.
     """
 
@@ -59,7 +61,7 @@ class LocalExecutor:
         _train.submit(self, job).add_done_callback(lambda _: self._ended.put(job))
 
     def wait(self) -> tuple[Job, End]:
-        """Wait for the next job that ends and return it and how it ended."""
+        """Wait until a job ends; return the job and its result."""
         job = self._ended.get()
         self._busy -= 1
         lost = End("unfinished", "Prefect could not run its task; see the log for the reason", ProcessKilled.__name__)
@@ -69,7 +71,7 @@ class LocalExecutor:
         return job, end
 
     def train(self, job: Job) -> End:
-        """Train the runs of a job and return how it ended; finished runs are skipped."""
+        """Train the unfinished runs of a job, one after another, and return the result of the job."""
         try:
             end = self._end_of(job)
         except Exception as error:
@@ -103,9 +105,16 @@ class LocalExecutor:
 def local_executor(
     workers: int, accelerator: str, log: Path, review: Callable[[Job], bool] = lambda job: False
 ) -> Iterator[LocalExecutor]:
-    """Context manager that starts a pool of workers on this machine and ends it.
+    """Context manager that starts worker processes on this machine, and ends them on exit.
 
-    If the runs use GPUs, there is at most one worker for each visible GPU.
+    Args:
+        workers: number of worker processes. If the runs use GPUs, there is at most one for each visible GPU.
+        accelerator: `fabric.accelerator` of the runs.
+        log: file for the output of the worker processes.
+        review: returns True if a job should end now (pruning).
+
+    Yields:
+        An executor that trains jobs on the worker processes.
     """
     gpus = visible_gpus() if accelerator in ("cuda", "gpu") else []
     places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]] or [{}] * workers
@@ -134,7 +143,10 @@ def _train(hands: LocalExecutor, job: Job) -> Any:
 
 
 def _note_pruned(training: TrialRun) -> None:
-    """Record in a run that it was pruned; needed if the sweep's process was killed before it recorded this."""
+    """Record in a run's event log and summary that it was pruned, unless the run has recorded this itself.
+
+    The record is missing if the sweep was killed after the pruner's decision.
+    """
     if training.state == "begun":
         note_end(training.run, Boundary(training.policy_steps, (), False, "pruned"))
         summarise(training.run)

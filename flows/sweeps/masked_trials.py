@@ -1,4 +1,7 @@
-"""Copies of Optuna's trials that contain only the results that the sampler or the pruner may use."""
+"""Copies of Optuna's trials that contain only the results that the sampler or the pruner may use.
+
+In batch mode, for example, the results of the current batch are removed, so that a sweep is reproducible.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ DEFAULT = "default"  # attribute of the trial that has the default configuration
 
 
 def masked_trial(trial: FrozenTrial) -> FrozenTrial:
-    """Return the copy of a trial that is shown to the sampler and the pruner when they handle other trials.
+    """Return the copy of an earlier trial that the sampler and the pruner receive when they handle another trial.
 
-    A failed trial is shown as pruned before its first evaluation. Optuna ranks such a trial worst. It ignores failed
-    trials, so the sampler `tpe` would choose similar values again and again.
+    A failed trial is returned as a trial that was pruned before its first evaluation. Optuna ranks such a trial worst,
+    so the sampler `tpe` avoids similar values. It would ignore a failed trial and choose similar values again.
     """
     from optuna.trial import TrialState
 
@@ -27,7 +30,7 @@ def masked_trial(trial: FrozenTrial) -> FrozenTrial:
 
 
 def as_asked(trial: FrozenTrial) -> FrozenTrial:
-    """Return a copy of a trial in the state after it was sampled: it has values for its keys, but no results."""
+    """Return a copy of a trial without results, as it was when its values had just been sampled."""
     return _copy(trial, 0)
 
 
@@ -42,21 +45,27 @@ def ask_again(trial: FrozenTrial) -> FrozenTrial:
 
 
 def with_value(trial: FrozenTrial, step: int, value: float | None) -> FrozenTrial:
-    """Return a copy of a trial with `value` as its only intermediate value, at `step`; with none if it is None."""
+    """Return a copy of a trial with one intermediate value, `value` at `step`; if `value` is None, without any."""
     masked = copy.copy(trial)
     masked.intermediate_values = {} if value is None else {step: value}
     return masked
 
 
 def until(trial: FrozenTrial, step: int) -> FrozenTrial:
-    """Return a copy of a running trial without the results after policy step `step`."""
+    """Return a copy of a trial in state RUNNING, without the results that are later than policy step `step`."""
     return _copy(trial, step)
 
 
 def _copy(trial: FrozenTrial, step: int | None, state: TrialState | None = None) -> FrozenTrial:
-    """Copy a trial with the results that were known when the pruner decided at policy step `step`.
+    """Copy a trial with only the results that were known when the pruner decided at a policy step.
 
-    If `step` is None, all results are copied.
+    Args:
+        trial: the trial.
+        step: the policy step; None copies all results.
+        state: state of the copy; None = RUNNING.
+
+    Returns:
+        The copy.
     """
     from optuna.trial import TrialState, create_trial
 

@@ -28,14 +28,15 @@ _making = threading.Lock()
 
 @contextmanager
 def update_parent(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None]:
-    """Context manager that sets a sweep's status in MLflow: running inside, killed or failed if it is interrupted.
+    """Context manager that keeps the status of a sweep's parent run in MLflow up to date.
 
-    The parent run is created in a thread, because MLflow takes seconds to import. If the store cannot be reached, this
-    is reported at the end of the sweep and not here.
+    The status is RUNNING inside the context. If the sweep is interrupted or fails, it becomes KILLED or FAILED. The
+    parent run is created in a thread, because MLflow takes seconds to import. If MLflow's store cannot be reached,
+    this context reports nothing; `mirror_sweep` reports it at the end of the sweep.
 
     Args:
         folder: folders of the sweep.
-        tree: config of one of its trials, which contains the address of the store.
+        tree: config of one of the sweep's trials, which contains the address of MLflow's store.
     """
     making = threading.Thread(target=_try, args=(lambda: _run_of(folder, tree),), name="mlflow", daemon=True)
     making.start()
@@ -52,9 +53,19 @@ def update_parent(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None
 def mirror_sweep(
     folder: SweepFolder, tree: Mapping[str, Any], status: Mapping[str, Any], settings: Mapping[str, Any], note: str
 ) -> str:
-    """Write the results of a finished sweep to MLflow and return the id of the parent run.
+    """Write the results of a finished sweep to MLflow, and mark the parent run as finished.
 
     Parameters and metrics that MLflow already has are skipped. The files of `folder.files` become artifacts.
+
+    Args:
+        folder: folders of the sweep.
+        tree: config of one of the sweep's trials, which contains the address of MLflow's store.
+        status: result of `flows.sweeps.sweep_report.status`.
+        settings: settings of the sweep, logged as parameters.
+        note: description of the parent run, in Markdown.
+
+    Returns:
+        Id of the parent run.
     """
     client, parent_run = _run_of(folder, tree)
     parent = parent_run.info.run_id
@@ -73,13 +84,13 @@ def mirror_sweep(
 
 
 def note_killed(folder: SweepFolder, tree: Mapping[str, Any]) -> None:
-    """Set the status of a sweep in MLflow to killed if MLflow shows it as running, but no process runs it."""
+    """Set a sweep's status in MLflow to KILLED if the status is RUNNING although no process runs the sweep."""
     if not folder.is_driven:
         _try(lambda: _end(folder, tree, "KILLED"))
 
 
 def _run_of(folder: SweepFolder, tree: Mapping[str, Any]) -> tuple[MlflowClient, Run]:
-    """Return a client of the store and the sweep's parent run; the run is created if needed and set to running."""
+    """Return a client of MLflow's store, and the sweep's parent run with status RUNNING; create the run if needed."""
     client = reachable_store(store_uri(tree))
     with _making:
         parent_run = run_of_sweep(client, folder.id)
@@ -107,7 +118,7 @@ def _try(action: Callable[[], object]) -> None:
 
 
 def _log_values(client: MlflowClient, parent: str, status: Mapping[str, Any]) -> None:
-    """Log the metrics `value` and `best` (best value so far); their step is the trial's number."""
+    """Log two metrics with the trial number as step: `value` of the trial, and `best`, the best value up to it."""
     from mlflow.entities import Metric
 
     there = {metric.step for metric in client.get_metric_history(parent, "value")}

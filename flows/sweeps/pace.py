@@ -1,4 +1,7 @@
-"""Intervals, in policy steps, at which the trials of a sweep are compared, and the score of a trial at a given step."""
+"""Intervals at which the trials of a sweep are evaluated, and the score of a trial after a number of policy steps.
+
+The pruner uses both to compare trials after equal numbers of policy steps.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from rlcore.config.groups import RunConfig
 
 @dataclass(frozen=True)
 class TrialIntervals:
-    """Lengths, in policy steps, that determine when the trials of a sweep are evaluated.
+    """Intervals, in policy steps, that determine when the trials of a sweep are evaluated.
 
-    If trials have different values, each attribute is the largest one.
+    If a key that the sweep varies affects an interval, the attribute is the largest interval of all trials.
 
     Attributes:
         every: interval between two evaluations (`evaluation.every`).
-        longest: length of the longest iteration of any trial; a run is evaluated at most once in an iteration.
+        longest: length of an iteration (collect and update). A run is evaluated at most once per iteration.
         budget: length of one run (`algo.total_steps`).
     """
 
@@ -30,10 +33,16 @@ class TrialIntervals:
 
     @staticmethod
     def of(tried: Sequence[tuple[Params, RunConfig]]) -> TrialIntervals:
-        """Compute the intervals of a sweep from configs with different values of the varied keys.
+        """Compute the intervals of a sweep from the configs that are checked before the first trial.
 
-        Each config differs from the first one in one key. For each key, the factor by which it can lengthen an
-        iteration is computed. `longest` is the first config's iteration multiplied by the factors of all keys.
+        The longest iteration is estimated: for each varied key, the largest factor by which it lengthens an iteration
+        is computed, and the iteration of the first config is multiplied by the factors of all keys.
+
+        Args:
+            tried: pairs (values of the varied keys, config). Each config differs from the first one in one key.
+
+        Returns:
+            The intervals.
         """
         first, lengths = tried[0][0], [_iteration(config) for _, config in tried]
         longest: dict[str, float] = {}  # key -> factor by which it can lengthen an iteration
@@ -48,12 +57,12 @@ class TrialIntervals:
 
     @property
     def unit(self) -> int:
-        """Number of policy steps in which every trial is evaluated at least once."""
+        """Smallest number of policy steps within which every trial is evaluated at least once."""
         return max(self.every, self.longest)
 
     @property
     def notice(self) -> str | None:
-        """Notice that some trials are evaluated less often than others; None if all are evaluated equally often."""
+        """Message that some trials are evaluated less often than others; None if all are evaluated equally often."""
         if self.longest <= self.every:
             return None
         return (
@@ -63,9 +72,14 @@ class TrialIntervals:
         )
 
     def recent(self, evaluations: Sequence[tuple[int, float]], count: int) -> list[float]:
-        """Return the scores of the evaluations in the last `count` intervals of `every` policy steps.
+        """Return the scores of a run's latest evaluations: those in the last `count` evaluation intervals.
 
-        The score of the last evaluation is always included. `evaluations` are pairs (policy steps, score).
+        Args:
+            evaluations: pairs (policy steps, score) of the run, in order.
+            count: number of intervals of `every` policy steps. The last one contains the last evaluation.
+
+        Returns:
+            The scores; empty if the run has no evaluations.
         """
         if not evaluations:
             return []
@@ -73,19 +87,30 @@ class TrialIntervals:
         return [score for steps, score in evaluations if steps // self.every > last - count]
 
     def read_scores(self, trainings: Sequence[Sequence[tuple[int, float]]]) -> Iterator[tuple[int, float]]:
-        """Yield (policy steps, score) of the evaluations of all runs of a trial.
+        """Concatenate the evaluations of a trial's runs, as if the runs were trained one after another.
 
-        Policy steps are counted over the whole trial: run number i starts at i * budget.
+        Args:
+            trainings: for each run, the pairs (policy steps, score) of its evaluations.
+
+        Yields:
+            Pairs (policy steps, score). The policy steps of run number i start at i * budget.
         """
         for number, evaluations in enumerate(trainings):
             for steps, score in evaluations:
                 yield number * self.budget + steps, score
 
     def score_at(self, scores: Mapping[int, float], steps: int) -> float | None:
-        """Return the score of a trial after `steps` policy steps, counted as in `read_scores`.
+        """Return the score of a trial after a number of policy steps.
 
-        Scores are interpolated linearly between two evaluations of one run. After its last evaluation, the last score
-        is returned; before its first evaluation, None.
+        Between two evaluations of one run, the score is interpolated linearly. After the last evaluation of a run, its
+        last score is used.
+
+        Args:
+            scores: policy steps -> score, as from `read_scores`.
+            steps: number of policy steps; the steps of run number i start at i * budget.
+
+        Returns:
+            The score; None before the first evaluation of a run.
         """
         begin = (steps - 1) // self.budget * self.budget
         known = [at for at in sorted(scores) if begin < at <= begin + self.budget]
@@ -95,5 +120,5 @@ class TrialIntervals:
 
 
 def _iteration(config: RunConfig) -> int:
-    """Return the policy steps of an iteration."""
+    """Return the number of policy steps that one iteration of a run collects."""
     return config.algo.collect_length * config.width

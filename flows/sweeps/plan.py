@@ -104,15 +104,16 @@ LATER = ("trials", "workers", "confirm_seeds")
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """Plan of a sweep with checked keys.
+    """Plan of a sweep: its settings, the overrides of its runs, and its search space.
 
     Attributes:
         config: the keys `sweep.*`; `name` is never empty.
         base: overrides of every run, including `exp=`.
-        space: the varied keys with their values (dimensions); those of the preset come first.
+        space: the varied keys with their ranges or choices; the keys of the preset come first.
         pace: intervals at which trials are evaluated; None until `check_plan` has computed it.
-        default: the values of the default configuration, which trial 0 has; None if the space does not contain them.
-        outside: default values that the space does not contain, by key, as text.
+        default: values of the varied keys in the default configuration, which trial 0 uses; None if a default value is
+            not in the search space, or if the sampler is "grid".
+        outside: key -> default value, as text, for each default value that is not in the search space.
     """
 
     config: SweepConfig
@@ -154,7 +155,10 @@ def plan(overrides: Sequence[str]) -> SweepPlan:
 
 
 def change(config: SweepConfig, overrides: Sequence[str]) -> SweepConfig:
-    """Return the settings of an existing sweep with some of them changed by overrides."""
+    """Return a copy of an existing sweep's settings in which overrides such as `sweep.trials=40` are applied.
+
+    Raises UserError for settings that cannot be changed after the sweep has started.
+    """
     for override in overrides:
         key = override.partition("=")[0]
         if key.removeprefix("sweep.") not in LATER or not key.startswith("sweep."):
@@ -168,12 +172,12 @@ def change(config: SweepConfig, overrides: Sequence[str]) -> SweepConfig:
 
 
 def presets() -> list[str]:
-    """Return the names of the presets for `sweep=`, including those in the folders of the search path."""
+    """Return the names that `sweep=` accepts: the sweep presets of this project and of the config search path."""
     return list(groups().get("sweep", ()))
 
 
 def read_preset(name: str) -> dict[str, Any]:
-    """Return the content of a preset, from the first config folder that has it."""
+    """Return the content of the sweep preset `sweep/<name>.yaml`, from the first config folder that contains it."""
     file = next((f for folder in config_folders() if (f := folder / "sweep" / f"{name}.yaml").is_file()), None)
     if file is None:
         hint = nearest(name, presets()) or f"; available presets: {', '.join(presets())}"
@@ -182,14 +186,14 @@ def read_preset(name: str) -> dict[str, Any]:
 
 
 def _settings(own: Sequence[str]) -> dict[str, Any]:
-    """Parse settings such as `trials=20` into values."""
+    """Parse settings such as "trials=20" into a mapping from key to value."""
     settings: dict[str, Any] = {}
     for override in own:
         key, equals, text = override.partition("=")
         if not equals or not text:
             raise UserError(f"sweep.{override}: the value is missing; write sweep.{key}=VALUE")
         if key in settings:
-            raise UserError(f"sweep.{key} is given twice; keep one")
+            raise UserError(f"sweep.{key} is given twice; remove one of the two arguments")
         settings[key] = text if key in ("name", "storage") and text != "null" else _value(text)
     return settings
 
@@ -212,7 +216,7 @@ def _yaml(text: str, place: str) -> dict[str, Any]:
 
 
 def merge(base: Sequence[str], more: Sequence[str]) -> list[str]:
-    """Merge two lists of overrides; `more` replaces overrides of the same keys in `base`."""
+    """Concatenate two lists of overrides; if both set a key, the override in `base` is removed."""
     keys = {_key(override) for override in more}
     return [*(override for override in base if _key(override) not in keys), *more]
 

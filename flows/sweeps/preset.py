@@ -1,4 +1,7 @@
-"""Preset file with the best configuration of a sweep; `exp=` finds it through the search path."""
+"""Preset file with the best configuration of a sweep.
+
+If the file's config folder is in SHEPHERD_SEARCH_PATH, `exp=<sweep>_best` selects the preset.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from rlcore.store.directory import write_text
 
 
 def best_preset(sweep: Sweep) -> None:
-    """Write the configuration of the best trial as a preset, if a trial was completed."""
+    """Write a preset file with the configuration of a sweep's best trial; do nothing if no trial was completed."""
     best = sweep.study.best()
     if best is None:
         return
@@ -33,7 +36,15 @@ def best_preset(sweep: Sweep) -> None:
 
 
 def preset(overrides: Sequence[str], comment: str) -> str:
-    """Return the text of a preset that composes to the same config as the overrides, which include `exp=`."""
+    """Return the YAML text of a preset `P`, so that `exp=P` gives the same config as a list of overrides.
+
+    Args:
+        overrides: the overrides, which include `exp=`.
+        comment: comment in the first line of the preset.
+
+    Returns:
+        The text.
+    """
     taken_apart, (_, values) = parse(overrides, groups()), compose(overrides)
     chosen = dict(choice.lstrip("+").split("=", 1) for choice in taken_apart.choices)
     defaults = [chosen.pop("exp"), *({f"override /{group}": name} for group, name in chosen.items()), "_self_"]
@@ -50,6 +61,6 @@ def preset(overrides: Sequence[str], comment: str) -> str:
 
 
 def train_command(folder: SweepFolder) -> str:
-    """Return the command that trains with the best configuration."""
+    """Return the `shepherd train` command that uses the preset with the best configuration of a sweep."""
     where = f"SHEPHERD_SEARCH_PATH={short_path(folder.conf)}"
     return f"{where} {bin_folder()}shepherd train exp={folder.preset.stem}"

@@ -23,17 +23,33 @@ _GROUP = object()  # stands for the value of a varied group of config files, whi
 
 
 class Checked(NamedTuple):
-    """Result of checking a plan: the config with the first value of every varied key, and the evaluation intervals."""
+    """Result of checking a sweep's plan.
+
+    Attributes:
+        first: config in which each varied key has the first value of its range or choices.
+        pace: intervals at which the trials of the sweep are evaluated.
+    """
 
     first: RunConfig
     pace: TrialIntervals
 
 
 def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
-    """Compose and check the configs of a sweep: both ends, or every choice, of each key, one key at a time.
+    """Compose and check configs with the extreme values of a sweep's search space.
 
-    The other keys have their first value. Nothing is written. With `elsewhere`, the devices and the free memory and
-    disk space of this machine are not checked.
+    One key at a time is set to both ends of its range, or to each of its choices; the other keys keep their first
+    value. Nothing is written.
+
+    Args:
+        plan: plan of the sweep.
+        elsewhere: True if other machines train the sweep. Devices, free memory and disk space of this machine are then
+            not checked.
+
+    Returns:
+        The first config, and the evaluation intervals of the sweep.
+
+    Raises:
+        UserError: A config is invalid, the trials would have different tasks, or the grid sampler cannot be used.
     """
     config = plan.config
     if config.sampler == "grid" and (without := next((d for d in plan.space if d.grid is None), None)):
@@ -63,11 +79,12 @@ def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
 
 
 class Default(NamedTuple):
-    """Default configuration in relation to a space.
+    """Default configuration of a sweep: the config before the sweep changes the varied keys.
 
     Attributes:
-        values: default values of the varied keys, which trial 0 uses; None if the sweep cannot have such a trial.
-        outside: default values that the space does not contain, by key, as text; "" for a group of config files.
+        values: default values of the varied keys, which trial 0 uses; None if no trial can have these values.
+        outside: key -> default value, as text, for each default value that is not in the search space. The text is ""
+            if the key is a group of config files.
     """
 
     values: Params | None
@@ -75,9 +92,10 @@ class Default(NamedTuple):
 
 
 def default_of(plan: SweepPlan) -> Default:
-    """Return the default configuration: the values of the varied keys in the config before the sweep changes them.
+    """Return the default configuration of a sweep: the varied keys' values in the config that the sweep starts from.
 
-    With the grid sampler, it is not added as a trial, because a grid consists only of its own combinations of values.
+    With the grid sampler, `Default.values` is None: a grid has a fixed list of combinations, so the default
+    configuration cannot be added as trial 0.
     """
     defaults: Params = {}
     outside: dict[str, str] = {}
@@ -97,7 +115,10 @@ def default_of(plan: SweepPlan) -> Default:
 
 
 def describe_outside(plan: SweepPlan) -> str:
-    """Return why trial 0 is not the default configuration; "" if the space contains the default configuration."""
+    """Return a text that explains why trial 0 does not have the default configuration of the sweep.
+
+    Returns "" if all default values are in the search space.
+    """
     written = {dimension.key: dimension.written for dimension in plan.space}
     reasons = ", ".join(
         f"{key}={value} is not in {written[key]}" if value else f"the default of {key}, a group of files, is unknown"
@@ -107,15 +128,15 @@ def describe_outside(plan: SweepPlan) -> str:
 
 
 def first_config(plan: SweepPlan) -> RunConfig:
-    """Return the config with the first value of every varied key."""
+    """Return the config in which each varied key has the first value of its range or choices."""
     return _compose(plan, next(points(plan.space)))[0]
 
 
 def points(space: list[Dimension]) -> Iterator[Params]:
-    """Yield the combinations of values to check.
+    """Yield the combinations of values that are checked before the first trial of a sweep.
 
-    In the first one, all keys have their first value. In each of the others, one key has another value. A combination
-    contains only keys that have no `when` condition or meet it.
+    In the first combination, each key has the first value of its range or choices. In each further combination, one key
+    has another value. A key with a `when` condition is omitted from combinations that do not meet the condition.
     """
     for varied in (None, *space):
         for value in varied.extremes[1:] if varied else (None,):
@@ -128,7 +149,10 @@ def points(space: list[Dimension]) -> Iterator[Params]:
 
 
 def _first(dimension: Dimension, varied: Dimension | None) -> object:
-    """Return the first value of a dimension, or the value that the `when` of the varied dimension requires."""
+    """Return the value of a key while another key (`varied`) is checked.
+
+    This is the first value of the key, or the value that the `when` condition of `varied` requires.
+    """
     return varied.when[dimension.key][0] if varied and dimension.key in varied.when else dimension.extremes[0]
 
 
@@ -140,11 +164,11 @@ def _compose(plan: SweepPlan, point: Params) -> tuple[RunConfig, dict[str, objec
             raise UserError(f"{error} ({named.key} is varied: {named.written})") from None
         if any(_is_about(error, line.partition("=")[0].lstrip("+~")) for line in plan.base):
             raise
-        raise UserError(f"{error} (checked with {' '.join(to_overrides(point))})") from None
+        raise UserError(f"{error} (in a trial with {' '.join(to_overrides(point))})") from None
 
 
 def _is_about(error: UserError, key: str) -> bool:
-    """Return True if an error message starts with this key."""
+    """Return True if an error message is about this key, that is, starts with `key=` or "unknown key 'key'"."""
     return str(error).startswith((f"{key}=", f"unknown key '{key}'"))
 
 
@@ -165,9 +189,11 @@ def _task_of_default(plan: SweepPlan, elsewhere: bool) -> str:
 
 
 def _refuse_unlike(tasks: Mapping[str, Sequence[str]], plan: SweepPlan) -> None:
-    """Raise UserError if the trials, including the default configuration, do not all have the same task.
+    """Raise UserError if there is more than one task: returns of different tasks cannot be compared.
 
-    `tasks` maps each task to the overrides of the first trial that has this task.
+    Args:
+        tasks: task -> overrides of the first checked config that has this task.
+        plan: plan of the sweep.
     """
     if len(tasks) < 2:
         return
@@ -180,7 +206,7 @@ def _refuse_unlike(tasks: Mapping[str, Sequence[str]], plan: SweepPlan) -> None:
 
 
 def _tell_varied(lines: Sequence[str], plan: SweepPlan) -> str:
-    """Return a note in parentheses about the overrides that are varied; "" if none is."""
+    """Return a note in parentheses that lists which keys of these overrides the sweep varies; "" if none."""
     keys = {line.partition("=")[0] for line in lines}
     written = [f"{d.key} is varied: {d.written}" for d in plan.space if d.key in keys]
     return f" ({', '.join(written)})" if written else ""

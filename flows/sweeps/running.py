@@ -1,4 +1,4 @@
-"""Context of a sweep flow: find or create the sweep, lock it, handle signals, and choose the executor of its jobs."""
+"""Context in which a sweep flow runs: finds or creates the sweep, locks it, handles signals, chooses the executor."""
 
 from __future__ import annotations
 
@@ -33,10 +33,19 @@ from prefect.context import FlowRunContext  # isort: skip
 
 @contextmanager
 def managed_sweep(algo: str, overrides: list[str], name: str, accelerator: str = "") -> Iterator[Sweep]:
-    """Context manager that locks and prepares the sweep that a flow's parameters define, and yields it.
+    """Context manager that creates or resumes a sweep, locks it, and ends its trials on exit.
 
     If the flow runs on a Prefect worker, the trials of the sweep are flow runs of the work pool. Otherwise (command
     line, notebook, test) they are processes of this machine.
+
+    Args:
+        algo: name of the algorithm.
+        overrides: arguments of `shepherd sweep` for a new sweep.
+        name: name of the sweep to resume; "" creates a new sweep.
+        accelerator: value of `fabric.accelerator` if the overrides do not set it.
+
+    Yields:
+        The sweep.
     """
     context = FlowRunContext.get()
     assert context is not None and context.flow_run is not None
@@ -72,12 +81,15 @@ def managed_sweep(algo: str, overrides: list[str], name: str, accelerator: str =
 
 
 def _alone(folder: SweepFolder) -> AbstractContextManager[None]:
-    """Return a context in which no other process on any machine may run the sweep."""
+    """Return a context manager that prevents processes on other machines from running the sweep at the same time."""
     return hold_lease(f"sweep-{folder.id}", folder.lease, f"is running sweep {folder.name}; wait until it ends")
 
 
 def _find_or_make(algo: str, overrides: list[str], accelerator: str, flow_run: FlowRun) -> SweepFolder:
-    """Return the folders of a flow run's sweep. The first attempt of the flow run creates the sweep."""
+    """Return the folders of the sweep that belongs to a flow run.
+
+    The first attempt of the flow run creates the sweep; if Prefect retries the flow run, the sweep exists.
+    """
     typed = list(overrides)
     if not any(override.startswith(("sweep=", "exp=")) for override in typed):
         typed.append(f"sweep={algo}")
@@ -92,9 +104,10 @@ def _find_or_make(algo: str, overrides: list[str], accelerator: str, flow_run: F
 
 
 def start(sweep: Sweep, job: Job) -> None:
-    """Start or resume a job of a sweep; raise UserError if one of its folders contains a run with other settings.
+    """Start or resume the runs of a trial.
 
-    This can happen if the study was lost: the new study may choose other trials than the existing folders contain.
+    Raises UserError if the folder of a run already contains a run with other settings. This happens if the Optuna study
+    was lost: the new study may choose other values for a trial than those in the existing folder.
     """
     for training in job.trainings:
         if not training.run.config.exists():

@@ -1,14 +1,15 @@
-"""Search space of a sweep: the varied keys of the config and their values. The types of the config's keys apply.
+"""Search space of a sweep: the config keys that the sweep varies, with their values.
 
-A dimension is written in Hydra's grammar on the command line; in a preset it may also be a mapping:
+Each varied key is a dimension of the space; its values must have the type that the config declares for the key. On the
+command line, a dimension is written in Hydra's grammar (left). In a preset, it may also be a mapping (right):
 
     algo.optimizer.lr=tag(log,interval(1e-5,1e-2))      {type: float, low: 1e-5, high: 1e-2, log: true}
     algo.update_epochs=interval(1,8)                    {type: int, low: 1, high: 8}
     algo.update_epochs=range(2,10,2)                    {type: int, low: 2, high: 8, step: 2}
     algo.rollout_steps=choice(64,128,256)               {type: categorical, choices: [64, 128, 256]}
 
-A mapping may contain `when: {other.key: value}`: the key is varied only if the other key of the space has this value,
-or one of a list of values.
+A mapping may contain `when: {other.key: value}`. The key is then varied only if another varied key has this value, or
+one of a list of values.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ BARE = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*", re.IGNORECA
 
 @dataclass(frozen=True)
 class Dimension:
-    """Varied key and its values.
+    """Dimension of a search space: a config key that a sweep varies, and its values.
 
     Attributes:
-        key: a dotted key, or a group of config files.
+        key: dotted config key, or name of a group of config files.
         type: "float", "int" or "categorical".
-        written: the text that the user wrote, for messages.
+        written: the user's text that defines the values, for messages.
         low: smallest value.
         high: largest value (inclusive).
-        log: True if values are drawn uniformly in their logarithm.
+        log: True if the logarithm of the value is drawn uniformly.
         step: distance between two values. If it is None, all numbers (or integers) from `low` to `high` are allowed.
         choices: values of a categorical key.
-        when: condition for the key: earlier key -> the values with which this key is varied.
+        when: condition: key of an earlier dimension -> values that it must have for this key to be varied.
     """
 
     key: str
@@ -67,12 +68,12 @@ class Dimension:
 
     @property
     def extremes(self) -> tuple[Any, ...]:
-        """Values that are checked before the first trial: both ends, or every choice."""
+        """Values that are checked before the first trial of a sweep: both ends of the range, or every choice."""
         return self.choices if self.type == "categorical" else (self._cast(self.low), self._cast(self.high))
 
     @property
     def grid(self) -> list[Any] | None:
-        """All values as Optuna stores them; None if there are infinitely many."""
+        """List of all values of the key, as Optuna stores them; None if there are infinitely many."""
         if self.type == "categorical":
             return [to_stored(choice) for choice in self.choices]
         if self.type == "float" and self.step is None:
@@ -82,7 +83,7 @@ class Dimension:
         return [self._cast(self.low + i * step) for i in range(count)]
 
     def present(self, params: Params) -> bool:
-        """Return True if the values of earlier keys meet the `when` condition."""
+        """Return True if a trial with these values of the earlier keys has a value for this key (`when` condition)."""
         return all(params.get(key) in wanted for key, wanted in self.when.items())
 
     def suggest(self, trial: Trial) -> Any:
@@ -105,7 +106,7 @@ class Dimension:
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
     def holds(self, value: Any) -> bool:
-        """Return True if the dimension contains a value of the config."""
+        """Return True if a value of the key is in the range or among the choices."""
         if self.type == "categorical":
             # 0.0 and 0 are the same value, but True and 1 are not, although True == 1.
             same = (choice for choice in self.choices if isinstance(choice, bool) is isinstance(value, bool))
@@ -113,7 +114,7 @@ class Dimension:
         return isinstance(value, int | float) and self.distribution()._contains(value)
 
     def to_config(self, value: Any) -> Any:
-        """Convert a value that Optuna stores to the value of the config, the inverse of `to_stored`."""
+        """Convert a value from Optuna's database to the value in the config; inverse of `to_stored`."""
         return next((choice for choice in self.choices if to_stored(choice) == value), value)
 
     def _cast(self, value: float) -> Any:
@@ -121,22 +122,29 @@ class Dimension:
 
 
 def to_stored(value: Any) -> Any:
-    """Return a value in the form that Optuna stores: lists and mappings become JSON text."""
+    """Convert a value in the config to one that Optuna can store: lists and mappings become JSON text."""
     return json.dumps(value) if isinstance(value, (list, dict)) else value
 
 
 def to_overrides(params: Params) -> list[str]:
-    """Return values as overrides of the command line."""
+    """Return a mapping from key to value as a list of overrides such as "algo.gamma=0.9"."""
     return [f"{key}={_spell(value)}" for key, value in params.items()]
 
 
 def of_overrides(sweeps: Sequence[Override]) -> list[Dimension]:
-    """Return the dimensions of overrides such as `algo.gamma=interval(0.9,1)`."""
+    """Convert overrides such as `algo.gamma=interval(0.9,1)` to dimensions of a search space."""
     return [_of_override(sweep) for sweep in sweeps]
 
 
 def of_mapping(space: Mapping[str, Any]) -> list[Dimension]:
-    """Return the dimensions of a preset's `space`: key -> a mapping, or text as on the command line."""
+    """Convert the key `space` of a sweep preset to dimensions of a search space.
+
+    Args:
+        space: config key -> mapping such as {type: float, low: 0.9, high: 1}, or text such as "interval(0.9,1)".
+
+    Returns:
+        The dimensions.
+    """
     found: list[Dimension] = []
     for key, written in space.items():
         if isinstance(written, Mapping):
@@ -145,7 +153,8 @@ def of_mapping(space: Mapping[str, Any]) -> list[Dimension]:
         sweeps = parse([f"{key}={written}"], groups()).sweeps
         if not sweeps:
             raise UserError(
-                f"sweep.space.{key}={spell(written)}: a single value; write choice(…), range(…) or interval(…) instead"
+                f"sweep.space.{key}={spell(written)}: a single value cannot be varied; write choice(…), range(…) or "
+                "interval(…), or set the key in sweep.overrides"
             )
         found += of_overrides(sweeps)
     return found
@@ -163,7 +172,7 @@ def _of_override(sweep: Override) -> Dimension:
     if isinstance(value, RangeSweep):
         numbers = list(value.range())
         if not numbers:
-            raise UserError(f"{key}={written}: this range contains no value")
+            raise UserError(f"{key}={written}: this range contains no value; check its start, stop and step")
         whole = all(float(number).is_integer() for number in numbers)
         kind = "int" if _takes(key, whole, written) else "float"
         step = abs(value.step or 1)
@@ -200,21 +209,21 @@ def _condition(place: str, when: Any, before: Sequence[Dimension]) -> dict[str, 
     for key in when:
         if key not in (known := [dimension.key for dimension in before]):
             hint = nearest(key, known)
-            raise UserError(f"{place}.when: {key} is not a key that comes earlier in the space{hint}")
+            raise UserError(f"{place}.when: refers to {key}, which is not among the keys listed before it{hint}")
     return {key: tuple(value) if isinstance(value, list) else (value,) for key, value in when.items()}
 
 
 def _numbers(dimension: Dimension) -> Dimension:
-    """Check a numeric dimension and return it with `low` not above `high`.
+    """Check a dimension of type "float" or "int"; return it with `low` and `high` in ascending order.
 
-    Raises UserError if its settings contradict each other.
+    Raises UserError if range, step and `log` contradict each other.
     """
     d = replace(dimension, low=min(dimension.low, dimension.high), high=max(dimension.low, dimension.high))
     setting = f"{d.key}={d.written}"
     if d.type == "int" and not all(float(number).is_integer() for number in (d.low, d.high, d.step or 1)):
         raise UserError(f"{setting}: the key is an integer, so both ends and the step must be integers")
     if d.log and d.low <= 0:
-        raise UserError(f"{setting}: both ends must be greater than 0 with log")
+        raise UserError(f"{setting}: both ends must be greater than 0, because values are drawn on a log scale")
     if d.log and d.step not in (None, 1):
         raise UserError(f"{setting}: log and step cannot be combined; remove one of them")
     if d.step is not None and d.step <= 0:
@@ -231,14 +240,14 @@ def _categorical(key: str, written: str, choices: Any, when: Mapping[str, tuple[
 
 
 def _kinds(key: str) -> set[Any]:
-    """Return the types that a key accepts; `Any` if the config does not declare the key."""
+    """Return the types that the config declares for a key; {Any} if it does not declare the key."""
     found = [*arguments(RunConfig), *(a for module in ALGORITHMS.values() for a in arguments(module.Config, "algo."))]
     annotation = next((argument.type for argument in found if argument.key == key), Any)
     return {annotation, *typing.get_args(annotation)}
 
 
 def _misread(choice: Any) -> Any:
-    """Convert text such as 1e-3, which YAML does not read as a number, to a number."""
+    """Convert text such as "1e-3" to a number, because YAML reads it as text; return other values unchanged."""
     try:
         return float(choice) if isinstance(choice, str) else choice
     except ValueError:
@@ -246,14 +255,22 @@ def _misread(choice: Any) -> Any:
 
 
 def _takes(key: str, whole: bool, written: str) -> bool:
-    """Return True if a key accepts only integers.
+    """Return True if a numeric key accepts only integers.
 
-    If the config does not declare the type of the key, `whole` is returned. Raises UserError if the key does not accept
-    numbers.
+    Args:
+        key: the config key.
+        whole: result for a key whose type the config does not declare.
+        written: the user's text that defines the values, for the error message.
+
+    Returns:
+        True if values must be integers.
+
+    Raises:
+        UserError: The key does not accept numbers.
     """
     kinds = _kinds(key)
     if not kinds & {int, float, Any}:
-        raise UserError(f"{key}={written}: the key does not take numbers; write choice(…)")
+        raise UserError(f"{key}={written}: this key does not accept numbers; list its values with choice(…)")
     return whole if Any in kinds else float not in kinds
 
 
@@ -265,7 +282,7 @@ def _number(key: str, value: Any) -> float:
 
 
 def _plain(choice: Any) -> Any:
-    """Remove the quotes of a choice in Hydra's grammar."""
+    """Convert a value that Hydra has parsed to a Python value: quoted strings become str, also in lists and dicts."""
     from hydra.core.override_parser.types import QuotedString
 
     if isinstance(choice, QuotedString):

@@ -51,10 +51,12 @@ def open_to_read(url: str) -> BaseStorage | None:
 
 @contextmanager
 def storage_errors(doing: str, go_on: str) -> Iterator[None]:
-    """Context manager that converts database errors to a one-sentence error with the command that resumes the sweep.
+    """Context manager that converts errors of Optuna's database to a RunError with a one-sentence message.
+
+    The message ends with the command that resumes the sweep. A UserError is raised again with this ending.
 
     Args:
-        doing: the failed action, such as "trial 3 cannot be stored".
+        doing: what failed, such as "trial 3 cannot be stored".
         go_on: command that resumes the sweep.
     """
     from optuna.exceptions import StorageInternalError

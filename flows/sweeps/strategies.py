@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 
 
 def sampler_of(config: SweepConfig, space: Sequence[Dimension], seed: int) -> BaseSampler:
-    """Return the sampler of `sweep.sampler` for one trial, with its random seed."""
+    """Return the Optuna sampler that `sweep.sampler` selects, seeded for one trial.
+
+    Args:
+        config: settings of the sweep.
+        space: the varied keys with their values.
+        seed: random seed of the sampler, a different one for each trial.
+
+    Returns:
+        The sampler.
+    """
     from optuna import samplers
 
     with warnings.catch_warnings(action="ignore"):  # Optuna's ExperimentalWarning
@@ -31,7 +40,7 @@ def sampler_of(config: SweepConfig, space: Sequence[Dimension], seed: int) -> Ba
 
 
 def pruner_of(config: SweepConfig, pace: TrialIntervals) -> BasePruner | None:
-    """Return the Optuna pruner that `sweep.pruner` selects, or None. Its steps are policy steps."""
+    """Return the Optuna pruner that `sweep.pruner` selects; None for "none". The pruner counts policy steps."""
     from optuna import pruners
 
     if config.pruner == "median":

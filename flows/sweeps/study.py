@@ -1,15 +1,15 @@
 """Study of a sweep: its trials and their results, the choice of the next trial, and the decision to prune a trial.
 
-Only one process, the driver, writes to the database. A trial is stored with its parameters when it is sampled, and its
-result is stored when it is known. Samplers and pruners do not read the database. They read a copy in memory that is
-built for one trial and contains:
+Only one process, the driver of the sweep, writes to Optuna's database. It stores a trial's parameters when they are
+sampled, and the result when the trial ends. Samplers and pruners do not read the database. For each trial, they receive
+a study in memory, which contains other trials as follows:
 
-    async   all earlier trials with their current results
-    batch   the trials of earlier batches in the order of their numbers, and the parameters of the trial's own batch
+    sweep.mode=async   all earlier trials, with their current results
+    sweep.mode=batch   the trials of earlier batches, with results; earlier trials of the same batch, without results
 
-The sampler's random stream starts from (sweep.seed, number) for each trial. In batch mode a trial therefore depends
-only on the seed and the results of earlier batches. It does not depend on the order in which workers finish, or on
-interruptions and resumes of the driver.
+For each trial, the sampler's random numbers are seeded with (sweep.seed, number of the trial). In batch mode, a trial
+therefore depends only on the seed and on the results of earlier batches. It does not depend on the order in which
+workers finish, or on interruptions of the sweep.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ VIEW = "sweep"  # constant, because Hyperband derives a trial's bracket from the
 
 
 class Study:
-    """Trials of one sweep, stored in a database.
+    """Optuna study of one sweep: its trials, stored in a database.
 
     Args:
         plan: plan of the sweep.
         storage: SQLAlchemy URL of the database.
         name: name of the study in the database; the study is created if it does not exist.
-        only_read: a database that was opened read-only and contains the study; None to open `storage` for writing.
+        only_read: storage that was opened read-only and contains the study; None opens `storage` for writing.
 
     Raises:
         UserError: If the database cannot be opened.
@@ -83,7 +83,10 @@ class Study:
 
     @property
     def trials(self) -> list[FrozenTrial]:
-        """All trials by number. They are cached until this process, the only writer, writes again."""
+        """All trials, in the order of their numbers. They are cached until this process writes to the study.
+
+        The cache stays valid because no other process writes to the study.
+        """
         with self._lock:
             if self._trials is None:
                 with self._watch("its trials cannot be read"):
@@ -99,7 +102,10 @@ class Study:
         return [trial.number for trial in self.trials if trial.state == self._optuna.trial.TrialState.FAIL]
 
     def copy(self, name: str) -> None:
-        """Copy the study with failed trials reset, because Optuna cannot change a trial that has ended."""
+        """Copy the study under another name. In the copy, failed trials are unfinished.
+
+        The copy is needed to retry failed trials, because Optuna cannot change a trial that has ended.
+        """
         failed = self.list_failed()
         with self._watch("its study cannot be copied"):
             if name in self._optuna.get_all_study_names(self._database):  # incomplete copy of a killed process
@@ -108,18 +114,19 @@ class Study:
             copy.add_trials([ask_again(trial) if trial.number in failed else trial for trial in self.trials])
 
     def delete(self) -> None:
-        """Delete the study after it was copied."""
+        """Delete this study from the database; it has been replaced by its copy."""
         with self._watch("the study before the copy cannot be deleted"):
             self._optuna.delete_study(study_name=self._study.study_name, storage=self._database)
 
     def params(self, number: int) -> Params:
-        """Return the values of a trial, in the order of the space."""
+        """Return the values of the varied keys in a trial: config key -> value, in the order of the search space."""
         return params_of(self.space, self.trials[number])
 
     def ask(self) -> int | None:
-        """Sample the next trial and return its number.
+        """Sample the values of the next trial, store the trial and return its number.
 
-        Returns None if all trials were sampled, or if the next batch has to wait for the previous one.
+        Returns None if all trials were sampled, or if the next trial belongs to a batch that cannot start yet because
+        trials of an earlier batch are running.
         """
         number = len(self.trials)
         if number >= self._size or any(n < self._batch_of(number) for n in self.list_unfinished()):
@@ -140,10 +147,18 @@ class Study:
         return number
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Store the score of an evaluation after `step` policy steps (`TrialIntervals.read_scores`) and ask the pruner.
+        """Store the score of an evaluation of a trial, and let the pruner decide if the trial should end.
 
-        Returns True if the trial should be pruned. The pruner compares it with the scores of other trials after the
-        same number of policy steps. It is asked once for each evaluation; a repeated report returns False.
+        The pruner compares the score with those of other trials after the same number of policy steps. It decides once
+        for each evaluation; a repeated report returns False.
+
+        Args:
+            number: number of the trial.
+            step: policy steps of the trial at the evaluation, as from `TrialIntervals.read_scores`.
+            value: the score, a mean greedy return.
+
+        Returns:
+            True if the trial should be pruned.
         """
         if step <= self._judged.get(number, -1):
             return False
@@ -167,9 +182,14 @@ class Study:
         return ends
 
     def _note_rungs(self, number: int, step: int, attributes: Mapping[str, Any]) -> None:
-        """Store which rungs a trial has reached, and at which policy steps.
+        """Store the rungs that the pruner has marked as completed, with the policy step at which each was completed.
 
-        A rung is a step at which the pruners halving and hyperband compare a trial with earlier ones.
+        A rung is a number of policy steps at which the pruners `halving` and `hyperband` compare a trial with others.
+
+        Args:
+            number: number of the trial.
+            step: current policy step.
+            attributes: Optuna's attributes of the trial, which contain the completed rungs.
         """
         trial = self.trials[number]
         noted = trial.system_attrs.get(RUNGS, {})
@@ -179,7 +199,14 @@ class Study:
                 self._database.set_trial_system_attr(trial._trial_id, RUNGS, noted | new)
 
     def tell(self, number: int, state: str, value: float | None = None, **notes: Any) -> None:
-        """Store the result of a trial: "complete" with its value, "pruned", or "fail". Repeated calls are ignored."""
+        """Store the result of a trial. Calls for a trial that has a result already are ignored.
+
+        Args:
+            number: number of the trial.
+            state: "complete", "pruned" or "fail".
+            value: value of the trial if it is complete.
+            **notes: further attributes to store, such as `policy_steps`.
+        """
         trial = self.trials[number]
         if trial.state.is_finished():
             return
@@ -193,7 +220,7 @@ class Study:
             self._database.set_trial_state_values(trial._trial_id, states[state.upper()], values)
 
     def count_fault(self, number: int) -> int:
-        """Add 1 to the stored number of machine faults that have ended a trial, and return this number."""
+        """Increase the stored number of machine faults that have ended a trial by 1; return the new number."""
         trial = self.trials[number]
         count = trial.user_attrs.get("faults", 0) + 1
         with self._write():
@@ -201,14 +228,14 @@ class Study:
         return count
 
     def best(self) -> FrozenTrial | None:
-        """Return the completed trial with the highest value (the earliest if several have it), or None."""
+        """Return the completed trial with the highest value (the earliest of equal ones); None if none is complete."""
         complete = [t for t in self.trials if t.state == self._optuna.trial.TrialState.COMPLETE]
         return max(complete, key=lambda trial: (trial.value, -trial.number), default=None)
 
     def importance(self) -> dict[str, float]:
-        """Return key -> share of the variance of the trials' values that this key explains.
+        """Return the importance of each varied key: the share of the variance of the trials' values that it explains.
 
-        The result is empty if there are too few trials.
+        The result is empty if fewer than two trials are complete or all have equal values.
         """
         complete = [t for t in self.trials if t.state == self._optuna.trial.TrialState.COMPLETE]
         if len(complete) < 2 or len({trial.value for trial in complete}) < 2:
@@ -217,9 +244,15 @@ class Study:
             return self._optuna.importance.get_param_importances(self._study)
 
     def seeds(self, stream: int, count: int) -> list[int]:
-        """Return `count` seeds for training runs, derived from `sweep.seed`.
+        """Return seeds of training runs, derived from `sweep.seed`.
 
-        The stream TRAINING has the seeds of trials, and CONFIRMATION those of the winner's confirmation.
+        Args:
+            stream: TRAINING for the runs of trials, or CONFIRMATION for the runs that compare the best trial with the
+                default configuration. The two have different seeds.
+            count: number of seeds.
+
+        Returns:
+            The seeds.
         """
         return [streams.integer(self.config.seed, "sweep", stream, index) for index in range(count)]
 
@@ -234,16 +267,25 @@ class Study:
         return storage_errors(f"sweep {self.config.name}: {doing}", self._go_on)
 
     def _batch_of(self, number: int) -> int:
-        """Return the number of the first trial of a trial's batch; 0 in async mode."""
+        """Return the number of the first trial in the batch that contains trial `number`; 0 in async mode."""
         return number // self.config.batch * self.config.batch if self.config.mode == "batch" else 0
 
     def _view(
         self, number: int, sampler: BaseSampler | None = None, pruner: BasePruner | None = None, at: int | None = None
     ) -> optuna.Study:
-        """Return a study in memory that a sampler or pruner reads when it handles trial `number`.
+        """Return a study in memory for the sampler or pruner that handles a trial.
 
-        It contains the earlier trials, with only those results that trial `number` may depend on. If `at` is given,
-        each earlier trial has one intermediate value: its score after `at` policy steps.
+        It contains the trials before `number`, with only those results that the trial may depend on (see the module's
+        docstring).
+
+        Args:
+            number: number of the trial.
+            sampler: sampler of the study.
+            pruner: pruner of the study.
+            at: if not None, each earlier trial has only one intermediate value, its score after `at` policy steps.
+
+        Returns:
+            The study.
         """
         with warnings.catch_warnings(action="ignore"):
             view = self._optuna.create_study(study_name=VIEW, direction="maximize", sampler=sampler, pruner=pruner)
@@ -258,5 +300,5 @@ class Study:
 
 
 def params_of(space: Sequence[Dimension], trial: FrozenTrial) -> Params:
-    """Return a trial's values for the config, in the order of the space."""
+    """Return the values of the varied keys in an Optuna trial: config key -> value, in the order of the space."""
     return {d.key: d.to_config(trial.params[d.key]) for d in space if d.key in trial.params}

@@ -26,13 +26,13 @@ def page(
 
     Args:
         status: result of `flows.sweeps.sweep_report.status`.
-        definition: definition of a trial's value.
-        command: command that trains the best configuration; empty if there is none yet.
+        definition: sentence that defines the value of a trial.
+        command: command that trains the best configuration; "" if no trial is complete.
         pictures: pictures of `flows.sweeps.trial_pictures`.
-        confirmation: page of the comparison without its title, as HTML; empty before the confirmation.
+        confirmation: HTML that compares the best trial with the default configuration; "" before they were compared.
 
     Returns:
-        HTML; all text of trials is escaped.
+        The page. All text that comes from trials is HTML-escaped.
     """
     title = f"Sweep {status['name']}"
     parts = [f"<h1>{escape(title)}</h1>"]
@@ -61,7 +61,7 @@ def page(
 
 
 def markdown(status: Mapping[str, Any], definition: str, command: str) -> str:
-    """Return a short form of the page in Markdown, for Prefect and MLflow."""
+    """Return a summary of a sweep in Markdown, for Prefect and MLflow; arguments as for `page`."""
     lines = [f"## Sweep {status['name']}", "", *(f"- {name}: {text}" for name, text in facts(status)), "", definition]
     if best := status["best"]:
         values = "".join(f"\n| `{key}` | {spell(value)} |" for key, value in best["params"].items())

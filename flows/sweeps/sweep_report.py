@@ -38,20 +38,21 @@ ENDED = ("complete", "pruned", "fail")
 
 
 def status(folder: SweepFolder) -> dict[str, Any]:
-    """Return the current results of a sweep. Nothing is written, and the sweep may be running.
+    """Return the current results of a sweep. Nothing is written. This works while another process runs the sweep.
 
     The keys of the result:
 
     - name: name of the sweep.
-    - about: name -> text, for environment, algorithm, budget, sampler, seed and commit.
+    - about: facts as text: environment, algorithm, budget, sampler, seed, commit.
     - wanted: planned number of trials.
     - trials: list of {number, state, params, value, policy_steps}.
     - saved: number of policy steps that were not trained because trials were pruned.
-    - best: the best of the trials, or None.
-    - confirmed: result of the confirmation, as `flows.sweeps.confirm` writes it, or None.
-    - trial_0: why trial 0 is not the default configuration; "" if it is.
-    - lost: a sentence if the study is missing but folders of trials exist, else None.
-    - go_on: the command that resumes the sweep if it is not over and no process runs it, else None.
+    - best: element of `trials` with the highest value; None if no trial is complete.
+    - confirmed: result of the comparison of the best trial with the default configuration on new seeds, as
+      `flows.sweeps.confirm` stores it; None if they were not compared.
+    - trial_0: reason why trial 0 does not have the default configuration; "" if all default values are in the space.
+    - lost: if Optuna's study is missing although folders of trials exist, a sentence that says so; otherwise None.
+    - go_on: command that resumes the sweep; None if the sweep is finished or a process is running it.
     """
     plan = folder.read()
     study = Study.there(plan, folder.storage(plan), folder.study_name(plan))
@@ -62,9 +63,10 @@ def status(folder: SweepFolder) -> dict[str, Any]:
 
 
 def report(sweep: Sweep) -> dict[str, Any]:
-    """Write the page, log the results to MLflow and Prefect, and return the result of the flow.
+    """Report a finished sweep: write the page, log the results to MLflow and Prefect.
 
-    Raises RunError if no trial was completed.
+    Returns the result of the sweep's flow: its keys are name, result (a sentence), best and confirmed. Raises RunError
+    if no trial was completed.
     """
     folder = sweep.folder
     found = write_page(sweep, whole=True)
@@ -90,14 +92,14 @@ def report(sweep: Sweep) -> dict[str, Any]:
 def write_page(
     sweep: Sweep, whole: bool, broken: bool = False, drawn: Sequence[Picture] | None = None
 ) -> dict[str, Any]:
-    """Write the page of a sweep with its current results, and report.json.
+    """Write the current results of a sweep to its page report.html and to report.json.
 
     Args:
         sweep: the sweep.
-        whole: True if the sweep is over. Pictures are then also written to files. After a confirmation, the comparison
-            of the winner and the default configuration is written as well.
+        whole: True if the sweep is finished. Pictures are then also written to files. If the best trial was compared
+            with the default configuration on new seeds, the page contains this comparison, too.
         broken: True if the sweep was interrupted; the page then contains the command that resumes it.
-        drawn: pictures to show; None draws them.
+        drawn: pictures of the page; None = draw them now.
 
     Returns:
         The current results, with the keys of `status`.
@@ -118,9 +120,13 @@ def write_page(
 
 
 def refresh_page(folder: SweepFolder, found: Mapping[str, Any]) -> None:
-    """Write the page of an unfinished sweep that no process runs, if it does not show these results yet.
+    """Write the page of an unfinished sweep that no process is running, if the page does not show its current results.
 
-    A driver that was killed could not write the page. `found` is the result of `status`.
+    The page is out of date if the process that ran the sweep was killed.
+
+    Args:
+        folder: folders of the sweep.
+        found: current results, from `status`.
     """
     if not found["go_on"] or found["lost"]:
         return
@@ -136,7 +142,17 @@ def refresh_page(folder: SweepFolder, found: Mapping[str, Any]) -> None:
 def draw_pictures(
     folder: SweepFolder, plan: SweepPlan, study: Study | None, importance: Mapping[str, float] | None = None
 ) -> list[Picture]:
-    """Draw the pictures of a sweep's trials with their current results."""
+    """Draw the pictures of a sweep's trials from their current results.
+
+    Args:
+        folder: folders of the sweep.
+        plan: plan of the sweep.
+        study: Optuna study with the trials; None if it does not exist.
+        importance: varied key -> its share of the variance of the trials' values; without it, this picture is omitted.
+
+    Returns:
+        The pictures.
+    """
     trials = _trials(folder, plan, study)
     lines = {t["number"]: [r.evaluations for r in _runs(folder, t["number"])] for t in trials}
     return trial_pictures.draw(trials, lines, plan.space, importance or {})
@@ -155,7 +171,15 @@ def _write(
 
 
 def _confirmation(folder: SweepFolder, confirmed: Mapping[str, Any]) -> str:
-    """Write the comparison of the winner and the default configuration; return its page without the title."""
+    """Write the comparison of a sweep's best trial with the default configuration, and return its HTML.
+
+    Args:
+        folder: folders of the sweep.
+        confirmed: stored result of the comparison, with the keys `trial` and `seeds`.
+
+    Returns:
+        HTML without a title; "" if the runs cannot be compared.
+    """
     places = {"winner": folder.runs / f"winner_{confirmed['trial']:04d}", "default": folder.runs / "default"}
     sides = [
         Side(
@@ -175,7 +199,7 @@ def _confirmation(folder: SweepFolder, confirmed: Mapping[str, Any]) -> str:
 
 
 def definition(config: SweepConfig) -> str:
-    """Return the definition of a trial's value as a sentence."""
+    """Return a sentence that explains how the value of a trial is computed with these settings of a sweep."""
     of_run = "the mean return of the greedy policy in "
     of_run += {
         "last": f"the evaluations of the last {config.last} × evaluation.every policy steps",
@@ -196,12 +220,12 @@ def _runs(folder: SweepFolder, number: int) -> list[TrialRun]:
 
 
 def _so_far(folder: SweepFolder, number: int) -> int:
-    """Return the number of policy steps that the runs of a trial have taken so far, summed over the runs."""
+    """Return the number of policy steps that all runs of a trial have taken up to now."""
     return sum(training.policy_steps for training in _runs(folder, number))
 
 
 def _about(folder: SweepFolder, plan: SweepPlan) -> dict[str, str]:
-    """Describe environment, algorithm, budget, sampler, seed and commit, from the existing runs and the plan."""
+    """Return facts about a sweep as text: environment, algorithm, budget, sampler, seed and commit of the code."""
     config = plan.config
     runs = [run for place in folder.trials for run in RunDirectory.below(place)]
     identities = [run.read_identity() for run in runs]
@@ -224,7 +248,7 @@ def _distinct(values: Iterable[str]) -> str:
 
 
 def _trials(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> list[dict[str, Any]]:
-    """Return the trials with their results."""
+    """Return the trials of a sweep as mappings with number, state, values of the varied keys, and results."""
     return [
         {
             "number": trial.number,
@@ -262,7 +286,10 @@ def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[s
 
 
 def _tell_rest(folder: SweepFolder, plan: SweepPlan) -> str | None:
-    """Return a sentence about a sweep with a missing study; None if the sweep has no trial folders."""
+    """Return a sentence about a sweep whose Optuna study is missing, although folders of its trials exist.
+
+    Returns None if there are no such folders.
+    """
     there = len(folder.trials)
     if not there:
         return None

@@ -1,9 +1,14 @@
 """Worker process that trains one run after another, with all imports done once: `python -m flows.sweeps.sweep_worker`.
 
-The worker exchanges lines of JSON with the process that started it, the driver of the sweep. The driver sends the
-request `{"train": {run_dir, overrides, judged}}`. The worker sends the event `ready` when it can accept a request,
-`progress` and `stage` during a run, and `ended` with the fields of `flows.sweeps.jobs.End` at the end of a run. If
-`judged` is true, it also sends `evaluated` after each evaluation and waits for the answer `{"go_on": true|false}`.
+The worker exchanges lines of JSON with the process that started it, the driver of the sweep. To train a run, the driver
+sends `{"train": {run_dir, overrides, judged}}`. The worker sends these events:
+
+    ready        once, when it can accept requests
+    progress     during a run: current metrics
+    stage        during a run: a failure that is being retried
+    evaluated    after each evaluation, if `judged` is true; the worker then waits for the answer {"go_on": true|false}
+    ended        at the end of a run, with the fields of `flows.sweeps.jobs.End`
+
 If the worker receives a signal, it writes a checkpoint and exits. If its parent process ends, it exits at once.
 """
 
@@ -42,7 +47,7 @@ class SweepWorker:
         self._told = 0.0
 
     def serve(self) -> None:
-        """Train the requested runs until stdin is closed."""
+        """Read requests from stdin and train the requested runs, one after another, until stdin is closed."""
         self._tell("ready")
         while line := sys.stdin.readline():
             request = json.loads(line)["train"]
@@ -56,7 +61,7 @@ class SweepWorker:
                 self._tell("ended", state="over")
 
     def _train(self, run_dir: str, overrides: list[str], judged: bool) -> None:
-        """Train a new or unfinished run."""
+        """Train a new run, or resume an unfinished one; if `judged` is True, the driver may prune it."""
         run = RunDirectory(run_dir)
         _wait_until_free(run)
         if not run.config.exists():
@@ -74,7 +79,10 @@ class SweepWorker:
             self._tell("stage", doing=facts["doing"])
 
     def _ask(self, run: RunDirectory, at: Boundary) -> bool:
-        """Ask the driver after an evaluation if training should end; return True if it should."""
+        """After an evaluation, ask the driver of the sweep if training should end; return True if it should.
+
+        Returns False at points in training without an evaluation.
+        """
         if "evaluate" not in at.due:
             return False
         self._tell("evaluated", policy_steps=at.policy_steps)
@@ -86,14 +94,20 @@ class SweepWorker:
 
 
 def _wait_until_free(run: RunDirectory) -> None:
-    """Wait until the processes of a killed worker have released the run."""
+    """Wait until no other process has locked the run.
+
+    After a worker was killed, its child processes need some time to end.
+    """
     deadline = time.monotonic() + FREE_WITHIN
     while run.is_taken() and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
 def _measure_vectorization(run: RunDirectory) -> None:
-    """Test vectorized code of the run's environment in this process, so that its trainers inherit the result."""
+    """Measure if the vectorized code of the run's environment is faster than separate environments.
+
+    The measurement is made in this process and cached. The trainer processes are forked from it and inherit the result.
+    """
     from rlcore.envs.vector.native import is_faster  # `load` has imported it before the fork
 
     env = config_of(run).env
@@ -102,7 +116,7 @@ def _measure_vectorization(run: RunDirectory) -> None:
 
 
 def load() -> None:
-    """Import the remaining modules that a run needs, for all processes that are forked from this one."""
+    """Import modules that a training run needs, so that processes forked from this one need not import them."""
     with large_imports("prefect"):
         import hydra  # noqa: F401
 
@@ -114,7 +128,7 @@ def load() -> None:
 
 
 def main() -> NoReturn:
-    """Run the worker."""
+    """Train runs on request until stdin is closed or a signal arrives. This is the entry point of the program."""
     code = 0
     try:
         with terminable(for_good=True):

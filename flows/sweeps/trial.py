@@ -35,7 +35,12 @@ LEAN = (
 
 @dataclass(frozen=True)
 class TrialRun:
-    """Run of a sweep or group: its folder, which may not exist yet, and the overrides that define it."""
+    """Training run of a sweep or of a group of runs.
+
+    Attributes:
+        run_dir: folder of the run, which may not exist yet.
+        overrides: overrides of `shepherd train` that define the run.
+    """
 
     run_dir: Path
     overrides: tuple[str, ...]
@@ -47,7 +52,7 @@ class TrialRun:
 
     @property
     def state(self) -> str:
-        """State of the run: "new", "begun" (started, not completed), "pruned", or "over" (its summary is written)."""
+        """State of the run: "new", "begun" (started but unfinished), "pruned", or "over" (finished)."""
         if not self.run.config.exists():
             return "new"
         status = self.run.read_summary().get("status")
@@ -69,22 +74,42 @@ class TrialRun:
         return [score for _, score in self.evaluations]
 
     def value(self, config: SweepConfig, pace: TrialIntervals) -> float:
-        """Return the value of the run according to `sweep.objective`; raise RunError if it has no evaluation."""
+        """Return the value of the run, a mean over evaluations that `sweep.objective` selects.
+
+        Args:
+            config: settings of the sweep.
+            pace: evaluation intervals of the sweep.
+
+        Returns:
+            The value.
+
+        Raises:
+            RunError: The run has no such evaluation.
+        """
         if config.objective == "final":
             final = history(self.run.events).last("evaluation", final=True)
             scores = [final["greedy"]["mean"]] if final else []
         else:
             scores = self.scores if config.objective == "all" else pace.recent(self.evaluations, config.last)
         if not scores:
-            raise RunError(f"{self.run_dir}: the run has no evaluation, so sweep.objective cannot be computed")
+            raise RunError(
+                f"{self.run_dir}: the run has no evaluation, so its value (sweep.objective={config.objective}) cannot "
+                "be computed"
+            )
         return fmean(scores)
 
 
 def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False) -> tuple[str, Any, Any] | None:
-    """Return the first key that has different values in an existing run and in a config; None if there is no such key.
+    """Compare the config of an existing run with another config; return the first difference, or None.
 
-    The result is (key, value in the run, value in the config). Only keys that affect learning are compared. If `judged`
-    is True, the keys of `evaluation` and `early_stop` are compared, too.
+    Args:
+        run: the existing run.
+        config: the other config.
+        judged: False compares only keys that affect learning. True compares the keys of `evaluation` and `early_stop`,
+            too, because the evaluations of a trial determine its value.
+
+    Returns:
+        (key, value in the run, value in `config`), or None.
     """
 
     def deciding(of: RunConfig, init_from: str | None) -> dict[str, Any]:
@@ -98,7 +123,17 @@ def differing_config(run: RunDirectory, config: RunConfig, judged: bool = False)
 
 
 def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: str) -> list[TrialRun]:
-    """Return one run for each seed; its folder is `seed_<seed>` inside `folder`. Nothing is written."""
+    """Return one run for each seed, with folder `<folder>/seed_<seed>`. Nothing is written.
+
+    Args:
+        folder: folder of all these runs.
+        base: overrides that the runs share.
+        seeds: seeds of the runs.
+        group: value of the key `group`.
+
+    Returns:
+        The runs.
+    """
     first = []
     for seed in seeds:
         place = folder / f"seed_{seed}"
@@ -108,19 +143,33 @@ def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: st
 
 
 def trial_overrides(base: Sequence[str], config: SweepConfig) -> list[str]:
-    """Return the overrides of a trial's runs.
+    """Return the overrides of a trial's runs: `base`, and settings that make trials faster.
 
-    They contain faster defaults and turn the registration of models off: a model is registered only after the sweep
-    has confirmed its winner.
+    For example, trials record no videos. They do not register models either: a sweep registers one model at its end, if
+    the best trial proved better than the default configuration.
+
+    Args:
+        base: overrides that define the trial; they take precedence over the faster settings.
+        config: settings of the sweep.
+
+    Returns:
+        The overrides.
     """
     defaults = [line for line in LEAN if not (config.objective == "final" and line.startswith("algo.run_test"))]
     return merge(merge(defaults, base), ["model_manager.disabled=true"])
 
 
 def read_reports(runs: Sequence[TrialRun], pace: TrialIntervals) -> Iterator[tuple[int, float]]:
-    """Yield (policy steps, mean return) of those evaluations of a trial's runs at which a pruner may end the trial.
+    """Yield (policy steps, mean return) of the evaluations after which a pruner may end a trial.
 
-    The last evaluation of a completed run is not included, because pruning could no longer save policy steps.
+    The last evaluation of a completed run is omitted, because ending the trial there would save no policy steps.
+
+    Args:
+        runs: the runs of the trial.
+        pace: evaluation intervals of the sweep.
+
+    Returns:
+        An iterator of the pairs. Policy steps are counted as by `TrialIntervals.read_scores`.
     """
     may_end: list[list[tuple[int, float]]] = []
     for training in runs:
@@ -131,9 +180,9 @@ def read_reports(runs: Sequence[TrialRun], pace: TrialIntervals) -> Iterator[tup
 
 
 def iqm(values: Sequence[float]) -> float:
-    """Return the interquartile mean, which ignores the lowest and highest quarter of the values.
+    """Return the interquartile mean of values: their mean without the lowest and the highest quarter.
 
-    For fewer than four values, it is the mean.
+    For fewer than four values, it is the mean of all.
     """
     return float(statistics.iqm([np.array(values)]))
 

@@ -1,4 +1,4 @@
-"""Pictures of a sweep: values of trials, learning curves, importance of keys, and values by key."""
+"""Pictures of a sweep's trials: value of each trial, learning curves, importance of each key, value by key."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ MARKS = {"complete": ("o", BLUE), "pruned": ("x", SOFT), "fail": ("v", VERMILION
 def draw(
     trials: Sequence[Row], curves: Lines, space: Sequence[Dimension], shares: Mapping[str, float]
 ) -> list[Picture]:
-    """Draw the pictures of a sweep's trials, as far as there are data for them.
+    """Draw the pictures of a sweep's trials; a picture is omitted if there are no data for it.
 
     Args:
         trials: the trials in the order of their numbers.
-        curves: evaluations of each trial's runs.
+        curves: trial number -> for each run of the trial, the pairs (policy steps, mean greedy return).
         space: the varied keys.
         shares: key -> share of the variance of the trials' values that this key explains.
 
     Returns:
-        The pictures, in the order of the page.
+        The pictures, in the order in which the page of the sweep shows them.
     """
     if not trials:  # avoids the import of matplotlib when a sweep starts
         return []
@@ -55,7 +55,10 @@ def _every(
 
 
 def _history(trials: Sequence[Row]) -> Picture:
-    """Draw the value of each trial by its number, the best value so far, and pruned and failed trials."""
+    """Draw the value of each trial against its number, with a line for the best value up to each trial.
+
+    Pruned and failed trials have other markers.
+    """
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = new_figure()
@@ -81,7 +84,7 @@ def _history(trials: Sequence[Row]) -> Picture:
 
 
 def _learning(trials: Sequence[Row], curves: Lines) -> Picture:
-    """Draw the evaluations of every trial during training; best trial and default configuration are highlighted."""
+    """Draw the learning curve of each run of each trial; highlight the best trial and the default configuration."""
     complete = [t for t in trials if t["state"] == "complete"]
     best = max(complete, key=lambda t: (t["value"], -t["number"]))["number"] if complete else None
     default = next((t["number"] for t in trials if t.get("default")), None)
@@ -111,7 +114,10 @@ def _learning(trials: Sequence[Row], curves: Lines) -> Picture:
 
 
 def _importance(shares: Mapping[str, float]) -> Picture:
-    """Draw the share of the variance of values that each key explains, largest on top; the shares sum to 1."""
+    """Draw a bar for each varied key: the share of the variance of the trials' values that the key explains.
+
+    The largest share is on top. The shares sum to 1.
+    """
     names = short_names(list(shares))
     keys = sorted(shares, key=lambda key: shares[key])
     figure, axes = new_figure(height=max(HEIGHT / 2, 0.9 + 0.35 * len(keys)))
@@ -125,9 +131,9 @@ def _importance(shares: Mapping[str, float]) -> Picture:
 
 
 def _slices(trials: Sequence[Row], space: Sequence[Dimension]) -> Picture:
-    """Draw a panel for each key, with the value of the key as x and the value of the trial as y.
+    """Draw a panel for each varied key: a scatter plot of the trials, with the key's value on the x-axis.
 
-    Later trials are darker.
+    The y-axis shows the value of the trial. Later trials are darker.
     """
     columns, rows = min(COLUMNS, len(space)), -(-len(space) // COLUMNS)
     figure, panels = new_figure(rows, columns, height=2.6 * rows, width=WIDE * columns / COLUMNS)
@@ -147,7 +153,14 @@ def _slices(trials: Sequence[Row], space: Sequence[Dimension]) -> Picture:
 
 
 def _points(axes: Axes, trials: Sequence[Row], xs: Sequence[Any], shaded: bool) -> None:
-    """Draw a marker for each trial that has ended: at the value of the trial, or at the lower edge if it failed."""
+    """Draw a marker for each trial that has ended.
+
+    Args:
+        axes: axes to draw on. The y-axis shows the value of a trial; a failed trial has a marker at the lower edge.
+        trials: the trials in the order of their numbers.
+        xs: position of each trial on the x-axis.
+        shaded: True draws later trials darker.
+    """
     for state, (mark, tone) in MARKS.items():
         for x, trial in zip(xs, trials, strict=True):
             failed = state == "fail"

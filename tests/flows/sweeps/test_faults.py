@@ -117,7 +117,7 @@ def test_failed_trials_are_taken_up_again_and_no_other(tmp_path: Path, whole: An
     assert optuna.get_all_study_names(sweep.study._database) == [f"{before} (2)"]
     folder.write(plan, folder.runs)  # as every resume does
     assert folder.study_name(plan) == f"{before} (2)"
-    with pytest.raises(UserError, match=r"^--failed: no trial of sweep failed has failed$"):
+    with pytest.raises(UserError, match=r"^--failed: no trial of sweep failed has failed; remove --failed$"):
         change_sweep("failed", [], failed=True)
 
 
