@@ -26,7 +26,10 @@ BASE: dict[str, Any] = {"name": "sac_ae", "total_steps": 10_000}
             {"cnn_keys": {"decoder": ["rgb"]}},
             r"algo.cnn_keys.decoder=\[rgb\]: rgb is not encoded; must be among algo.cnn_keys.encoder \(\[\]\)",
         ),
-        ({"mlp_keys": {"encoder": ["state"], "decoder": []}}, r"name an encoded key, or use exp=sac"),
+        (
+            {"mlp_keys": {"encoder": ["state"], "decoder": []}},
+            r"name a key of algo.cnn_keys.encoder or algo.mlp_keys.encoder, or use exp=sac",
+        ),
         (
             {"decoder": {"optimizer": {"eps": 1e-3}}},
             r"algo.decoder.optimizer.eps=0.001: must be equal to algo.encoder.optimizer.eps",

@@ -1,4 +1,4 @@
-"""Config keys of SAC, including those that DroQ, CrossQ and SimBa change."""
+"""Config keys of SAC. DroQ, CrossQ and SimBa have the same keys with other defaults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlcore.nn.network_keys import EncodedKeysConfig, FlatEncoderConfig
 
 @dataclass(frozen=True, kw_only=True)
 class SquashedActorConfig(TrainedConfig):
-    """Actor network and its optimizer."""
+    """Config keys of the actor network and its optimizer."""
 
     log_std_min: float = arg(-5.0, "lowest log std of the normal distribution before the tanh", low=-20, high=2)
     q: str = arg("min", "Q in the policy loss: minimum or mean of the critics", choices=("min", "mean"))
@@ -20,7 +20,7 @@ class SquashedActorConfig(TrainedConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig(TrainedConfig):
-    """Critic networks and their optimizer."""
+    """Config keys of the critic networks and their optimizer."""
 
     n: int = arg(2, "number of critics; targets use their minimum", low=1)
     target: str = arg(
@@ -76,5 +76,8 @@ class Config(SoftConfig):
     critic: CriticConfig = arg(CriticConfig(), "critic networks")
 
     def delay(self, num_envs: int) -> int:
-        """Return the critic gradient steps per policy gradient step, for a rank with `num_envs` environments."""
+        """Return the number of critic gradient steps per policy gradient step.
+
+        `num_envs` is the number of environments of one rank; it is used if `policy_delay` is null.
+        """
         return self.policy_delay or math.ceil(self.replay_ratio * num_envs)

@@ -1,4 +1,4 @@
-"""Ensemble of Q-networks."""
+"""Ensemble of Q-networks, the critics of soft actor-critic algorithms."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from rlcore.types import Ranks
 
 
 class Critics(nn.Module):
-    """Ensemble of N Q-networks on a shared encoder.
+    """Ensemble of N Q-networks with a shared observation encoder.
 
     Args:
-        encoder: shared encoder, trained on the critic loss; a module with an `output_size`.
-        actions: A; size of an action.
+        encoder: module that maps observations to features; its attribute `output_size` is their number. It is trained
+            with the critic loss.
+        actions: A; number of action dimensions.
         config: hidden layers of each network.
         count: N; number of networks.
         rng: CPU generator for the initialization.
-        bins: K; each network predicts a distribution over K bins; if K = 1, it predicts a scalar.
+        bins: K; number of outputs of each network. If K = 1, the output is the value. If K > 1, the outputs are the
+            logits of a distribution over K bins of values.
     """
 
     def __init__(
@@ -39,28 +41,46 @@ class Critics(nn.Module):
     def forward(
         self, obs: dict[str, Tensor], action: Tensor, masks: Iterable[Tensor] = (), ranks: Ranks | None = None
     ) -> Tensor:
-        """Return the estimated values [N, B] of actions [B, A] in [-1, 1] at observations key -> [B, ...].
+        """Return the values that the N networks predict for B observations and actions.
 
-        The other arguments are those of `outputs`.
+        Args:
+            obs: key -> observations [B, ...].
+            action: [B, A] in [-1, 1].
+            masks: dropout masks [layers, B, units], drawn by `noise`; () if the networks have no dropout.
+            ranks: ranks over which batch normalization computes the statistics of the batch; None = use the running
+                statistics.
+
+        Returns:
+            Values, [N, B].
         """
         return self.read(self.outputs(obs, action, masks, ranks))
 
     def outputs(
         self, obs: dict[str, Tensor], action: Tensor, masks: Iterable[Tensor] = (), ranks: Ranks | None = None
     ) -> Tensor:
-        """Return the outputs of the networks, [N, B, K].
+        """Return the outputs of the N networks, before they are converted to values.
 
-        `masks` are the dropout masks [layers, B, units], drawn by `noise`. `ranks` is passed to each `Network`, for
-        batch normalization.
+        Args:
+            obs: key -> observations [B, ...].
+            action: [B, A] in [-1, 1].
+            masks: dropout masks [layers, B, units], drawn by `noise`; () if the networks have no dropout.
+            ranks: ranks over which batch normalization computes the statistics of the batch; None = use the running
+                statistics.
+
+        Returns:
+            Outputs, [N, B, K].
         """
         together, drawn = torch.cat([self.encoder(obs), action], -1), Drawn(iter(masks))
         return torch.stack([member(together, drawn, ranks) for member in self.members])
 
     def read(self, outputs: Tensor) -> Tensor:
-        """Convert network outputs [N, B, K] to estimated values [N, B]."""
+        """Convert network outputs [N, B, K] to values [N, B]: the scalar output, or the mean of the distribution."""
         return outputs.squeeze(-1) if self.form is None else self.form.mean(outputs)
 
     def noise(self, batch: int, rng: Noise) -> Tensor | tuple[()]:
-        """Draw dropout masks of 0 and 1, [layers, B, units], for all critics; () if they have no dropout."""
+        """Draw the dropout masks of all networks, [layers, B, units] of 0 and 1.
+
+        `layers` is the number of dropout layers of all networks together. Return () if the networks have no dropout.
+        """
         count = sum(member.dropouts for member in self.members)  # pyright: ignore[reportArgumentType, reportCallIssue]
         return rng.bernoulli(1 - self.dropout, count, batch, self.units) if count else ()

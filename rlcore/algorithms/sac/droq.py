@@ -1,15 +1,15 @@
 """DroQ: Dropout Q-Functions for Doubly Efficient Reinforcement Learning. Hiraoka et al. 2022, arXiv:2110.02034.
 
-The learner is SAC's, with these keys:
+DroQ uses the learner of SAC with different config keys. Parts of the paper and the keys that implement them:
     algorithm 2, line 4, G critic steps     replay_ratio=20; policy_delay=null: each time all environments have taken
-                                            a step, the critic steps are followed by one policy step
+                                            a step, the critic steps are followed by one policy gradient step
     algorithm 2, line 6, target             soft_target: minimum of two critics, with dropout in the targets
     algorithm 2, line 10, policy            actor.q=mean
     figure 1, critic                        critic.dropout=0.01, layer_norm=true (linear, dropout, LayerNorm, ReLU)
 
 Differences from the paper:
-    the policy step uses the batch of the last critic step, as in the authors' code; the target entropy is minus the
-    number of action dimensions, as in SheepRL.
+    the policy gradient step uses the batch of the last critic step, as in the authors' code; the target entropy is -A
+    for A action dimensions, as in SheepRL.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from rlcore.config.schema import arg, other_default
 
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig(sac.SquashedActorConfig):
-    """Actor network and its optimizer."""
+    """Config keys of the actor network and its optimizer."""
 
     q: str = other_default(sac.SquashedActorConfig, "q", "mean")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig(sac.CriticConfig):
-    """Critic networks with dropout and LayerNorm, and their optimizer."""
+    """Config keys of critic networks with dropout and LayerNorm, and of their optimizer."""
 
     dropout: float = other_default(sac.CriticConfig, "dropout", 0.01)
     layer_norm: bool = other_default(sac.CriticConfig, "layer_norm", True)

@@ -6,15 +6,15 @@ Equations of the paper and the code that implements them:
     eq. 18, temperature J(α)                alpha_loss
     appendix C, squashed normal             rlcore.functional.distributions.TanhNormal
     algorithm 1, gradient step              Learner.gradient_step
-    algorithm 1, environment step           rlcore.train.collect, one step of every environment
+    algorithm 1, environment step           rlcore.train.collect (one step of every environment)
 
 Differences from the paper:
-    actions are stored before the tanh, and the log-probability does not include the scale of the environment's Box;
-    the loss of α is linear in log α, as in the authors' code; targets are n-step returns if `n_step` > 1;
-    the target of a truncated episode includes the value of its last observation (the paper does not distinguish
-    truncation from termination).
+    the replay buffer stores actions before the tanh, and the log-probability does not include the scale of the
+    environment's action bounds; the loss of α is linear in log α, as in the authors' code; targets are n-step returns
+    if `n_step` > 1; the target of a truncated episode includes the predicted value of its last observation (the paper
+    does not distinguish truncation from termination).
 
-DroQ, CrossQ and SimBa use this learner with other keys; see `droq.py`, `crossq.py` and `simba.py`.
+DroQ, CrossQ and SimBa use this learner with different config keys; see `droq.py`, `crossq.py` and `simba.py`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_logprob: 
 
     Args:
         reward: [B]; reward r; for n-step returns, the sum of n discounted rewards.
-        discount: [B] in [0, 1]; discount d, which is γⁿ, or 0 if the episode terminated in the n steps.
-        next_q: [N, B]; estimates of the target critics.
+        discount: [B] in [0, 1]; discount d: γⁿ, or 0 if the episode terminated within the n steps.
+        next_q: [N, B]; values Q̄ᵢ(s', a') that the N target critics predict.
         next_logprob: [B]; log π(a'|s').
         alpha: []; temperature α.
 
@@ -82,8 +82,9 @@ def categorical_critic_loss(form: TwoHot, logits: Tensor, target: Tensor) -> Ten
 
         J_Q = Σᵢ CE(two-hot(y), pᵢ)
 
-    CE is the cross-entropy and pᵢ the distribution that critic i predicts. The loss is from Farebrother et al. 2024,
-    arXiv:2403.03950, section 3.1; the bins are those of TD-MPC2, arXiv:2310.16828.
+    CE is the cross-entropy, and pᵢ is the distribution over K bins of values that critic i predicts. `form` defines the
+    bins. The loss is from Farebrother et al. 2024, arXiv:2403.03950, section 3.1; the bins are those of TD-MPC2,
+    arXiv:2310.16828.
     """
     return form.loss(logits, target.expand(logits.shape[:-1])).sum(0)
 
@@ -93,8 +94,8 @@ def actor_loss(q: Tensor, logprob: Tensor, alpha: Tensor, kind: str = "min") -> 
 
         J_π = α log π(a|s) - minᵢ Qᵢ(s, a)
 
-    The gradient passes through a. With `kind="mean"`, the mean of the critics replaces the minimum (DroQ,
-    arXiv:2110.02034, algorithm 2, line 10).
+    `q` and `logprob` are functions of the sampled action a, and gradients flow through a to the policy. With
+    `kind="mean"`, the mean over the critics replaces the minimum (DroQ, arXiv:2110.02034, algorithm 2, line 10).
     """
     assert q.shape[1:] == logprob.shape, (q.shape, logprob.shape)
     return alpha * logprob - (q.amin(0) if kind == "min" else q.mean(0))
@@ -114,10 +115,11 @@ class Learner(protocols.Learner):
     """SAC learner: one gradient step per batch of transitions.
 
     Args:
-        context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
+        context: config, environment spec, devices and ranks of the run (`rlcore.types.Context`).
 
     Attributes:
-        part_names: attributes that are stateful components, if the config has them.
+        part_names: names of the attributes that are saved in a checkpoint. Some of them, such as the target critics, do
+            not exist in every configuration.
     """
 
     part_names: ClassVar[tuple[str, ...]] = (*TRANSFERABLE, "temperature", "noise", "step", "critic_step", *OPTIMIZERS)
@@ -157,9 +159,9 @@ class Learner(protocols.Learner):
         return None if alpha.fixed else Optimizer(self.temperature, self.alpha_objective, alpha.optimizer, context)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Take one gradient step of the critics on N transitions of n steps each, [n, N].
+        """Take one gradient step on a batch of N transitions of n steps each, [n, N], and return the metrics.
 
-        Every `delay`-th step also updates policy and temperature.
+        Each gradient step updates the critics. Every `delay`-th one also updates policy and temperature.
         """
         config = self.config
         self.updates += 1
@@ -172,7 +174,18 @@ class Learner(protocols.Learner):
     def gradient_step(
         self, steps: Trajectory, last: Trajectory, tau: float, rng: Noise, policy: bool = True
     ) -> Metrics:
-        """Update critics, policy, temperature and target critics (algorithm 1, "for each gradient step")."""
+        """Update critics, policy, temperature and target critics (algorithm 1, "for each gradient step").
+
+        Args:
+            steps: rows of the N transitions, [n, N]; n > 1 for n-step returns.
+            last: the time step after the last row of each transition, [N].
+            tau: τ of the target critics' soft update; 0 = do not update the target critics.
+            rng: random stream for actions and dropout.
+            policy: if False, do not update policy and temperature.
+
+        Returns:
+            Means to log, name -> [].
+        """
         batch = n_step(add_history(Batch(steps, last, 0), self.agent.history), self.config.gamma)
         metrics = self.improve_critics(batch, rng)
         if policy:
@@ -182,7 +195,7 @@ class Learner(protocols.Learner):
         return metrics
 
     def gradient_step_of_critics(self, steps: Trajectory, last: Trajectory, tau: float, rng: Noise) -> Metrics:
-        """Take a gradient step that does not update policy and temperature (DroQ, algorithm 2, lines 5 to 9)."""
+        """Update only the critics and the target critics (DroQ, algorithm 2, lines 5 to 9)."""
         return self.gradient_step(steps, last, tau, rng, policy=False)
 
     def improve_critics(self, batch: Transition, rng: Noise) -> Metrics:
@@ -202,7 +215,17 @@ class Learner(protocols.Learner):
         return metrics
 
     def critic_objective(self, batch: Transition, noise: Tensor, masks: Any, target_masks: Any) -> Any:
-        """Compute the critic loss J_Q of a batch; the current policy samples the next actions."""
+        """Compute the critic loss J_Q of a batch of N transitions.
+
+        Args:
+            batch: the transitions.
+            noise: [N, A]; noise with which the current policy samples the next actions.
+            masks: dropout masks of the critics; () if they have no dropout.
+            target_masks: dropout masks of the critics for the next observations; () if they have no dropout.
+
+        Returns:
+            The loss summed over samples [], the sum of the sample weights [], and the means to log (name -> []).
+        """
         action = batch.action.tanh()
         with torch.no_grad():
             policy = self.agent(batch.next_obs)
@@ -224,7 +247,17 @@ class Learner(protocols.Learner):
         return reduce_loss(loss, batch.weight, Loss__value_loss=loss, Info__q=q.mean(0))
 
     def actor_objective(self, batch: Transition, noise: Tensor, masks: Any) -> Any:
-        """Compute the policy loss J_π of a batch; also return the log-probabilities [N], for the temperature loss."""
+        """Compute the policy loss J_π of a batch of N transitions.
+
+        Args:
+            batch: the transitions.
+            noise: [N, A]; noise with which the policy samples actions.
+            masks: dropout masks of the critics; () if they have no dropout.
+
+        Returns:
+            The loss summed over samples [], the sum of the sample weights [], the means to log (name -> []), and the
+            log-probabilities of the sampled actions ("logprob" -> [N]), which the temperature loss needs.
+        """
         policy = self.agent(batch.obs, self.ranks)
         action = policy.sample(noise)
         logprob = policy.logprob(action)
@@ -234,22 +267,32 @@ class Learner(protocols.Learner):
         return *found, {"logprob": logprob.detach()}
 
     def alpha_objective(self, logprob: Tensor, weight: Tensor) -> Any:
-        """Compute the temperature loss J(α) of a batch."""
+        """Compute the temperature loss J(α) of a batch.
+
+        `logprob` [N] are the log-probabilities of sampled actions, `weight` [N] the weights of the samples. Return the
+        loss summed over samples, the sum of the weights, and the means to log.
+        """
         log_alpha = self.temperature.log_alpha
         loss = alpha_loss(log_alpha, logprob, self.target_entropy)
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=log_alpha.exp().expand_as(loss))
 
     def components(self) -> dict[str, protocols.Stateful]:
-        """Return the components with state that belong to the checkpoint; some exist only with certain configs."""
+        """Return name -> component for everything that is saved in a checkpoint, such as networks and optimizers."""
         return {name: part for name in self.part_names if (part := getattr(self, name, None)) is not None}
 
 
 def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
-    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    """Build the learner, the replay buffer and the training schedule of a run.
+
+    The initial weights are random; they depend only on the seed of the run (`seed`).
+    """
     return with_memory(context, Learner(context))
 
 
 def with_memory(context: Context, learner: Any) -> tuple[Any, Replay, TrainingSchedule]:
-    """Return the learner with a replay buffer of transitions and a training schedule."""
+    """Build the replay buffer and the training schedule for a learner that is trained on transitions of n steps.
+
+    Return the learner, the buffer and the schedule, as `build` must return them.
+    """
     sampler = Transitions(context.config.algo.n_step)
     return learner, *make_replay(context, sampler, before=rows_before(learner.agent.history))

@@ -1,6 +1,6 @@
 """SimBa: Simplicity Bias for Scaling Up Parameters in Deep Reinforcement Learning. Lee et al. 2024, arXiv:2410.09754.
 
-The learner is SAC's, with these keys:
+SimBa uses the learner of SAC with different config keys. Parts of the paper and the keys that implement them:
     section 4.1, running statistics         normalize_obs=true
     section 4.1, residual block             actor.residual, critic.residual: x + MLP(LayerNorm(x)), LayerNorm at the end
     table of hyperparameters                AdamW with a weight decay of 0.01 and a learning rate of 1e-4; initial α
@@ -8,10 +8,11 @@ The learner is SAC's, with these keys:
                                             policy step; actor with one block of 128 units
 
 Differences from the paper:
-    critics have two blocks of 128 units, the paper uses 512 (set critic.hidden_size); 128 are fast enough on a CPU.
-    There are two critics, as in the paper's tasks with terminating episodes. The running statistics are those of
-    sampled batches, not of collected observations, and normalized observations are clipped to obs_clip. The output
-    layer of the policy is initialized as in SAC.
+    critics have two blocks of 128 units, because that is fast enough on a CPU; the paper uses 512 units (set
+    `critic.hidden_size`). There are two critics, as in the paper's tasks with terminating episodes. The running
+    statistics are computed from the batches that are sampled for training; in the paper, they are computed from the
+    collected observations. Normalized observations are clipped to ±`obs_clip`. The output layer of the policy is
+    initialized as in SAC.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ OPTIMIZER = OptimizerConfig(name="adamw", lr=1e-4, weight_decay=1e-2, eps=1e-8)
 
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig(sac.SquashedActorConfig):
-    """Actor network with residual blocks, and its optimizer."""
+    """Config keys of an actor network with residual blocks, and of its optimizer."""
 
     residual: bool = other_default(sac.SquashedActorConfig, "residual", True)
     hidden_size: int = other_default(sac.SquashedActorConfig, "hidden_size", 128)
@@ -38,7 +39,7 @@ class ActorConfig(sac.SquashedActorConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig(sac.CriticConfig):
-    """Critic networks with residual blocks, and their optimizer."""
+    """Config keys of critic networks with residual blocks, and of their optimizer."""
 
     residual: bool = other_default(sac.CriticConfig, "residual", True)
     hidden_size: int = other_default(sac.CriticConfig, "hidden_size", 128)
@@ -47,7 +48,7 @@ class CriticConfig(sac.CriticConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaConfig(off_policy.AlphaConfig):
-    """Temperature α and its optimizer."""
+    """Config keys of the temperature α (the weight of the entropy) and its optimizer."""
 
     alpha: float = other_default(off_policy.AlphaConfig, "alpha", 0.01)
     target_entropy_scale: float = other_default(off_policy.AlphaConfig, "target_entropy_scale", 0.5)

@@ -1,4 +1,4 @@
-"""Agent of soft actor-critics: a normal policy squashed by tanh."""
+"""Agent of soft actor-critic algorithms: its policy is a normal distribution squashed by tanh."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from rlcore.types import Ranks
 
 
 class SquashedActor(nn.Module):
-    """Actor with encoder, network and a squashed normal policy; actions are stored before the tanh.
+    """Actor with an observation encoder, an MLP and a tanh-squashed normal policy.
+
+    The agent's actions, which a replay buffer stores, are the values before the tanh.
 
     Args:
-        config: config of a soft actor-critic: observation keys, normalization, and the layers of `actor`.
-        spec: spec of the environment.
-        distribution: `distribution.type`; ignored, because only the squashed normal is supported.
+        config: config of a soft actor-critic algorithm; its observation keys, normalization and actor layers are used.
+        spec: observation and action spaces of the environment.
+        distribution: not used, because the only supported distribution is the squashed normal. Agents of other
+            algorithms have the same argument.
         rng: CPU generator for the initialization.
         encoder: observation encoder; None = create one from the config.
     """
@@ -39,42 +42,56 @@ class SquashedActor(nn.Module):
         self.head = PolicyHead(self.actor.output_size, spec.action, "tanh_normal", ActorConfig(), rng)
 
     def forward(self, obs: dict[str, Tensor], ranks: Ranks | None = None) -> TanhNormal:
-        """Return the policy, a distribution over actions [N, A], at observations key -> [N, ...].
+        """Return the policy (a distribution over actions [N, A]) for a batch of observations, key -> [N, ...].
 
-        `ranks` is passed to `Network`, for batch normalization.
+        If the actor has batch normalization, the statistics are those of the batch over all `ranks`. If `ranks` is
+        None, they are the running statistics.
         """
         mean, log_std = self.head(self.actor(self.encoder(obs), ranks=ranks)).chunk(2, -1)
         return TanhNormal(mean, self.limit(log_std))
 
     def limit(self, log_std: Tensor) -> Tensor:
-        """Raise log stds [N, A] below `log_std_min` to this value."""
+        """Return the log stds [N, A] of the normal distribution, with `log_std_min` as lower limit."""
         return log_std.clamp(min=self.log_std_min)
 
     def initial(self, batch_size: int) -> tuple[()]:
-        """Return an empty carry, because this agent has no recurrent state."""
+        """Return the initial carry (recurrent state); it is empty, because this agent is feed-forward."""
         return ()
 
     def act(
         self, carry: tuple[()], obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
-        """Return the empty carry, actions [B, A], and the extra `logprob` [B]; `obs` maps keys to [B, ...]."""
+        """Choose actions for B environments.
+
+        Args:
+            carry: recurrent state; (), because this agent is feed-forward.
+            obs: key -> observations [B, ...].
+            is_first: [B] bool; not used by this agent.
+            rng: random stream for sampling; may be None if `greedy` is true.
+            greedy: choose the mode of the policy instead of sampling.
+
+        Returns:
+            The empty carry; actions [B, A] before the tanh; and the extra `logprob` [B] (log-probability of the
+            action).
+        """
         policy = self(obs)
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(is_first), rng))
         return (), action, {"logprob": policy.logprob(action)}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's actions [B, *shape], within its bounds."""
+        """Convert the agent's actions [B, A] to environment actions [B, *shape], within the bounds of the space."""
         return self.head.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Convert environment actions [B, *shape] to the agent's actions [B, A]."""
+        """Convert environment actions [B, *shape] to the agent's actions [B, A], which are values before the tanh."""
         return self.head.from_env(action)
 
 
 def make_encoder(config: Any, spec: EnvSpec, rng: torch.Generator) -> MultiEncoder:
-    """Create an observation encoder from the config.
+    """Create an observation encoder from the config of a soft actor-critic algorithm.
 
-    The actor has one encoder, trained on the policy loss; the critics share another one, trained on the critic loss.
+    A learner calls this function twice: the actor's encoder is trained with the policy loss, and the encoder that all
+    critics share with the critic loss.
     """
     clip = config.obs_clip if config.normalize_obs else None
     return MultiEncoder(spec, config.mlp_keys.encoder, config.cnn_keys.encoder, config.encoder, rng, clip)

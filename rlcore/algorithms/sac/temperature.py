@@ -1,4 +1,4 @@
-"""Temperature of soft actor-critics: the weight of the entropy."""
+"""Temperature of soft actor-critic algorithms: the weight of the entropy in the objective."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 class Temperature(nn.Module):
-    """Temperature α > 0, the exponential of the parameter `log_alpha`.
+    """Module with the temperature α > 0. The trained parameter is log α.
 
     Args:
-        alpha: initial value.
+        alpha: initial value of α.
     """
 
     def __init__(self, alpha: float) -> None:
@@ -22,11 +22,14 @@ class Temperature(nn.Module):
 
     @property
     def alpha(self) -> Tensor:
-        """Temperature α [], without gradient."""
+        """Current temperature α [], detached from the graph."""
         return self.log_alpha.detach().exp()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Temperature:
-        """Keep log α at least float32 when the module is converted: bfloat16 would lose small updates."""
+        """Convert or move the module, but keep log α in float32 or float64.
+
+        In bfloat16, small updates of log α would be rounded away.
+        """
         kept = self.log_alpha.data
         super()._apply(fn, recurse)
         if self.log_alpha.dtype not in (torch.float32, torch.float64):

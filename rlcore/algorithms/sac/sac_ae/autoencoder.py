@@ -1,10 +1,11 @@
-"""Autoencoder of observations; actor, critics and decoder share its convolutions and the MLP of the vector keys.
+"""Autoencoder of observations for SAC-AE. Actor and critics share its convolutions and the MLP for vector keys.
 
     image keys    4 convolutions ──┬── linear, LayerNorm, tanh (actor's)  ──┐
                   (Trunk)          └── linear, LayerNorm, tanh (critics') ──┼── z ── linear, 4 transposed convolutions
     vector keys   MLP ─────────────────────────────────────────────────────┘    └── MLP, one linear layer per key
 
-Yarats et al. 2021, arXiv:1910.01741, appendix "Encoder and decoder networks"; the MLPs are from SheepRL.
+z is the latent vector. The networks for images are from Yarats et al. 2021, arXiv:1910.01741, appendix "Encoder and
+decoder networks". The MLPs for vector keys are not in the paper; they are from SheepRL.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ def initialise_orthogonal(module: nn.Module, rng: torch.Generator) -> None:
 
 
 class Trunk(nn.Module):
-    """Layers that actor and critics share: convolutions for the image keys, an MLP for the vector keys.
+    """Encoder layers that actor and critics share: convolutions for the image keys, an MLP for the vector keys.
 
     Args:
         spec: spec of the environment.
         vectors: vector keys, concatenated in this order; () = none.
-        images: image keys, concatenated along channels in this order; () = none. All images have the same height and
-            the same width, and both are even.
+        images: image keys, concatenated along channels in this order; () = none. All images must have the same size;
+            height and width must be even.
         config: layers of the MLP.
-        multiplier: multiplier of the 32 channels of each convolution.
+        multiplier: factor for the number of channels; each convolution has 32 · `multiplier` output channels.
         rng: CPU generator for the initialization.
     """
 
@@ -89,15 +90,16 @@ class Trunk(nn.Module):
             self.size = self.mlp.output_size
 
     def forward(self, obs: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
-        """Encode key -> [N, (frames,) *shape] to image features [N, flat_size] and vector features [N, size].
+        """Encode observations to image features [N, flat_size] and vector features [N, size].
 
-        Features are None if there are no keys of this kind.
+        `obs` maps keys to [N, *shape], or [N, frames, *shape] for keys with a frame stack. Image features are None if
+        there are no image keys; vector features are None if there are no vector keys.
         """
-        seen = None if self.convolutions is None else self.convolutions(self._pixels(obs)).flatten(1)
-        return seen, None if self.mlp is None else self.mlp(flatten(obs, self.spec, self.vectors, 1))
+        of_images = None if self.convolutions is None else self.convolutions(self._pixels(obs)).flatten(1)
+        return of_images, None if self.mlp is None else self.mlp(flatten(obs, self.spec, self.vectors, 1))
 
     def _pixels(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """Return the images as [N, channels, height, width] in [0, 1]."""
+        """Return all images, concatenated along channels: [N, channels, height, width], scaled to [0, 1]."""
         dtype = next(self.parameters()).dtype
         planes = [pixels(obs[key], self.spec.obs[key], 1) for key in self.images]
         parts = [part.to(dtype) if part.is_floating_point() else part.to(dtype) / 255 for part in planes]
@@ -105,11 +107,14 @@ class Trunk(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Encoder of observations to z: the shared trunk, and a separate projection of the image features.
+    """Encoder of observations to the latent vector z.
+
+    It consists of the trunk, which actor and critics share, and a projection of the image features. The actor and the
+    critics have one `Encoder` each, with the same trunk but separate projections.
 
     Args:
         trunk: shared layers.
-        features: output features of the projection.
+        features: number of output features of the projection.
         rng: CPU generator for the initialization.
     """
 
@@ -125,22 +130,26 @@ class Encoder(nn.Module):
         self.output_size = trunk.size + (features if self.images else 0)
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """Encode key -> [N, (frames,) *shape] to z [N, output_size], at least float32."""
-        seen, felt = self.trunk(obs)
-        parts = [felt] if seen is None else [self.projection(seen), *([] if felt is None else [felt])]
-        parts = [to_float32(part) for part in parts]
+        """Encode observations to the latent vectors z [N, output_size], in float32 or float64.
+
+        `obs` maps keys to [N, *shape], or [N, frames, *shape] for keys with a frame stack.
+        """
+        of_images, of_vectors = self.trunk(obs)
+        parts = [] if of_images is None else [self.projection(of_images)]
+        parts = [to_float32(part) for part in (*parts, of_vectors) if part is not None]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 class Decoder(nn.Module):
-    """Decoder of z to observations.
+    """Decoder of the latent vector z to observations.
 
     Args:
-        encoder: encoder that computes z.
-        vectors: vector keys to decode, among those of the encoder.
-        images: image keys to decode, among those of the encoder.
+        encoder: encoder whose latent vectors are decoded.
+        vectors: vector keys to reconstruct, a subset of those of the encoder.
+        images: image keys to reconstruct, a subset of those of the encoder.
         config: layers of the MLP for vector keys.
-        multiplier: multiplier of the 32 channels of each transposed convolution.
+        multiplier: factor for the number of channels; each transposed convolution except the last has
+            32 · `multiplier` output channels.
         rng: CPU generator for the initialization.
     """
 
@@ -174,7 +183,10 @@ class Decoder(nn.Module):
             self.heads.extend(linear(self.mlp.output_size, size, rng, gain=1.0) for size in sizes)
 
     def forward(self, z: Tensor) -> dict[str, Tensor]:
-        """Decode z [N, F] to key -> images [N, channels, height, width] with all frames, or vectors [N, size]."""
+        """Decode latent vectors z [N, F] to reconstructed observations, by key.
+
+        Images are [N, channels, height, width], with the frames of a frame stack as channels. Vectors are [N, size].
+        """
         x, made = z.to(next(self.parameters()).dtype), dict[str, Tensor]()
         if self.deconvolutions is not None:
             planes = self.deconvolutions[:3](x).contiguous(memory_format=torch.channels_last)  # as in `pixels`
@@ -185,26 +197,31 @@ class Decoder(nn.Module):
         return made
 
     def noise_shapes(self, count: int) -> list[tuple[int, ...]]:
-        """Return the shape of the uniform noise that `targets` needs, for each image key and `count` observations."""
+        """Return the shapes of the noise that `targets` needs for `count` observations: one shape per image key."""
         specs = [self.spec.obs[key] for key in self.images]
         return [(count, channels, *spec.pixels) for channels, spec in zip(self.channels, specs, strict=True)]
 
     def targets(self, obs: Mapping[str, Tensor], noise: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return the targets for the outputs of `forward`, computed from observations key -> [N, (frames,) *shape].
+        """Compute the reconstruction targets of N observations, by key; shapes are those of the outputs of `forward`.
 
-        `noise` is uniform noise in [0, 1) with the shapes `noise_shapes(N)`.
+        Args:
+            obs: key -> [N, *shape], or [N, frames, *shape] for keys with a frame stack.
+            noise: uniform noise in [0, 1), one tensor per image key, with the shapes `noise_shapes(N)`.
+
+        Returns:
+            Key -> images with 5-bit pixels and noise (see `five_bits`), or vectors without change.
         """
-        seen = [pixels(obs[key], self.spec.obs[key], 1) for key in self.images]
-        made = {key: five_bits(*pair) for key, *pair in zip(self.images, seen, noise, strict=True)}
-        return made | {key: flatten(obs, self.spec, [key], 1) for key in self.vectors}
+        images = [pixels(obs[key], self.spec.obs[key], 1) for key in self.images]
+        of_images = {key: five_bits(*pair) for key, *pair in zip(self.images, images, noise, strict=True)}
+        return of_images | {key: flatten(obs, self.spec, [key], 1) for key in self.vectors}
 
 
 def five_bits(x: Tensor, noise: Tensor) -> Tensor:
-    """Reduce pixels to 5 bits and add uniform noise within each level (Kingma and Dhariwal 2018, arXiv:1807.03039).
+    """Quantize pixels to 5 bits (32 levels) and add uniform noise (Kingma and Dhariwal 2018, arXiv:1807.03039).
 
     Args:
-        x: [...]; integers from 0 to 255, or real numbers from 0 to 1.
-        noise: [...]; uniform in [0, 1), in units of one level.
+        x: [...]; integers from 0 to 255, or floating point numbers from 0 to 1.
+        noise: [...]; uniform in [0, 1), in units of the distance between two levels.
 
     Returns:
         Pixels in [-½, ½), [...], with the dtype of the noise.

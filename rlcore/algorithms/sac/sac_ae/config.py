@@ -23,7 +23,7 @@ OWN = ("lr", "weight_decay")  # optimizer settings that may differ between encod
 
 @dataclass(frozen=True)
 class PerceptronConfig(MLPConfig):
-    """Layers of the encoder or the decoder: an MLP for vector keys, convolutions for image keys."""
+    """Config keys of the layers of encoder or decoder: an MLP for vector keys, convolutions for image keys."""
 
     dense_act: str = other_default(MLPConfig, "dense_act", "relu")
     ortho_init: bool = other_default(MLPConfig, "ortho_init", True)
@@ -32,7 +32,7 @@ class PerceptronConfig(MLPConfig):
 
 @dataclass(frozen=True)
 class EncoderConfig(PerceptronConfig):
-    """Encoder of observations to the latent vector z."""
+    """Config keys of the encoder, which maps observations to the latent vector z."""
 
     tau: float = arg(0.05, "τ of the soft update of the target critics' encoder", above=0, high=1)
     features_dim: int = arg(50, "features of image keys in the latent vector z", low=1)
@@ -41,7 +41,7 @@ class EncoderConfig(PerceptronConfig):
 
 @dataclass(frozen=True)
 class DecoderConfig(PerceptronConfig):
-    """Decoder of the latent vector z to observations."""
+    """Config keys of the decoder, which reconstructs observations from the latent vector z."""
 
     l2_lambda: float = arg(1e-6, "λ_z: weight of the penalty ½‖z‖², added once per decoded key", low=0)
     per_rank_update_freq: int = arg(1, "gradient steps between updates on the reconstruction loss", low=1)
@@ -52,7 +52,7 @@ class DecoderConfig(PerceptronConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig(sac.SquashedActorConfig):
-    """Actor network after the encoder, and its optimizer."""
+    """Config keys of the actor network, whose input is the encoder's output, and of its optimizer."""
 
     hidden_size: int = other_default(sac.SquashedActorConfig, "hidden_size", 1024)
     log_std_min: float = other_default(sac.SquashedActorConfig, "log_std_min", -10.0)
@@ -62,7 +62,7 @@ class ActorConfig(sac.SquashedActorConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig(TrainedConfig):
-    """Critic networks after the encoder, and their optimizer."""
+    """Config keys of the critic networks, whose input is the encoder's output, and of their optimizer."""
 
     hidden_size: int = other_default(TrainedConfig, "hidden_size", 1024)
     n: int = arg(2, "number of critics; targets use their minimum", low=1)
@@ -75,7 +75,7 @@ class CriticConfig(TrainedConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaConfig(off_policy.AlphaConfig):
-    """Temperature α and its optimizer."""
+    """Config keys of the temperature α (the weight of the entropy) and its optimizer."""
 
     alpha: float = other_default(off_policy.AlphaConfig, "alpha", 0.1)
     optimizer: OptimizerConfig = other_default(
@@ -109,22 +109,33 @@ class Config(SoftConfig):
     alpha: AlphaConfig = arg(AlphaConfig(), "temperature, the weight of the entropy")
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if no key is decoded, or if encoder and decoder cannot be trained in one optimizer step."""
+        """Raise UserError for settings that contradict each other.
+
+        At least one observation key must be decoded. One optimizer trains encoder and decoder, so their optimizer
+        settings must be equal, except for learning rate and weight decay. `prefix` is the dotted path of this config
+        group, such as "algo."; error messages start with it.
+        """
         super().check(prefix)
         if not self.mlp_keys.decoded and not self.cnn_keys.decoded:
             raise UserError(
-                f"{prefix}cnn_keys.decoder=[]: at least one key must be decoded; name an encoded key, or use exp=sac"
+                f"{prefix}cnn_keys.decoder=[]: at least one observation key must be decoded; name a key of "
+                f"{prefix}cnn_keys.encoder or {prefix}mlp_keys.encoder, or use exp=sac"
             )
         for name in (field.name for field in fields(OptimizerConfig) if field.name not in OWN):
             one, other = (getattr(part.optimizer, name) for part in (self.decoder, self.encoder))
             if one != other:
                 raise UserError(
                     f"{prefix}decoder.optimizer.{name}={spell(one)}: must be equal to {prefix}encoder.optimizer.{name} "
-                    f"({spell(other)}), because one step trains both; only {' and '.join(OWN)} may differ"
+                    f"({spell(other)}), because one optimizer trains encoder and decoder; only {' and '.join(OWN)} "
+                    "may differ"
                 )
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Raise UserError for images that the decoder cannot reconstruct; also do the checks of `SoftConfig`."""
+        """Raise UserError if the algorithm cannot be trained in an environment.
+
+        In addition to the checks of `SoftConfig`, images must have an even height and width, because the decoder cannot
+        reconstruct others.
+        """
         super().check_spec(spec)
         for key in self.cnn_keys.encoder:
             height, width = spec.obs[key].pixels
@@ -135,6 +146,10 @@ class Config(SoftConfig):
                 )
 
     def reconstruction_optimizer(self) -> OptimizerConfig:
-        """Return the settings of the encoder's optimizer, with a parameter group for those of the decoder."""
+        """Return the config of the optimizer that trains encoder and decoder on the reconstruction loss.
+
+        It has the settings of the encoder's optimizer, and a parameter group with learning rate and weight decay of the
+        decoder.
+        """
         own = {name: getattr(self.decoder.optimizer, name) for name in OWN}
         return replace(self.encoder.optimizer, groups={"decoder": own})

@@ -11,12 +11,14 @@ Parts of the paper and the code that implements them:
 
     loss    trains
     J(Q)    convolutions, critics' projection, critics
-    J(RAE)  convolutions, critics' projection, decoder (a second optimizer, with separate moments)
+    J(RAE)  convolutions, critics' projection, decoder; its optimizer has separate moments for the first two
     J(π)    actor's projection, actor
 
 Differences from the paper:
-    vector keys have an MLP that is shared like the convolutions, so images and vectors can be combined, and the penalty
-    λ_z is added once per decoded key (both as in SheepRL); J(Q) has SAC's factor ½; log-probabilities are as in `sac`.
+    two features are from SheepRL: vector observations have an MLP that actor and critics share, like the convolutions,
+    so images and vectors can be combined; and the penalty with weight λ_z is added once per decoded key. J(Q) has the
+    factor ½, and log-probabilities do not include the scale of the action bounds, as in
+    `rlcore.algorithms.sac.learner`.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from rlcore.types import Batch, Context, Metrics, TrainingSchedule
 
 
 class Agent(SquashedActor):
-    """Actor on the shared trunk and a separate projection; `config` is a `Config`."""
+    """Actor of SAC-AE: its encoder has a separate projection, but shares all other layers with the critics' encoder."""
 
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         part, keys = config.encoder, (config.mlp_keys.encoder, config.cnn_keys.encoder)
@@ -59,7 +61,10 @@ class Agent(SquashedActor):
             initialise_orthogonal(module, rng)
 
     def limit(self, log_std: Tensor) -> Tensor:
-        """Map log stds [N, A] to the range from `log_std_min` to 2 by a tanh, which keeps a gradient at the limits."""
+        """Map the outputs of the policy head [N, A] to log stds between `log_std_min` and 2.
+
+        A tanh is used instead of clipping, because its gradient is not zero outside the range.
+        """
         return self.log_std_min + (LOG_STD_MAX - self.log_std_min) / 2 * (log_std.tanh() + 1)
 
 
@@ -68,15 +73,15 @@ def reconstruction_loss(
 ) -> Tensor:
     """Compute the reconstruction loss J(RAE) of each sample (arXiv:1910.01741).
 
-        J(RAE) = Σₖ mean (x̂ₖ - xₖ)² + λ_z ½‖z‖²        over the decoded keys k
+        J(RAE) = Σₖ [mean (x̂ₖ - xₖ)² + λ_z ½‖z‖²]        sum over the decoded keys k
 
-    The term λ_θ ‖θ‖² of the paper is the weight decay of the decoder's optimizer.
+    The paper has a third term, λ_θ ‖θ‖². Here it is the weight decay of the decoder's optimizer.
 
     Args:
         made: key -> [N, ...]; reconstructed observations x̂.
         targets: key -> [N, ...]; targets x.
         z: [N, F]; latent vectors.
-        l2_lambda: λ_z.
+        l2_lambda: λ_z, weight of the penalty on z.
 
     Returns:
         Loss, [N].
@@ -116,7 +121,11 @@ class Learner(sac.Learner):
         self.decoder_step = Step(self.improve_decoder, [self.decoder_optimizer], [], context)
 
     def _make_optimizers(self, config: Config, context: Context) -> None:
-        """Create an optimizer for each loss; critics and autoencoder train the trunk, the actor does not."""
+        """Create an optimizer for each loss.
+
+        The shared layers of the encoder are trained with the critic loss and the reconstruction loss, but not with the
+        policy loss.
+        """
         self.critic_optimizer = self.make_critic_optimizer(context)
         self.alpha_optimizer = self.make_alpha_optimizer(context)
         agent, uses = self.agent, [self.agent, self.critics, self.temperature]
@@ -126,9 +135,10 @@ class Learner(sac.Learner):
         self.decoder_optimizer = Optimizer(both, self.decoder_objective, config.reconstruction_optimizer(), context)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Take one gradient step of the critics on N transitions of n steps each, [n, N].
+        """Take one gradient step on a batch of N transitions of n steps each, [n, N], and return the metrics.
 
-        Target critics, actor and decoder are updated less often, each at its own interval.
+        Each gradient step updates the critics. The config defines after how many of them the target critics, the actor
+        and the autoencoder are updated.
         """
         config = self.config
         self.updates += 1
@@ -142,7 +152,10 @@ class Learner(sac.Learner):
         return mean_metrics([metrics], self.ranks)
 
     def step_critics(self, batch: Transition, moves: float, rng: Noise) -> Metrics:
-        """Take an optimizer step on J(Q), and update the target critics and their encoder if `moves` is 1."""
+        """Take an optimizer step on the critic loss J(Q).
+
+        If `moves` is 1, also update the target critics and their encoder; if it is 0, do not.
+        """
         metrics, config = self.improve_critics(batch, rng), self.config
         self.target.update(
             self.critic_optimizer, {"encoder": config.encoder.tau * moves, "members": config.tau * moves}
@@ -150,18 +163,24 @@ class Learner(sac.Learner):
         return metrics
 
     def improve_decoder(self, batch: Transition, rng: Noise) -> Metrics:
-        """Take an optimizer step of encoder and decoder on J(RAE)."""
+        """Take an optimizer step on the reconstruction loss J(RAE), which trains encoder and decoder."""
         noise = [rng.uniform(*shape) for shape in self.decoder.noise_shapes(len(batch.weight))]
         return self.decoder_optimizer.minimize(batch, noise).metrics
 
     def alpha_objective(self, logprob: Tensor, weight: Tensor) -> Any:
-        """Compute the temperature loss J(α) of a batch, with the factor α instead of log α, as in the authors' code."""
+        """Compute the temperature loss J(α) of a batch.
+
+        The loss has the factor α, as in the authors' code of SAC-AE; the factor in this project's SAC is log α.
+        """
         alpha = self.temperature.log_alpha.exp()
         loss = sac.alpha_loss(alpha, logprob, self.target_entropy)
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=alpha.expand_as(loss))
 
     def decoder_objective(self, batch: Transition, noise: Sequence[Tensor]) -> Any:
-        """Compute the reconstruction loss J(RAE) of a batch; z is the output of the critics' encoder."""
+        """Compute the reconstruction loss J(RAE) of a batch, with the latent vectors z of the critics' encoder.
+
+        `noise` contains uniform noise for the targets, one tensor per image key (see `Decoder.noise_shapes`).
+        """
         z = self.critics.encoder(batch.obs)
         loss = reconstruction_loss(
             self.decoder(z), self.decoder.targets(batch.obs, noise), z, self.config.decoder.l2_lambda
@@ -170,5 +189,8 @@ class Learner(sac.Learner):
 
 
 def build(context: Context) -> tuple[Learner, Replay, TrainingSchedule]:
-    """Build learner, replay buffer and training schedule; weights are drawn from the `init` stream of the seed."""
+    """Build the learner, the replay buffer and the training schedule of a run.
+
+    The initial weights are random; they depend only on the seed of the run (`seed`).
+    """
     return sac.with_memory(context, Learner(context))
