@@ -1,1 +1,1 @@
-"""Networks and agents that several algorithm families share; the losses are in `rlcore.algorithms`."""
+"""Networks that several families of algorithms share, such as MLPs, CNNs, recurrent cells and policy heads."""

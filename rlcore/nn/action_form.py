@@ -1,4 +1,4 @@
-"""Conversion of actions between the agent's format and the environment's format."""
+"""Conversion between the actions of an agent (tensors [B, A]) and the actions that an environment takes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ class ActionForm:
 
     Args:
         action: action space of the environment.
-        kind: format of the agent's actions. "discrete": indices of choices. "normal": the environment's values, which
-            are clipped to the bounds. "tanh_normal": values before a tanh, which is scaled to the bounds. "scaled":
-            values in [-1, 1], which are scaled to the bounds; a dimension that lacks a bound is not scaled.
+        kind: format of the agent's actions. "discrete": indices of choices, counted from 0. "normal": values in the
+            environment's unit, which `to_env` clips to the bounds. "tanh_normal": values x that `to_env` maps to
+            tanh(x), scaled from [-1, 1] to the bounds. "scaled": values in [-1, 1], which `to_env` scales to the
+            bounds; dimensions with an infinite bound are not scaled.
     """
 
     def __init__(self, action: ActionSpec, kind: str) -> None:
@@ -31,7 +32,10 @@ class ActionForm:
         self._has_closed = len(action.open) < len(action.low)
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's actions [B, *shape], with its dtype and within its bounds."""
+        """Convert the agent's actions [B, A] to environment actions [B, *shape].
+
+        The result has the dtype of the environment's action space and is within its bounds.
+        """
         if self.kind == "discrete" and not any(self.action.start):  # no constant tensor in a compiled trace
             return action.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
         start, low, high = self._bounds(action.device)
@@ -52,9 +56,9 @@ class ActionForm:
     def from_env(self, action: Tensor) -> Tensor:
         """Convert environment actions [B, *shape] to the agent's actions [B, A]; the inverse of `to_env`.
 
-        The actions must be within the bounds. The result is int64 for discrete actions, otherwise float32. For
-        "tanh_normal", an action on a bound has no finite value before the tanh, so it is moved inside the bounds by
-        1e-7 times their half width.
+        The actions must be within the bounds of the action space. The result is int64 for discrete actions, otherwise
+        float32. With `kind="tanh_normal"`, an action on a bound would correspond to an infinite value; it is first
+        moved inside the bounds by 1e-7 times half of their distance.
         """
         start, low, high = self._bounds(action.device)
         values = action.flatten(1) if action.ndim > 1 else action.unsqueeze(1)
@@ -71,9 +75,10 @@ class ActionForm:
         return inside.clamp(-1 + 1e-7, 1 - 1e-7).atanh().float()
 
     def _bounds(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Return the tensors start [A] int64 (of discrete actions), low and high [A] float64 (of continuous actions).
+        """Return three tensors: `start`, `low` and `high`.
 
-        Tensors that do not exist for this action space are empty.
+        `start` [A] int64 contains the smallest values of discrete actions; it is empty for continuous actions. `low`
+        and `high` [A] float64 contain the bounds of continuous actions; they are empty for discrete actions.
         """
         if device not in self._constants:
             start = torch.tensor(self.action.start, dtype=torch.int64, device=device)
@@ -82,9 +87,9 @@ class ActionForm:
         return self._constants[device]
 
     def _stretch(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return center and half width of the bounds of each dimension, [A] float64 each.
+        """Return, for each dimension, the center of the bounds and half of their distance, [A] float64 each.
 
-        For a dimension that lacks a bound, the center is 0 and the half width is 1.
+        For a dimension with an infinite bound, the result is 0 and 1.
         """
         if device not in self._stretches:
             _, low, high = self._bounds(device)
@@ -95,10 +100,11 @@ class ActionForm:
         return self._stretches[device]
 
     def _closed(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return which elements of an environment action the agent sets, and the values of the other elements.
+        """Return two tensors for action spaces in which some elements have only one possible value (low = high).
 
-        The first tensor [A] contains the indices of the elements that the agent sets. The second one, [1, elements],
-        contains the lower bound of every element; it is the value of the elements that the agent does not set.
+        The agent's actions do not contain such elements. The first tensor [A] contains the indices of all other
+        elements. The second tensor [1, elements] contains the lower bound of every element, which is the value of the
+        elements with only one possible value.
         """
         if device not in self._fixed:
             fixed = torch.tensor([self.action.low], dtype=torch.float64, device=device)

@@ -1,4 +1,8 @@
-"""Selection of actions that the environment's action masks allow: from a policy, and for random exploration."""
+"""Selection of actions that the environment's action masks allow: sampled from a policy, or uniformly at random.
+
+An action of a MultiDiscrete space consists of several sub-actions. A mask marks the allowed choices of a sub-action; it
+can depend on the choice of an earlier sub-action.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,20 @@ Obs = Mapping[str, Tensor]
 
 
 def choose(spec: EnvSpec, policy: Categoricals, obs: Obs, noise: Tensor | None) -> Tensor:
-    """Select sub-actions one after the other among the allowed choices.
+    """Choose discrete actions from a policy; choices that an action mask forbids have probability 0.
 
-    The probabilities of the allowed choices are renormalized.
+    The sub-actions of an action (the columns of a MultiDiscrete space) are chosen one after the other, because a mask
+    can depend on earlier sub-actions.
 
     Args:
-        spec: spec of an environment with `mask_keys`.
-        policy: policy over all choices, [B, ...].
-        obs: masks, mask key -> [B, ...].
-        noise: standard exponential noise, [B, sum(nvec)]; None = the most likely choices.
+        spec: spec of an environment that returns action masks; they are the observation keys `spec.mask_keys`.
+        policy: distribution over the choices of each sub-action, without masks; batch size B.
+        obs: observation key of a mask -> [B, ...]; nonzero if a choice is allowed.
+        noise: standard exponential noise for sampling, [B, total number of choices]; None = take the most likely choice
+            that is allowed.
 
     Returns:
-        Actions, [B, A] int64.
+        Actions, [B, A] int64, for A sub-actions.
     """
     chosen: list[Tensor] = []
     drawn = [None] * len(policy.parts) if noise is None else noise.split(list(spec.action.nvec), -1)
@@ -38,18 +44,20 @@ def choose(spec: EnvSpec, policy: Categoricals, obs: Obs, noise: Tensor | None) 
 
 
 def disturb(spec: EnvSpec, action: Tensor, obs: Obs, share: Tensor, random: Tensor) -> Tensor:
-    """Replace some sub-actions by uniformly random ones among the allowed choices.
+    """Replace some sub-actions (columns of a discrete action) by random choices, for exploration.
+
+    The new choice is uniformly distributed over the choices that the action masks allow.
 
     Args:
-        spec: spec of an environment with `mask_keys`.
-        action: [B, A] int64.
-        obs: masks, mask key -> [B, ...].
+        spec: spec of an environment that returns action masks; they are the observation keys `spec.mask_keys`.
+        action: [B, A] int64; actions with A sub-actions each.
+        obs: observation key of a mask -> [B, ...]; nonzero if a choice is allowed.
         share: [B, A]; uniform noise in [0, 1), which selects one of the allowed choices.
-        random: [B, A] bool; sub-actions to replace. If a replacement makes a later sub-action forbidden, that one is
-            replaced too.
+        random: [B, A] bool; True for sub-actions to replace. If a replacement makes the choice of a later sub-action
+            forbidden, the later sub-action is replaced too.
 
     Returns:
-        Actions, [B, A] int64.
+        Actions with the replacements, [B, A] int64.
     """
     chosen: list[Tensor] = []
     for part, count in enumerate(spec.action.nvec):

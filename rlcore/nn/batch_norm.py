@@ -1,4 +1,4 @@
-"""Batch normalization with statistics over all ranks."""
+"""Batch normalization whose batch statistics are computed over all ranks."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ class BatchNorm(nn.Module):
 
         x̂ = (x - μ_B) / σ_B · r + d      r = clip(σ_B / σ, 1/r_max, r_max),  d = clip((μ_B - μ) / σ, ±d_max)
 
-    The output is γ x̂ + β with learned `scale` γ and `shift` β. No gradient passes through r and d. Until the running
-    statistics μ and σ have been updated more than `warmup` times, r is 1 and d is 0, which is batch normalization
-    (Ioffe and Szegedy 2015). A batch consists of the samples of all ranks.
+    μ_B and σ_B are mean and std of the batch, which consists of the samples of all ranks. μ and σ are the running
+    statistics. The output is γ x̂ + β with the trained parameters `scale` γ and `shift` β. No gradient passes through r
+    and d. Until the running statistics have been updated more than `warmup` times, r is 1 and d is 0, which is batch
+    normalization (Ioffe and Szegedy 2015).
 
-    Running statistics and the batch count are buffers. An update replaces them instead of modifying them in place,
-    because they are inputs and outputs of a compiled step.
+    The running statistics and the number of batches are buffers of the module. An update assigns new tensors to the
+    buffers instead of modifying them in place, because a compiled step has them as inputs and outputs.
 
     Args:
         size: F; number of features.
-        warmup: batches before renormalization starts.
+        warmup: number of batches before batch renormalization starts.
     """
 
     def __init__(self, size: int, warmup: int) -> None:
@@ -39,7 +40,11 @@ class BatchNorm(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor, ranks: Ranks | None) -> Tensor:
-        """Normalize x [B, F] by the batch statistics over `ranks`, or by the running statistics if `ranks` is None."""
+        """Normalize x [B, F].
+
+        If `ranks` is given, use the statistics of the batch over these ranks, and update the running statistics. If it
+        is None, use the running statistics.
+        """
         if ranks is None:
             normalized = (x - self.mean) * (self.variance + self.eps).rsqrt()
         else:
@@ -63,7 +68,10 @@ class BatchNorm(nn.Module):
         return centered * (r / std) + d  # one multiplication per element instead of a division
 
     def _apply(self, fn: Any, recurse: bool = True) -> BatchNorm:
-        """Keep the statistics at least float32 when the module is converted: bfloat16 would lose small updates."""
+        """Convert or move the module, but keep the running statistics in float32 or float64.
+
+        In bfloat16, small updates of the statistics would be rounded away.
+        """
         kept = {name: self._buffers[name] for name in ("mean", "variance")}
         super()._apply(fn, recurse)
         for name, value in kept.items():
@@ -74,12 +82,12 @@ class BatchNorm(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        """Return the settings that affect compiled code."""
+        """Return the settings of the layer for its `repr`, which is a part of the cache key of compiled code."""
         return f"{self.size}, warmup={self.warmup}, eps={self.eps}"
 
 
 class _Sum(torch.autograd.Function):
-    """Differentiable sum over ranks; the backward pass sums the gradients of the ranks' losses."""
+    """Differentiable sum of a tensor over ranks; its backward pass sums the gradients over ranks."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, ranks: Ranks) -> Tensor:
@@ -92,5 +100,8 @@ class _Sum(torch.autograd.Function):
 
 
 def sum_over(ranks: Ranks, value: Tensor) -> Tensor:
-    """Sum a tensor over all ranks, with gradients to every rank; the tensor must have the same shape on all ranks."""
+    """Sum a tensor over all ranks; the backward pass sends gradients to every rank.
+
+    The tensor must have the same shape on all ranks.
+    """
     return value if ranks.size == 1 else _Sum.apply(value, ranks)

@@ -1,4 +1,4 @@
-"""Dropout with masks from a given noise stream."""
+"""Dropout whose random numbers come from a random stream of the run instead of PyTorch's global generator."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rlcore.functional.noise import Noise
 class Dropout(nn.Module):
     """Dropout (Srivastava et al. 2014): sets random elements to zero and scales the others so that the mean is kept.
 
-    nn.Dropout draws from a global generator. This layer draws from a stream that is part of the learner's state, so a
-    resumed run is bitwise reproducible.
+    `torch.nn.Dropout` draws from PyTorch's global generator. This layer draws from a random stream whose state is saved
+    in checkpoints, so a resumed run is bitwise reproducible.
 
     Args:
         p: probability of zeroing an element, in [0, 1).
@@ -23,12 +23,12 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor, rng: Noise | None) -> Tensor:
-        """Apply dropout to x [...]; return x unchanged if `rng` is None (as for greedy actions) or p is 0."""
+        """Apply dropout to x [...]; return x unchanged if the random stream `rng` is None or if `p` is 0."""
         if rng is None or not self.p:
             return x
         kept = rng.bernoulli(1 - self.p, *x.shape)
         return x * kept.to(x.dtype) / (1 - self.p)
 
     def extra_repr(self) -> str:
-        """Return the settings that affect compiled code."""
+        """Return the settings of the layer for its `repr`, which is a part of the cache key of compiled code."""
         return f"p={self.p}"

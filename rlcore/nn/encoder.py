@@ -19,10 +19,18 @@ from rlcore.types import Ranks
 
 
 def flatten(obs: Mapping[str, Tensor], spec: EnvSpec, keys: Sequence[str], lead: int) -> Tensor:
-    """Concatenate the observations of some keys, in the given order, to one float32 vector each.
+    """Flatten the observations of several keys and concatenate them to one vector per observation.
 
-    Maps key -> [*lead dims, *shape] to [*lead dims, F]; `lead` is the number of leading dimensions. Discrete
-    observations become one-hot vectors.
+    Discrete observations become one-hot vectors.
+
+    Args:
+        obs: key -> observations [*lead dims, *shape], or [*lead dims, frames, *shape] with a frame stack.
+        spec: spec of the environment.
+        keys: keys to concatenate, in this order.
+        lead: number of leading (batch) dimensions.
+
+    Returns:
+        Vectors [*lead dims, F] float32.
     """
     parts = [_flat(obs[key], spec.obs[key], lead) for key in keys]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
@@ -40,9 +48,15 @@ def _one_hot(x: Tensor, start: int, n: int) -> Tensor:
 
 
 def flatten_actions(action: Tensor, spec: ActionSpec, lead: int) -> Tensor:
-    """Flatten an agent's actions [*lead dims, (frames,) A] to [*lead dims, F] float32.
+    """Flatten an agent's actions to one vector per batch element; discrete actions become one-hot vectors.
 
-    `lead` is the number of leading dimensions. Discrete actions become one-hot vectors.
+    Args:
+        action: [*lead dims, A], or [*lead dims, frames, A] for several past actions.
+        spec: action space.
+        lead: number of leading (batch) dimensions.
+
+    Returns:
+        Vectors [*lead dims, F] float32.
     """
     if not spec.continuous:
         action = torch.cat([_one_hot(action[..., i], 0, n) for i, n in enumerate(spec.nvec)], -1)
@@ -50,18 +64,17 @@ def flatten_actions(action: Tensor, spec: ActionSpec, lead: int) -> Tensor:
 
 
 class Normalizer(nn.Module):
-    """Normalization of observations [..., F] by their running mean and variance, with clipping to ±`clip`.
+    """Normalization of observation vectors by their running mean and variance, with clipping to ±`clip`.
 
-    The statistics change only in `update`, which the learner calls once per update. Collection and losses therefore
-    use the same statistics, and the first probability ratio is exactly 1. The statistics are float64 for networks of
-    any precision.
+    The statistics change only in `update`, which the learner calls once per update of the agent. Data collection and
+    losses therefore use the same statistics. For example, PPO's probability ratio is exactly 1 before the first
+    gradient step. The statistics are float64, whatever the precision of the networks is.
 
     Args:
         size: R; size of the observation vector of one time step, without frame stacks.
         clip: maximum absolute value of the output.
-        frames: (size of a frame, number of frames) of each key in the observation vector, in order. `forward` takes all
-            frames of each key, and normalizes each frame by the statistics of single time steps. () = no frame stacks,
-            so F = R.
+        frames: for each observation key in the vector, in order: (size of one frame, number of frames). Each frame of a
+            frame stack is normalized by the statistics of single time steps. () = no frame stacks.
     """
 
     def __init__(self, size: int, clip: float, frames: Sequence[tuple[int, int]] = ()) -> None:
@@ -73,24 +86,27 @@ class Normalizer(nn.Module):
         self.register_buffer("scale", self._of_frames(torch.ones(size)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize x [..., F]; the result is float32."""
+        """Normalize observation vectors x [..., F] to float32; F is R, or larger if x contains frame stacks."""
         return ((x - self.mean) / self.scale).clamp(-self.clip, self.clip)
 
     def update(self, rows: Tensor, total: Sum = lambda sums: sums) -> None:
-        """Update the statistics with the observations [N, R] of N time steps, without frame stacks.
+        """Update the running statistics.
 
-        If `total` sums over ranks, the observations of the other ranks are included.
+        Args:
+            rows: [N, R]; observation vectors of N time steps, without frame stacks.
+            total: function that sums a tensor over all ranks, which includes the observations of the other ranks in the
+                statistics. Default: no sum, for a single rank.
         """
         assert rows.shape[-1] == self.size, (rows.shape, self.size)
         self.moments.update(rows, total)
         self._read()
 
     def get_extra_state(self) -> dict[str, Tensor | float]:
-        """Return the statistics, which are part of `state_dict`."""
+        """Return the running statistics; PyTorch includes them in the module's `state_dict`."""
         return self.moments.state_dict()
 
     def set_extra_state(self, state: dict[str, Tensor | float]) -> None:
-        """Continue from `get_extra_state`."""
+        """Restore the running statistics returned by `get_extra_state`."""
         self.moments.load_state_dict(state)
         self._read()
 
@@ -100,14 +116,14 @@ class Normalizer(nn.Module):
         self.mean, self.scale = (self._of_frames(x).float().to(device) for x in read)
 
     def _of_frames(self, row: Tensor) -> Tensor:
-        """Repeat the statistics of each key for each of its frames: [R] -> [F]."""
+        """Repeat the part of a vector that belongs to an observation key once per frame of the key: [R] -> [F]."""
         if not self.frames:
             return row
         parts = row.split([size for size, _ in self.frames])
         return torch.cat([part.repeat(count) for part, (_, count) in zip(parts, self.frames, strict=True)])
 
     def _apply(self, fn: Any, recurse: bool = True) -> Normalizer:
-        """Keep the buffers float32 when the module is converted: bfloat16 would round the statistics."""
+        """Convert or move the module, but keep its buffers in float32, because bfloat16 would round the statistics."""
         super()._apply(fn, recurse)
         self._read()
         return self
@@ -116,17 +132,18 @@ class Normalizer(nn.Module):
 class MultiEncoder(nn.Module):
     """Encoder of raw observations: an MLP for vector keys, a CNN for image keys.
 
-    If the history includes past actions, they are concatenated to the vectors. Discrete actions are one-hot vectors,
-    continuous actions are unchanged; neither is normalized.
+    If the agent also receives its past actions, the MLP's input includes them: discrete actions as one-hot vectors,
+    continuous actions without normalization.
 
     Args:
         spec: spec of the environment.
-        vectors: vector keys, flattened frame by frame and concatenated in this order; () = none.
+        vectors: vector keys, flattened and concatenated in this order; () = none.
         images: image keys, concatenated along channels in this order; () = none.
-        config: layers and features.
+        config: layers of the MLP, and numbers of output features.
         rng: CPU generator for the initialization.
-        clip: normalize vectors by their running mean and std, and clip them to ±`clip`; None = no normalization.
-        history: windows of the agent's keys; None = the windows of `spec`.
+        clip: normalize vectors by their running mean and std, and clip the result to ±`clip`; None = no normalization.
+        history: key -> window (number and spacing of the frames that the agent receives), for observation keys with a
+            frame stack and for past actions (`rlcore.spec.ACTION`). None = the windows that `spec` defines.
     """
 
     # size: size of the flat vector with all frames and past actions; output_size: F, number of output features
@@ -158,10 +175,15 @@ class MultiEncoder(nn.Module):
         self.output_size = sum(part.output_size for part in (self.mlp, self.cnn) if part is not None)
 
     def forward(self, obs: Mapping[str, Tensor], lead: int = 1) -> Tensor:
-        """Encode observations to features [*lead dims, F] float32.
+        """Encode observations to features.
 
-        `obs` maps keys to [*lead dims, *shape]; keys with a window of frames have shape [*lead dims, frames, *shape].
-        `lead` is the number of leading dimensions. An MLP without layers returns the flat vector.
+        Args:
+            obs: key -> [*lead dims, *shape], or [*lead dims, frames, *shape] for keys with a frame stack.
+            lead: number of leading (batch) dimensions.
+
+        Returns:
+            Features [*lead dims, F] float32: those of the MLP, followed by those of the CNN. If the MLP has no layers,
+            its features are the concatenated vectors.
         """
         parts: list[Tensor] = []
         if self.mlp is not None:
@@ -180,9 +202,10 @@ class MultiEncoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def observe(self, obs: Mapping[str, Tensor], ranks: Ranks, lead: int = 2) -> None:
-        """Update the normalizer, if there is one, with the vector observations of all ranks.
+        """Update the running statistics that normalize vector keys with the observations of all ranks.
 
-        `obs` maps keys to raw observations [*lead dims, *shape] without frame stacks.
+        `obs` maps keys to raw observations [*lead dims, *shape] without frame stacks. Nothing happens if observations
+        are not normalized.
         """
         if self.normalizer is not None:
             rows = flatten(obs, self.spec, self.vectors, lead)

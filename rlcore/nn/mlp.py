@@ -1,4 +1,4 @@
-"""Multilayer perceptrons, initialized from a given generator."""
+"""Linear layers and multilayer perceptrons whose initial weights are drawn from an explicit random generator."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def linear(inputs: int, outputs: int, rng: torch.Generator, gain: float | None =
     """Create a linear layer whose initial weights depend only on `rng`.
 
     Args:
-        inputs: input features.
-        outputs: output features.
-        rng: CPU generator; the global generator is neither read nor advanced.
-        gain: gain of orthogonal weights with zero bias (Saxe et al. 2014); None = PyTorch's default, uniform in
-            ±1/sqrt(inputs) for weights and bias.
+        inputs: number of input features.
+        outputs: number of output features.
+        rng: CPU generator. PyTorch's global generator is not used, and its state does not change.
+        gain: if set, initialize with orthogonal weights of this gain (Saxe et al. 2014) and zero biases. None =
+            PyTorch's default: weights and biases are uniform in ±1/sqrt(inputs).
 
     Returns:
         The layer, on the CPU.
@@ -34,7 +34,18 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 def initialise(layer: Layer, inputs: int, rng: torch.Generator, gain: float | None) -> Layer:
-    """Initialize a layer in place, as described in `linear`, and return it; `inputs` is its fan-in."""
+    """Initialize weights and biases of a layer in place, and return the layer.
+
+    Args:
+        layer: linear layer or convolution with a bias.
+        inputs: fan-in of the layer, the number of inputs of each output unit.
+        rng: CPU generator.
+        gain: if set, initialize with orthogonal weights of this gain and zero biases. None = weights and biases are
+            uniform in ±1/sqrt(inputs), as in PyTorch.
+
+    Returns:
+        The layer.
+    """
     assert layer.bias is not None
     if gain is None:
         bound = 1 / math.sqrt(inputs) if inputs else 0.0
@@ -59,13 +70,13 @@ def hidden_layer(
     """Create a hidden layer: linear, optional dropout, optional LayerNorm, activation.
 
     Args:
-        inputs: input features.
-        units: output features.
-        activation: a key of `rlcore.nn.network_keys.ACTIVATIONS`.
+        inputs: number of input features.
+        units: number of output features.
+        activation: name of the activation, a key of `rlcore.nn.network_keys.ACTIVATIONS`.
         rng: CPU generator for the initialization.
-        dropout: dropout probability before the LayerNorm (Hiraoka et al. 2022); 0 = no dropout layer.
-        layer_norm: add a LayerNorm.
-        gain: gain of orthogonal weights; see `linear`.
+        dropout: probability of the dropout layer before the LayerNorm (Hiraoka et al. 2022); 0 = no dropout layer.
+        layer_norm: if True, add a LayerNorm before the activation.
+        gain: gain of orthogonal initial weights; None = PyTorch's default initialization.
 
     Returns:
         Modules, in the order of the forward pass.
@@ -75,13 +86,13 @@ def hidden_layer(
 
 
 class MLP(nn.Module):
-    """MLP of (linear, optional LayerNorm, activation) layers, with an optional linear output layer.
+    """MLP: hidden layers (linear, optional LayerNorm, activation) and an optional linear output layer.
 
     Args:
-        inputs: input features.
-        config: hidden layers.
+        inputs: number of input features.
+        config: number, size, activation, LayerNorm and initialization of the hidden layers.
         rng: CPU generator for the initialization.
-        outputs: features of the output layer, which has no activation; None = no such layer.
+        outputs: number of features of the output layer, which has no activation; None = no output layer.
         gain: gain of orthogonal weights in hidden layers, if `config.ortho_init` is true.
         output_gain: gain of orthogonal weights in the output layer, if `config.ortho_init` is true.
     """
@@ -109,7 +120,10 @@ class MLP(nn.Module):
         self.output_size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x [..., inputs] to [..., output_size]; the result has the dtype of x, whatever that of the weights is."""
+        """Map x [..., inputs] to [..., output_size].
+
+        The result has the dtype of x; the layers are computed in the dtype of their weights.
+        """
         if not len(self.layers):
             return x
         first: Any = self.layers[0]

@@ -17,18 +17,20 @@ from rlcore.types import Ranks
 
 
 class Network(nn.Module):
-    """Hidden layers of a config, with an optional linear output layer.
+    """MLP of an off-policy actor or critic, with an optional linear output layer.
+
+    Config keys select the kind of hidden layers. Layers in parentheses are repeated; "?" marks optional layers.
 
         config key           layers
         dropout, layer_norm  (linear, dropout?, LayerNorm?, activation)   DroQ: Hiraoka et al. 2022, arXiv:2110.02034
         batch_norm           norm, (linear, activation, norm)             CrossQ: Bhatt et al. 2024, arXiv:1902.05605
-        residual             linear, blocks, LayerNorm                    SimBa: Lee et al. 2024, arXiv:2410.09754
+        residual             linear, (residual block), LayerNorm          SimBa: Lee et al. 2024, arXiv:2410.09754
 
     Args:
-        inputs: input features.
-        config: hidden layers.
+        inputs: number of input features.
+        config: number, size and kind of the hidden layers.
         rng: CPU generator for the initialization.
-        outputs: features of the output layer, which has no activation; None = no such layer.
+        outputs: number of features of the output layer, which has no activation; None = no output layer.
     """
 
     def __init__(self, inputs: int, config: NetworkConfig, rng: torch.Generator, outputs: int | None = None) -> None:
@@ -57,12 +59,12 @@ class Network(nn.Module):
 
         Args:
             x: [B, inputs].
-            noise: noise for dropout; None = no dropout.
-            ranks: ranks for batch normalization with the statistics of the batch over all ranks, which also updates the
+            noise: random numbers for dropout; None = no dropout.
+            ranks: if set, batch normalization uses the statistics of the batch over these ranks, and updates its
                 running statistics. None = use the running statistics.
 
         Returns:
-            Features [B, output_size], with the dtype of x, whatever that of the weights is.
+            Features [B, output_size] with the dtype of x. The layers are computed in the dtype of their weights.
         """
         if not len(self.layers):
             return x
@@ -79,8 +81,8 @@ class ResidualBlock(nn.Module):
     """Residual block x + linear(activation(linear(LayerNorm(x)))), with the initialization of He et al. 2015.
 
     Args:
-        units: input and output features; the inner layer has four times as many.
-        activation: a key of `rlcore.nn.network_keys.ACTIVATIONS`.
+        units: number of input features and of output features; the first linear layer has 4 · `units` outputs.
+        activation: name of the activation, a key of `rlcore.nn.network_keys.ACTIVATIONS`.
         rng: CPU generator for the initialization.
     """
 

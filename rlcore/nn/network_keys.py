@@ -36,7 +36,7 @@ SMALLEST = 36  # smallest image side in pixels that `NATURE_LAYERS` accept; they
 
 @dataclass(frozen=True)
 class MLPConfig:
-    """Hidden layers of an MLP."""
+    """Config keys of the hidden layers of an MLP."""
 
     dense_units: int = arg(64, "units of each hidden layer", low=1)
     mlp_layers: int = arg(2, "number of hidden layers; 0 = none", low=0)
@@ -47,31 +47,37 @@ class MLPConfig:
 
 @dataclass(frozen=True)
 class KeysConfig:
-    """Observation keys that the agent reads."""
+    """Config key that lists the observation keys that the agent reads."""
 
     encoder: tuple[str, ...] = arg((), "observation keys; an observation that is not a Dict has the key `state`")
 
 
 @dataclass(frozen=True)
 class EncodedKeysConfig(KeysConfig):
-    """Observation keys, and the decoder keys of SheepRL's files, which have no effect."""
+    """Config keys that list observation keys, for an algorithm without a decoder.
+
+    `decoder` has no effect. It exists because the configuration files of SheepRL set it.
+    """
 
     decoder: tuple[str, ...] | None = arg(None, "keys to decode", unused="the algorithm has no decoder")
 
 
 @dataclass(frozen=True)
 class DecodedKeysConfig(KeysConfig):
-    """Observation keys that the agent reads, and a subset that it reconstructs."""
+    """Config keys that list the observation keys that the agent reads, and those that a decoder reconstructs."""
 
     decoder: tuple[str, ...] | None = arg(None, "keys to decode, among those of `encoder`; null = all of them")
 
     @property
     def decoded(self) -> tuple[str, ...]:
-        """Observation keys that the agent reconstructs."""
+        """Observation keys that the decoder reconstructs: `decoder`, or all keys of `encoder` if `decoder` is null."""
         return self.encoder if self.decoder is None else self.decoder
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if a key is decoded but not encoded; `prefix` is the dotted path of this config group."""
+        """Raise UserError if `decoder` contains an observation key that is not in `encoder`.
+
+        `prefix` is the dotted path of this config group, such as "algo.mlp_keys."; error messages start with it.
+        """
         if extra := [key for key in self.decoded if key not in self.encoder]:
             raise UserError(
                 f"{prefix}decoder=[{','.join(self.decoded)}]: {', '.join(extra)} is not encoded; must be among "
@@ -81,7 +87,7 @@ class DecodedKeysConfig(KeysConfig):
 
 @dataclass(frozen=True)
 class EncoderConfig(MLPConfig):
-    """Observation encoder: an MLP for the concatenated vector keys, a CNN for the image keys."""
+    """Config keys of an observation encoder: an MLP for the concatenated vector keys, a CNN for the image keys."""
 
     mlp_features_dim: int | None = arg(64, "features of a final linear layer; null = no such layer", low=1)
     cnn_features_dim: int = arg(512, "features of image keys", low=1)
@@ -89,14 +95,17 @@ class EncoderConfig(MLPConfig):
 
 @dataclass(frozen=True)
 class FlatEncoderConfig(EncoderConfig):
-    """Observation encoder with a CNN for image keys; vector keys are only concatenated."""
+    """Config keys of an observation encoder that has a CNN for image keys and, by default, no MLP for vector keys.
+
+    Without an MLP, vector keys are concatenated.
+    """
 
     mlp_layers: int = other_default(EncoderConfig, "mlp_layers", 0)
 
 
 @dataclass(frozen=True)
 class ActorConfig(MLPConfig):
-    """Actor network, and the standard deviation of continuous actions."""
+    """Config keys of an actor network, and of the standard deviation of continuous actions."""
 
     state_dependent_std: bool = arg(
         True, "predict the log std of continuous actions from the observation; false = one parameter per dimension"
@@ -106,7 +115,7 @@ class ActorConfig(MLPConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
-    """Hidden layers of an off-policy actor or critic (`rlcore.nn.network`)."""
+    """Config keys of the hidden layers of an off-policy actor or critic (`rlcore.nn.network`)."""
 
     hidden_size: int = arg(256, "units of each hidden layer", low=1)
     mlp_layers: int = arg(2, "number of hidden layers or residual blocks; 0 = none", low=0)
@@ -123,7 +132,10 @@ class NetworkConfig:
     residual: bool = arg(False, "use SimBa's blocks x + MLP(LayerNorm(x)) instead of hidden layers")
 
     def check(self, prefix: str) -> None:
-        """Raise UserError for norms that cannot be combined; `prefix` is the dotted path of this config group."""
+        """Raise UserError for kinds of layers that cannot be combined, such as LayerNorm and batch normalization.
+
+        `prefix` is the dotted path of this config group, such as "algo.actor."; error messages start with it.
+        """
         for name in ("layer_norm", "dropout", "batch_norm"):
             if self.residual and (value := getattr(self, name)):
                 nothing = spell(type(value)())
@@ -149,11 +161,12 @@ def check_keys(
         spec: spec of the environment.
         keys: value of `algo.mlp_keys.encoder`.
         image_keys: value of `algo.cnn_keys.encoder`.
-        kinds: kinds of keys that the algorithm reads.
-        smallest: smallest image side in pixels that the convolutions accept.
+        kinds: kinds of observation keys that the algorithm can read, for example "vector" and "image".
+        smallest: smallest height and width of images, in pixels, that the convolutions accept.
 
     Raises:
-        UserError: If a key is invalid; the message lists the valid keys.
+        UserError: If the environment lacks a key, if the algorithm cannot read a key, or if the images are too small or
+            differ in size. The message lists the valid keys.
     """
     if not keys and not image_keys:
         known = ", ".join(spec.obs)
@@ -169,9 +182,10 @@ def check_keys(
 
 
 def _check_group(spec: EnvSpec, keys: Sequence[str], place: str, allowed: Sequence[str], beside: str = "") -> None:
-    """Raise UserError if keys of the config group `place` are not `allowed`.
+    """Raise UserError if an observation key is not among the `allowed` keys.
 
-    The message suggests an override; `beside` is appended to it.
+    `place` is the config key that lists the observation keys, such as "algo.mlp_keys.encoder". The message suggests a
+    value for it, followed by the text `beside`, which can suggest a second override.
     """
     fix = f"; set {place}=[{','.join(allowed)}]" if allowed else f"; there are no such keys: set {place}=[]"
     fix += beside
@@ -188,7 +202,7 @@ def _check_group(spec: EnvSpec, keys: Sequence[str], place: str, allowed: Sequen
 
 
 def _check_sizes(spec: EnvSpec, keys: Sequence[str], smallest: int) -> None:
-    """Raise UserError for images of different sizes, or images that are too small."""
+    """Raise UserError if images differ in size, or if a side has fewer than `smallest` pixels."""
     sizes = {key: spec.obs[key].pixels for key in keys}
     each = ", ".join(f"{key} {height} × {width}" for key, (height, width) in sizes.items())
     if len({*sizes.values()}) > 1:
@@ -202,7 +216,8 @@ def _check_sizes(spec: EnvSpec, keys: Sequence[str], smallest: int) -> None:
 def kind_of(action: ActionSpec, distribution: str) -> str:
     """Return the name of the policy distribution for an action space: "discrete", "normal" or "tanh_normal".
 
-    `distribution` is the value of `distribution.type`. Raise UserError if it is not available for the action space.
+    `distribution` is the value of the config key `distribution.type`; "auto" selects the default of the action space.
+    Raise UserError if the distribution is not available for the action space.
     """
     fitting = ("normal", "tanh_normal") if action.continuous else ("discrete",)
     kind = fitting[0] if distribution == "auto" else distribution
@@ -213,7 +228,7 @@ def kind_of(action: ActionSpec, distribution: str) -> str:
         )
     if kind == "tanh_normal" and not all(map(math.isfinite, (*action.low, *action.high))):
         raise UserError(
-            "distribution.type=tanh_normal: needs an action bounded on both sides, but this environment's action has "
-            "infinite bounds; set it to normal"
+            "distribution.type=tanh_normal: needs actions with finite lower and upper bounds, but an action of this "
+            "environment has an infinite bound; set it to normal"
         )
     return kind

@@ -1,4 +1,4 @@
-"""Policy head: the last layer of an actor, its distribution, and the conversion of actions."""
+"""Policy head: the last layer of an actor, the policy distribution, and the conversion to environment actions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rlcore.spec import ActionSpec
 
 
 class PolicyHead(nn.Module):
-    """Linear layer from features to the parameters of a policy distribution.
+    """Linear layer that predicts the parameters of the policy distribution from features.
 
     Args:
-        inputs: input features.
+        inputs: number of input features.
         action: action space of the environment.
-        distribution: `distribution.type`.
-        config: standard deviation and initialization.
+        distribution: config key `distribution.type`, the policy distribution: auto, discrete, normal or tanh_normal.
+        config: settings of the standard deviation of continuous actions, and of the initialization.
         rng: CPU generator for the initialization.
     """
 
@@ -42,9 +42,10 @@ class PolicyHead(nn.Module):
         self.form = ActionForm(action, self.kind)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the parameters [N, P] of the policy for features x [N, F].
+        """Return the parameters [N, P] of the policy distribution for features x [N, F].
 
-        The parameters are logits of discrete actions, or means of continuous actions, followed by log stds.
+        For discrete actions, the parameters are the logits. For continuous actions, they are the means, followed by the
+        log stds.
         """
         parameters = self.linear(x.to(self.linear.weight.dtype))
         if self.log_std is not None:
@@ -52,25 +53,33 @@ class PolicyHead(nn.Module):
         return parameters.to(x.dtype)
 
     def policy(self, parameters: Tensor) -> Policy:
-        """Return the distribution over actions with these parameters [N, P]."""
+        """Return the distribution over actions that has the parameters [N, P] returned by `forward`."""
         if self.kind == "discrete":
             return Categoricals(parameters, self.action.nvec)
         mean, log_std = parameters.chunk(2, -1)
         return TanhNormal(mean, log_std) if self.kind == "tanh_normal" else Normal(mean, log_std)
 
     def noise(self, batch: int, rng: Noise | None) -> Tensor:
-        """Draw the noise [batch, K] float32 for one call of `sample`, on the device of the stream."""
+        """Draw the noise that the method `sample` of the policy distribution needs, for a batch of actions.
+
+        Return [batch, K] float32, on the device of the random stream `rng`: normal noise for continuous actions,
+        exponential noise for discrete actions.
+        """
         assert rng is not None, "sampling needs a stream; greedy actions do not"
         draw = rng.exponential if self.kind == "discrete" else rng.normal
         return draw(batch, self.noise_size)
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's actions [B, *shape], with its dtype and within its bounds."""
+        """Convert the agent's actions [B, A] to environment actions [B, *shape].
+
+        The result has the dtype of the environment's action space and is within its bounds.
+        """
         return self.form.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
         """Convert environment actions [B, *shape] to the agent's actions [B, A]; the inverse of `to_env`.
 
-        The actions must be within the bounds. The result is int64 for discrete actions, otherwise float32.
+        The actions must be within the bounds of the action space. The result is int64 for discrete actions, otherwise
+        float32.
         """
         return self.form.from_env(action)

@@ -1,4 +1,7 @@
-"""Recurrent cells; their carry (recurrent state) is reset at the first row of an episode."""
+"""Recurrent cells (LSTM and GRU) that process sequences and reset their state at the start of an episode.
+
+The state of a cell is called carry. A row is one time step of a sequence.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,19 @@ CellState = dict[str, Tensor]  # name -> [M, H]
 
 
 class Cell(nn.Module):
-    """Base class of recurrent cells that process sequences.
+    """Base class of recurrent cells that process sequences of rows (time steps).
 
-    The inputs of all rows are multiplied by the gates' weights at once, before the loop over rows. Weights and biases
-    are initialized uniformly in ±1/√H, as in PyTorch's cells.
+    The inputs of all rows are multiplied by the gates' weights in one operation, before the loop over rows. Weights and
+    biases are initialized uniformly in ±1/√H, as in PyTorch's cells.
 
     Args:
         inputs: F; number of input features.
-        size: H; size of the state.
+        size: H; size of the output and of each tensor in the carry (recurrent state).
         rng: CPU generator for the initialization.
 
     Attributes:
         gates: G; number of gates.
-        carried: names of the tensors in the carry; `h` is also the output.
+        carried: names of the tensors in the carry. The tensor `h` is also the output of the cell.
     """
 
     gates: ClassVar[int]
@@ -45,11 +48,11 @@ class Cell(nn.Module):
         return {name: torch.zeros(batch_size, self.output_size) for name in self.carried}
 
     def forward(self, x: Tensor, forget: Tensor, carry: CellState) -> tuple[Tensor, CellState]:
-        """Process M sequences of L rows.
+        """Process M sequences of L rows (time steps).
 
         Args:
-            x: [L·M, F]; inputs, ordered by time and then by sequence.
-            forget: [L·M] bool; True for rows before which the carry is reset.
+            x: [L·M, F]; inputs, flattened in the order [L, M].
+            forget: [L·M] bool; True for rows before which the carry (recurrent state) is reset to 0.
             carry: name -> [M, H]; carry before the first row of each sequence.
 
         Returns:
@@ -70,10 +73,15 @@ class Cell(nn.Module):
 
     @staticmethod
     def cell_update(carry: CellState, row: Tensor, before: Tensor) -> CellState:
-        """Return the carry after one row of each sequence.
+        """Compute one time step of M sequences.
 
-        The gates are computed from two tensors [M, G·H]: `row`, the contribution of the input, and `before`, the
-        contribution of the carry.
+        Args:
+            carry: name -> [M, H]; recurrent state before the time step.
+            row: [M, G·H]; input of the time step, multiplied by the input weights of the G gates.
+            before: [M, G·H]; `h` of the carry, multiplied by the recurrent weights of the gates.
+
+        Returns:
+            Recurrent state after the time step, name -> [M, H].
         """
         raise NotImplementedError
 
@@ -85,7 +93,10 @@ class LSTM(Cell):
 
     @staticmethod
     def cell_update(carry: CellState, row: Tensor, before: Tensor) -> CellState:
-        """Compute c' = σ(f) c + σ(i) tanh(g), h' = σ(o) tanh(c')."""
+        """Compute one time step: c' = σ(f) c + σ(i) tanh(g), h' = σ(o) tanh(c').
+
+        i, f, g and o are the four parts [M, H] of `row + before`. The carry consists of h and c [M, H].
+        """
         i, f, g, o = (row + before).chunk(4, -1)
         c = f.sigmoid() * carry["c"] + i.sigmoid() * g.tanh()
         return {"h": o.sigmoid() * c.tanh(), "c": c}
@@ -94,14 +105,19 @@ class LSTM(Cell):
 class GRU(Cell):
     """Gated recurrent unit (Cho et al. 2014).
 
-    As in cuDNN and PyTorch, the reset gate multiplies the product of weights and h, not h itself.
+    As in cuDNN and PyTorch, the reset gate is applied after the multiplication of h by the recurrent weights. In the
+    paper, it is applied before that multiplication.
     """
 
     gates, carried = 3, ("h",)
 
     @staticmethod
     def cell_update(carry: CellState, row: Tensor, before: Tensor) -> CellState:
-        """Compute h' = (1 - σ(z)) tanh(n + σ(r) n_h) + σ(z) h."""
+        """Compute one time step: h' = (1 - σ(z + z_h)) tanh(n + σ(r + r_h) n_h) + σ(z + z_h) h.
+
+        r, z and n are the three parts [M, H] of `row`; r_h, z_h and n_h are those of `before`. The carry consists of
+        h [M, H].
+        """
         (r, z, n), (r_h, z_h, n_h) = row.chunk(3, -1), before.chunk(3, -1)
         new = (n + (r + r_h).sigmoid() * n_h).tanh()
         return {"h": torch.lerp(new, carry["h"], (z + z_h).sigmoid())}

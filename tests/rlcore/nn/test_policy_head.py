@@ -43,7 +43,7 @@ def test_kind_follows_the_space_unless_asked(action: ActionSpec, distribution: s
 def test_distributions_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match="not available for a Discrete action; must be one of auto, discrete"):
         kind_of(ONE, "normal")
-    with pytest.raises(UserError, match="needs an action bounded on both sides"):
+    with pytest.raises(UserError, match="needs actions with finite lower and upper bounds"):
         kind_of(HALF, "tanh_normal")
 
 
