@@ -1,4 +1,4 @@
-"""Training in stages that are plain functions, and their integration with Prefect, MLflow and the model registry."""
+"""Training in stages (functions such as train or evaluate), run by Prefect, with MLflow and the model registry."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def load_world_model(path_or_uri: str | Path) -> LoadedWorldModel:
     """Load a trained world model, with the methods `observe`, `imagine` and `decode`.
 
     Args:
-        path_or_uri: run directory, checkpoint directory, exported policy folder, or `models:/NAME@champion`. The
-            registered model is a policy or a `world_model`.
+        path_or_uri: run directory, checkpoint directory, exported policy folder, or `models:/NAME@champion` of a
+            registered policy or world model.
 
     Returns:
         The world model.
@@ -47,13 +47,13 @@ def load_world_model(path_or_uri: str | Path) -> LoadedWorldModel:
 
 
 def load_part(path_or_uri: str | Path) -> dict[str, Any]:
-    """Load the state of a learner's component that is registered as its own model, for example a critic.
+    """Load the weights of a component of an agent, for example the critic, that was registered as a separate model.
 
     Args:
         path_or_uri: `models:/NAME/VERSION`, or a folder with part.json.
 
     Returns:
-        The state (name -> tensor) for the component's `load_state_dict`.
+        Name -> tensor, for the `load_state_dict` of the component.
 
     Raises:
         UserError: If there is no such component.
@@ -64,7 +64,7 @@ def load_part(path_or_uri: str | Path) -> dict[str, Any]:
 
 
 def _local(path_or_uri: str | Path) -> str | Path:
-    """Return the local path for a path or for a models:/ URI."""
+    """Return the local path of a model: a `models:/` URI is resolved in the registry, a path is returned unchanged."""
     if str(path_or_uri).startswith("models:/"):
         from flows.registry.models import resolve_uri  # every command imports flows first
 
@@ -73,19 +73,19 @@ def _local(path_or_uri: str | Path) -> str | Path:
 
 
 def main(function: Callable[[Any], Any] | None = None, *, config_name: str = "config") -> Any:
-    """Decorate a script's main function, as a replacement for `hydra.main`. The decorated function takes no arguments.
+    """Decorate a script's main function, as a replacement for `hydra.main`.
 
-    The config is composed from the script's command line. It has the keys of SheepRL's configs: `_target_` keys name
-    classes, and interpolations are kept. If the config has a mistake, the script prints a one-line message and exits
-    with code 2.
+    The main function takes the config as its argument; the decorated function takes none. The config is composed from
+    the script's command line. It has the format of SheepRL's configs: `_target_` keys name classes, and interpolations
+    are not resolved. If the config has a mistake, the script prints a one-line message and exits with code 2.
 
     Args:
-        function: the script's main function; it takes the config.
-        config_name: "config" if the script trains, with the command line of `shepherd train`; "eval_config" if it calls
-            `evaluation`, with `checkpoint_path=...`.
+        function: the script's main function; omitted if the decorator is used as `@main(config_name=...)`.
+        config_name: "config" for a script that trains; its command line is that of `shepherd train`. "eval_config" for
+            a script that calls `evaluation`; its command line contains `checkpoint_path=...`.
 
     Returns:
-        The function without arguments; a decorator if only `config_name` is given.
+        The decorated function; if `function` is None, a decorator.
     """
     from flows.cli.script import main as script_main  # every command imports flows first
 
@@ -98,15 +98,15 @@ def main(function: Callable[[Any], Any] | None = None, *, config_name: str = "co
 def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Train from a script, like `sheeprl.run`.
 
-    A trainer process, separate from the script, trains the run. If the script or a package that it imports registers
-    the environment or the algorithm, the registering module becomes a plugin of the run, which the trainer process
-    imports.
+    Training takes place in a separate process, the trainer. If the environment or the algorithm is registered by the
+    script or by a package that it imports, the registering module is recorded as a plugin of the run, and the trainer
+    imports it.
 
     Args:
-        cfg: a complete config, from `main` or `hydra.main`; None: the config of the script's command line.
+        cfg: complete config, from `main` or `hydra.main`; None = compose the config from the script's command line.
 
     Returns:
-        The run's summary.
+        The summary of the run, with its results.
 
     Raises:
         UserError: If the config has mistakes.
@@ -120,9 +120,9 @@ def evaluation(cfg: Mapping[str, Any], episodes: int = 100) -> None:
     """Evaluate a checkpoint from a script, like `sheeprl.evaluation`, and print the returns.
 
     Args:
-        cfg: the config from `main(config_name="eval_config")`, with `env.capture_video` and with `checkpoint_path`, a
-            run or a checkpoint of this project.
-        episodes: number of greedy episodes, and of episodes with sampled actions.
+        cfg: the config from `main(config_name="eval_config")`. `checkpoint_path` is a run directory or a checkpoint of
+            this project; `env.capture_video` selects if a video is recorded.
+        episodes: number of episodes with greedy actions. The same number is played with sampled actions.
 
     Raises:
         UserError: If there is no such checkpoint.

@@ -1,8 +1,8 @@
-"""The stages as Prefect tasks: names, versions, retries, cache keys. Completed stages are skipped.
+"""Stages of a training run as Prefect tasks: names, versions, retries, cache keys. Completed stages are skipped.
 
-A task takes the path of the run directory and returns small JSON values, never a tensor. This process starts the
-trainer process and keeps it alive across tasks. If the trainer has died, a retried task starts a new one, which resumes
-from the last checkpoint.
+A task takes the path of the run directory and returns small JSON values, never a tensor. The process of the flow starts
+a trainer process, which several tasks use. If the trainer dies, the retried task starts a new one, which resumes from
+the last checkpoint.
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ VERSION = f"{rlcore.__version__}+{commit()[:10]}"
 
 
 class Stage:
-    """Stage as a Prefect task; its function is imported at the first call.
+    """Stage of a training run, called as a Prefect task.
 
-    Outside a flow run, for example in a sweep's worker, the function is called without Prefect, with the same retries.
+    Outside of a flow run, for example in a worker of a sweep, the stage is called without Prefect, with equal retries.
 
     Args:
         name: name of the stage.
-        function: `module.function` in flows.stages; takes the run directory and the other arguments of the call.
-        done: returns True, for the same arguments, if the run has completed the stage; the stage is then skipped.
-        finish: computes the stage's result from the run directory and the function's (possibly cached) result.
-        torch: True if the function needs torch; it is then called in the run's trainer.
-        **options: options of Prefect's `task` that differ from those of the other stages.
+        function: `module.function` in flows.stages, imported at the first call. It is called with the run directory
+            and the arguments of the stage.
+        done: called like `function`; returns True if the run has completed the stage, which is then skipped.
+        finish: called with the run directory and the result of `function`, which Prefect may have cached; returns the
+            result of the stage.
+        torch: True if the function needs torch. It is then called in the trainer process of the run.
+        **options: options of Prefect's `task`; they take precedence over the common options of all stages.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Stage:
         self._done, self._finish, self._options = done, finish, options
 
     def __call__(self, run: RunDirectory, *arguments: Any, **more: Any) -> Any:
-        """Run the stage and return its result; None if the run has completed it already."""
+        """Run the stage for a run and return its result; return None if the run has already completed the stage."""
         if self._done(run, *arguments, **more):
             return None
         do = self._task if FlowRunContext.get() else functools.partial(try_again, self._function)
@@ -89,7 +91,7 @@ class Stage:
         return task(**options() | named | self._options)(stage)
 
     def _call_run(self, parameters: dict[str, Any]) -> str:
-        """Return the name of a task run: stage, algorithm, environment and current policy step."""
+        """Return the name that Prefect shows for a task run: stage, algorithm, environment and current policy step."""
         run = RunDirectory(parameters["run"])
         config = run.read_config()
         steps = {"train": " from {}", "checkpoint": " at {}", "evaluate": " at {}"}.get(self.name, "")
@@ -98,9 +100,9 @@ class Stage:
 
 
 def options() -> dict[str, Any]:
-    """Return the Prefect options of every task.
+    """Return the options of Prefect's `task` that all stages have in common.
 
-    The tasks have no Prefect tags. For every tag, Prefect asks its API for a concurrency slot before a task starts, so
+    Tasks must not have Prefect tags: for each tag, Prefect asks its server for permission before a task starts, so
     training would stop while the server is unavailable.
     """
     return {
@@ -114,7 +116,7 @@ def options() -> dict[str, Any]:
 
 
 def try_again(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function, call it again after temporary failures, and return its result."""
+    """Call a function and return its result; after a failure that may be temporary, retry at most twice."""
     for pause in RETRIES:
         try:
             return function(*arguments)
@@ -126,16 +128,16 @@ def try_again(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Return True if a failure may be temporary, such as a killed process.
+    """Return True if a task run should be retried, because its failure may be temporary, such as a killed process.
 
-    Not temporary are: a mistake in the config, a NaN, an environment's deterministic failure, a lack of memory, and a
-    full disk (the trainer has already waited for space).
+    The following failures are not retried: a mistake in the config, a NaN, a deterministic failure of an environment, a
+    lack of memory, and a full disk (the trainer has already waited for free space).
     """
     return may_recover(state.result(raise_on_failure=False))
 
 
 def may_recover(failure: Any) -> bool:
-    """Report a failure that may be temporary and will be retried, and return True. Return False for other failures."""
+    """Return True if a failure may be temporary; in this case, also report that the stage will be retried."""
     known = machine_fault(failure) or failure if isinstance(failure, Exception) else failure
     lasting = isinstance(known, (UserError, EnvironmentFault, DiskFault, OutOfMemory, DeterministicFailure))
     worth = isinstance(failure, EnvironmentLost) or not lasting
@@ -145,16 +147,19 @@ def may_recover(failure: Any) -> bool:
 
 
 def key_of_card(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
-    """Return the cache key of the stage make-env, which measures the environment card.
+    """Return the key under which Prefect caches the result of the stage make-env.
 
-    The key is a hash of everything on which the measurement depends. Without a key (None), the card is measured each
-    time.
+    The stage measures properties of the environment (the environment card). The key is a hash of everything on which
+    the measurement depends. If it is None, the result is not cached and the card is measured for each run.
     """
     return card_key(config_of(RunDirectory(parameters["run"])).env)
 
 
 def log_result(run: RunDirectory, results: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a flow run from a run's summary: folder, status, policy steps, model, one-line result."""
+    """Return the result of the training flow: run directory, status, policy steps, model, and a one-line result.
+
+    `results` is the summary of the run.
+    """
     facts = {key: results[key] for key in ("status", "policy_steps", "model")}
     return {
         "run_dir": str(run.path),
@@ -164,9 +169,13 @@ def log_result(run: RunDirectory, results: dict[str, Any]) -> dict[str, Any]:
 
 
 def stop_if_different(run: RunDirectory, comparison: dict[str, Any] | None) -> None:
-    """Report the comparison of a checkpoint of a reproduction with the original's checkpoint.
+    """End the flow of a reproduction if a checkpoint differs from the checkpoint of the original run.
 
-    Raise `ReproductionMismatch`, which ends the flow, if they differ.
+    The comparison is reported in both cases. If the checkpoints differ, `ReproductionMismatch` is raised.
+
+    Args:
+        run: the reproduction.
+        comparison: result of the comparison, with `same` and `sentence`; None if nothing was compared.
     """
     if comparison is not None:
         emit("stage", {"doing": comparison["sentence"]})

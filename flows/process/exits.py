@@ -15,9 +15,9 @@ from rlcore.system.secrets import redact
 
 
 def run_command(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code. Print one line for each error.
+    """Run a command and return its exit code: 0 or the command's code, 2 after a user error, 1 after a failure.
 
-    The exit code is 2 for user errors and 1 for failures.
+    Errors that the user can understand are printed as one line each, without a traceback.
     """
     try:
         return command()
@@ -53,7 +53,16 @@ def run_command(command: Callable[[], int]) -> int:
 
 @contextmanager
 def name_continuation(command: str) -> Iterator[None]:
-    """Context manager that adds the command that resumes the run to messages about signals and machine faults."""
+    """Context manager that adds "continue with: <command>" to the messages about an interrupted run.
+
+    These are the message after a signal, and the messages of machine faults such as a full disk.
+
+    Args:
+        command: command line that resumes the run.
+
+    Yields:
+        Nothing.
+    """
     exit_sentence(f"shepherd: interrupted; continue with: {command}")
     try:
         yield

@@ -1,12 +1,13 @@
-"""Locks across machines: leases on a global concurrency limit of the Prefect server, in addition to lock files.
+"""Locks that exclude processes on other machines: leases of the Prefect server, in addition to lock files.
 
-A lock file excludes other processes of this machine. It excludes processes of other machines only if the storage
-supports `flock`. If PREFECT_API_URL is set, the process that has locked the file also occupies the only slot of a
-global concurrency limit on that server. The process renews the lease of the slot. If its machine fails, the lease
-expires after a minute.
+A lock file excludes other processes of this machine. It excludes processes of other machines only if the file system
+supports `flock` across machines. Therefore, if PREFECT_API_URL is set, the process that has locked the file also
+acquires a lock from that server: the only slot of a global concurrency limit, a feature of Prefect. The slot is leased
+for a minute and the process renews the lease. If its machine fails, the lease expires.
 
-The lease is recorded in a file next to the lock file. After a kill, another process of the same machine gets the lock
-file. It then knows that the previous process has died, and releases the recorded lease at once.
+The process records the lease in a file next to the lock file. If the process is killed, another process of the same
+machine can lock the lock file. It then knows that the owner of the recorded lease is dead, and releases the lease
+without waiting for its expiry.
 """
 
 from __future__ import annotations
@@ -44,20 +45,20 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def hold_lease(name: str, note: Path, refusal: str = "") -> Iterator[None]:
-    """Context manager that occupies the slot of a name, which only one process on all machines can have.
+    """Context manager that acquires a named lock which only one process on all machines can have at a time.
 
-    Does nothing if no server is configured. If the server is unreachable, only the lock file excludes others:
-    training neither stops nor waits for the server.
+    The Prefect server manages the lock. Without a configured server, the context does nothing. If the server is
+    unreachable, only the lock file excludes other processes, because training must not stop or wait for the server.
 
     Args:
-        name: letters, digits and dashes.
+        name: name of the lock; letters, digits and dashes.
         note: file that records the lease, next to the lock file. The caller must have locked the lock file.
-        refusal: end of the error message if another machine keeps the slot. If it is empty, the call waits for the
-            slot without a time limit. The concurrency limit is deleted on exit if `refusal` is not empty, because
-            its name then belongs to one run or sweep. Otherwise, as for the registry, it stays.
+        refusal: end of the error message if a process on another machine has the lock. If it is "", the context waits
+            for the lock without a time limit. If it is not "", the lock belongs to one run or sweep, and the server's
+            concurrency limit is deleted on exit.
 
     Raises:
-        UserError: another machine keeps the slot, and a refusal was given.
+        UserError: A process on another machine has the lock, and `refusal` is not empty.
     """
     if not os.environ.get("PREFECT_API_URL"):
         yield
@@ -84,9 +85,9 @@ def hold_lease(name: str, note: Path, refusal: str = "") -> Iterator[None]:
 
 
 def is_held_elsewhere(note: Path) -> bool:
-    """Return True if the recorded lease belongs to another machine.
+    """Return True if the lease that is recorded in a file was acquired by another machine.
 
-    The file lock of that machine may be invisible here.
+    This check complements the lock file, whose lock may not be visible across machines.
     """
     return _read_note(note).get("host", socket.gethostname()) != socket.gethostname()
 
@@ -97,7 +98,10 @@ class _Lease:
         self._id: UUID | None = None
 
     def take(self, refusal: str) -> None:
-        """Occupy the slot. If another process has it, wait for that process."""
+        """Acquire the lease; wait while another process has it.
+
+        With a `refusal`, wait at most `PATIENCE` seconds, then raise UserError.
+        """
         deadline = time.monotonic() + PATIENCE
         with _client() as client:
             self._free_dead(client)
@@ -111,9 +115,13 @@ class _Lease:
                 time.sleep(ASK_EVERY)
 
     def keep(self, over: threading.Event, passing: bool) -> None:
-        """Renew the lease until `over` is set, then release it.
+        """Renew the lease every 15 s until `over` is set, then release it.
 
         If the lease expired during a server outage, it is requested again.
+
+        Args:
+            over: set by the main thread when the lock is no longer needed.
+            passing: True if the name of the lock is not used again; the concurrency limit is then deleted.
         """
         while not over.wait(RENEW_EVERY):
             try:
@@ -130,10 +138,9 @@ class _Lease:
         self._give_back(passing)
 
     def _give_back(self, passing: bool) -> None:
-        """Release the lease.
+        """Release the lease, and delete the server's concurrency limit if `passing` is True.
 
-        The limit of a `passing` name is deleted before the release, so that no other process can get the slot of a
-        limit that is about to be deleted.
+        The limit is deleted first. Otherwise another process could acquire it between release and deletion.
         """
         if self._id is None:
             return
@@ -150,7 +157,7 @@ class _Lease:
             log.warning("%s: lease not released (%s); it expires in a minute", self._name, error)
 
     def _take(self, client: SyncPrefectClient) -> bool:
-        """Request the slot and record the lease. Returns False if another process has the slot."""
+        """Try to acquire the lease, and record it in the file. Return False if another process has it."""
         try:
             answer = client.increment_concurrency_slots_with_lease([self._name], 1, "concurrency", LEASE).json()
         except httpx.HTTPStatusError as error:
@@ -176,9 +183,9 @@ class _Lease:
             client.read_global_concurrency_limit_by_name(self._name)
 
     def _free_dead(self, client: SyncPrefectClient) -> None:
-        """Release the lease of a killed process of this machine.
+        """Release the recorded lease if a process of this machine acquired it and was killed.
 
-        That process cannot be alive, because the caller has its lock file.
+        That process cannot be alive, because this process has locked the same lock file.
         """
         noted = _read_note(self._note)
         if noted.get("host") == socket.gethostname():

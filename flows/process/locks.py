@@ -26,14 +26,15 @@ def hold(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = 
 
     Args:
         path: the lock file; created if it does not exist.
-        shared: take a shared lock, which other processes may share.
-        refusal: if not empty, do not wait. The error message consists of the processes that have locked the file and
-            of this text.
-        waiting: if not empty, log a warning after two seconds of waiting. The warning consists of the processes that
-            have locked the file and of this text.
+        shared: True acquires a shared lock: several processes can have it at the same time, but none can have an
+            exclusive lock.
+        refusal: end of an error message, such as "is running sweep x; wait until it ends". If it is not empty, this
+            context does not wait for the lock. The message begins with the processes that have locked the file.
+        waiting: end of a warning, which is logged after two seconds of waiting if it is not empty. The warning begins
+            with the processes that have locked the file.
 
     Raises:
-        UserError: another process has the lock, and `refusal` is not empty.
+        UserError: Another process has locked the file, and `refusal` is not empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as handle:
@@ -51,7 +52,7 @@ def hold(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = 
 
 
 def is_taken(path: Path) -> bool:
-    """Return True if a process has locked a file. Changes nothing and does not wait."""
+    """Return True if any process has an exclusive lock on a file. Do not wait, and do not create the file."""
     with suppress(FileNotFoundError, PermissionError), open(path, "rb") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two checks do not see each other
@@ -61,7 +62,7 @@ def is_taken(path: Path) -> bool:
 
 
 def is_locked(error: BaseException | None) -> bool:
-    """Return True if the cause of an error, from any library, is an SQLite database that another process has locked."""
+    """Return True if the cause of an exception is that another process has locked an SQLite database."""
     while error is not None:
         if isinstance(error, sqlite3.OperationalError) and "is locked" in str(error):
             return True
@@ -70,14 +71,14 @@ def is_locked(error: BaseException | None) -> bool:
 
 
 def wait_for_database(path: Path, patience: float) -> sqlite3.Error | None:
-    """Wait until an SQLite file can be written. Logs a warning after two seconds.
+    """Wait until no other process has locked an SQLite file. Log a warning after two seconds.
 
     Args:
         path: the file.
         patience: longest wait, in seconds.
 
     Returns:
-        The error if another process still has the file locked after `patience` seconds, otherwise None.
+        None if the file can be written, or the SQLite error if it is still locked after `patience` seconds.
     """
     began, logged = time.monotonic(), False
     while (error := _try_to_write(path)) and (waited := time.monotonic() - began) < patience:

@@ -1,4 +1,4 @@
-"""Checks that a server answers, and sockets that child processes inherit."""
+"""Checks of servers (address, health check, outage), and sockets that child processes inherit."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def is_server(uri: str) -> bool:
 
 
 def unreachable(url: str, login: str = "", any_answer: bool = False) -> str | None:
-    """Return the reason why a server does not answer, or None if it answers.
+    """Send a request to a server; return the reason why it does not answer, or None if it answers.
 
     Args:
-        url: address of its health check.
-        login: `user:password` for basic authentication.
-        any_answer: an HTTP error counts as an answer too.
+        url: address of the server's health check.
+        login: `user:password` for HTTP basic authentication; "" = none.
+        any_answer: True accepts an HTTP error (status 4xx or 5xx) as an answer.
 
     Returns:
         The reason, or None.
@@ -42,7 +42,10 @@ def unreachable(url: str, login: str = "", any_answer: bool = False) -> str | No
 
 @contextmanager
 def listen(address: Path) -> Iterator[socket.socket]:
-    """Context manager that opens a UNIX socket for a child process to inherit. Only this user can write to it."""
+    """Context manager that opens a listening UNIX socket, for a child process to inherit.
+
+    Only processes of this user can connect to it.
+    """
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(address))  # the folder must be private: until the next line others could connect
         address.chmod(0o600)
@@ -52,9 +55,9 @@ def listen(address: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def survive_outages() -> Iterator[None]:
-    """Context manager that suppresses errors caused by an outage of Prefect's server.
+    """Context manager that suppresses errors caused by an outage of the Prefect server; its body ends at the error.
 
-    It is needed because Prefect's own loops retry only a few times.
+    Loops that poll the server use it, because Prefect's client gives up after a few retries.
     """
     import httpx  # takes 50 ms, but callers have imported Prefect already
 
@@ -66,7 +69,10 @@ def survive_outages() -> Iterator[None]:
 
 
 def is_outage(error: Exception) -> bool:
-    """Return True if an error means that a server is unreachable or failed, not that it refused the request."""
+    """Return True if an httpx error means that a server is unreachable or has failed (status 5xx).
+
+    Return False if the server answered and refused the request (status 4xx).
+    """
     import httpx  # takes 50 ms, but callers have imported Prefect already
 
     if isinstance(error, httpx.HTTPStatusError):

@@ -1,8 +1,8 @@
-"""Termination of a process when the program that started it ends.
+"""Termination of a flow or stage when the program that started it (a Prefect worker, DVC) has ended.
 
-If a worker or DVC is killed, no training must continue without it. A trainer ends together with the process that
-started it, because a pipe connects the two (`rlcore.system.lifeline`). No such pipe connects a flow or a stage with the
-program that runs it, so this module polls the parent processes.
+If that program is killed, training must not continue in the background. A trainer process ends together with the
+process that started it, because a pipe connects the two (`rlcore.system.lifeline`). No such pipe connects a flow or a
+stage with a worker or DVC, so this module polls the parent processes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ WORKER = "SHEPHERD_WORKER"  # variable in the environment of every process that 
 
 @contextmanager
 def exit_with_parent(*programs: str, certain: bool = False) -> Iterator[None]:
-    """Context manager that sends this process SIGTERM when the program that runs it has ended.
+    """Context manager that sends this process SIGTERM when the program that started it has ended.
 
     Args:
-        *programs: commands, or packages and modules that are run by `python -m`.
-        certain: one of the programs started this process. If no parent process is one of them, it has ended already
-            and SIGTERM is sent. If False, nothing is watched in this case.
+        *programs: names of the programs to watch: commands, or packages and modules that are run by `python -m`.
+        certain: what happens if no parent process runs one of the programs. True: SIGTERM is sent, because the caller
+            knows that one of them started this process, so it must have ended. False: nothing is watched.
     """
     over = threading.Event()
     threading.Thread(target=_leave_with, args=(_above(programs), certain, over), daemon=True).start()
@@ -41,9 +41,9 @@ def exit_with_parent(*programs: str, certain: bool = False) -> Iterator[None]:
 
 
 def _above(programs: tuple[str, ...]) -> list[psutil.Process]:
-    """Return the parents of this process, nearest first.
+    """Return the parent, grandparent etc. of this process, up to the farthest one that runs one of the programs.
 
-    The last one is the farthest parent that is one of the programs.
+    The list is empty if none of them does.
     """
     parents = psutil.Process().parents()
     return parents[: max((above for above, parent in enumerate(parents, 1) if _is(programs, parent)), default=0)]

@@ -1,7 +1,7 @@
 """Signal handling of commands: Ctrl-C (SIGINT), SIGTERM, and a closed terminal (SIGHUP).
 
-The first signal raises an exception, so that resources are closed and the trainer writes a checkpoint. A second signal
-ends the process at once, and so do LIMIT seconds after the first one. The children end with the process
+The first signal raises an exception, so that resources are closed and the trainer writes a checkpoint. The process ends
+immediately at a second signal, or 24 s (LIMIT) after the first one. Child processes end with it
 (rlcore.system.lifeline). The run can be resumed.
 """
 
@@ -30,10 +30,11 @@ FAREWELL = "shepherd: interrupted"
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Interruption of a training by a signal. The state of the training is saved. The exit code is 130.
+    """Exception that is raised when a signal interrupts training. The command then exits with code 130.
 
-    A plain KeyboardInterrupt cannot replace this class. If one passes through `exec` (dataclasses, named tuples),
-    Python later ends by SIGINT with any exit code, even if the exception was caught long before.
+    The state of the training is saved. A subclass of KeyboardInterrupt is needed. If a KeyboardInterrupt itself passes
+    through `exec` (which dataclasses and named tuples use), Python remembers it and later ends by SIGINT instead of
+    with the exit code, even if the exception was caught.
     """
 
 
@@ -51,13 +52,13 @@ _state = _Interruption()
 
 
 def interrupt() -> None:
-    """End the running command, from any thread, as SIGTERM does. Does nothing outside of `terminable`."""
+    """Send SIGTERM to this process, to end the running command from any thread. No-op outside of `terminable`."""
     if _state.depth:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def exit_sentence(sentence: str | None = None) -> str:
-    """Return the last message of an interrupted command. If `sentence` is not empty, it first replaces the message."""
+    """Set the message that an interrupted command prints at its end, if `sentence` is not empty; return the message."""
     _state.farewell = printable(sentence) if sentence else _state.farewell
     return _state.farewell
 
@@ -68,9 +69,9 @@ def is_interrupted() -> bool:
 
 
 def time_left(most: float) -> float:
-    """Return the time limit of one clean-up step, in seconds.
+    """Return the time limit of a clean-up step, in seconds.
 
-    It is `most`, or less if a signal arrived some time ago.
+    The limit is `most`. After a signal, it is at most the time that is left until the process ends, minus 2 s.
     """
     if _state.first is None:
         return most
@@ -78,9 +79,15 @@ def time_left(most: float) -> float:
 
 
 def run_before_exit(callback: Callable[[], None]) -> Callable[[], None]:
-    """Register a function to be called at the end of the outermost `terminable` and at exit.
+    """Register a function to be called at the end of the outermost `terminable` and again at exit of the process.
 
-    At the end of `terminable`, signals are still handled.
+    At the end of `terminable`, our signal handlers are still set, so a signal can interrupt the function.
+
+    Args:
+        callback: the function. It may be called twice.
+
+    Returns:
+        The function, so that this can be used as a decorator.
     """
     _state.endings.append(callback)
     atexit.register(callback)
@@ -89,14 +96,15 @@ def run_before_exit(callback: Callable[[], None]) -> Callable[[], None]:
 
 @contextmanager
 def terminable(*, for_good: bool = False) -> Iterator[None]:
-    """Context manager that ends its block, and then the command, after a signal.
+    """Context manager that sets handlers for SIGINT, SIGTERM and SIGHUP.
 
-    The first SIGINT, SIGTERM or SIGHUP raises `TrainingInterrupted`; the second ends the process. Signals that this
-    process was started to ignore (nohup) stay ignored. Outside of the main thread nothing changes.
+    The first of these signals raises `TrainingInterrupted` in the block; a second one ends the process immediately.
+    Signals that this process ignored from its start (nohup) stay ignored. Outside of the main thread, the context does
+    nothing.
 
     Args:
-        for_good: the process ends after a signal. The handlers then stay, so that later signals do not reach Python's
-            default handlers.
+        for_good: True if the process ends after a signal. The handlers then stay set after the block, so that a late
+            signal does not reach Python's default handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -126,9 +134,9 @@ def terminable(*, for_good: bool = False) -> Iterator[None]:
 
 
 def stay_terminable() -> AbstractContextManager[None]:
-    """Set the signal handlers of the enclosing `terminable` again after a library has replaced them.
+    """Return a context manager that sets the handlers of `terminable` again, after a library has replaced them.
 
-    Outside of `terminable`, nothing changes.
+    If no `terminable` is active, the returned context does nothing.
     """
     return terminable() if _state.depth else nullcontext()
 
@@ -148,9 +156,9 @@ def _on_signal(number: int, frame: Any) -> None:
 
 
 def close_dead_outputs() -> None:
-    """Redirect outputs to /dev/null if their terminal is closed or their pipe has no reader.
+    """Redirect stdin, stdout and stderr to /dev/null if their terminal is closed or their pipe has no reader.
 
-    Later output then does not fail.
+    Otherwise, later output would raise an error.
     """
     look = select.poll()
     for descriptor in (0, 1, 2):

@@ -1,4 +1,4 @@
-"""Copies of a run's event log in MLflow, TensorBoard and CSV.
+"""Copies of a run's metrics in MLflow, TensorBoard and CSV (the tracking backends), made from the run's event log.
 
-backends.py lists the backends; a separate process (mirror.py) writes them.
+backends.py lists the backends. A separate process (mirror.py) updates them during training.
 """

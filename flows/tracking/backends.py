@@ -1,11 +1,11 @@
-"""Tracking backends. Each is updated from the run's event log, the source of all values.
+"""Tracking backends (MLflow, TensorBoard, CSV). All their values come from the event log of the run.
 
 To add a backend, write a function `update(run, news)` in a file of this folder, and add it to BACKENDS. Add its name to
 the choices of `metric.logger.name` (rlcore/config/groups.py).
 
-The function writes the logged values that its backend does not have yet: all of them at the first call, later only the
-new ones. It is called repeatedly: during training, after a kill, and from different processes. Two processes never call
-it at the same time.
+The function writes the logged values that its backend does not have yet: all values at the first call, only new values
+at later calls. It is called repeatedly: during training, after a kill, and from different processes. Two processes
+never call it at the same time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READ: dict[tuple[str, str], NewEvents] = {}  # runs that this process has updat
 def update_backends(run: RunDirectory) -> str:
     """Update the tracking backends of a run, and return the id of the run in MLflow.
 
-    The backends are those in `metric.logger.name` and MLflow, which contains every run. Raises the exceptions of
+    MLflow is updated for every run; `metric.logger.name` may select a second backend. Raises the exceptions of
     `flows.tracking.mlflow_run.update_mlflow`.
     """
     configure_environment()

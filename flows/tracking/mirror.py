@@ -1,8 +1,9 @@
-"""Mirror: a process that updates the tracking backends of a run, so that training never waits for the backends.
+"""Mirror process: updates the tracking backends (MLflow, TensorBoard, CSV) of a run, so that training need not wait.
 
-The process answers many requests, because MLflow takes seconds to import. There is one mirror per run, or a shared one
-for all runs that one process drives (`flows.runs.warm`). It ends with the command. After a failure, the next request
-starts a new one. In this file, `Mirror` sends the requests and `main` answers them.
+One mirror process serves many requests, because MLflow takes seconds to import. Each run has its own mirror process, or
+all runs that are started by one process share one (`flows.runs.warm`). A mirror process ends together with the command
+that started it. If it fails, the next request starts a new one. In this file, the class `Mirror` is the client, which
+sends the requests; `main` is the mirror process, which answers them.
 """
 
 from __future__ import annotations
@@ -36,10 +37,14 @@ DONE, FAILED = b"+", b"-"
 
 
 def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:
-    """Request an update of a run's backends from the mirror process; failures are written to run.log.
+    """Request an update of a run's tracking backends from the mirror process, without waiting for it.
 
-    A call does nothing if the last request is not answered yet or was sent less than `every` seconds ago; the next
-    request includes its data. `every=0` always sends a request.
+    No request is sent if the last one is unanswered or was sent less than `every` seconds ago. This loses no data,
+    because each update copies everything that has been logged. Failures are written to run.log.
+
+    Args:
+        run: the run.
+        every: minimal number of seconds between two requests; 0 always sends a request.
     """
     mirror = _mirror_of(run)
     due = mirror.answer() is not None and (not mirror.asked_at or time.monotonic() - mirror.asked_at >= every)
@@ -48,11 +53,18 @@ def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:
 
 
 def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
-    """Update a run's backends at its end. Return False if they are incomplete; run.log then contains the reason.
+    """Update a run's tracking backends at the end of the run, and wait until they are complete.
 
-    The update takes at most `timeout` seconds, so that a store that does not answer cannot block a finished run. A
-    short run without a mirror is updated by this process, which has imported MLflow to register the model. If the store
-    is a server, a separate process with its own timeouts updates it.
+    Usually the mirror process makes the update. If a short run has not started one, this process makes the update
+    itself, because it has already imported MLflow to register the model. It does not if MLflow's store is a server, or
+    if a mirror process is shared: the mirror process has timeouts for requests to a server.
+
+    Args:
+        run: the run.
+        timeout: longest wait, in seconds, so that a store that does not answer cannot block a finished run.
+
+    Returns:
+        True if the backends are complete; if False, run.log contains the reason.
     """
     shared = warm_folder() is not None or is_server(store_uri(run.read_config()))
     if str(run.path.absolute()) not in _MIRRORS and not shared:
@@ -70,7 +82,7 @@ def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
 
 
 def _finish_here(run: RunDirectory, timeout: float) -> bool:
-    """Update a run's backends in this process, within `timeout` seconds. Return True if that succeeded."""
+    """Update a run's tracking backends in a thread of this process. Return True if it succeeds within `timeout` s."""
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(update_or_warn(run)), name="mirror", daemon=True)
     thread.start()
@@ -82,9 +94,10 @@ def _finish_here(run: RunDirectory, timeout: float) -> bool:
 
 @run_before_exit
 def settle() -> None:
-    """Wait for the running mirrors, then end them. After an interruption, wait only shortly.
+    """Wait until the mirror processes of this process have answered all requests, then end them.
 
-    No mirror continues after the end of its command.
+    The wait is at most 60 s, or 8 s after an interruption. No mirror process continues after the end of the command
+    that started it.
     """
     deadline = time.monotonic() + time_left(SETTLE_INTERRUPTED if is_interrupted() else SETTLE)
     while _MIRRORS:
@@ -95,7 +108,7 @@ def settle() -> None:
 
 
 class Mirror:
-    """Connection to the process that mirrors a run on request."""
+    """Client of a mirror process: sends requests to update the tracking backends of one run, and reads the answers."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
@@ -113,15 +126,19 @@ class Mirror:
         self._connection = connection
 
     def ask(self) -> None:
-        """Request an update with the current content of the event log."""
+        """Request an update of the tracking backends, without waiting for the answer."""
         self._asked, self.asked_at = self._asked + 1, time.monotonic()
         with suppress(OSError):  # the process has died; `answer` detects it
             self._connection.sendall(_request(str(self.run.path.absolute())))
 
     def answer(self, deadline: float = 0.0) -> bool | None:
-        """Wait for the answer until `deadline` (in the time of `time.monotonic`).
+        """Wait until all requests are answered.
 
-        Return True if the backends were updated, False if the update failed, and None if there was no answer.
+        Args:
+            deadline: latest time to wait for, as from `time.monotonic()`. The default does not wait.
+
+        Returns:
+            True if the last update succeeded, or there was no request; False if it failed; None if answers are missing.
         """
         while self._answered < self._asked:
             if not select.select([self._connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -133,7 +150,10 @@ class Mirror:
         return self._complete
 
     def end(self) -> None:
-        """End the process if only this run uses it. If an update is incomplete, write that to run.log."""
+        """Close the connection, and kill the mirror process unless other runs share it.
+
+        If an answer is missing, a line in run.log states that the backends are not up to date.
+        """
         unanswered = self.answer() is None
         self._connection.close()
         if self.process is None:
@@ -150,7 +170,15 @@ class Mirror:
 
 @contextmanager
 def share_mirror(folder: Path) -> Iterator[None]:
-    """Inside this context, one process mirrors the runs of all processes whose `warm_folder()` is `folder`."""
+    """Context manager that starts a mirror process which several processes share.
+
+    Args:
+        folder: private folder for the socket. A process whose `flows.settings.warm_folder()` is this folder uses the
+            shared mirror process for its runs.
+
+    Yields:
+        Nothing.
+    """
     configure_environment()
     with listen(_address(folder)) as socket_:
         process = _serving(socket_)
@@ -167,9 +195,13 @@ def share_mirror(folder: Path) -> Iterator[None]:
 
 
 def _serving(connection: socket.socket) -> subprocess.Popen[bytes]:
-    """Start a mirror: a process that copies the results of runs to MLflow when it receives a request on this socket.
+    """Start a mirror process, which updates tracking backends when it receives a request on a socket.
 
-    The socket is connected (one run) or listening (runs of several processes).
+    Args:
+        connection: connected socket (requests of this process), or listening socket (requests of several processes).
+
+    Returns:
+        The process.
     """
     # The next update tries again if the server is away, so long retries are not useful.
     limits = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
@@ -187,7 +219,10 @@ def _serving(connection: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def _connect(folder: Path | None) -> socket.socket | None:
-    """Connect to the shared mirror. Return None if there is none with the MLflow settings of this process."""
+    """Connect to the shared mirror process in a folder.
+
+    Return None if there is none, or if it was started with other MLflow settings than this process.
+    """
     if folder is None:
         return None
     connection = socket.socket(socket.AF_UNIX)
@@ -200,7 +235,11 @@ def _connect(folder: Path | None) -> socket.socket | None:
 
 
 def _address(folder: Path) -> Path:
-    """Return the socket path of a mirror. Its name contains a hash of the settings that select the stores."""
+    """Return the socket path of the shared mirror process in a folder.
+
+    The name contains a hash of the environment variables that select MLflow's store, so that only processes with equal
+    settings share a mirror.
+    """
     stores = sorted((k, v) for k, v in os.environ.items() if k.startswith(("MLFLOW_", "SHEPHERD_HOME")))
     return folder / f"mirror-{hashlib.sha256(json.dumps(stores).encode()).hexdigest()[:16]}"
 
@@ -210,7 +249,7 @@ def _request(run_dir: str) -> bytes:
 
 
 def _receive(connection: socket.socket) -> bytes:
-    """Receive available bytes; empty if the other end has closed the connection."""
+    """Receive the available bytes of a socket; b"" if the other end has closed the connection."""
     with suppress(ConnectionError):
         return connection.recv(65536)
     return b""
@@ -220,7 +259,7 @@ _MIRRORS: dict[str, Mirror] = {}
 
 
 def _mirror_of(run: RunDirectory) -> Mirror:
-    """Return the run's mirror; start a new one if there is none or the last one was killed or failed."""
+    """Return the `Mirror` of a run. Create a new one if there is none, or if the last update failed."""
     key = str(run.path.absolute())
     if key in _MIRRORS and _MIRRORS[key].answer() is False:
         _MIRRORS.pop(key).end()
@@ -230,10 +269,15 @@ def _mirror_of(run: RunDirectory) -> Mirror:
 
 
 def main(arguments: list[str]) -> int:
-    """Update the backends of the runs in `arguments`. After a failure, write a line to run.log and return exit code 1.
+    """Update the tracking backends of runs. This is the entry point of `python -m flows.tracking`.
 
-    With `--on-request DESCRIPTOR`, requests arrive on that socket. Each one updates a run and is answered with `+`, or
-    with `-` after a failure.
+    Args:
+        arguments: run directories; or `--on-request` and the file descriptor of a socket. In the second case, this is a
+            mirror process: each request on the socket names a run to update, and is answered with `+`, or with `-`
+            after a failure.
+
+    Returns:
+        Exit code: 1 if the update of a run failed. Its run.log then contains the reason.
     """
     os.nice(10)  # training has priority on a small machine
     if arguments[:1] != ["--on-request"]:
@@ -243,7 +287,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _serve(first: socket.socket) -> None:
-    """Answer requests, in order, on a socket and on the connections that it accepts, until all are closed."""
+    """Answer requests on a socket, one after another, until it is closed.
+
+    If the socket is listening, answer the requests on all connections that it accepts.
+    """
     received: dict[socket.socket, bytes] = {first: b""}
     listens = bool(first.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     while received:
@@ -264,7 +311,7 @@ def _serve(first: socket.socket) -> None:
 
 
 def update_or_warn(run: RunDirectory) -> bool:
-    """Update a run's backends in this process. Return False, with the reason in run.log, if that failed."""
+    """Update a run's tracking backends in this process. If that fails, write the reason to run.log, return False."""
     reason = ""
     for pause in (0, 1, 3):  # another process may have locked SQLite
         time.sleep(pause)

@@ -1,8 +1,9 @@
-"""Logged metric values ("points") of a run in MLflow. Each is stored once, even if several processes log it.
+"""Logging of metric values to MLflow. In this file, a point is one metric value: name, value, time and step.
 
-A point is a row of MLflow's table `metrics`. The primary key of the table is the whole row, so a point that is logged
-twice is one row. MLflow's `log_batch` creates an SQLAlchemy object for every point, which takes ten times as long as
-inserting the row. Therefore the rows of a local SQLite file are written directly, many in one transaction.
+MLflow stores a point as a row of its table `metrics`. The primary key consists of all columns, so a point that is
+logged twice is stored once. MLflow's `log_batch` creates an SQLAlchemy object for every point, which takes ten times as
+long as inserting the row. Therefore, if MLflow's store is a local SQLite file, the rows are inserted directly, many in
+one transaction.
 """
 
 from __future__ import annotations
@@ -37,11 +38,17 @@ ADD_LATEST = f"""
 
 
 def log_points(client: MlflowClient, stored: Run, wanted: Iterable[Point], whole: bool) -> None:
-    """Log the metric values ("points") that MLflow does not have yet.
+    """Log the metric values (points) of a run that MLflow does not have yet.
 
-    `wanted` contains all points of the run if `whole` is True, else the new ones. MLflow returns the latest step of
-    every metric with the run. Points are logged in the order of the event log, so MLflow has every point of a metric up
-    to the first one at that step. Logging a later point again does no harm.
+    Points are always logged in the order of the event log. MLflow returns the latest step of each metric. It therefore
+    has all points of the metric up to the first one at this step, and these are skipped. Logging a point twice does no
+    harm.
+
+    Args:
+        client: client of MLflow's store.
+        stored: the run in MLflow.
+        wanted: points in the order of the event log.
+        whole: True if `wanted` contains all points of the run; False if it contains only points that were not logged.
     """
     latest = {metric.key: metric.step for metric in stored.data.to_proto().metrics} if whole else {}
     missing = _leave_out(wanted, latest)
@@ -55,7 +62,15 @@ def log_points(client: MlflowClient, stored: Run, wanted: Iterable[Point], whole
 
 
 def _leave_out(wanted: Iterable[Point], latest: dict[str, int]) -> Iterable[Point]:
-    """Yield the metric values that MLflow may lack: those after the first value at the latest step of their metric."""
+    """Yield the points that MLflow may not have: for each metric, those after the first point at its latest step.
+
+    Args:
+        wanted: points in the order of the event log.
+        latest: metric -> latest step in MLflow; metrics that MLflow does not have are missing.
+
+    Returns:
+        The points.
+    """
     for point in wanted:
         name, _, _, step = point
         if name not in latest or (step >= latest[name] and step > latest.pop(name)):
@@ -69,14 +84,14 @@ def _log(client: MlflowClient, run_id: str, batch: Sequence[Point]) -> None:
 
 
 def _has_known_tables(database: Path) -> bool:
-    """Return True if MLflow's tables of metrics have exactly the columns COLUMNS."""
+    """Return True if MLflow's metric tables have the expected columns, so that rows can be inserted directly."""
     with closing(sqlite3.connect(database, timeout=BUSY)) as store:
         tables = [store.execute(f"pragma table_info({table})") for table in ("metrics", "latest_metrics")]
         return all({column[1] for column in table} == set(COLUMNS) for table in tables)
 
 
 def _insert(database: Path, run_id: str, batch: Sequence[Point]) -> None:
-    """Insert metric values as rows, in one transaction."""
+    """Insert points into MLflow's SQLite tables `metrics` and `latest_metrics`, in one transaction."""
     rows = [_row(point, run_id) for point in batch]
     latest = {row[0]: row for row in sorted(rows, key=lambda row: (row[3], row[2], row[1]))}
     with closing(sqlite3.connect(database, timeout=BUSY)) as store, store:
@@ -85,7 +100,7 @@ def _insert(database: Path, run_id: str, batch: Sequence[Point]) -> None:
 
 
 def _row(point: Point, run_id: str) -> tuple[str, float, int, int, bool, str]:
-    """Return a metric value as a row of MLflow's table."""
+    """Convert a point to a row of MLflow's table `metrics`; NaN and infinity are encoded as MLflow does."""
     name, value, when, step = point
     undefined = math.isnan(value)
     return name, 0.0 if undefined else max(-LARGEST, min(LARGEST, value)), when, step, undefined, run_id

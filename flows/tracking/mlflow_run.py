@@ -1,4 +1,4 @@
-"""MLflow run of a run directory: parameters, metric values, files, results and status, written from the event log.
+"""Copy of a run directory as an MLflow run: parameters, metric values, files, results and status.
 
 Data that MLflow already has is not written again, so `update_mlflow` can be called at any time and any number of times.
 """
@@ -39,11 +39,20 @@ NOTE = "mlflow.note.content"  # MLflow's name for a run's description
 
 
 def update_mlflow(run: RunDirectory, news: NewEvents) -> str:
-    """Update MLflow with a run and return the id of the run in MLflow.
+    """Copy a run's new data to MLflow; create the MLflow run if it does not exist.
 
-    The caller must have locked the run's MLflow lock. Raises a `RunError` if the run or its experiment was deleted in
-    MLflow; they are not created again. Also raises a `RunError` if the files of the run are stored by a server that is
-    not running.
+    The caller must have locked the lock file `.mlflow/lock` of the run.
+
+    Args:
+        run: the run directory.
+        news: reader of the run's event log.
+
+    Returns:
+        Id of the MLflow run.
+
+    Raises:
+        RunError: The MLflow run or its experiment was deleted in MLflow (it is not created again), or its files are
+            stored by an MLflow server while MLflow is used without a server now.
     """
     tree = run.read_config()
     uri = store_of(run)
@@ -72,10 +81,10 @@ def update_mlflow(run: RunDirectory, news: NewEvents) -> str:
 
 
 def store_of(run: RunDirectory) -> str:
-    """Return the MLflow store of a run.
+    """Return the URI of the MLflow store that contains, or will contain, a run.
 
-    If only the default store is configured, an existing SQLite file that already contains the run takes precedence.
-    This file may belong to another checkout, because a run can be resumed or registered from a different checkout.
+    This is the configured store, with one exception: if no store is configured and the run is already in an existing
+    SQLite file, that file is used. It may belong to another checkout of the project, in which the run was started.
     """
     chosen, noted = store_uri(run.read_config()), _uploads(run)["store"].get("uri", "")
     there = file_of(noted)
@@ -83,9 +92,10 @@ def store_of(run: RunDirectory) -> str:
 
 
 def find_run(client: MlflowClient, run: RunDirectory) -> Run | None:
-    """Return the MLflow run of a run directory, even if it was deleted. Return None if there is none.
+    """Return the MLflow run that belongs to a run directory, even if it was deleted in MLflow; None if there is none.
 
-    The MLflow run is found by the id in the run directory, or else by its tag in all experiments.
+    If the run directory contains the id of the MLflow run, it is found by this id. Otherwise, all experiments are
+    searched for a run with the tag `shepherd.run_id`.
     """
     from mlflow.entities import ViewType
     from mlflow.exceptions import MlflowException
@@ -106,7 +116,7 @@ def find_run(client: MlflowClient, run: RunDirectory) -> Run | None:
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return a config tree as MLflow params: `a.b.c` -> text of at most 500 characters."""
+    """Flatten a nested config to MLflow parameters: dotted key `a.b.c` -> value as text of at most 500 characters."""
     params: dict[str, str] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
@@ -123,7 +133,7 @@ def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any]
 
 
 def experiment_of(client: MlflowClient, tree: Mapping[str, Any]) -> str:
-    """Return the id of the experiment for a run with this config; create the experiment if it does not exist."""
+    """Return the id of the MLflow experiment that the config of a run names; create it if it does not exist."""
     name = tree["metric"]["logger"]["experiment_name"] or tree["exp_name"]
     return _experiment(client, name or f"{tree['algo']['name']}_{tree['env']['id']}", client.tracking_uri)
 
@@ -153,7 +163,15 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
 
 
 def _out_of_reach(artifacts: str, uri: str) -> bool:
-    """Return True if a server stores the files, but the store is opened without a server."""
+    """Return True if files are stored by an MLflow server, but MLflow is used without a server.
+
+    Args:
+        artifacts: location of the files, as MLflow reports it.
+        uri: MLflow store.
+
+    Returns:
+        True if the files cannot be accessed.
+    """
     return artifacts.startswith("mlflow-artifacts:") and uri.startswith("sqlite:")
 
 
@@ -197,16 +215,17 @@ def _log_params(client: MlflowClient, stored: Run, tree: Mapping[str, Any]) -> N
 
 
 def _uploads(run: RunDirectory) -> dict[str, Any]:
-    """Load the file in which the mirror records its uploads.
+    """Load the record of the files that were uploaded to MLflow.
 
-    Its keys: `store` {uri, run}, the run in MLflow; `files` {name: hash}, the uploaded files.
+    Returns a mapping with the keys `store` ({uri, run}: MLflow's store and the id of the run) and `files` (name of an
+    uploaded file -> hash of its content).
     """
     path = run.path / UPLOADS
     return json.loads(path.read_text()) if path.exists() else {"store": {}, "files": {}}
 
 
 def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None:
-    """Upload new and changed files."""
+    """Upload files of the run directory that are new or have changed since their last upload."""
     noted, store = _uploads(run), {"uri": redact(client.tracking_uri), "run": run_id}
     if noted["store"] != store:
         noted = {"store": store, "files": {}}
@@ -225,7 +244,7 @@ def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None
 
 
 def _log_results(client: MlflowClient, run: RunDirectory, stored: Run) -> None:
-    """Write the results as the description of the MLflow run, unless a user has written one."""
+    """Write the results of a run into the description of its MLflow run, unless a user has changed the description."""
     summary = run.read_summary()
     if not summary.get("eval"):
         return
@@ -238,7 +257,10 @@ def _log_results(client: MlflowClient, run: RunDirectory, stored: Run) -> None:
 
 
 def _set_status(client: MlflowClient, stored: Run, ended: Event | None) -> None:
-    """Set the status and end time of the MLflow run; RUNNING if the run has not ended."""
+    """Set the status of the MLflow run, and its end time; the status is RUNNING if `ended` is None.
+
+    `ended` is the event that records the end of training.
+    """
     status = STATUS[ended["status"]] if ended is not None else "RUNNING"
     if stored.info.status == status:
         return

@@ -1,4 +1,4 @@
-"""MLflow store of a run: address, creation and clients."""
+"""MLflow stores (SQLite file, database or server): address, creation and clients."""
 
 from __future__ import annotations
 
@@ -29,13 +29,24 @@ LOCKED = "{file}: another process has locked MLflow's database; end that process
 
 
 def store_uri(tree: Mapping[str, Any]) -> str:
-    """Return the configured MLflow store of a run: metric.logger.tracking_uri, else the project's store."""
+    """Return the URI of the MLflow store that a run's config selects.
+
+    This is `metric.logger.tracking_uri`, or, if it is not set, the store of this project.
+    """
     return tree["metric"]["logger"]["tracking_uri"] or tracking_uri()
 
 
 @contextmanager
 def locks_in_a_sentence(uri: str, behind: str) -> Iterator[None]:
-    """Convert errors of a locked store inside the `with` to a `MachineFault`; `behind` is the end of its message."""
+    """Context manager that raises a `MachineFault` if another process has locked MLflow's SQLite file.
+
+    Args:
+        uri: MLflow store.
+        behind: end of the error message.
+
+    Yields:
+        Nothing.
+    """
     try:
         yield
     except Exception as error:
@@ -45,14 +56,15 @@ def locks_in_a_sentence(uri: str, behind: str) -> Iterator[None]:
 
 
 def file_of(uri: str) -> Path | None:
-    """Return the file of an SQLite store; None for other stores."""
+    """Return the path in the URI of an SQLite store; None for other URIs."""
     return Path(unquote(uri.removeprefix("sqlite:///").split("?")[0])) if uri.startswith("sqlite:///") else None
 
 
 def connect(uri: str) -> MlflowClient:
-    """Return a client of a prepared MLflow store; wait if another process has locked its file.
+    """Return a client of an existing MLflow store. If it is a locked SQLite file, wait for the lock.
 
-    Raises a `MachineFault` if the file is locked for too long. MLflow itself fails after seconds with an SQL error.
+    Raises a `MachineFault` if the file is still locked after 120 s. MLflow itself would end after a few seconds with an
+    SQL error.
     """
     file = file_of(uri)
     if file is not None and (error := wait_for_database(file, PATIENCE)):
@@ -64,9 +76,10 @@ def connect(uri: str) -> MlflowClient:
 
 
 def reachable_store(uri: str) -> MlflowClient:
-    """Return a client of a store; create the store if it is a file. Raise a `UserError` if a server does not answer.
+    """Return a client of an MLflow store. An SQLite file is created if it does not exist.
 
-    MLflow itself would wait for minutes and end with a traceback.
+    Raises a `UserError` if the store is a server that does not answer. MLflow itself would wait for minutes and end
+    with a traceback.
     """
     # MLflow reports errors that the server returns.
     if is_server(uri) and (reason := unreachable(f"{uri.rstrip('/')}/health", any_answer=True)):
@@ -79,7 +92,16 @@ def reachable_store(uri: str) -> MlflowClient:
 
 
 def pages(search: Callable[..., Any], *arguments: Any, **named: Any) -> Iterator[Any]:
-    """Yield all result pages of one of the client's search methods."""
+    """Yield all pages of results of a search in MLflow.
+
+    Args:
+        search: search method of `MlflowClient`, such as `search_runs`.
+        *arguments: its positional arguments.
+        **named: its keyword arguments.
+
+    Yields:
+        Lists of results.
+    """
     token = None
     while token != "":
         page = search(*arguments, **named, page_token=token)
@@ -88,10 +110,10 @@ def pages(search: Callable[..., Any], *arguments: Any, **named: Any) -> Iterator
 
 
 def prepare_store(uri: str) -> None:
-    """Create an SQLite store, if the address is one, so that it becomes visible only when it is complete.
+    """Create the MLflow store if its URI names an SQLite file that does not exist; otherwise check the URI.
 
-    MLflow takes seconds to create its tables. An incomplete store, seen by a second process or left after a kill, does
-    not work and cannot be upgraded. Therefore the store is created under a temporary name and renamed.
+    MLflow takes seconds to create its tables. If another process opened the incomplete file, or a kill left it behind,
+    MLflow could neither use nor upgrade it. Therefore the file is created under a temporary name and then renamed.
     """
     path = file_of(uri)
     if path is None:
@@ -101,7 +123,9 @@ def prepare_store(uri: str) -> None:
         if path.is_file():
             return
         if path.exists():
-            raise UserError(f"{_place(uri)}: {path} is not a file; give an SQLite file in it, such as {path}/mlflow.db")
+            raise UserError(
+                f"{_place(uri)}: {path} is not a file; give an SQLite file in this folder, such as {path}/mlflow.db"
+            )
         with hold(path.with_name(f"{path.name}.lock")):
             if not path.exists():
                 building = path.with_name(f"{path.name}.building")
@@ -120,11 +144,11 @@ def _place(uri: str) -> str:
 
 
 def check_address(uri: str, key: str) -> None:
-    """Raise a `UserError` if MLflow has no store for an address, or the driver of its database is not installed.
+    """Raise a `UserError` if MLflow does not support the URI of a store, or its database driver is not installed.
 
     Args:
-        uri: the address.
-        key: name of the setting, for the message.
+        uri: URI of the store.
+        key: name of the setting that contains the URI, for the error message.
     """
     scheme = split_address(uri, key).scheme.partition("+")[0]
     if scheme not in (*SCHEMES, *(point.name for point in entry_points(group="mlflow.tracking_store"))):
@@ -141,7 +165,8 @@ def check_address(uri: str, key: str) -> None:
         make_url(uri).get_dialect().import_dbapi()
     except ImportError as error:
         raise UserError(
-            f"{key}={redact(uri)}: {error.name} is not installed; install this driver of the database"
+            f"{key}={redact(uri)}: this database needs the Python package {error.name}, which is not installed; "
+            "install it"
         ) from None
     except ArgumentError as error:
         raise UserError(f"{key}={redact(uri)}: not the address of a database ({first_line(error)})") from None

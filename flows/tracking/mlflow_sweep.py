@@ -1,4 +1,7 @@
-"""Sweeps in MLflow. Tags with the sweep's id mark the run that represents a sweep and the runs of its trials."""
+"""Sweeps in MLflow: one parent run for the sweep, and a child run for each run of a trial.
+
+Two tags contain the id of the sweep: one marks the parent run, the other marks the child runs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ PARENT = "mlflow.parentRunId"  # MLflow's tag for the parent of a run
 
 
 def tags_of_trial(client: MlflowClient, run: RunDirectory) -> dict[str, str]:
-    """Return the tags of a trial's run: trial number, sweep id and parent run.
+    """Return the MLflow tags of a run that belongs to a sweep: trial number, id of the sweep, id of the parent run.
 
     The dict is empty if the run does not belong to a sweep.
     """
@@ -33,7 +36,7 @@ def tags_of_trial(client: MlflowClient, run: RunDirectory) -> dict[str, str]:
 
 
 def run_of_sweep(client: MlflowClient, sweep: str) -> Run | None:
-    """Return the MLflow run of the sweep with this id. Return None if there is none."""
+    """Return the MLflow run that represents the sweep with this id (the parent run); None if there is none."""
     return next(iter(find_tagged(client, SWEEP, sweep)), None)
 
 

@@ -1,8 +1,8 @@
-"""Reader of the new events of a run's log, those that the tracking backends do not have yet.
+"""Reader of the events in a run's log that were appended since the last update of the tracking backends.
 
-A mirror may be asked every 30 s for days, so an update must read only the new events, not the whole log. A new process
-starts at the first event. If there are few new events, their metric values are kept in memory for all backends.
-Otherwise each backend reads them again from the disk.
+During training, the backends are updated every 30 s, possibly for days. An update must therefore read only the new
+events, not the complete log. A new process starts at the first event. If there are few new events, their metric values
+are kept in memory for all backends. Otherwise each backend reads them again from the disk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NewEvents:
         self._files: dict[Path, tuple[int, int]] = {}
 
     def read(self) -> NewEvents:
-        """Read the events since the last read."""
+        """Read the events that were appended to the log since the last call; return this reader."""
         self._before = copy.deepcopy((self._reader, self._filter))
         self._reads += 1
         self.whole = self._reads == 1
@@ -59,7 +59,7 @@ class NewEvents:
         return self
 
     def moments(self) -> Iterator[list[Point]]:
-        """Yield the metric values of the last read, one list per event."""
+        """Yield a list of metric values for each event that the last call of `read` has read."""
         if self._kept is not None:
             yield from self._kept
             return
@@ -68,19 +68,19 @@ class NewEvents:
             yield list(points((event,), point_filter))
 
     def points(self) -> Iterator[Point]:
-        """Yield the metric values of all new events."""
+        """Yield the metric values of all events that the last call of `read` has read."""
         return itertools.chain.from_iterable(self.moments())
 
     def everything(self) -> NewEvents:
-        """Return the complete log up to now, read from the first event."""
+        """Return a reader that has read the complete log from the first event; it may be this reader itself."""
         return self if self.whole else NewEvents(self.run).read()
 
     def note(self, path: Path) -> None:
-        """Remember the state of a file that this process has just written."""
+        """Remember size and modification time of a file that this process has just written (see `is_unchanged`)."""
         self._files[path] = _file_state(path)
 
     def is_unchanged(self, path: Path) -> bool:
-        """Return True if no other process or user has changed a file since this process called `note` for it."""
+        """Return True if a file exists and has not been changed since this process called `note` for it."""
         return path.exists() and self._files.get(path) == _file_state(path)
 
 

@@ -1,7 +1,8 @@
-"""Saved view of an experiment's runs in MLflow, with the columns return, algorithm, environment, seed and group.
+"""Saved view for MLflow's list of runs, with the columns return, algorithm, environment, seed and group.
 
-MLflow 3 has no setting for the default columns of its list: each browser stores its own. An experiment can have saved
-views as tags. This view is listed under Views; the address `…/runs?viewStateShareKey=shepherd` opens it.
+MLflow 3 has no setting for the default columns of its list of runs: each browser stores its own choice. A tag of an
+experiment can contain a saved view, which MLflow's page lists under Views. The address
+`…/runs?viewStateShareKey=shepherd` opens the view of this module.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ WIDTH = 190  # pixels of a metric's column, so that its name can be read
 
 
 def view() -> str:
-    """Return the view in the format of MLflow's pages: a name, times, and the state as JSON."""
+    """Return the saved view as the text of MLflow's tag: JSON with a name, two times, and the state of the list."""
     metrics = [f"metrics.`{name}`" for name in METRICS]
     shown = [*metrics, *(f"tags.`{name}`" for name in TAGS), "attributes.`Models`"]
     state = {

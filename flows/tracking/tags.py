@@ -1,4 +1,7 @@
-"""MLflow tags with the origin of a run or version, such as hashes and paths. A prefix groups them in sorted lists."""
+"""MLflow tags that record the origin of a run or model version, such as hashes and paths.
+
+Their names begin with "shepherd.", so that they are listed together.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ DIGEST = f"{PREFIX}checkpoint_digest"  # tag of logged models and versions
 
 
 def prefixed(facts: Mapping[str, str]) -> dict[str, str]:
-    """Return facts as tags."""
+    """Return a copy of a mapping in which each key has the prefix "shepherd."."""
     return {f"{PREFIX}{name}": value for name, value in facts.items()}
 
 
 def tag_value(tags: Mapping[str, str], name: str) -> str | None:
-    """Return the value of a tag, or None."""
+    """Return the value of the tag `shepherd.<name>`; None if there is no such tag."""
     return tags.get(f"{PREFIX}{name}")

@@ -1,9 +1,9 @@
-"""TensorBoard and CSV files, written only from the event log, so that they contain every metric value exactly once.
+"""TensorBoard and CSV files of a run, written from the event log, so that they contain every metric value exactly once.
 
-If a file is unchanged since this process wrote it, the new values are appended. Otherwise the expected content is
-generated in pieces and compared with the file. If the file contains the beginning of that content, the rest is
-appended, so that a running TensorBoard can read on. Such a file was written by an earlier or killed process. A file
-with other content is replaced.
+If this process was the last to write a file, new values are appended to it. Otherwise, the complete content of the file
+is generated from the event log, in pieces, and compared with the file. If the file is the beginning of this content (an
+earlier or killed process wrote it), the rest is appended, and a running TensorBoard shows the new values. If the file
+differs, it is replaced.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ PIECE = 500  # rows or events that are generated at once
 
 
 def write_csv(run: RunDirectory, news: NewEvents) -> Path:
-    """Update metrics.csv and return its path.
+    """Write new metric values to the run's file metrics.csv and return its path.
 
-    The file has one row per step, in ascending order, and one column per metric with the last value at that step.
+    The file has one row per policy step, in ascending order, and one column per metric. A cell contains the last value
+    that was logged for the metric at this step.
     """
     path = run.path / "metrics.csv"
     names, tail, size = news.notes.get("csv", ((), {}, 0))  # columns, last row, bytes before it
@@ -56,9 +57,10 @@ def _cells(points: Iterable[Point]) -> Iterator[Cell]:
 
 
 def _survey(points: Iterable[Point]) -> tuple[tuple[str, ...], list[Cell]]:
-    """Return the metrics in the order of their first values, and the late cells.
+    """Return the names of all metrics, in the order of their first values, and the late cells, sorted by step.
 
-    A cell is late if it follows a cell of a later step in the log.
+    A cell is (step, metric, value as text). It is late if a cell with a larger step precedes it in the event log. Late
+    cells must be merged into earlier rows of the table.
     """
     names: dict[str, None] = {}
     late: list[Cell] = []
@@ -72,7 +74,7 @@ def _survey(points: Iterable[Point]) -> tuple[tuple[str, ...], list[Cell]]:
 
 
 def _on_time(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """Yield the cells that are not late (see `_survey`)."""
+    """Yield the cells that are not late: no cell with a larger step precedes them (see `_survey`)."""
     highest = 0
     for cell in cells:
         if cell[0] >= highest:
@@ -81,13 +83,31 @@ def _on_time(cells: Iterable[Cell]) -> Iterator[Cell]:
 
 
 def _rows(cells: Iterable[Cell], late: Iterable[Cell]) -> Iterator[Row]:
-    """Yield rows from cells in ascending order of steps; late cells replace others."""
+    """Merge cells into one row per step.
+
+    Args:
+        cells: (step, metric, value), in ascending order of steps.
+        late: further cells in ascending order of steps; they replace `cells` with the same step and metric.
+
+    Yields:
+        Rows in ascending order of steps.
+    """
     for step, of_step in itertools.groupby(heapq.merge(cells, late, key=itemgetter(0)), itemgetter(0)):
         yield {"policy_steps": step} | {name: value for _, name, value in of_step}
 
 
 def _update_table(run: RunDirectory, path: Path, names: Sequence[str], rows: Callable[[], Iterator[Row]]) -> Row:
-    """Update a table with a header line and return its last row."""
+    """Bring a CSV file up to date: append missing rows, or replace a file with other content.
+
+    Args:
+        run: the run, for a temporary file.
+        path: the CSV file.
+        names: metrics, in the order of the columns.
+        rows: returns an iterator of all rows of the file.
+
+    Returns:
+        The last row.
+    """
     head = io.StringIO()
     csv.writer(head, lineterminator="\n").writerow(["policy_steps", *names])
     last: Row = {}
@@ -111,7 +131,10 @@ def _text(names: Sequence[str], rows: Iterable[Row]) -> bytes:
 
 
 def write_tensorboard(run: RunDirectory, news: NewEvents) -> Path:
-    """Update the run's TensorBoard file with the metric values in the order of the log. Times come from the log."""
+    """Write new metric values to the run's TensorBoard file, in the order and with the times of the event log.
+
+    Returns the path of the file.
+    """
     assert news.first is not None
     start = news.first["time"]
     # TensorBoard reads all files with `tfevents` in their names; the time distinguishes several runs.
@@ -127,9 +150,14 @@ def write_tensorboard(run: RunDirectory, news: NewEvents) -> Path:
 
 
 def _records(moments: Iterator[list[Point]], start: float | None = None) -> Iterator[bytes]:
-    """Yield metric values as TensorBoard records, one per event.
+    """Convert metric values to TensorBoard records, one record per event of the log.
 
-    If `start` is given, the first record of the file comes first.
+    Args:
+        moments: for each event, the list of its metric values.
+        start: time at which the run started. If it is given, the header record of a new file is yielded first.
+
+    Yields:
+        Bytes of several records.
     """
     # protobuf creates these classes at import, so pyright does not know them
     from tensorboard.compat.proto import event_pb2
@@ -156,7 +184,13 @@ def _records(moments: Iterator[list[Point]], start: float | None = None) -> Iter
 
 
 def _update_file(run: RunDirectory, path: Path, pieces: Callable[[], Iterator[bytes]]) -> None:
-    """Make `pieces` the content of a file: append the missing rest, or replace a file with different content."""
+    """Give a file a certain content: append the part that is missing, or replace the file if its content differs.
+
+    Args:
+        run: the run, for a temporary file.
+        path: the file.
+        pieces: returns an iterator of the pieces of the content.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+b") as file:
         file.seek(0)
@@ -169,9 +203,9 @@ def _update_file(run: RunDirectory, path: Path, pieces: Callable[[], Iterator[by
 
 
 def _continue(file: io.BufferedRandom, piece: bytes) -> bool:
-    """Read a piece of the expected content from a file and append what is missing at the end of the file.
+    """Compare the next bytes of a file with a piece of the expected content.
 
-    Return False if the file has different content.
+    If the file ends within the piece, the missing bytes are appended. Return False if the file has other content.
     """
     present = file.read(len(piece))
     if not piece.startswith(present):
