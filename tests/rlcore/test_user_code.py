@@ -112,7 +112,7 @@ def test_user_code_passes_a_signal_on() -> None:
 @pytest.mark.parametrize("place", ["init", "reset", "step"])
 def test_vector_names_the_call_that_leaves(monkeypatch: pytest.MonkeyPatch, place: str, name: str) -> None:
     where(monkeypatch, place, name)
-    with pytest.raises((UserError, EnvironmentFault), match=rf"cannot be made \({name}\)|{place} raised {name}"):
+    with pytest.raises((UserError, EnvironmentFault), match=rf"cannot be created \({name}\)|{place} raised {name}"):
         envs = make_vector_env(EnvConfig(id="Leaver-v0"), num_envs=2, seed=0)
         envs.reset()
         envs.step(np.zeros(2, np.int64))
@@ -211,7 +211,7 @@ def test_make_refuses_a_space_that_raises(monkeypatch: pytest.MonkeyPatch, name:
         raise RuntimeError("two\nlines")
 
     monkeypatch.setattr(Leaver, name, property(fail))
-    with pytest.raises(UserError, match=f"^env.id=Leaver-v0: its {name} raised RuntimeError: two$"):
+    with pytest.raises(UserError, match=f"^env.id=Leaver-v0: its attribute {name} raised RuntimeError: two$"):
         make(EnvConfig(id="Leaver-v0"))
 
 
@@ -227,6 +227,6 @@ def test_limited_env_names_a_close_that_raises(monkeypatch: pytest.MonkeyPatch) 
 
 def test_make_names_an_entry_point_without_its_class() -> None:
     gymnasium.register("Absent-v0", entry_point=f"{__name__}:Absent")
-    with pytest.raises(UserError, match=r"^env.id=Absent-v0 with no arguments: cannot be made \(AttributeError: "):
+    with pytest.raises(UserError, match=r"^env.id=Absent-v0 with no arguments: cannot be created \(AttributeError: "):
         make(EnvConfig(id="Absent-v0"))
     del gymnasium.registry["Absent-v0"]

@@ -1,1 +1,1 @@
-"""Suites of environments: their ids, the extras that install them, and code to create, save and restore them."""
+"""Suites, which are families of environments: their ids, install extras, and code to create, save and restore them."""

@@ -21,20 +21,22 @@ SCREEN = (160, 210)  # width and height of the emulator's images
 
 
 class Preprocessing(AtariPreprocessing):
-    """Gymnasium's AtariPreprocessing with sticky actions; bit-identical to it, but a step takes a quarter less time.
+    """Preprocessing of Atari games: Gymnasium's AtariPreprocessing with sticky actions and with faster steps.
 
-    Gymnasium's wrapper steps the emulator once per frame and renders every frame, although an observation uses at most
-    two of them. This wrapper renders only these two. Sticky actions (Machado et al., 2018, §5.2) are implemented here
-    instead of in the emulator, because the emulator's saved state does not include the action to repeat.
+    Observations and rewards are bit-identical to those of Gymnasium's wrapper, but a step takes a quarter less time.
+    Gymnasium's wrapper renders every frame, although an observation uses only the last two frames of a step. This
+    wrapper renders only those two. Sticky actions (Machado et al., 2018, §5.2) are implemented in this wrapper instead
+    of in the emulator, because the emulator's saved state does not include the previous action.
 
     Args:
         game: environment with one frame per step and without sticky actions.
-        stickiness: probability that a frame repeats the action of the previous frame, drawn from the game's generator.
-        **others: arguments of Gymnasium's wrapper.
+        stickiness: probability that a frame repeats the action of the previous frame, instead of the action of the
+            agent. The environment's random generator draws it for every frame.
+        **others: arguments of Gymnasium's AtariPreprocessing.
 
     Attributes:
-        button: number of the emulator's last action; 0 (no-op) at the start of an episode.
-        strength: strength of the last action, for games with a paddle.
+        button: number of the action of the last frame; 0 (no-op) at the start of an episode.
+        strength: strength of the action of the last frame, for games with a paddle.
     """
 
     button, strength = 0, 1.0
@@ -46,7 +48,7 @@ class Preprocessing(AtariPreprocessing):
         self.sticks = (lambda: bool(own.np_random.random() < stickiness)) if stickiness else (lambda: False)
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; the last action is the no-op."""
+        """Start an episode; the no-op counts as its previous action."""
         self.button, self.strength = 0, 1.0
         return super().reset(**options)
 
@@ -75,7 +77,10 @@ class Preprocessing(AtariPreprocessing):
 
 
 def press_joystick(game: Any, action: np.ndarray) -> tuple[int, float]:
-    """Convert a continuous action (radius, angle, fire; Farebrother & Castro, 2024) to a button and a strength."""
+    """Convert a continuous action to the number of a discrete action and a strength (Farebrother & Castro, 2024).
+
+    The continuous action has three elements: the radius and the angle of a joystick, and the fire button.
+    """
     radius, angle, fire = action
     least = game.continuous_action_threshold
     across, along = radius * np.cos(angle), radius * np.sin(angle)
@@ -88,7 +93,10 @@ def press_joystick(game: Any, action: np.ndarray) -> tuple[int, float]:
 
 
 class AtariSuite(ImportedSuite):
-    """All games of ale-py, as `ALE/Pong-v5` and, without sticky actions, as `PongNoFrameskip-v4`."""
+    """Suite of all games of ale-py; each game has two ids.
+
+    An id such as `ALE/Pong-v5` has sticky actions by default, and an id such as `PongNoFrameskip-v4` has none.
+    """
 
     targets = ("gymnasium.wrappers.AtariPreprocessing",)
     engines = ("AtariEnv.ale", "AtariEnv._action_set")
@@ -103,7 +111,7 @@ class AtariSuite(ImportedSuite):
         super().__init__(r"ALE/|\w+NoFrameskip-v\d", "atari", "ale_py.", "atari", ("ale-py",), "ale_py", note)
 
     def ids(self) -> list[str]:
-        """Return two ids of each game. Ids with version 0 can be created too, but are not listed."""
+        """Return two ids for each game. Ids with version 0 can be created, but are not listed."""
         return [env_id for env_id in super().ids() if not env_id.endswith("-v0")]
 
     def ids_to_try(self) -> Sequence[str]:
@@ -115,7 +123,7 @@ class AtariSuite(ImportedSuite):
         return [*PREPROCESSING, *(name for name in super().parameters(env_id) or () if name not in DECIDED)]
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Create a game whose observations are preprocessed and have a channel axis."""
+        """Create a game with preprocessed observations; gray images have a channel axis."""
         # By default OpenCV starts one thread per core, which is too many for images of some thousand pixels.
         importlib.import_module("cv2").setNumThreads(1)
         ale: Any = importlib.import_module("ale_py")
@@ -127,7 +135,10 @@ class AtariSuite(ImportedSuite):
         if not isinstance(stickiness, (int, float)) or not 0 <= stickiness <= 1:
             raise ValueError(f"repeat_action_probability={stickiness}: must be a number from 0 to 1")
         if emulator.get("continuous") and own.setdefault("noop_max", 0):
-            raise ValueError(f"noop_max={own['noop_max']}: must be 0 with continuous actions, which have no no-op")
+            raise ValueError(
+                f"noop_max={own['noop_max']}: must be 0 with continuous actions, because none of them is a no-op; "
+                "set env.wrapper.noop_max=0"
+            )
         game = super().make(env_id, {**emulator, "frameskip": 1, "repeat_action_probability": 0.0}, render_mode)
         own["screen_size"] = own.get("screen_size", 84) or SCREEN
         return Preprocessing(game, stickiness, **{"grayscale_newaxis": True, **own})

@@ -56,11 +56,11 @@ class DMC(gymnasium.Env):
         from_vectors: add all observations of the task, concatenated, as key `state`, float32.
         height: height of the image in pixels.
         width: width of the image in pixels.
-        camera_id: number of the camera.
-        task_kwargs: arguments of the task.
-        environment_kwargs: arguments of the task's environment.
+        camera_id: number of the camera in the task's MuJoCo model.
+        task_kwargs: `task_kwargs` of `dm_control.suite.load`, for example a time limit.
+        environment_kwargs: `environment_kwargs` of `dm_control.suite.load`, which configure the control loop.
         channels_first: if True, the image is [3, height, width]; otherwise [height, width, 3].
-        visualize_reward: color the bodies by the reward.
+        visualize_reward: if True, the colors of the bodies in images depend on the reward.
         fast_rendering: render without antialiasing, shadows and reflections. The pixels differ, so do not use it for
             comparisons with published results.
         render_mode: None, or "rgb_array".
@@ -90,7 +90,9 @@ class DMC(gymnasium.Env):
         render_mode: str | None = None,
     ) -> None:
         if not (from_pixels or from_vectors):
-            raise ValueError("from_pixels=false and from_vectors=false: no observation remains; set one of them")
+            raise ValueError(
+                "from_pixels=false and from_vectors=false: no observation remains; set one of them to true"
+            )
         suite: Any = importlib.import_module("dm_control.suite")
         log_mujoco_warnings()
         task = {**(task_kwargs or {}), "random": 0}  # `reset` replaces the generator in every episode
@@ -115,7 +117,7 @@ class DMC(gymnasium.Env):
         self.observation_space = spaces.Dict(parts)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; without a seed, one is drawn from the environment's generator."""
+        """Start an episode; if `seed` is None, the environment's random generator draws the seed of the task."""
         super().reset(seed=seed)
         own = seed if seed is not None else int(self.np_random.integers(2**31))
         self.task.task._random = np.random.RandomState(own)  # the task's generator; dm-control has no setter
@@ -129,7 +131,7 @@ class DMC(gymnasium.Env):
         return self._obs(now), float(now.reward or 0.0), ends, bool(now.last()) and not ends, {}
 
     def render(self) -> Any:
-        """Return a camera image, [240, 320, 3] uint8."""
+        """Return an image of the configured camera, [240, 320, 3] uint8."""
         return self._draw(*FILM)
 
     def close(self) -> None:
@@ -153,7 +155,11 @@ class DMC(gymnasium.Env):
 
 
 class DMCSuite(Suite):
-    """Tasks of dm-control with SheepRL's keys: `env.wrapper.domain_name` and `task_name` form `env.id`."""
+    """Suite of dm-control's tasks.
+
+    The id of a task is `<domain>_<task>`. In SheepRL's config files, the two names are `env.wrapper.domain_name` and
+    `env.wrapper.task_name`.
+    """
 
     name = "dmc"
     extra = "dmc"
@@ -173,12 +179,12 @@ class DMCSuite(Suite):
         return ("cartpole_balance",)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Make the task of an id."""
+        """Create the task of an id."""
         headless_rendering()  # dm-control reads the environment variables when it is imported
         return DMC(*_PARTS[env_id], **arguments, render_mode=render_mode)
 
     def source(self, env_id: str) -> Any:
-        """Return the class of all tasks."""
+        """Return the environment class, which all tasks share."""
         return DMC
 
 

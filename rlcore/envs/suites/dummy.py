@@ -13,7 +13,7 @@ from rlcore.envs.suites.suite import Suite
 
 
 class Dummy(gymnasium.Env):
-    """Environment for tests of a pipeline: observations show the number of actions taken; the reward is always 0.
+    """Environment for tests of a pipeline: observations show the number of actions taken, and the reward is always 0.
 
     Args:
         action: action space.
@@ -47,7 +47,7 @@ class Dummy(gymnasium.Env):
         self.count = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; all episodes are equal."""
+        """Start an episode; all episodes have the same observations."""
         super().reset(seed=seed)
         self.count = 0
         return self._obs(), {}
@@ -107,7 +107,7 @@ class DummySuite(Suite):
     targets = ("sheeprl.utils.env.get_dummy_env",)
 
     def ids(self) -> Sequence[str]:
-        """Return the ids of the classes."""
+        """Return SheepRL's ids of the three environments."""
         return tuple(CLASSES)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:

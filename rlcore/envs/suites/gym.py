@@ -33,7 +33,11 @@ class GymnasiumSuite(Suite):
         self.requires, self.note = requires, note
 
     def ids(self) -> list[str]:
-        """Return the sorted ids with a class in the package, without ids that only raise an error (MuJoCo v2, v3)."""
+        """Return the sorted ids with a class in the package.
+
+        Gymnasium's registry also has ids without such a class, which only raise an error (MuJoCo v2 and v3). They are
+        left out.
+        """
         return sorted(env_id for env_id in gymnasium.registry if self.has(env_id))
 
     def has(self, env_id: str) -> bool:
@@ -61,9 +65,10 @@ class GymnasiumSuite(Suite):
         return None if names is None else [*MAKE_ARGUMENTS, *names]
 
     def vector(self, env_id: str, arguments: Mapping[str, Any]) -> Callable[[int], Lanes] | None:
-        """Return a function from B to vectorized code for B environments; None if none is known to be exact.
+        """Return a function that creates vectorized code (`Lanes`) for a number of CartPole environments.
 
-        Only CartPole has exact vectorized code.
+        Return None for other ids, because their vectorized code in Gymnasium is not known to be bit-identical to single
+        environments.
         """
         known = f"{CartPoleVectorEnv.__module__}:{CartPoleVectorEnv.__name__}"
         if gymnasium.registry[env_id].vector_entry_point not in (CartPoleVectorEnv, known):
@@ -76,7 +81,7 @@ class MujocoSuite(GymnasiumSuite):
     """Suite of Gymnasium's MuJoCo robots."""
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Create a robot environment; the engine's warnings are sent to the log."""
+        """Create a robot environment, and redirect MuJoCo's warnings to the log."""
         log_mujoco_warnings()
         return super().make(env_id, arguments, render_mode)
 
@@ -84,11 +89,11 @@ class MujocoSuite(GymnasiumSuite):
 class ImportedSuite(GymnasiumSuite):
     """Suite of ids that a package registers with Gymnasium when it is imported.
 
-    Because the import is slow, the package is imported only if the id matches a pattern.
+    Because the import is slow, the suite imports the package only for ids that match a regular expression.
 
     Args:
         form: regular expression that matches the beginning of every id of the suite, and of no other id.
-        *others: the arguments of `GymnasiumSuite`; `requires` is the package.
+        *others: the arguments of `GymnasiumSuite`. Its argument `requires` names the package.
     """
 
     def __init__(self, form: str, *others: Any) -> None:
@@ -96,14 +101,17 @@ class ImportedSuite(GymnasiumSuite):
         self.form = form
 
     def ids(self) -> list[str]:
-        """Return the ids that the package registers; none if it is not installed."""
+        """Return the ids that the package registers; an empty list if the package is not installed."""
         if not is_installed(self):
             return []
         importlib.import_module(self.requires)
         return super().ids()
 
     def has(self, env_id: str) -> bool:
-        """Return True if the suite has an id. Without the package, return True if the id matches the pattern."""
+        """Return True if the suite has an id.
+
+        If the package is not installed, return True for every id that matches the regular expression of the suite.
+        """
         if re.match(self.form, env_id) is None:
             return False
         if not is_installed(self):
@@ -123,7 +131,7 @@ class RegisteredSuite(GymnasiumSuite):
     def has(self, env_id: str) -> bool:
         """Return True if a plugin has registered the id.
 
-        Ids with an entry point in one of the packages of other suites are excluded.
+        Ids of other suites are excluded: their entry point is in one of `PACKAGES`.
         """
         spec = gymnasium.registry.get(env_id)
         return spec is not None and (isinstance(spec.entry_point, type) or not entry(spec).startswith(PACKAGES))
@@ -134,35 +142,43 @@ class RegisteredSuite(GymnasiumSuite):
 
 
 class CartPoleLanes:
-    """Implementation of `Lanes` with Gymnasium's vectorized CartPole; `arguments` are passed to its class."""
+    """B CartPole environments that are computed at once by Gymnasium's CartPoleVectorEnv; implements `Lanes`.
+
+    Args:
+        num_envs: B.
+        arguments: arguments of CartPoleVectorEnv.
+    """
 
     def __init__(self, num_envs: int, arguments: Mapping[str, Any]) -> None:
         self.vector: Any = CartPoleVectorEnv(num_envs, max_episode_steps=ENDLESS, **arguments)
         self.vector.reset(seed=0)  # creates the arrays; `put` overwrites the state of every environment
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Implement `Lanes.step`."""
+        """Take actions [B]; return (obs [B, 4], reward [B], terminated [B])."""
         obs, reward, terminated, _, _ = self.vector.step(action)
         self.vector.prev_done[:] = False  # prevent the autoreset, which uses one generator for all environments
         self.vector.steps[:] = 0
         return obs, reward + 0.0, terminated  # + 0.0 converts -0.0 to 0.0, as single environments return
 
     def put(self, index: int, env: gymnasium.Env) -> None:
-        """Implement `Lanes.put`."""
+        """Copy the state of a single environment to the environment with this index."""
         self.vector.state[:, index] = env.unwrapped.state  # pyright: ignore[reportAttributeAccessIssue]
 
     def take(self, index: int, env: gymnasium.Env) -> None:
-        """Implement `Lanes.take`."""
+        """Copy the state of the environment with this index to a single environment."""
         single: Any = env.unwrapped
         single.state, single.steps_beyond_terminated = self.vector.state[:, index].copy(), None
 
     def attributes(self, envs: Sequence[gymnasium.Env]) -> Mapping[str, np.ndarray | list[Any]]:
-        """Implement `Lanes.attributes`."""
+        """Return attribute name -> values of all B environments (see `Lanes.attributes`).
+
+        `envs` are the single environments, which have the random generators.
+        """
         drawn: dict[str, list[Any]] = {name: [vars(env)[name] for env in envs] for name in DRAWN}
         return {"state": self.vector.state.T.copy(), "steps_beyond_terminated": [None] * len(envs)} | drawn
 
     def close(self) -> None:
-        """Implement `Lanes.close`."""
+        """Close the environments."""
         self.vector.close()
 
 

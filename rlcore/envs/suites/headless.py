@@ -9,9 +9,9 @@ import os
 def headless_rendering() -> None:
     """Select renderers that need no display, if there is no display. Call this before an environment is created.
 
-    This sets the environment variables MUJOCO_GL (EGL, or OSMesa if only that library is installed) and SDL_VIDEODRIVER
-    (pygame), unless the user has set them. An empty MUJOCO_GL is removed, because MuJoCo's renderer raises an error for
-    it.
+    The function sets the environment variables MUJOCO_GL (EGL, or OSMesa if only that library is installed) and
+    SDL_VIDEODRIVER (for pygame), unless the user has set them. If MUJOCO_GL is empty, it is removed, because MuJoCo's
+    renderer raises an error for an empty value.
     """
     if not os.environ.get("MUJOCO_GL"):
         os.environ.pop("MUJOCO_GL", None)

@@ -26,9 +26,10 @@ ABSENT = {
 
 
 def known_id(env_id: str) -> str:
-    """Return `env.id` without the prefix `module:`, which names a plugin; its suite knows the id in this form.
+    """Return the id under which a suite has the environment `env.id`.
 
-    Raise UserError, with suggestions, if no suite has the id.
+    `env.id` can have the form `module:id`, in which `module` is a plugin that registers the id; the prefix is then
+    removed. Raise UserError, with suggestions, if no suite has the id.
     """
     if suite_with(env_id) is not None:  # tried first, because then no plugins need to be imported
         return env_id
@@ -37,8 +38,8 @@ def known_id(env_id: str) -> str:
         module, _, env_id_only = env_id.partition(":")
         if module not in plugins.list_named():
             raise UserError(
-                f"env.id={env_id}: a config cannot import code; name the module in the environment variable "
-                f"SHEPHERD_PLUGINS={module} and set env.id={env_id_only}"
+                f"env.id={env_id}: a config cannot import the module {module}; set the environment variable "
+                f"SHEPHERD_PLUGINS={module} and use env.id={env_id_only}"
             )
         env_id = env_id_only
     if suite_with(env_id) is not None:

@@ -30,7 +30,8 @@ WORDS = tuple(VOCABULARY.split())
 class MissionWords(gymnasium.ObservationWrapper):
     """Wrapper that encodes the key `mission` as a bag of words.
 
-    The vector has one entry for each word of `WORDS`, and one for all other words.
+    The vector has one element for each word of `WORDS`, and one element for all other words. An element is 1 if the
+    mission contains the word.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -51,7 +52,7 @@ class MissionWords(gymnasium.ObservationWrapper):
 class Cells(gymnasium.ObservationWrapper):
     """Wrapper that one-hot encodes object, color and state of each visible cell (key `image`).
 
-    MiniGrid encodes them as category numbers, which a network would interpret as brightness.
+    MiniGrid encodes object, color and state as category numbers, which a network would interpret as brightness.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -71,7 +72,11 @@ class Cells(gymnasium.ObservationWrapper):
 
 
 class MiniGridSuite(ImportedSuite):
-    """Suite of MiniGrid and BabyAI. With `env.wrapper.pixels=true`, `image` is a picture with 8 pixels per cell."""
+    """Suite of MiniGrid and BabyAI.
+
+    The observation `image` has the one-hot encoded cells that the agent sees. With `env.wrapper.pixels=true`, it is a
+    picture with 8 × 8 pixels per cell.
+    """
 
     def __init__(self) -> None:
         super().__init__(

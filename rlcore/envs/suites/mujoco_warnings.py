@@ -1,4 +1,4 @@
-"""Redirection of MuJoCo's warnings to the log, where each appears once, for Gymnasium's robots and DeepMind Control."""
+"""Redirection of MuJoCo's warnings to the log, for Gymnasium's robots and DeepMind Control. A text is logged once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ log = logging.getLogger(__name__)
 
 
 def log_mujoco_warnings() -> None:
-    """Send the engine's warnings to logging. By default, MuJoCo writes them to MUJOCO_LOG.TXT in the working directory.
+    """Redirect MuJoCo's warnings to the module `logging`, which logs each text once.
 
-    dm-control redirects these warnings to a logger that repeats each one. Call this function after dm-control is
-    imported.
+    By default, MuJoCo writes them to the file MUJOCO_LOG.TXT in the working directory. When dm-control is imported, it
+    redirects them to a logger without a filter for repeated texts. Therefore call this function after that import.
     """
     mujoco: Any = importlib.import_module("mujoco")
     mujoco.set_mju_user_warning(_tell)
@@ -22,7 +22,7 @@ def log_mujoco_warnings() -> None:
 
 @functools.cache
 def _tell(text: str) -> None:
-    """Log a warning of the engine.
+    """Log a warning of MuJoCo.
 
     Deprecation warnings about files of packages are logged at debug level, because users cannot fix these files.
     """

@@ -19,9 +19,11 @@ KEY = "env.wrapper._target_"
 
 
 class OwnClass(Suite):
-    """Suite of one environment class or function of the user, given by its dotted name `target`; it accepts any id.
+    """Suite for one environment class or function of the user; the suite accepts any id.
 
-    Raises UserError if the package of `target` is not a plugin, or if `target` does not create an environment.
+    `target` is the dotted name of the class or function, the value of `env.wrapper._target_`. Raises UserError if the
+    package of `target` is not a plugin, or if `target` is neither a class of environments nor a function that returns
+    one.
     """
 
     name = "your own class"
@@ -40,7 +42,7 @@ class OwnClass(Suite):
 
     @property
     def wraps(self) -> bool:
-        """True if the class or function wraps an environment: its first argument is `env`."""
+        """True if the class or function wraps an environment, which is assumed if its first argument is `env`."""
         if isinstance(self.own, type) and not issubclass(self.own, gymnasium.Wrapper):
             return False
         return next(iter(inspect.signature(self.own).parameters), "") == "env"
@@ -60,11 +62,11 @@ class OwnClass(Suite):
         return self.own
 
     def parameters(self, env_id: str) -> None:
-        """Return None: argument names are not checked in advance, because the call itself reports unknown ones."""
+        """Return None, so that argument names are not checked in advance; the call reports unknown names."""
         return
 
     def place(self, env_id: str) -> str:
-        """Return the config key and value that name the class or function."""
+        """Return `env.wrapper._target_=<name of the class or function>`, with which error messages start."""
         return f"{KEY}={self.target}"
 
 
@@ -75,7 +77,7 @@ def _is_env_class(found: object) -> bool:
 def _check_env(made: Any) -> gymnasium.Env:
     if not isinstance(made, gymnasium.Env):
         hint = f"; {COMPATIBLE}" if hasattr(made, "step") and hasattr(made, "reset") else ""
-        raise TypeError(f"it returned a {type(made).__name__}, not a gymnasium.Env{hint}")
+        raise TypeError(f"it returned a {type(made).__name__}, but must return a gymnasium.Env{hint}")
     return made
 
 
@@ -90,18 +92,18 @@ def _makes_env(function: Any) -> bool:
 
 
 class OwnWrapper(Suite):
-    """Suite whose environments are those of another suite, in a wrapper class of the user.
+    """Suite that applies a wrapper class of the user to the environments of another suite.
 
-    The keys of `env.wrapper` that are parameters of the wrapper class are passed to it. All other keys are passed to
-    the environment of the other suite.
+    Keys of `env.wrapper` that are parameters of the wrapper class are passed to the wrapper. All other keys are passed
+    to the wrapped environment.
 
     Args:
         own: the wrapper class.
         inner: suite of the wrapped environments.
 
     Raises:
-        UserError: A parameter of the wrapper class has the same name as an argument of the other suite's environments
-            that is set by a key of the env group (`inner.from_keys`).
+        UserError: A parameter of the wrapper class has the name of an argument that the wrapped suite sets from a key
+            of the config group `env` (`inner.from_keys`), for example `screen_size`.
     """
 
     def __init__(self, own: OwnClass, inner: Suite) -> None:
@@ -113,7 +115,7 @@ class OwnWrapper(Suite):
             if name in inner.from_keys:
                 raise UserError(
                     f"{KEY}={own.target}: its argument {name} has the same name as an argument of the suite "
-                    f"{inner.name} that env.{inner.from_keys[name]} sets; rename the argument in your class or function"
+                    f"{inner.name} that env.{inner.from_keys[name]} sets; rename {name} in your class or function"
                 )
 
     def ids(self) -> Sequence[str]:
@@ -144,7 +146,7 @@ class OwnWrapper(Suite):
         return {key: value for key, value in wrapper.items() if key not in self.names and key not in self.decided}
 
     def parameters(self, env_id: str) -> None:
-        """Return None: argument names are not checked here, because the wrapped suite checks its own arguments."""
+        """Return None, so that argument names are not checked; the wrapped suite checks the names of its arguments."""
         return
 
     def source(self, env_id: str) -> Any:
@@ -156,11 +158,11 @@ class OwnWrapper(Suite):
         return (self.own.own, *self.inner.sources(env_id))
 
     def evaluation(self, env_id: str, wrapper: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return `env.wrapper` for evaluation episodes, with the changes that the wrapped suite makes."""
+        """Return `env.wrapper` for evaluation episodes, with the changes that the wrapped suite makes to it."""
         return {**wrapper, **self.inner.evaluation(env_id, self._others(wrapper))}
 
     def check(self, env_id: str, wrapper: Mapping[str, Any], together: int) -> None:
-        """Check the keys that are passed to the wrapped suite; it raises UserError."""
+        """Raise UserError if the wrapped suite cannot run `together` environments at the same time."""
         self.inner.check(env_id, self._others(wrapper), together)
 
     def repeats(self, wrapper: Mapping[str, Any]) -> bool:
@@ -168,9 +170,9 @@ class OwnWrapper(Suite):
         return self.inner.repeats(self._others(wrapper))
 
     def free_instances(self, env_id: str) -> int | None:
-        """Return how many more environments of the wrapped suite can be created now; None: any number."""
+        """Return how many more environments of the wrapped suite can be created now; None if there is no limit."""
         return self.inner.free_instances(env_id)
 
     def place(self, env_id: str) -> str:
-        """Return the config key and value that name the wrapper class."""
+        """Return `env.wrapper._target_=<name of the wrapper class>`, with which error messages start."""
         return self.own.place(env_id)

@@ -1,4 +1,4 @@
-"""Registry of all suites, including those of plugins: which suite creates the environment of a config."""
+"""Registry of all suites, including those of plugins. It finds the suite that creates the environment of a config."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ SUITES: dict[str, Suite] = {
 
 
 def register(suite: Suite) -> None:
-    """Register a suite of a plugin; an earlier suite of the same class (for example before a reload) is replaced.
+    """Register a suite of a plugin.
 
-    Raise UserError if a suite of another class has the same name.
+    If a suite with the same name and class is already registered, for example because the plugin was reloaded, it is
+    replaced. Raise UserError if a suite of another class has the same name.
     """
     known = SUITES.get(suite.name)
     # Compare names, because a reloaded module has a new class object.
     if known is not None and type(known).__qualname__ != type(suite).__qualname__:
         raise UserError(
-            f"the suite {suite.name!r} of {type(suite).__module__}: this name is taken; choose another name"
+            f"the suite {suite.name!r} of {type(suite).__module__}: another suite already has this name; "
+            "choose another value for the attribute `name`"
         )
     SUITES[suite.name] = suite
 
@@ -62,8 +64,9 @@ def suite_of(env: gymnasium.Env) -> Suite | None:
 
 
 def own_class(wrapper: Mapping[str, Any]) -> OwnClass | None:
-    """Return the suite of the user's class that `env.wrapper._target_` names, or None if no such class is named.
+    """Return a suite for the user's class or function that `env.wrapper._target_` names.
 
+    Return None if `_target_` is not set, or if it is a name from SheepRL's files that belongs to a registered suite.
     Raise UserError if the package of the class is not a plugin, or if the class does not create environments.
     """
     target = wrapper.get("_target_")
@@ -74,7 +77,11 @@ def own_class(wrapper: Mapping[str, Any]) -> OwnClass | None:
 
 @dataclass(frozen=True)
 class Listed:
-    """Row of the table of `shepherd envs`: a suite, its extra, its ids, and why some ids cannot be created."""
+    """Row of the table of `shepherd envs`, which describes one suite.
+
+    `extra` is the name of the install extra, `ids` are the ids that can be created, and `refused` maps each other id to
+    the reason why it cannot be created.
+    """
 
     name: str
     extra: str
@@ -85,9 +92,16 @@ class Listed:
 
 
 def list_suite(suite: Suite, wanted: Sequence[str] | None = None) -> Listed:
-    """Return a suite's row for `shepherd envs`, after some of its ids were created as a test (`Suite.ids_to_try`).
+    """Return a suite's row for the table of `shepherd envs`.
 
-    The row has the ids of the suite, or those in `wanted`.
+    Environments with the ids `Suite.ids_to_try` are created as a test, if the suite is installed.
+
+    Args:
+        suite: the suite.
+        wanted: ids that the row lists; None: all ids of the suite.
+
+    Returns:
+        The row.
     """
     here, ids = is_installed(suite), suite.ids() if wanted is None else wanted
     tried = [env_id for env_id in suite.ids_to_try() if env_id in ids] if here else []

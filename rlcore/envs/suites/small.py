@@ -1,4 +1,7 @@
-"""Suite of two small tasks that agents learn within minutes on a CPU: one has vectors (or images), one has images."""
+"""Suite of two small tasks that agents learn within minutes on a CPU.
+
+PointMass has vector observations; it can also be rendered. Crosshair has image observations.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # (row, column): up, down,
 
 
 class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Task to push a mass in the plane to the center and to keep it there.
+    """Task in which the agent pushes a mass in the plane to the center and keeps it at the center.
 
     The mass starts at rest on a circle of radius 1. A step computes v ← 0.8 v + 0.2 force and x ← x + 0.2 v, with a
     force in [-1, 1]²; the position x is clipped to ±1.5. The reward is exp(-4 d²) at distance d from the center. The
@@ -67,7 +70,7 @@ class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 class Crosshair(gymnasium.Env[np.ndarray, np.int64]):
-    """Task, from pixels, to move a red crosshair onto a green one, as often as possible.
+    """Task in which the agent moves a red crosshair onto a green one, as often as possible; observations are images.
 
     Each crosshair is a row and a column of the image in its color. The agent moves the red crosshair up, down, left or
     right. If both are in the same cell, the reward is 1, and the green crosshair moves to another cell.
@@ -133,11 +136,11 @@ class SmallSuite(Suite):
     note = "push a mass, align crosshairs: learned within minutes"
 
     def ids(self) -> Sequence[str]:
-        """Return the ids of the classes."""
+        """Return the ids of the two tasks."""
         return tuple(CLASSES)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Make an environment of the id's class."""
+        """Create an environment of the id's class."""
         every = {**arguments, "render_mode": render_mode}
         return CLASSES[env_id](**every)
 

@@ -25,20 +25,24 @@ DECIDED_ELSEWHERE = ("_target_", "_convert_", "id", "render_mode")
 
 
 class OpaqueStateError(Exception):
-    """Error for an environment attribute that cannot be saved; its text names the attribute: `LunarLander.world`."""
+    """Error for an environment attribute that cannot be saved.
+
+    The text of the error names the class and the attribute, for example `LunarLander.world`.
+    """
 
 
 class Lanes(Protocol):
-    """Interface of code that computes B copies of an environment at once; each copy is called a lane.
+    """Interface of vectorized code that computes B copies of an environment at once; each copy is called a lane.
 
-    A lane returns bit-identical results to a single environment in the same state. The caller applies time limits and
-    resets. `put` and `take` copy everything that the next step depends on, including random generators.
+    The results of a lane must be bit-identical to those of a single environment in the same state. The code must not
+    apply time limits or reset lanes; the caller does both. `put` and `take` must copy everything that the next step
+    depends on, including random generators.
     """
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray | dict[str, np.ndarray], np.ndarray, np.ndarray]:
-        """Take actions [B, ...] in the environment's form; return (obs, reward [B], terminated [B]).
+        """Take actions [B, ...] of the environment's action space; return (obs, reward [B], terminated [B]).
 
-        Observations are [B, ...], or key -> [B, ...] if those of a single environment are a dict.
+        `obs` is [B, ...], or key -> [B, ...] if a single environment returns a dict.
         """
         ...
 
@@ -51,17 +55,19 @@ class Lanes(Protocol):
         ...
 
     def attributes(self, envs: Sequence[gymnasium.Env]) -> Mapping[str, np.ndarray | list[Any]] | None:
-        """Return, for all copies at once, the attributes that `take` and resets change in single environments.
+        """Return the values of all environment attributes that can differ between the copies.
 
-        If the suite does not implement this, each copy is saved separately, which takes 0.15 ms.
+        The method makes saving faster and is optional. Without it, `take` is called for each copy, and the attributes
+        of the single environment are then saved, which takes 0.15 ms per copy.
 
         Args:
-            envs: one environment object (its `unwrapped`) per copy, which draws the initial states of the copy's
-                episodes.
+            envs: B single environments (their `unwrapped`), one per copy; each draws the initial states of the episodes
+                of its copy.
 
         Returns:
-            Attribute name -> array [B, ...] or list of B values; all other attributes must be equal in all copies. None
-            if the attributes are not known, or if the suite has `engines`.
+            Attribute name of the single environment -> array [B, ...] or list of B values. These must be all attributes
+            that `take` or a reset changes; other attributes must be equal in all copies. None if the attributes are not
+            known, or if the suite has `engines`.
         """
         ...
 
@@ -74,19 +80,22 @@ class Suite(Protocol):
     """Interface of a family of environments. Subclass it, override the methods that differ, and `register` an instance.
 
     Attributes:
-        name: name in the table of `shepherd envs`.
-        extra: extra of this project that installs the suite; "" if it is always installed.
-        requires: module that can be imported if the extra is installed; "" if none is needed.
-        packages: possible names of the engine's package. The version of the first one that is installed is recorded.
-        note: description of one line for the table of `shepherd envs`.
-        targets: values of `env.wrapper._target_` in SheepRL's files that mean this suite; they are not imported.
-        engines: attributes of the environments (for example `AtariEnv.ale`) that `capture` saves.
-        decided: keys of `env.wrapper` that are not passed to the environment, because other config keys set them.
-        tier: "boundary" if the environments can be neither saved nor replayed, so that episodes are truncated at
-            checkpoints; "" if the method of exact resume is measured.
-        tier_reason: reason for `tier`.
-        from_keys: argument of the environment -> key of the env group that sets it, unless `env.wrapper` has the
-            argument.
+        name: name of the suite in the table of `shepherd envs`.
+        extra: pip extra of this project that installs the suite's packages; "" if they are always installed.
+        requires: module whose presence shows that the extra is installed; "" if no module is needed.
+        packages: possible names of the package that contains the game or physics engine. The environment card records
+            the version of the first one that is installed.
+        note: description of the suite in one line, for the table of `shepherd envs`.
+        targets: values of `env.wrapper._target_` in SheepRL's config files that stand for this suite. The names are
+            compared as text and not imported.
+        engines: attributes of the environments, as `Class.name` (for example `AtariEnv.ale`), that `capture` saves.
+        decided: keys of `env.wrapper` that are not passed to the environment, because other config keys have their
+            values.
+        tier: "boundary" if the environments can be neither saved nor replayed; unfinished episodes are then truncated
+            at every scheduled checkpoint. "" if the environment card measures the method of exact resume.
+        tier_reason: reason for the tier "boundary", for messages.
+        from_keys: argument of the environment -> key of the config group `env` that sets the argument. A value of the
+            argument in `env.wrapper` has priority.
     """
 
     name: str
@@ -102,7 +111,7 @@ class Suite(Protocol):
     from_keys: Mapping[str, str] = {}
 
     def ids(self) -> Sequence[str]:
-        """Return the ids of the suite that can be listed. The list can be empty if the suite is not installed."""
+        """Return the ids that `shepherd envs` lists. The list can be empty if the suite is not installed."""
         ...
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
@@ -114,19 +123,19 @@ class Suite(Protocol):
             render_mode: as in Gymnasium; None if nothing is rendered.
 
         Returns:
-            The environment, not yet reset; it can have wrappers of Gymnasium.
+            The environment, not yet reset; it can be wrapped in wrappers of Gymnasium.
         """
         ...
 
     def source(self, env_id: str) -> Any:
         """Return the class or function that creates an id's environment.
 
-        If code in its package changes, the environment card of the id is measured again.
+        If code in the package of the class or function changes, the environment card of the id is measured again.
         """
         ...
 
     def sources(self, env_id: str) -> Sequence[Any]:
-        """Return all classes and functions that take part in creating an id's environment."""
+        """Return all classes and functions whose code defines an id's environment, for example class and wrapper."""
         return (self.source(env_id),)
 
     def has(self, env_id: str) -> bool:
@@ -134,22 +143,28 @@ class Suite(Protocol):
         return env_id in self.ids()
 
     def ids_to_try(self) -> Sequence[str]:
-        """Return the ids of which `shepherd envs` creates an environment as a test; if many are similar, only some."""
+        """Return the ids that `shepherd envs` tests by creating an environment.
+
+        If many ids are similar, for example because they use one package, a suite can return only some of them.
+        """
         return self.ids()
 
     def is_listed(self) -> bool:
-        """Return True if `shepherd envs` lists the suite, which is the case if it has ids or an extra."""
+        """Return True if `shepherd envs` lists the suite, which is the case if it has ids or a pip extra."""
         return bool(self.extra or self.ids())
 
     def vector(self, env_id: str, arguments: Mapping[str, Any]) -> Callable[[int], Lanes] | None:
-        """Return a function from B to vectorized code for B environments; None if there is no exact code for the id."""
+        """Return a function that creates vectorized code (`Lanes`) for a number of environments.
+
+        Return None if there is no vectorized code for the id that is bit-identical to single environments.
+        """
         return None
 
     def capture(self, env: gymnasium.Env) -> State:
         """Return the state of an environment's `engines` as dicts of arrays and JSON scalars.
 
-        `env` is the `unwrapped` environment. Other attributes than the engines are saved without the suite. Raise
-        OpaqueStateError if the state cannot be read now.
+        `env` is the `unwrapped` environment. All attributes except the engines are saved by `rlcore.envs.exact.state`.
+        Raise OpaqueStateError if the state of an engine cannot be read at this time step.
         """
         return {}
 
@@ -158,7 +173,7 @@ class Suite(Protocol):
         assert not state, f"the suite {self.name} implements capture, but not restore"
 
     def evaluation(self, env_id: str, wrapper: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return `env.wrapper` for evaluation episodes. It must not change observations and actions.
+        """Return `env.wrapper` for evaluation episodes; observation and action spaces must be those of training.
 
         For example, an Atari episode that ends with a lost life in training continues to the end of the game in
         evaluation.
@@ -166,25 +181,25 @@ class Suite(Protocol):
         return wrapper
 
     def check(self, env_id: str, wrapper: Mapping[str, Any], together: int) -> None:
-        """Raise UserError if `together` environments cannot run at the same time, although one of them can."""
+        """Raise UserError if `together` environments cannot run at the same time, for example for lack of engines."""
 
     def repeats(self, wrapper: Mapping[str, Any]) -> bool:
-        """Return True if the environments repeat actions themselves; then no `ActionRepeat` wrapper is added."""
+        """Return True if the environments implement action repeat; then no `ActionRepeat` wrapper is added."""
         return "action_repeat" in self.from_keys.values()
 
     def free_instances(self, env_id: str) -> int | None:
-        """Return how many more environments of the suite can be created now; None: any number."""
+        """Return how many more environments of the suite can be created now; None if there is no limit."""
         return None
 
     def trial(self, env_id: str) -> None:
         """Raise UserError if an environment with this id cannot be created on this machine.
 
-        The default implementation creates one and closes it.
+        The default implementation creates an environment and closes it.
         """
         open_env(self, env_id, {}).close()
 
     def parameters(self, env_id: str) -> list[str] | None:
-        """Return the names of an environment's arguments; None if they are unknown or any name is accepted."""
+        """Return the names of an environment's arguments; None if they are unknown, or if any name is accepted."""
         try:
             parameters = inspect.signature(self.source(env_id)).parameters.values()
         except Exception:  # `make` reports errors in the code of the id
@@ -194,7 +209,7 @@ class Suite(Protocol):
         return [p.name for p in parameters if p.name not in ("self", "render_mode")]
 
     def place(self, env_id: str) -> str:
-        """Return the text `key=value` with which the user chose the environment; error messages start with it."""
+        """Return the config key and value that select the environment, as `env.id=…`; error messages start with it."""
         return f"env.id={env_id}"
 
 
@@ -237,21 +252,21 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
     try:
         env = suite.make(env_id, arguments, render_mode)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise UserError(f"{suite.place(env_id)}: cannot be made here: {first_line(error)}") from None
+        raise UserError(f"{suite.place(env_id)}: cannot be created on this machine: {first_line(error)}") from None
     except UserError:
         raise
     except BaseException as error:
         if not is_failure(error):
             raise
         given = ", ".join(f"env.wrapper.{k}={v}" for k, v in arguments.items()) or "no arguments"
-        raise UserError(f"{suite.place(env_id)} with {given}: cannot be made ({spell_error(error)})") from error
+        raise UserError(f"{suite.place(env_id)} with {given}: cannot be created ({spell_error(error)})") from error
     for name in ("observation_space", "action_space"):
         try:
             space = getattr(env, name, None)
         except BaseException as error:
             if not is_failure(error):
                 raise
-            raise UserError(f"{suite.place(env_id)}: its {name} raised {spell_error(error)}") from error
+            raise UserError(f"{suite.place(env_id)}: its attribute {name} raised {spell_error(error)}") from error
         if not isinstance(space, gymnasium.Space):
             found = textwrap.shorten(repr(space), 80)
             raise UserError(
@@ -270,7 +285,7 @@ def check_arguments(suite: Suite, env_id: str, wrapper: Mapping[str, Any]) -> di
     for key in arguments:
         if known is not None and key not in known:
             hint = nearest(key, known) or f"; its arguments are: {', '.join(known) or 'none'}"
-            raise UserError(f"env.wrapper.{key}={arguments[key]}: {env_id} has no such argument{hint}")
+            raise UserError(f"env.wrapper.{key}={arguments[key]}: {env_id} has no argument {key!r}{hint}")
     return arguments
 
 
@@ -286,7 +301,7 @@ def why_not(suite: Suite, env_id: str) -> str | None:
             warnings.simplefilter("ignore")
             suite.trial(env_id)
     except UserError as error:
-        return str(error).removeprefix(f"env.id={env_id}: ").removeprefix("cannot be made here: ")
+        return str(error).removeprefix(f"env.id={env_id}: ").removeprefix("cannot be created on this machine: ")
     finally:
         logging.disable(quiet)
     return None

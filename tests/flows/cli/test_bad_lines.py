@@ -76,10 +76,10 @@ LINES = [
     ("stage make-env new exp=ppo algo.name={a:1}", "algo.name={'a': 1}: unknown algorithm"),
     ("stage make-env new exp=ppo algo.nosuch=1", "unknown key 'algo.nosuch' (value '1'); known keys: "),
     ("stage make-env new exp=ppo env.id=../../etc", "env.id=../../etc: no such environment"),
-    ("stage make-env new exp=ppo env.id=os:system", "a config cannot import code"),
+    ("stage make-env new exp=ppo env.id=os:system", "a config cannot import the module os"),
     ("stage make-env new exp=ppo 'env.id=日本語'", "env.id=日本語: no such environment"),
     ("stage make-env new exp=ppo env.num_envs=1e23", "must be at most 9223372036854775807"),
-    ("stage make-env new exp=ppo env.wrapper.nosuch=1", "CartPole-v1 has no such argument"),
+    ("stage make-env new exp=ppo env.wrapper.nosuch=1", "CartPole-v1 has no argument 'nosuch'"),
     (
         "stage make-env new exp=ppo algo.optimizer.groups={x:{lr:1e-3}}",
         "'x' matches no parameter",

@@ -58,7 +58,7 @@ def test_an_id_that_cannot_be_made_is_one_sentence_with_what_exists(env_id, says
 def test_a_module_in_an_id_is_not_imported(monkeypatch, tmp_path):
     (tmp_path / "evil_probe.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match="cannot import code"):
+    with pytest.raises(UserError, match="a config cannot import the module"):
         made("evil_probe:Evil-v0")
     assert "evil_probe" not in sys.modules
 

@@ -1,9 +1,9 @@
-"""Crafter as a deterministic Gymnasium environment, and its state as plain values.
+"""Crafter as a deterministic Gymnasium environment, and functions that save and restore the state of a game.
 
-Crafter itself is not deterministic. It stores the creatures of each part of the map in a set and draws random ones from
-this set, but the order of a set depends on memory addresses. In this module, the creatures are stored in the order of
-insertion. Crafter derives the seed of an episode from one seed and a counter; in this module, every reset draws a seed
-from the environment's generator.
+The package Crafter is not deterministic. It stores the creatures of each part of the map in a set and draws random
+creatures from this set, but the order of a set depends on memory addresses. This module stores the creatures in an
+ordered set instead. The package derives the seed of an episode from the seed of the game and the number of the episode.
+In this module, every reset draws a seed from the environment's random generator instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHARED = ("world", "random", "player")  # attributes of creatures that refer to 
 
 
 class Members(dict[Any, None]):
-    """Ordered set with the methods that Crafter uses."""
+    """Set that keeps the order of insertion, with the methods that Crafter uses."""
 
     def __init__(self, members: Iterable[Any] = ()) -> None:
         super().__init__(dict.fromkeys(members))
@@ -43,7 +43,7 @@ class Members(dict[Any, None]):
 
 
 class World(engine.World):
-    """Crafter's map, with creatures in the order of insertion."""
+    """Crafter's map; the creatures of each part of the map are stored in the order of insertion."""
 
     def reset(self, seed: int | None = None) -> None:
         """Clear the map."""
@@ -100,7 +100,11 @@ class Crafter(gymnasium.Env):
         return obs, float(reward), bool(dead), bool(done and not dead), info
 
     def render(self) -> Any:
-        """Return an image for videos, without changing the game's random generator, which also draws night noise."""
+        """Return an image for videos, [256, 256, 3] uint8.
+
+        Crafter draws noise on images of the night with the random generator of the game. The state of the generator is
+        therefore saved before and restored after rendering.
+        """
         random, sides = self.game._world.random, self.game._size
         state = random.get_state()
         try:
@@ -112,7 +116,7 @@ class Crafter(gymnasium.Env):
 
 
 def capture_game(game: Any) -> State:
-    """Return the state of a game, without changing it."""
+    """Return the state of a game as arrays and JSON scalars, without changing the game."""
     world = game._world
     places = {id(creature): place for place, creature in enumerate(world._objects) if creature is not None}
     return {
@@ -138,7 +142,7 @@ def capture_game(game: Any) -> State:
 
 
 def restore_game(game: Any, state: State) -> None:
-    """Restore a captured state in a game."""
+    """Restore a state from `capture_game` in a game."""
     world = game._world
     for owner, part in ((game, "counters"), (world, "maps")):
         for name, value in decode(state[part]).items():

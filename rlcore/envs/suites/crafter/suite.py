@@ -15,7 +15,10 @@ IDS = {"crafter_reward": True, "crafter_nonreward": False}
 
 
 class CrafterSuite(Suite):
-    """Suite of Crafter with and without reward; deterministic, and the state of a game can be saved (see `game.py`)."""
+    """Suite with two ids: Crafter with and without reward.
+
+    The games are deterministic, and their state can be saved (see `rlcore.envs.suites.crafter.game`).
+    """
 
     name = "crafter"
     extra = "crafter"
@@ -28,19 +31,19 @@ class CrafterSuite(Suite):
     from_keys = {"screen_size": "screen_size"}  # noqa: RUF012 - read only
 
     def ids(self) -> Sequence[str]:
-        """Return SheepRL's ids."""
+        """Return SheepRL's two ids of Crafter."""
         return tuple(IDS)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Create a game."""
+        """Create a game; its rewards are 0 if the id is the one without reward."""
         return self.source(env_id)(IDS[env_id], **arguments, render_mode=render_mode)
 
     def source(self, env_id: str) -> Any:
-        """Return the environment class of both ids."""
+        """Return the environment class, which all ids of the suite share."""
         return _game().Crafter
 
     def capture(self, env: gymnasium.Env) -> State:
-        """Return the state of the world, its creatures and its generator."""
+        """Return the state of the game's world, creatures and random generator."""
         playing: Any = env
         return _game().capture_game(playing.game)
 

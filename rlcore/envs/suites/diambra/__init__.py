@@ -1,1 +1,1 @@
-"""DIAMBRA Arena's nine fighting games. The engine is used through its protocol, without DIAMBRA's packages."""
+"""DIAMBRA Arena's nine fighting games. The engine is used through its gRPC service, without DIAMBRA's packages."""

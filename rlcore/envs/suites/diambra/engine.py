@@ -34,10 +34,12 @@ def are_named() -> bool:
 
 
 def take(address: str) -> socket.socket | None:
-    """Claim an engine until the returned socket is closed or this process ends; None if another process has it.
+    """Claim an engine for this process; return the claim, or None if the engine is already claimed.
 
-    The claim is needed, because an engine drops its client if a second client connects. The claim is an abstract Unix
-    socket. Its name is unique in a network namespace, and the kernel releases it if the process is killed.
+    The claim is a socket. It ends when the socket is closed or when this process ends. It is needed, because an engine
+    drops its client if a second client connects. The socket is an abstract Unix socket with a name that is derived from
+    the address. The kernel allows only one socket with this name in a network namespace, and removes the name if the
+    process is killed.
     """
     claim = socket.socket(socket.AF_UNIX)
     try:
@@ -87,11 +89,20 @@ def is_there(address: str, until: float) -> bool:
 
 
 def refuse_absent(needed: list[str], suggested: int, patience: float = START) -> None:
-    """Raise UserError if no server listens at one of the addresses; `suggested`: number of engines to start."""
+    """Raise UserError if a needed engine does not answer.
+
+    Args:
+        needed: addresses at which servers must listen.
+        suggested: number of engines that the error message tells the user to start.
+        patience: seconds to wait for the servers if DIAMBRA_ENVS is set.
+
+    Raises:
+        UserError: No server listens at one of the addresses.
+    """
     until = time.monotonic() + (patience if are_named() else 0)
     if silent := [address for address in needed if not is_there(address, until)]:
         where = f"at {' '.join(silent)} of {VARIABLE}" if are_named() else f"at {DEFAULT}, and {VARIABLE} is not set"
-        raise UserError(f"no engine answers {where}; start the command with engines: {HOW.format(suggested)}")
+        raise UserError(f"no engine answers {where}; start engines and the command with: {HOW.format(suggested)}")
 
 
 def refuse_few(training: int) -> None:
@@ -101,7 +112,7 @@ def refuse_few(training: int) -> None:
         has = f"{VARIABLE} names {given}" if are_named() else f"{VARIABLE} is not set"
         raise UserError(
             f"env.num_envs, summed over fabric.devices, is {training}: {needed} engines are needed, one for each "
-            f"environment and one for evaluation, but {has}; start the command with engines: {HOW.format(needed)}"
+            f"environment and one for evaluation, but {has}; start engines and the command with: {HOW.format(needed)}"
         )
 
 
@@ -110,7 +121,7 @@ class Engine:
 
     Args:
         address: `host:port` of the engine.
-        claim: claim from `take`; it is closed with the connection.
+        claim: socket that `take` returned; `close` closes it, so that other processes can use the engine.
         patience: seconds to wait for the start of the game.
     """
 
@@ -136,7 +147,7 @@ class Engine:
         return self._ask("Reset", episode)
 
     def step(self, move: int, attack: int) -> Any:
-        """Take an action; return a `StepResetResponse`."""
+        """Send an action, which consists of a move and an attack; return a `StepResetResponse`."""
         kinds = messages()
         return self._ask("Step", kinds.Actions(actions=[kinds.Action(move=move, attack=attack)]))
 

@@ -38,9 +38,10 @@ GAME_STATES = {
 
 
 class Readout(NamedTuple):
-    """Description of one observed number in the game's memory.
+    """Description of one number that is read from the game's memory and used as an observation.
 
-    It has the number's category and index, the observation space, and the function that encodes the number.
+    `category` and `number` identify the number in the engine's answers. `space` is the observation space, and `encode`
+    converts the number to an observation.
     """
 
     category: int
@@ -52,14 +53,16 @@ class Readout(NamedTuple):
 class DiambraEnv(gymnasium.Env):
     """Game of DIAMBRA with one player; observations are a flat dict with SheepRL's keys.
 
-    `frame` is the image, uint8 [h, w, c]; numbers are int32 (1,). Actions of kind DISCRETE are the moves (0 is no
-    move), followed by the attacks. An episode terminates when the engine reports its end.
+    The key `frame` is the image, uint8 [h, w, c]. Every other key is a number, int32 (1,), unless `env.wrapper` asks
+    for scaled values. With `action_space=DISCRETE`, the actions are the moves (0 is no move), followed by the attacks.
+    An episode terminates when the engine reports the end of the episode.
 
     Args:
         game: the engine's id of the game.
-        keys: `env.wrapper`.
-        outfits: number of outfits of the game.
-        engine: connection to the engine; it is closed with the environment, also if the constructor raises an error.
+        keys: settings that `read_keys` has read from `env.wrapper`.
+        outfits: number of outfits (appearances of a character) in the game.
+        engine: connection to the engine. It is closed when the environment is closed, or if this constructor raises an
+            error.
         render_mode: None, or "rgb_array".
 
     Attributes:
@@ -121,7 +124,7 @@ class DiambraEnv(gymnasium.Env):
         return spaces.Dict(self._filter_keys(found))
 
     def _prefixes(self) -> tuple[str, str, str]:
-        """Return the key prefixes of numbers of both players, of the first player, and of the second player."""
+        """Return three prefixes of observation keys: for numbers of the game, the first and the second player."""
         return ("", "own_", "opp_") if self.keys.diambra_wrappers.role_relative else ("", "P1_", "P2_")
 
     def _reading(self, category: int, number: int, state: Any) -> Readout:
@@ -138,8 +141,10 @@ class DiambraEnv(gymnasium.Env):
         asked = self.keys.diambra_wrappers.filter_keys
         for key in asked:
             if key not in found:
-                hint = nearest(key, found) or f"; its keys are {', '.join(found)}"
-                raise UserError(f"env.wrapper.diambra_wrappers.filter_keys={key}: not a key of {self.game}{hint}")
+                hint = nearest(key, found) or f"; its observation keys are {', '.join(found)}"
+                raise UserError(
+                    f"env.wrapper.diambra_wrappers.filter_keys={key}: not an observation key of {self.game}{hint}"
+                )
         self._readings = {key: reading for key, reading in self._readings.items() if not asked or key in asked}
         return {key: space for key, space in found.items() if not asked or key in (*asked, "frame")}
 
@@ -182,7 +187,7 @@ class DiambraEnv(gymnasium.Env):
         return self._obs(response), self._scale_reward(reward), over, False, self._info(response)
 
     def _split(self, action: int) -> tuple[int, int]:
-        """Split an action of kind DISCRETE into a move and an attack, one of which is "none"."""
+        """Split an action of `action_space=DISCRETE` into a move and an attack; at least one of them is 0 (none)."""
         return (action, 0) if action < self._moves else (0, action - self._moves + 1)
 
     def _is_over(self, response: Any) -> bool:
@@ -196,7 +201,7 @@ class DiambraEnv(gymnasium.Env):
         return float(np.sign(reward)) if wrappers.clip_reward else reward
 
     def _full_health(self) -> int:
-        """Return the largest minus the smallest value of health of the first player's character."""
+        """Return the difference between the largest and the smallest possible health of the first player."""
         states = self.info.ram_states_categories[P1].ram_states
         first = min(number for number in states if "health" in RAM_STATES.get(number, ""))
         return states[first].max - states[first].min

@@ -1,8 +1,8 @@
 """Messages of the engine's gRPC service `interface.EnvServer`, compatible with version 2.2 of DIAMBRA Arena.
 
-The message classes are built here from field numbers; the wire format does not use anything else. DIAMBRA's own
-generated classes need protobuf < 4, which conflicts with MLflow and TensorBoard. Enumerations are plain integers, as in
-the wire format.
+This module builds the protobuf message classes from field numbers and types, which are all that the wire format uses.
+DIAMBRA's generated classes are not used, because they need protobuf < 4, which conflicts with MLflow and TensorBoard.
+Enumerations are encoded as integers, as in the wire format.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keys of `env.wrapper` for DIAMBRA's games, and the protobuf messages to the engine that are built from them.
 
-The keys have the names that SheepRL and DIAMBRA use. A setting without a value (role, character, …) is drawn from the
-environment's generator in every episode.
+The keys have the names that SheepRL and DIAMBRA use. For a setting of an episode that is null (role, character, …), a
+random value is drawn in every episode from the environment's random generator.
 """
 
 from __future__ import annotations
@@ -28,16 +28,23 @@ LARGEST_FRAME, LARGEST_STACK = 512, 48
 
 @dataclass(frozen=True)
 class GameKeys:
-    """Settings of the engine: the group `diambra_settings`. A setting that is null is drawn for every episode."""
+    """Settings of the engine: the group `diambra_settings`.
+
+    If a setting of an episode is null, for example the role, every episode draws a random value for it.
+    """
 
     role: str | None = arg(None, "side of the player; null: random", choices=("P1", "P2", None))
     step_ratio: int = arg(6, "frames of the game per action", low=1, high=6)
-    difficulty: int | None = arg(None, "difficulty of the opponent; the range depends on the game", low=1)
+    difficulty: int | None = arg(None, "difficulty of the opponent; its range depends on the game; null: random", low=1)
     continue_game: float = arg(
         0.0, "probability of continuing after a lost game; if negative, the number of continues", high=1
     )
     show_final: bool = arg(False, "show the game's final animation")
-    tower: int | None = arg(3, "Ultimate Mortal Kombat 3: tower to climb", choices=(*TOWERS, None))
+    tower: int | None = arg(
+        3,
+        "Ultimate Mortal Kombat 3: number of the tower, a sequence of opponents; null: random",
+        choices=(*TOWERS, None),
+    )
     characters: str | tuple[str | None, ...] | None = arg(
         None, "name of the character, or a list if the game selects several; null: random"
     )
@@ -69,15 +76,17 @@ class WrapperKeys:
 
     no_op_max: int = arg(0, "maximum of random no-ops at the start of an episode (at least 1); 0: none", low=0, high=12)
     normalize_reward: bool = arg(False, "divide rewards by normalization_factor x full health")
-    normalization_factor: float = arg(0.5, "see normalize_reward", above=0)
+    normalization_factor: float = arg(0.5, "factor in the divisor of rewards if normalize_reward is true", above=0)
     clip_reward: bool = arg(False, "replace rewards by their sign")
-    no_attack_buttons_combinations: bool = arg(False, "attacks are single buttons")
-    add_last_action: bool = arg(False, "add key `action`: the last action")
-    stack_actions: int = arg(1, "number of actions in key `action`, oldest first", low=1, high=LARGEST_STACK)
+    no_attack_buttons_combinations: bool = arg(False, "leave out attacks that press several buttons at once")
+    add_last_action: bool = arg(False, "add the observation key `action`, which has the last action")
+    stack_actions: int = arg(
+        1, "number of past actions in the observation key `action`, oldest first", low=1, high=LARGEST_STACK
+    )
     scale: bool = arg(False, "scale numbers to [0, 1] and encode choices as one-hot")
     exclude_image_scaling: bool = arg(False, "with scale=true: keep frames as uint8")
     process_discrete_binary: bool = arg(False, "with scale=true: encode binary choices as one-hot too")
-    role_relative: bool = arg(False, "keys own_… and opp_… instead of P1_… and P2_…")
+    role_relative: bool = arg(False, "name observation keys own_… and opp_… instead of P1_… and P2_…")
     filter_keys: tuple[str, ...] = arg([], "observation keys to keep in addition to frame; empty: all")
     wrappers: tuple[Any, ...] = arg([], "not supported: a config cannot name classes")
     repeat_action: Any = arg(None, unused="env.action_repeat sets it")
@@ -104,19 +113,23 @@ class WrapperKeys:
 
 @dataclass(frozen=True)
 class Keys:
-    """All keys of `env.wrapper`."""
+    """All keys of `env.wrapper` for DIAMBRA's games."""
 
     action_space: str = arg(
         "DISCRETE", "DISCRETE: a move or an attack; MULTI_DISCRETE: a move and an attack", choices=tuple(ACTIONS)
     )
-    screen_size: int | tuple[int, int] | None = arg(64, "in pixels; null: the game's size", low=1, high=LARGEST_FRAME)
+    screen_size: int | tuple[int, int] | None = arg(
+        64, "size of frames in pixels; null: the game's size", low=1, high=LARGEST_FRAME
+    )
     grayscale: bool = arg(False, "convert frames to one channel")
     repeat_action: int = arg(1, "number of repeats of each action; above 1, step_ratio is 1", low=1, high=12)
-    increase_performance: bool = arg(True, "the engine resizes and converts frames; false: the run does")
+    increase_performance: bool = arg(
+        True, "true: the engine resizes frames and converts them to gray; false: the training process does"
+    )
     diambra_settings: GameKeys = arg(GameKeys(), "settings of the engine")
     diambra_wrappers: WrapperKeys = arg(WrapperKeys(), "settings of actions, observations and rewards")
     rank: Any = arg(None, unused="every environment uses the next free engine")
-    log_level: Any = arg(None, unused="the run has a log")
+    log_level: Any = arg(None, unused="messages are written to the log of the run")
 
     @property
     def step_ratio(self) -> int:
@@ -125,7 +138,7 @@ class Keys:
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels requested from the engine; 0 = the game's value."""
+        """Height, width and number of channels of frames that are requested from the engine; 0: the game's value."""
         if not self.increase_performance:
             return 0, 0, 0
         size = self.screen_size or 0
@@ -154,9 +167,18 @@ def _short(value: Any) -> Any:
 
 
 def check_choices(settings: Mapping[str, Any], game: str, outfits: int) -> None:
-    """Raise one UserError if outfits or fighting style are out of the game's range. No engine is needed.
+    """Raise one UserError if the settings `outfits` and `fighting_style` are out of the game's range.
 
-    `settings` is the group `diambra_settings` as the user typed it; `read_keys` reports values that are not integers.
+    The check does not need an engine.
+
+    Args:
+        settings: group `diambra_settings` as the user typed it. Values that are not integers are ignored, because
+            `read_keys` reports them.
+        game: the engine's id of the game.
+        outfits: number of outfits (appearances of a character) in the game.
+
+    Raises:
+        UserError: A value is too large; the message lists all such values.
     """
     mistakes, most = Mistakes(), {"outfits": outfits, "fighting_style": STYLES_OF.get(game, STYLES)[-1]}
     for key, high in most.items():
@@ -192,9 +214,10 @@ def named_characters(settings: GameKeys) -> tuple[str | None, ...]:
 
 
 def draw_characters(settings: GameKeys, characters: Any, rng: np.random.Generator) -> list[str]:
-    """Return the chosen characters, followed by random ones up to the number that the game selects.
+    """Return as many characters as a player selects in the game; those that the user has not chosen are random.
 
-    Some characters have several names. A random character is never the same as one that is already selected.
+    Some characters have several names. A random character never duplicates a character that is already selected, under
+    any of its names.
     """
     chosen = dict(enumerate(named_characters(settings)[: characters.chars_to_select]))
     twins = dict(characters.char_homonymy_map)
@@ -228,7 +251,10 @@ def env_settings(keys: Keys, game: str) -> Any:
 
 
 def episode_settings(keys: Keys, game: str, info: Any, rng: np.random.Generator) -> Any:
-    """Return the `EpisodeSettings` message of a new episode. Settings without a value are drawn in a fixed order."""
+    """Return the `EpisodeSettings` message of a new episode.
+
+    Settings that are null get random values. They are drawn in a fixed order, so that equal seeds give equal episodes.
+    """
     settings = keys.diambra_settings
     kinds = messages()
 

@@ -64,7 +64,10 @@ class DiambraSuite(Suite):
         return tuple(OUTFITS)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """Start a game on a free engine; raise one UserError with all problems, in the order in which to fix them."""
+        """Start a game on a free engine.
+
+        Raise one UserError that lists all problems, in the order in which the user should fix them.
+        """
         mistakes, claimed = Mistakes(), None
         with mistakes.catch():
             refuse_missing(self, env_id)
@@ -95,7 +98,7 @@ class DiambraSuite(Suite):
             known = addresses()
             raise UserError(
                 f"env.id={env_id}: every environment needs its own engine, but all are in use "
-                f"({' '.join(known)}); start the command with more engines: {HOW.format(len(known) + 1)}"
+                f"({' '.join(known)}); start more engines, and the command, with: {HOW.format(len(known) + 1)}"
             )
         try:
             refuse_absent([found[0]], max(2, len(addresses())))
@@ -105,7 +108,10 @@ class DiambraSuite(Suite):
         return found
 
     def check(self, env_id: str, wrapper: Mapping[str, Any], together: int) -> None:
-        """Raise one UserError for a missing package, too few engines, engines that do not answer, and wrong keys."""
+        """Raise one UserError that lists all problems of `together` environments.
+
+        Problems are a missing package, too few engines, engines that do not answer, and invalid keys.
+        """
         mistakes, known = Mistakes(), addresses()
         with mistakes.catch():
             refuse_missing(self, env_id)
@@ -122,11 +128,15 @@ class DiambraSuite(Suite):
         mistakes.raise_collected()
 
     def source(self, env_id: str) -> Any:
-        """Return the environment's class. The version of the engine is unknown to this code."""
+        """Return the environment's class.
+
+        The environment card is measured again if the code of the class changes, but not if the engine is updated,
+        because the version of the engine is not known.
+        """
         return DiambraEnv
 
     def parameters(self, env_id: str) -> None:
-        """Return None: argument names are not checked here; `make` reports them with all other problems."""
+        """Return None, so that argument names are not checked; `make` reports unknown names with all other problems."""
         return
 
     def free_instances(self, env_id: str) -> int:
@@ -134,12 +144,12 @@ class DiambraSuite(Suite):
         return count_free()
 
     def trial(self, env_id: str) -> None:
-        """Raise UserError if no engine answers. No game is started, because the file of the game can be missing."""
+        """Raise UserError if no engine answers. No game is started, because the ROM of the game can be missing."""
         refuse_absent(addresses()[:1], 2, patience=0)
 
 
 def _unused(wrapper: Mapping[str, Any]) -> Sequence[str]:
-    """Return one message for each key of `env.wrapper` that is set but has no effect; it gives the reason."""
+    """Return one message for each key of `env.wrapper` that is set but has no effect; the message gives the reason."""
     given = {a.key: (at(wrapper, a.key), a.unused) for a in arguments(Keys) if a.unused}
     return [
         f"env.wrapper.{key}={spell(value)} has no effect: {why}"

@@ -378,7 +378,9 @@ def test_what_cannot_go_together_is_refused():
 
 
 def test_a_key_that_is_filtered_for_must_be_there(three):
-    with pytest.raises(UserError, match="filter_keys=P1_heath: not a key of doapp; did you mean 'P1_health'"):
+    with pytest.raises(
+        UserError, match="filter_keys=P1_heath: not an observation key of doapp; did you mean 'P1_health'"
+    ):
         open_env(SUITE, "doapp", QUICK | {"diambra_wrappers": {"filter_keys": ["P1_heath"]}})
 
 

@@ -145,7 +145,7 @@ def test_what_it_cannot_do_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UserError, match="from_pixels=false and from_vectors=false: no observation remains"):
         made(from_vectors=False)
     with pytest.raises(
-        UserError, match="env.wrapper.from_pixel=True: cartpole_balance has no such argument.*from_pixels"
+        UserError, match="env.wrapper.from_pixel=True: cartpole_balance has no argument 'from_pixel'.*from_pixels"
     ):
         made(from_pixel=True)
     monkeypatch.setitem(sys.modules, "dm_control", None)

@@ -258,15 +258,15 @@ def test_it_steps_in_a_process_of_its_own() -> None:
         ("helper", {"command": "ls"}, "must be a subclass of gymnasium.Env"),
         ("run", {"args": ["touch", "called"]}, "must be a subclass of gymnasium.Env"),
         ("gymnasium", {}, "must be a subclass of gymnasium.Env"),
-        ("nothing", {}, "it returned a NoneType, not a gymnasium.Env"),
-        ("Doubled", {"end": 1}, "env.wrapper.end=1: FrozenLake-v1 has no such argument"),
+        ("nothing", {}, "it returned a NoneType, but must return a gymnasium.Env"),
+        ("Doubled", {"end": 1}, "env.wrapper.end=1: FrozenLake-v1 has no argument 'end'"),
         (
             "Doubled",
             {"factor": None},
             "own_envs.Doubled with env.wrapper.factor=None: cannot wrap FrozenLake-v1",
         ),
         ("ended", {}, "env.id=Mine-v0: no such environment"),
-        ("Counting", {"end": 0}, r"with env.wrapper.end=0: cannot be made \(ValueError: end 0 is too small\)"),
+        ("Counting", {"end": 0}, r"with env.wrapper.end=0: cannot be created \(ValueError: end 0 is too small\)"),
         ("Counting", {"last": 2}, r"with env.wrapper.last=2: .* unexpected keyword argument 'last'"),
     ],
 )
