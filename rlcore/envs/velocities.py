@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Layout(NamedTuple):
-    """Length of an observation vector, and positions of the velocities in it.
+    """Layout of an observation vector: its length, and the positions of the velocities.
 
     Attributes:
         size: length of the vector.

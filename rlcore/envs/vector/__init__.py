@@ -1,1 +1,1 @@
-"""Vectors of environments that are stepped together."""
+"""Vectorized environments: B environments that are stepped together."""

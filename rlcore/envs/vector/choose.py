@@ -1,4 +1,4 @@
-"""Creation of the B environments that a config asks for, and the seeds of their episodes."""
+"""Creation of the vectorized environment that a config describes, and the seeds of its episodes."""
 
 from __future__ import annotations
 
@@ -30,23 +30,26 @@ def make_vector_env(
 ) -> EpisodicVectorEnv:
     """Create B environments that are stepped together.
 
-    They run in this process, in one process each (`env.sync_env=false`), or as one vectorized computation
-    (`env.vectorization`).
+    The environments run one after another in this process, or each in a separate process (`env.sync_env=false`), or as
+    one vectorized computation in this process (`env.vectorization`).
 
     Args:
-        config: the env group, or settings from it; with settings, the environments run in this process.
+        config: config group `env`, or `EnvSettings` created from it. With `EnvSettings`, the environments run one after
+            another in this process.
         num_envs: B.
-        seed: seed of the run.
-        rank: rank of this process in distributed training.
-        purpose: random stream of the seeds, a key of `rlcore.streams.PURPOSES`.
-        tier: method of exact resume, from the environment card: "snapshot", "replay" or "boundary". With "snapshot",
-            each environment gets one seed for the whole run; with the others, each episode gets its own seed.
-        fresh_instance: from the environment card; if True, a new environment is built for every episode.
-        offset: index of the first environment in the random stream.
-        episode_seed: function (env index, episode index) -> seed, used instead of the seeds above.
+        seed: seed of the run, from which the seeds of the environments are derived.
+        rank: rank of this process in distributed training; each rank gets other seeds.
+        purpose: random stream from which the seeds are derived, a key of `rlcore.streams.PURPOSES`.
+        tier: method by which unfinished episodes are saved: "snapshot", "replay" or "boundary" (see
+            `rlcore.envs.vector.episodic.TIERS`). With "snapshot", each environment gets one seed at its first reset and
+            then continues its random generator. With the other tiers, each episode gets a seed.
+        fresh_instance: if True, a new environment is built for every episode.
+        offset: number that is added to the index of an environment when its seed is derived.
+        episode_seed: function (env index, episode index) -> seed. If given, it is used instead of the seeds derived
+            from `seed`, `rank`, `purpose` and `offset`.
 
     Returns:
-        The environments, not yet reset.
+        The vectorized environment, not yet reset.
 
     Raises:
         UserError: The environment cannot be created, or it does not support the requested vectorization.
@@ -71,9 +74,11 @@ def check_vector_env(config: EnvConfig | EnvSettings) -> None:
 
 
 def stream_seeds(seed: int, purpose: str, rank: int, offset: int, tier: str) -> EpisodeSeed:
-    """Return the function that gives the seeds of a run's environments, (env index, episode index) -> seed.
+    """Return a function (env index, episode index) -> seed for the environments of a run.
 
-    With the tier "snapshot" (method of exact resume), each environment gets one seed; otherwise each episode gets one.
+    If `tier`, the method by which unfinished episodes are saved, is "snapshot", the function returns a seed for the
+    first episode of an environment, and None for later episodes, which continue the environment's random generator.
+    With other tiers, it returns a seed for every episode. For the other arguments, see `make_vector_env`.
     """
 
     def episode_seed(env_index: int, episode_index: int) -> int | None:
@@ -85,10 +90,14 @@ def stream_seeds(seed: int, purpose: str, rank: int, offset: int, tier: str) -> 
 
 
 def refuse_foreign_vector(envs: Any) -> None:
-    """Raise UserError if `envs` does not implement this project's `VectorEnv`, for example a Gymnasium vector env."""
+    """Raise UserError if `envs` does not implement the protocol `rlcore.protocols.VectorEnv`.
+
+    For example, Gymnasium's vectorized environments do not implement it.
+    """
     names = [*VectorEnv.__annotations__, *(name for name in vars(VectorEnv) if not name.startswith("_"))]
     if missing := [name for name in names if not hasattr(envs, name)]:
         raise UserError(
             f"envs is a {type(envs).__name__} without {', '.join(missing)}, which rlcore.protocols.VectorEnv requires; "
-            "to use an environment of Gymnasium, name it in the config (env.id, env.num_envs) and omit envs"
+            "to use an environment of Gymnasium, select it in the config (env.id, env.num_envs) and omit the argument "
+            "envs"
         )

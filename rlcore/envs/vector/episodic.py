@@ -1,4 +1,4 @@
-"""Base class for B environments that are stepped together: seeds, autoreset, checks, episode counts, exact resume."""
+"""Base class of vectorized environments: seeds, autoreset, checks of values, episode counts, saving and restoring."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ EpisodeSeed = Callable[[int, int], int | None]
 
 
 class EpisodicVectorEnv(ABC):
-    """Base class for B environments with autoreset: the step after the end of an episode resets its environment.
+    """Base class of vectorized environments, which step B environments together.
 
-    Subclasses define where the environments run. Every `TimeStep` has new arrays that are not changed later, unless the
+    If an episode of an environment has ended, the next call of `step` resets this environment (autoreset). Subclasses
+    define in which process the environments run. Every `TimeStep` has new arrays that are not changed later, unless the
     caller passes arrays to `step`.
 
     Args:
         num_envs: B.
         spec: spec of one environment.
-        bounds: bounds of the observation keys; values outside of them are counted.
-        episode_seed: function that returns the seed of each episode.
+        bounds: observation key -> (lower bound, upper bound); values outside the bounds are counted.
+        episode_seed: function (env index, episode index) -> seed of the episode.
         tier: method by which `state_dict` saves unfinished episodes: "snapshot", "replay" or "boundary" (see `TIERS`).
         fresh_instance: if True, a new environment is built for every episode.
     """
@@ -87,11 +88,18 @@ class EpisodicVectorEnv(ABC):
 
     @abstractmethod
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
-        """Reset the environments in `seeds`, step all others, and write the results to the arrays `rows`.
+        """Reset the environments in `seeds`, step all other environments, and write the results to the arrays `rows`.
 
-        A reset writes only an observation. Return the indices of the environments whose episode has ended, in ascending
-        order. If a step fails and the environment can be restarted, its episode counts as ended: `_note_failures` is
-        called, and no observation is written.
+        If a step fails and the environment can be restarted, the implementation calls `_note_failures`, marks the
+        episode as truncated, and writes no observation.
+
+        Args:
+            action: actions [B, ...]; None if all environments are reset.
+            seeds: index of each environment to reset -> seed; None: continue the environment's random generator.
+            rows: arrays of observations, rewards, terminated and truncated. A reset writes an observation only.
+
+        Returns:
+            Indices of the environments whose episode has ended, in ascending order.
         """
 
     @abstractmethod
@@ -104,9 +112,9 @@ class EpisodicVectorEnv(ABC):
 
     @abstractmethod
     def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], obs: dict[str, np.ndarray]) -> None:
-        """Replay unfinished episodes and write their last observations to `obs`.
+        """Play unfinished episodes again, and write the last observation of each episode to `obs`.
 
-        `episodes`: env index -> (seed, actions [n, ...]).
+        `episodes` is env index -> (seed, actions [n, ...]).
         """
 
     @abstractmethod
@@ -116,14 +124,22 @@ class EpisodicVectorEnv(ABC):
     # Stepping
 
     def reset(self) -> TimeStep:
-        """Reset all environments. Raise EnvironmentFault in the same cases as `step`."""
+        """Reset all environments; raise EnvironmentFault if one fails or returns an invalid value."""
         return self._arrive(None, list(range(self.num_envs)), None)
 
     def step(self, action: np.ndarray, into: TimeStep | None = None) -> TimeStep:
-        """Take actions [B, ...] in the environments' form; reset the environments whose episode has ended.
+        """Take actions [B, ...] of the environments' action space; reset each environment whose episode has ended.
 
-        If `into` is given, the result is written to its arrays. If an environment fails or returns an invalid value,
-        close all environments and raise EnvironmentFault with env index, step and key.
+        Args:
+            action: actions; the action of an environment that is reset is ignored.
+            into: time step whose arrays are overwritten with the result; None: create new arrays.
+
+        Returns:
+            The time step.
+
+        Raises:
+            EnvironmentFault: An environment failed and cannot be restarted, or it returned an invalid value. The
+                message has the index of the environment, the step of the episode and the observation key.
         """
         # Actions with a shape are copied, because environments and the replay log can keep their rows.
         own = (np.asarray if self._takes_numbers else np.array)(action, self._action_dtype)
@@ -133,7 +149,7 @@ class EpisodicVectorEnv(ABC):
     def _builds(self, action: np.ndarray | None, seeds: dict[int, int | None]) -> bool:
         """Return True if `_advance` will build environments or reset them for the first time.
 
-        The time limit of such a call is `first_limit`.
+        Such a call has a longer time limit (`rlcore.envs.vector.watchdog.first_limit`).
         """
         return action is None or bool(self._rebuild) or (self.fresh_instance and bool(seeds))
 
@@ -165,7 +181,13 @@ class EpisodicVectorEnv(ABC):
         return time_step
 
     def _note_failures(self, index: int, failures: list[str], cut: bool) -> None:
-        """Count and log failures after which an environment restarts; `cut`: the last one ended an episode."""
+        """Count and log the failures of an environment that is restarted.
+
+        Args:
+            index: index of the environment.
+            failures: messages of the failures.
+            cut: True if the last failure happened during a step, so that the episode is truncated.
+        """
         for failure in failures:
             log.warning("%s; the environment is restarted (env.restart_on_exception)", failure)
         self.restarts += len(failures)
@@ -173,7 +195,10 @@ class EpisodicVectorEnv(ABC):
             self._cut.add(index)
 
     def _repeat_last(self, time_step: TimeStep) -> None:
-        """Write the previous observation for environments whose step failed; the transition is truncated."""
+        """Copy the previous observation to the time step, for each environment whose step failed.
+
+        A failed step returns no observation. The transition has the previous observation instead and is truncated.
+        """
         assert self._last is not None
         for index in self._cut:
             for key, values in time_step.obs.items():
@@ -181,7 +206,11 @@ class EpisodicVectorEnv(ABC):
         self._cut.clear()
 
     def _spare_seed(self, index: int) -> int:
-        """Return the seed of the episode after a restart, if the environment normally uses its own generator."""
+        """Return the seed of the first episode after a restart.
+
+        The seed is needed if the environment would otherwise continue its random generator, because a restarted
+        environment has a new generator.
+        """
         return streams.integer(self._episode_seed(index, 0) or 0, "env", int(self._episode_index[index]))
 
     def _open(self, index: int) -> int | None:
@@ -216,11 +245,18 @@ class EpisodicVectorEnv(ABC):
                 raise EnvironmentFault(
                     f"environment {index}, step {self._length[index]} of its episode: {what} is {value}"
                     + (f" at {list(place)}" if np.ndim(values[index]) else "")
-                    + (f", and agents compute in float32 (±{LARGEST:.3g})" if LARGEST < abs(value) < np.inf else "")
+                    + (
+                        f", but agents compute in float32, whose largest number is {LARGEST:.3g}"
+                        if LARGEST < abs(value) < np.inf
+                        else ""
+                    )
                 )
 
     def _outside(self, key: str, values: np.ndarray, fine: np.ndarray) -> None:
-        """Count the values outside the declared bounds, and warn once; raise for an index outside a Discrete space."""
+        """Count the values of a key that are outside the bounds of its space, and log a warning for the first one.
+
+        If the space is Discrete, raise EnvironmentFault instead.
+        """
         if self.spec.obs[key].n is not None:
             self._refuse(f"key {key!r} is outside its space: the value", fine, values)
         if key not in self.out_of_bounds:
@@ -237,17 +273,21 @@ class EpisodicVectorEnv(ABC):
     # Episodes
 
     def pop_episodes(self) -> list[Episode]:
-        """Return the episodes that ended since the last call, ordered by time, then env index."""
+        """Return the episodes that ended since the last call of this method, ordered by time, then env index."""
         finished, self._finished = self._finished, []
         return finished
 
     def boundary(self) -> TimeStep | None:
         """Truncate unfinished episodes before a scheduled checkpoint, if the environments have the tier "boundary".
 
-        The state of such environments cannot be saved during an episode. Every unfinished episode is truncated at its
-        last observation, and the next `step` starts an episode in a new environment. To get identical results, an
-        uninterrupted run does the same. Return the time step that replaces the last one, or None before `reset`. With
-        other tiers, the last time step is returned unchanged.
+        The tier is the method by which unfinished episodes are saved; with "boundary", they cannot be saved. Every
+        unfinished episode is truncated at its last observation, and the next `step` starts episodes in new
+        environments. An uninterrupted run calls this method at the same steps as a resumed one, so that both give
+        identical results.
+
+        Returns:
+            The last time step, in which unfinished episodes are marked as truncated; the caller uses it instead of the
+            one that `step` returned. With other tiers, the last time step without changes. None before `reset`.
         """
         if self.tier != "boundary" or self._last is None:
             return self._last
@@ -265,12 +305,12 @@ class EpisodicVectorEnv(ABC):
     def state_dict(self) -> State:
         """Return everything that the next step depends on, as nested dicts of arrays and JSON scalars.
 
-        Raise RunError if the state of an environment cannot be read. With the tier "boundary", also raise it if
-        `boundary` was not called first.
+        Raise RunError if the state of an environment cannot be read. If the tier is "boundary", also raise RunError if
+        an episode is unfinished because `boundary` was not called first.
         """
         if self.tier == "boundary" and self._last is not None and len(self._pending) < self.num_envs:
             raise RunError(
-                "the state of these environments cannot be saved during an episode (tier boundary); "
+                'the environments have the tier "boundary", so their state cannot be saved during an episode; '
                 "call boundary() before state_dict()"
             )
         pending = np.zeros(self.num_envs, bool)
@@ -304,16 +344,19 @@ class EpisodicVectorEnv(ABC):
         return np.stack(self._actions[index]) if self._actions[index] else empty
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a `state_dict` of the same environments, so that the next steps are bit-identical.
+        """Restore a state from `state_dict`, so that the next steps are bit-identical to those after saving.
 
-        The state can be from this process or another one. Raise RunError if it does not belong to these environments,
-        or if a replayed episode differs from the saved one.
+        The state can be from this process or another one. Raise RunError if `tier` or `num_envs` or the environment
+        differ from those of the saved state, or if a replayed episode differs from the saved one.
         """
-        mine = {"format": FORMAT, "tier": self.tier, "environments": self.num_envs}
-        theirs = {k: state.get(k) for k in ("format", "tier")} | {"environments": len(state["episode_index"])}
+        mine = {"format": FORMAT, "tier": self.tier, "num_envs": self.num_envs}
+        theirs = {k: state.get(k) for k in ("format", "tier")} | {"num_envs": len(state["episode_index"])}
         for key, value in mine.items():
             if theirs[key] != value:
-                raise RunError(f"the saved environments have {key} {theirs[key]}, but these have {value}")
+                raise RunError(
+                    f"the environments were saved with {key}={theirs[key]}, but {key} is {value} now; "
+                    "use the settings and the version of the saved run"
+                )
         self._episode_index = np.array(state["episode_index"])
         self._return = np.array(state["return"])
         self._length = np.array(state["length"])
@@ -356,14 +399,18 @@ class EpisodicVectorEnv(ABC):
             for key, values in saved.items():
                 if rows.obs[key][index].tobytes() != values[index].tobytes():
                     raise RunError(
-                        f"environment {index}: a replay of the {len(actions)} actions of its episode (seed {seed}) "
-                        f"gives another {key!r} than was saved: {self.spec.id} is not deterministic here; compare the "
-                        "package versions in the environment card with the installed ones"
+                        f"environment {index}: its episode (seed {seed}) was replayed with the {len(actions)} saved "
+                        f"actions, but the last observation {key!r} differs from the saved one: {self.spec.id} is not "
+                        "deterministic on this machine; compare the package versions in the environment card with the "
+                        "installed ones"
                     )
 
 
 def _allowed(dtype: np.dtype, bounds: tuple[np.ndarray, np.ndarray] | None) -> tuple[Any, Any] | None:
-    """Return the lower and upper bounds of valid values (finite and inside the space); None if every value is valid."""
+    """Return the lower and upper bounds of values that need no further check; None if every value of `dtype` is valid.
+
+    Values between these bounds are finite and inside the bounds of the space.
+    """
     if dtype.kind in "iu" and bounds is not None:
         held = np.iinfo(dtype)  # uint8 pixels in 0 to 255 need no comparison, which would cost more than a copy
         return None if (bounds[0] <= held.min).all() and (bounds[1] >= held.max).all() else bounds

@@ -1,4 +1,4 @@
-"""One environment with the time limits of training, for code that steps a single environment."""
+"""Creation of a single environment whose calls have the same time limits as in training."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rlcore.user_code import user_code
 def limited_env(config: EnvConfig | EnvSettings, render_mode: str | None = None) -> Iterator[StepTimeLimit]:
     """Create one environment whose calls have the time limit `env.step_timeout`; close it at the end of the context.
 
-    The construction of the environment has the longer time limit `first_limit`.
+    The construction of the environment has a longer time limit (`rlcore.envs.vector.watchdog.first_limit`).
 
     Args:
-        config: the env group, or settings from it.
-        render_mode: as in Gymnasium.
+        config: config group `env`, or `EnvSettings` created from it.
+        render_mode: as in Gymnasium; None if nothing is rendered.
 
     Yields:
         The environment, not yet reset.

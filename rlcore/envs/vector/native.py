@@ -45,15 +45,15 @@ WORTH_IT = 8  # minimum B for native; a step of 4 takes 37 µs single, 48 µs na
 
 
 class NativeVectorEnv(EpisodicVectorEnv):
-    """B copies (lanes) of an environment, computed by one vectorized implementation in this process.
+    """Vectorized environment in which one vectorized implementation computes B copies (lanes) of an environment.
 
-    Their state is always saved as a snapshot.
+    The implementation runs in this process. `state_dict` saves the state of every environment (tier "snapshot").
 
     Args:
-        settings: settings of one environment, already checked with `refuse`, which raises an error if they are not
-            supported.
+        settings: settings of one environment. The caller has checked them with `refuse`, which raises UserError if a
+            setting is not supported.
         num_envs: B.
-        episode_seed: function that returns the seed of each episode.
+        episode_seed: function (env index, episode index) -> seed of the episode.
     """
 
     def __init__(self, settings: EnvSettings, num_envs: int, episode_seed: EpisodeSeed) -> None:
@@ -76,7 +76,9 @@ class NativeVectorEnv(EpisodicVectorEnv):
             except BaseException as error:
                 if not is_failure(error):
                     raise
-                raise EnvironmentFault(f"the environments' step raised {spell_error(error)}") from error
+                raise EnvironmentFault(
+                    f"the vectorized step of all environments raised {spell_error(error)}"
+                ) from error
             named = new if isinstance(new, dict) else dict.fromkeys(obs, new)  # not a dict: one key
             for key, values in named.items():
                 obs[key][:] = values
@@ -91,7 +93,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
         return (terminated | truncated).nonzero()[0].tolist()
 
     def _capture(self) -> State:
-        """Return the states of the B environments, stacked, in the same form as the states of single environments."""
+        """Return the stacked states of the B environments, in the format of `SerialVectorEnv`."""
         lengths = self._length.tolist()
         find = getattr(self._lanes, "attributes", None)  # optional in vectorized code of a plugin
         values = find([one.unwrapped for one in self._single]) if find else None
@@ -109,7 +111,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
         return {"fields": {"env": {"fields": {"layers": {"fields": parts}}}, "length": counts}}
 
     def _capture_lane(self, index: int, length: int) -> State:
-        """Return the state of one of the B environments, in the form of the state of a single environment."""
+        """Return the state of one of the B environments after `length` steps, in the format of `SingleEnv.capture`."""
         single = self._single[index]
         self._lanes.take(index, single)
         for layer in layers(single):
@@ -120,7 +122,10 @@ class NativeVectorEnv(EpisodicVectorEnv):
     def _restore(self, states: list[State]) -> None:
         for index, (single, state) in enumerate(zip(self._single, states, strict=True)):
             if "steps" in state:
-                raise RunError("the environments were saved by a version that is no longer supported; start a new run")
+                raise RunError(
+                    "the environments were saved by a version of this project that is no longer supported; "
+                    "start a new run"
+                )
             restore(single, state["env"])
             self._lanes.put(index, single)
 
@@ -135,7 +140,11 @@ class NativeVectorEnv(EpisodicVectorEnv):
 
 
 def is_faster(config: EnvConfig, num_envs: int) -> bool:
-    """Return True if `env.vectorization=auto` uses vectorized code: B is large, and the code is available and exact."""
+    """Return True if `env.vectorization=auto` uses vectorized code.
+
+    The conditions are: B is at least `WORTH_IT`, vectorized code supports the environment and its settings, and its
+    results are bit-identical to those of single environments.
+    """
     fits = num_envs >= WORTH_IT and config.sync_env and not _forbidden(config) and _has_code(config)
     return fits and not _wrappers(config) and _exact_here(EnvSettings.of(config))
 
@@ -143,7 +152,8 @@ def is_faster(config: EnvConfig, num_envs: int) -> bool:
 def _exact_here(settings: EnvSettings) -> bool:
     """Return True if the vectorized environments return bit-identical results to single environments on this machine.
 
-    This is measured, because vectorized sines differ on some machines.
+    Both are played and compared, because on some machines a vectorized sine differs from the sine of a single number.
+    The result is stored for this process and its child processes.
     """
     # A digest, because the kernel limits the length of a variable. The result holds for one processor and one NumPy.
     key = hashlib.sha256(repr((settings, processor(), np.__version__)).encode()).hexdigest()[:16]
@@ -166,7 +176,7 @@ def _trial_seed(env_index: int, episode_index: int) -> int:
 def _play_bytes(envs: NativeVectorEnv | SerialVectorEnv) -> list[bytes]:
     """Play random actions; return the results of all steps and the final states of the environments, as bytes.
 
-    The states are compared too, because observations in float32 do not contain the last bits of states in float64.
+    The final states are included, because observations in float32 do not contain the last bits of states in float64.
     """
     rng, time_step, found = np.random.default_rng(0), envs.reset(), []
     for _ in range(TRIED_STEPS):
@@ -186,7 +196,7 @@ def _play_bytes(envs: NativeVectorEnv | SerialVectorEnv) -> list[bytes]:
 
 
 def _bits(value: Any) -> bytes:
-    """Return the bits of a captured state."""
+    """Convert a captured state to bytes."""
     if isinstance(value, dict):
         return b"|".join(f"{key}:".encode() + _bits(part) for key, part in value.items())
     return value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
@@ -213,7 +223,10 @@ def refuse(config: EnvConfig) -> None:
             "set env.vectorization=single"
         )
     if not config.sync_env:
-        raise UserError(f"{asked}: vectorized code runs in this process; set env.sync_env=true")
+        raise UserError(
+            f"{asked}: cannot be combined with env.sync_env=false, which uses one process per environment; "
+            "set env.sync_env=true"
+        )
 
 
 def _has_code(config: EnvConfig) -> bool:
@@ -222,7 +235,7 @@ def _has_code(config: EnvConfig) -> bool:
 
 
 def _wrappers(config: EnvConfig) -> list[str]:
-    """Return the names of the configured wrappers that change single environments, for example `ScreenSize`."""
+    """Return the names of the configured wrappers that vectorized code does not have, for example `ScreenSize`."""
     with closing(make(config)) as env:
         ours = [layer for layer in layers(env) if isinstance(layer, gymnasium.Wrapper)]
     return [

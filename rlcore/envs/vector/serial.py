@@ -1,4 +1,4 @@
-"""B environments that are stepped one after another in this process."""
+"""Vectorized environment that steps its environments one after another in this process."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class SerialVectorEnv(EpisodicVectorEnv):
-    """B environments stepped one after another in this process; the fastest choice if a step takes microseconds.
+    """Vectorized environment that steps B environments one after another in this process.
 
-    `build` creates one environment. `step_timeout` is the time limit in seconds for one step of all environments.
-    `restart` configures the restarts after failures.
+    If a step takes microseconds, this is faster than separate processes. `build` creates one environment.
+    `step_timeout` is the time limit in seconds for one step of all B environments together. `restart` configures the
+    restarts after failures. For the other arguments, see `EpisodicVectorEnv`.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class SerialVectorEnv(EpisodicVectorEnv):
                 self._watchdog.call(partial(self._envs[index].replay, seed, env_actions(actions), obs, index))
 
     def close(self) -> None:
-        """Close the environments; log a warning for one that hangs or raises."""
+        """Close the environments; log a warning for each one that hangs or raises an error."""
         for index, env in enumerate(self._envs):
             try:
                 self._watchdog.call(env.close)

@@ -1,4 +1,4 @@
-"""Environment as one of B that are stepped together: construction, steps, checks, saving, restarts."""
+"""One environment of a vectorized environment: construction, steps, checks, saving, restarts."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Row = tuple[float, bool, bool]  # reward, terminated, truncated
 
 
 class SingleEnv:
-    """One environment that writes its observations to one row of given arrays [B, ...].
+    """One environment of a vectorized environment; it writes its observations to one row of shared arrays [B, ...].
 
-    It is used in this process and in worker processes.
+    The class is used by vectorized environments in one process, and in the worker process of an environment.
 
     Args:
-        build: function that creates the environment; called again for every episode if `fresh_instance`.
+        build: function that creates the environment.
         index: index of the environment, for messages.
         fresh_instance: if True, a new environment is built for every episode, because a used one behaves differently.
         restart: limits on restarts after failures.
-        lost: True if it replaces an environment whose process died or hung; its first episode then counts as an episode
-            after a restart.
+        lost: True if this object replaces an environment whose process died or hung. The first reset then uses the seed
+            for episodes after a restart (`spare`).
 
     Attributes:
         failures: messages of the failures after which the environment was restarted; the caller clears the list.
@@ -76,11 +76,12 @@ class SingleEnv:
         Raise EnvironmentFault if the environment raises an error, or if its observation is invalid.
 
         Args:
-            seed: seed of the episode; None: the environment continues its own random generator.
-            obs: arrays to write to.
-            row: row of these arrays.
-            rebuild: build a new environment first.
-            spare: seed to use if `seed` is None and the environment has been restarted.
+            seed: seed of the episode; None: the environment continues its random generator.
+            obs: observation key -> array [B, ...], to which the observation is written.
+            row: index of the row of the arrays.
+            rebuild: if True, build a new environment first.
+            spare: seed to use if `seed` is None and the environment has been restarted; a restarted environment has no
+                random generator to continue.
         """
         self.length = 0
         while True:
@@ -109,7 +110,10 @@ class SingleEnv:
             raise
 
     def _restart(self) -> None:
-        """Build a new environment after a failure; errors raised while the failed one is closed are ignored."""
+        """Close the environment after a failure and build a new one; errors of closing are ignored.
+
+        An environment that has not been used is kept.
+        """
         if self.used:
             with contextlib.suppress(Exception):
                 self.close()
@@ -117,7 +121,16 @@ class SingleEnv:
             self.env, self.used = self.build(), False
 
     def _note_failure(self, call: str, error: BaseException, action: Any = None) -> None:
-        """Count a failure; raise EnvironmentFault if no restart is allowed, or if a restart cannot help."""
+        """Count a failure and mark the environment for a restart.
+
+        Raise EnvironmentFault if no restart is allowed, or if a restart cannot help, because the environment does not
+        follow the Gymnasium API.
+
+        Args:
+            call: name of the method that failed, "reset" or "step".
+            error: exception that the method raised.
+            action: action of the step.
+        """
         if message := explain_form(self.env, call, error, action):
             raise self._fault(message) from error
         what = f"{call} raised {spell_error(error)}"
@@ -127,11 +140,22 @@ class SingleEnv:
         self.failures.append(f"environment {self.index}, step {self.length} of its episode: {what}")
 
     def step(self, action: Any, obs: dict[str, np.ndarray], row: int) -> Row:
-        """Take one action in the form of the environment's action space, and write the observation.
+        """Take one action of the environment's action space, and write the observation.
 
-        If the environment fails and can be restarted, its episode is truncated: the message is added to `failures`, and
-        no observation is written. If it cannot be restarted, raise EnvironmentFault with env index, step and key. Also
-        raise this error if the environment returns an invalid value.
+        If the environment fails and can be restarted, the message is added to `failures`, the episode is truncated, and
+        no observation is written.
+
+        Args:
+            action: the action.
+            obs: observation key -> array [B, ...], to which the observation is written.
+            row: index of the row of the arrays.
+
+        Returns:
+            Reward, terminated, truncated.
+
+        Raises:
+            EnvironmentFault: The environment failed and cannot be restarted, or it returned an invalid value. The
+                message has the index of the environment, the step of the episode and the observation key.
         """
         self.length += 1
         try:
@@ -164,11 +188,12 @@ class SingleEnv:
         except OpaqueStateError as opaque:
             raise RunError(
                 f"environment {self.index}: {opaque} cannot be saved, so the state of {self.spec.id} cannot be stored, "
-                "although its environment card has the tier snapshot; recreate it with `shepherd stage make-env RUN`"
+                'although its environment card has the tier "snapshot"; measure the card again with '
+                "`shepherd stage make-env RUN`"
             ) from None
 
     def restore(self, state: State) -> None:
-        """Restore a state from `capture`; a used environment is replaced by a new one first."""
+        """Restore a state from `capture`; an environment that has been used is first replaced by a new one."""
         if self.used:
             self.rebuild()
         self.length, self.broken = state["length"], state.get("broken", False)
@@ -177,7 +202,16 @@ class SingleEnv:
             self.used = True
 
     def replay(self, seed: int | None, actions: list[Any], obs: dict[str, np.ndarray], row: int) -> None:
-        """Replay an episode from its seed in a new environment, and write the last observation."""
+        """Play the actions of an episode again in a new environment, and write the last observation.
+
+        Raise EnvironmentFault if the environment fails.
+
+        Args:
+            seed: seed of the episode.
+            actions: all actions of the episode so far.
+            obs: observation key -> array [B, ...], to which the observation is written.
+            row: index of the row of the arrays.
+        """
         if self.used:
             self.rebuild()
         stop_drawing(self.env, bool(actions))  # only the last image is used
@@ -214,7 +248,7 @@ class SingleEnv:
         try:
             array = np.asarray(value)
         except ValueError:
-            raise self._fault(f"key {key!r} is not an array") from None
+            raise self._fault(f"key {key!r} of the observation cannot be converted to an array") from None
         if array.shape != shape:
             raise self._fault(f"key {key!r} has shape {array.shape}, but its space has {shape}")
         if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind != "f" and (array % 1 != 0).any()):

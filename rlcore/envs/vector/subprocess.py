@@ -1,4 +1,4 @@
-"""B environments in one process each, for slow steps and for engines that can hang or crash.
+"""Vectorized environment with one process per environment, for slow steps and for engines that can hang or crash.
 
 Observations are passed in shared memory: an image is copied once in the worker and once in the parent.
 """
@@ -33,16 +33,17 @@ ERRORS = {kind.__name__: kind for kind in (UserError, EnvironmentFault, RunError
 
 
 class Worker:
-    """Worker process of one environment, as seen by the parent process.
+    """Handle of the parent process for the worker process of one environment.
 
     Args:
         settings: settings of the environment.
         index: index of the environment, for messages.
         fresh_instance: if True, a new environment is built for every episode.
-        lost: True if the process replaces one that died.
+        lost: True if the process replaces one that died or hung.
 
     Attributes:
-        row: newest row of the environment; available after `receive_spec`.
+        row: observation, reward, terminated and truncated of the last time step, in shared memory; available after
+            `receive_spec`.
     """
 
     row: SharedRow
@@ -64,7 +65,10 @@ class Worker:
         self.send(Request.BUILD, pickle.dumps((settings, index, fresh_instance, lost)))
 
     def receive_spec(self, deadline: Deadline) -> tuple[EnvSpec, Bounds]:
-        """Receive spec and bounds after the environment has been built. Raise the same errors as `receive`."""
+        """Wait until the worker has built the environment; return its spec and the bounds of its observations.
+
+        Raise the error that the worker has sent, or EnvironmentLost if the process died or hung.
+        """
         told, bounds = pickle.loads(self.receive(deadline, 0))
         spec = EnvSpec.from_json(told)
         self.row = SharedRow(spec, self._memory)
@@ -78,8 +82,8 @@ class Worker:
     def receive(self, deadline: Deadline, step: int) -> bytes:
         """Return the bytes of the worker's answer, or raise the error that the worker has sent.
 
-        `step` is the step of the episode, for messages. Raise EnvironmentLost if the process has died. If it does not
-        answer in time, kill it and raise EnvironmentLost.
+        `step` is the step of the episode, for messages. Raise EnvironmentLost if the process has died. If the process
+        does not answer before the deadline, kill it and raise EnvironmentLost.
         """
         where = f"environment {self.index}, step {step} of its episode"
         try:
@@ -116,15 +120,18 @@ class Worker:
 class Deadline:
     """Time limit for a worker's answer, in seconds.
 
-    Only time during which both the worker and this process are running counts: a process that is paused (SIGSTOP) has
-    not hung.
+    The limit counts only the time during which both the worker and this process run, so that a process that is paused
+    (SIGSTOP) is not treated as hung.
     """
 
     def __init__(self, limit: float) -> None:
         self.limit = self.left = limit
 
     def wait(self, worker: Worker) -> bool:
-        """Wait for a worker; return False if neither an answer nor the end of the pipe arrives in time."""
+        """Wait for a worker; return True when an answer can be read or the worker's pipe is closed.
+
+        Return False if neither happens within the time limit.
+        """
         while not worker.connection.poll(slice := min(POLL_EVERY, max(0.0, self.left))):
             if self.left <= 0:
                 return False
@@ -144,9 +151,11 @@ def _end(process: subprocess.Popen[bytes], connection: Connection, memory: int) 
 
 
 class SubprocessVectorEnv(EpisodicVectorEnv):
-    """B environments in one process each; their trajectories are bit-identical to those of `SerialVectorEnv`.
+    """Vectorized environment with one process per environment.
 
-    `step_timeout` is the time limit in seconds for one step of all environments.
+    Trajectories are bit-identical to those of `SerialVectorEnv`. `settings` are the settings of each environment, and
+    `step_timeout` is the time limit in seconds for one step of all B environments. For the other arguments, see
+    `EpisodicVectorEnv`.
     """
 
     def __init__(
@@ -211,13 +220,21 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
     def _limit(self, builds: bool, resets: bool) -> float:
         """Return the time limit in seconds for the answers of all workers to one request.
 
-        It is longer if the request builds environments, and longest if a reset can restart them several times.
+        Args:
+            builds: True if the request builds environments, which takes longer than a step.
+            resets: True if the request resets an environment, so that it can be restarted several times.
+
+        Returns:
+            The time limit.
         """
         first = first_limit(self.step_timeout)
         return (first if builds else self.step_timeout) + (self._restarts[0].seconds(first) if resets else 0.0)
 
     def _receive_or_restart(self, index: int, seeds: dict[int, int | None], deadline: Deadline) -> bool:
-        """Receive the answer of one worker; return True if its step failed and its environment is restarted."""
+        """Receive the answer of one worker; return True if the step failed, so that the episode is truncated.
+
+        If the process is lost, it is replaced by a new one.
+        """
         while True:
             try:
                 answer = self.workers[index].receive(deadline, int(self._steps[index]))
@@ -234,7 +251,13 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
             return cut
 
     def _replace(self, index: int, lost: EnvironmentLost, cut: bool) -> None:
-        """Start a new process in place of a lost one; raise EnvironmentLost if no restart is allowed."""
+        """Start a new process in place of a lost one; raise EnvironmentLost if no restart is allowed.
+
+        Args:
+            index: index of the environment.
+            lost: error with which the old process was lost.
+            cut: True if it was lost during a step, so that the episode is truncated.
+        """
         restarts, text = self._restarts[index], str(lost)
         while True:
             if not restarts.allow():

@@ -1,10 +1,12 @@
-"""Watchdog: a thread that limits the time of calls of environments in this process, without cost per step.
+"""Watchdog: a thread that limits the duration of calls of environments in this process.
 
-The thread checks at regular intervals if the call that was running at the last check is still running. After several
-such checks it sends a signal to the main thread. The signal handler then raises `StepTimeout` inside the environment's
-code, which can be a loop, a sleep or a read. Checks are counted instead of seconds, so that time in which the process
-is paused (SIGSTOP) does not count. C code that never releases the interpreter lock blocks this thread too. In this case
-the process that started the trainer ends it, because it no longer reports progress.
+The thread checks at regular intervals if the call that was running at the last check is still running. If several
+checks in a row find the same call, the thread sends a signal to the main thread. The signal handler raises
+`StepTimeout` inside the environment's code, for example in a loop, a sleep or a read. The thread counts checks instead
+of seconds, so that time in which the process is paused (SIGSTOP) does not count.
+
+C code that never releases Python's interpreter lock blocks the watchdog too. The trainer then reports no more progress,
+and the process that started it ends it.
 """
 
 from __future__ import annotations
@@ -29,16 +31,26 @@ SIGNAL = signal.SIGVTALRM  # not used by any environment that we know; some use 
 
 
 class StepTimeout(BaseException):
-    """Exception raised inside an environment that takes too long; `except Exception` does not catch it."""
+    """Exception that the watchdog raises inside the code of an environment that takes too long.
+
+    It is a BaseException, so that `except Exception` in the environment's code does not catch it.
+    """
 
 
 def step_limit(config: Any) -> float:
-    """Return the time limit of one step in seconds: `env.step_timeout`, or the default if `config` is `EnvSettings`."""
+    """Return the time limit of one step in seconds.
+
+    The limit is `env.step_timeout` if `config` is the config group `env`. It is the default if `config` is
+    `EnvSettings`, which does not have this key.
+    """
     return getattr(config, "step_timeout", STEP_TIMEOUT)
 
 
 def first_limit(step_timeout: float) -> float:
-    """Return the time limit in seconds of construction and first reset, which is longer because engines are loaded."""
+    """Return the time limit in seconds for the construction and the first reset of an environment.
+
+    It is longer than `step_timeout`, the limit for a step, because game and physics engines are loaded.
+    """
     return max(step_timeout, min(START_LIMIT, 10 * step_timeout))
 
 
@@ -46,7 +58,8 @@ class Watchdog:
     """Watchdog that raises `StepTimeout` in the main thread if an environment's call takes longer than a time limit.
 
     The code that calls an environment adds 1 to `calls` before and after each call. An odd number therefore means that
-    a call is running. Calls in other threads cannot be interrupted, so they have no limit. `limit` is in seconds.
+    a call is running. A watchdog that is created in another thread than the main thread does nothing, because Python
+    runs signal handlers only in the main thread. `limit` is the time limit in seconds.
     """
 
     def __init__(self, limit: float) -> None:
@@ -63,7 +76,7 @@ class Watchdog:
 
     @contextmanager
     def limit_to(self, seconds: float) -> Iterator[None]:
-        """Use another limit for the calls inside the context."""
+        """Set the time limit of calls to `seconds` inside the context."""
         self.checks_allowed = max(1, round(CHECKS * seconds / self.limit))
         try:
             yield
@@ -86,11 +99,11 @@ class Watchdog:
             return self.call(make)
 
     def sentence(self) -> str:
-        """Return the message for a call that took too long."""
+        """Return the error message for a call that took too long."""
         return f"hung; no answer within {self.limit * self.checks_allowed / CHECKS:g} s (env.step_timeout)"
 
     def close(self) -> None:
-        """Stop checking."""
+        """Stop the thread."""
         self._closed.set()
 
 

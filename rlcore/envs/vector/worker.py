@@ -1,8 +1,10 @@
 """Worker process of one environment: `python -m rlcore.envs.vector.worker CONNECTION MEMORY`. Does not import torch.
 
-The worker answers one request at a time until its pipe closes. A request is a byte of `Request` and its arguments. The
-results of a step (observation, reward and flags: one row) are written to anonymous memory that parent and worker share.
-The answer only signals that the row is complete.
+The worker answers one request at a time until its pipe closes. A request consists of a byte of `Request` and the
+arguments. The worker writes the results of a step (observation, reward, terminated and truncated) to anonymous memory
+that it shares with the parent process. The answer to a step then only signals that the results are complete.
+
+Arguments of the command: CONNECTION is the file descriptor of the pipe, MEMORY that of the shared memory.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from rlcore.user_code import explain_exit
 
 
 class Request(enum.IntEnum):
-    """Requests of the parent process: first byte of each request."""
+    """Kind of a request of the parent process, sent as the first byte of the request."""
 
     BUILD = 1
     RESET = 2
@@ -37,27 +39,31 @@ class Request(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """Status of an answer: its first byte."""
+    """Status of an answer of the worker, sent as the first byte of the answer."""
 
     DONE = 0
     ERROR = 1
 
 
 def record_dtype(spec: EnvSpec) -> np.dtype:
-    """Return the record dtype of one row: obs_0, obs_1, … in the spec's order, reward, terminated, truncated."""
+    """Return the NumPy record dtype of the results of one step.
+
+    The fields are obs_0, obs_1, … for the observation keys in the order of the spec, then reward, terminated and
+    truncated.
+    """
     fields: list[Any] = [(f"obs_{i}", part.dtype, part.shape) for i, part in enumerate(spec.obs.values())]
     return np.dtype([*fields, ("reward", "f8"), ("terminated", "?"), ("truncated", "?")], align=True)
 
 
 class SharedRow:
-    """Row of one environment in shared memory, as arrays that can be read and written.
+    """Results of the last step of one environment, as arrays in shared memory that can be read and written.
 
     Args:
         spec: spec of the environment.
-        memory: file descriptor of the memory, which is resized to the row.
+        memory: file descriptor of the memory, which is resized so that the results fit.
 
     Attributes:
-        obs: key -> [*shape].
+        obs: observation key -> [*shape].
         reward: [] float64.
         terminated: [] bool.
         truncated: [] bool.
@@ -79,7 +85,10 @@ class SharedRow:
 
 
 class RequestHandler:
-    """Handler of the parent's requests for one environment; it writes the results of steps to the shared `memory`."""
+    """Handler of the parent's requests for one environment.
+
+    The results of steps are written to shared memory; `memory` is its file descriptor.
+    """
 
     def __init__(self, memory: int) -> None:
         self.env: Any = None
@@ -90,8 +99,9 @@ class RequestHandler:
     def answer(self, request: bytes) -> bytes:
         """Return the bytes of the answer to a request, without the status byte.
 
-        Raise EnvironmentFault if the environment fails or returns an invalid value. Raise UserError if it cannot be
-        created. Raise RunError if its state cannot be read, or if a saved state does not belong to it.
+        Raise UserError if the environment cannot be created. Raise EnvironmentFault if the environment fails or returns
+        an invalid value. Raise RunError if the state of the environment cannot be read, or if a state to restore was
+        saved from another environment.
         """
         kind, payload = Request(request[0]), request[1:]
         if kind is Request.STEP:
@@ -130,9 +140,10 @@ class RequestHandler:
         self.row.reward[...], self.row.terminated[...], self.row.truncated[...] = reward, terminated, truncated
 
     def _failures(self) -> bytes:
-        """Return b"" if the environment has not failed since the last answer; otherwise pickled (failures, broken).
+        """Return the failures of the environment since the last answer, pickled as (failures, broken).
 
-        `broken` is True if the next reset must create a new environment.
+        `failures` are the messages. `broken` is True if the next reset must create a new environment. If there was no
+        failure, return b"".
         """
         if not self.env.failures:
             return b""
@@ -141,7 +152,10 @@ class RequestHandler:
 
 
 def serve(connection: Connection, memory: int) -> None:
-    """Answer requests until the pipe closes; errors are sent as answers."""
+    """Answer requests until the pipe closes.
+
+    If a request raises UserError or RunError, the answer has the status `ERROR` and the text of the error.
+    """
     handler = RequestHandler(memory)
     while True:
         try:

@@ -131,7 +131,7 @@ def test_what_cannot_be_loaded_is_refused_in_one_sentence_and_changes_nothing(tm
         refused.value
     )
     more = Training(dataclasses.replace(wide.config, algo=training().config.algo, env=FOUR), CARD)
-    with pytest.raises(RunError, match="^the saved environments have environments 2, but these have 4$"):
+    with pytest.raises(RunError, match="^the environments were saved with num_envs=2, but num_envs is 4 now; use "):
         more.load(path)
     for place in ("nope", tmp_path):
         with pytest.raises(UserError, match=rf"^{place}: no valid checkpoint there; .* Training.save") as refused:

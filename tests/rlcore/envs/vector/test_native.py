@@ -87,7 +87,7 @@ def test_rows_are_written_where_the_caller_wants_them():
 def test_an_action_that_is_none_is_refused():
     vector = envs()
     vector.reset()
-    with pytest.raises(EnvironmentFault, match="the environments' step raised AssertionError"):
+    with pytest.raises(EnvironmentFault, match="the vectorized step of all environments raised AssertionError"):
         vector.step(np.full(B, 2))
 
 
@@ -133,7 +133,7 @@ def test_load_state_dict_refuses_the_state_of_an_earlier_version():
     played(one, 40)
     state = one.state_dict()
     lanes = [{"state": np.zeros(4), "steps": lane["length"], "env": lane["env"]} for lane in unstack(state["lanes"], B)]
-    with pytest.raises(RunError, match="by a version that is no longer supported"):
+    with pytest.raises(RunError, match="by a version of this project that is no longer supported"):
         other.load_state_dict(state | {"lanes": stack(lanes)})
 
 

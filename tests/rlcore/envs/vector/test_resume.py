@@ -152,15 +152,15 @@ def test_a_replay_that_comes_out_differently_is_refused():
         envs.step(action)
     state = envs.state_dict()
     state["last"]["obs"]["state"][1, 0] += np.float32(1e-6)
-    with pytest.raises(RunError, match=r"environment 1: a replay of the 5 actions .* 'state'"):
+    with pytest.raises(RunError, match=r"environment 1: .* replayed with the 5 saved actions, .* 'state' differs"):
         vector("LunarLander-v3", "replay").load_state_dict(state)
 
 
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (("CartPole-v1", "replay", 2), "tier snapshot, but these have replay"),
-        (("CartPole-v1", "snapshot", 3), "environments 2, but these have 3"),
+        (("CartPole-v1", "replay", 2), "saved with tier=snapshot, but tier is replay now"),
+        (("CartPole-v1", "snapshot", 3), "saved with num_envs=2, but num_envs is 3 now"),
         (("Acrobot-v1", "snapshot", 2), "CartPoleEnv, but this environment is .*AcrobotEnv"),
     ],
 )
