@@ -143,8 +143,8 @@ def test_configure_environment_names_a_malformed_address(monkeypatch: pytest.Mon
     ("address", "reason"),
     [
         ("sqlite:///{0}/a_file/x.db", "cannot be created"),
-        ("sqlite:///{0}", "is not a file; give an SQLite file in it"),
-        ("mysql://host/name", "MySQLdb is not installed"),
+        ("sqlite:///{0}", "is not a file; give an SQLite file in this folder"),
+        ("mysql://host/name", "this database needs the Python package MySQLdb, which is not installed; install it$"),
         ("postgresql+nothing://host/name", "not the address of a database"),
         ("http://[x", r"not an address \(Invalid IPv6 URL\)"),
         ("ftp://host", "MLflow has no store for addresses that begin with ftp:; use a path, or one of the schemes"),
