@@ -1,4 +1,4 @@
-"""Settings of the compiler that all functions of a run share."""
+"""Settings for the compilation of acting and training steps, shared by all compiled functions of a run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from rlcore.spec import EnvSpec
 
 @dataclass(frozen=True)
 class Compiler:
-    """Compilation settings, and the inputs of cache keys, that all compiled functions of a run share.
+    """Compilation settings that all compiled functions of a run share, and inputs of their cache keys.
+
+    Compiled code is cached on disk. The cache key of a function contains its source code and everything else that
+    determines the compiled code, such as the config.
 
     Attributes:
-        config: the whole RunConfig.
+        config: RunConfig of the run.
         spec: observation keys and action of the environments.
         width: (number of environments of this rank, number of ranks).
         prepare: function that is called before the first function is compiled.
-        made: names for which `facts` was called, in this order.
-        once: if given (dry run), nothing is compiled: the computation of each name is executed only the first time, and
-            later calls are counted. None: functions are compiled, or recorded if `records` is True.
+        made: names of the functions for which `facts` was called, in the order of the calls.
+        once: None: functions are compiled, or recorded if `records` is True. Otherwise nothing is compiled, to estimate
+            the benefit of compilation. Instead, this function is called with a name and a computation. It executes the
+            computation only once for each name, returns this result in all calls, and counts the calls.
         records: if True, gradient steps are recorded as CUDA graphs, and nothing is compiled to machine code.
     """
 
@@ -40,8 +44,8 @@ class Compiler:
     def facts(self, function: Callable[..., Any] | str) -> dict[str, Any]:
         """Return the inputs of a compiled function's cache key, except its source code.
 
-        `function` is the function or a name for it. Each call also appends the name to `made`; the number of calls so
-        far is part of the key.
+        `function` is the function or a name for it. Each call appends the name to `made`. The key also contains the
+        length of `made`, so that functions with the same name have different keys.
         """
         if not isinstance(function, str):
             function = f"{function.__module__}.{getattr(function, '__qualname__', function)}"

@@ -22,9 +22,10 @@ DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 class ShepherdError(Exception):
-    """Error with a message of one sentence. Passwords in URLs and control characters are removed from the message.
+    """Base class of errors that are reported to the user by their message alone, without a traceback.
 
-    Words of 500 or more characters are shortened in the middle.
+    Passwords in URLs and control characters are removed from the message. Words of 500 or more characters are shortened
+    in the middle.
     """
 
     def __str__(self) -> str:
@@ -37,7 +38,7 @@ class UserError(ShepherdError):
 
     Args:
         *arguments: the message.
-        mistakes: the single errors, if this error combines several; the message has one line for each.
+        mistakes: if this error combines several errors: these errors. The message then has one line for each of them.
     """
 
     def __init__(self, *arguments: Any, mistakes: tuple[UserError, ...] = ()) -> None:
@@ -46,11 +47,11 @@ class UserError(ShepherdError):
 
 
 class NotSupported(UserError):
-    """Request for a preset, a suite or an environment that this version does not have."""
+    """Error for a preset, a suite or an environment that does not exist in this version."""
 
 
 class MissingValue(UserError):
-    """Required key without a value. Reported only if there is no other error."""
+    """Error for a required config key without a value; reported only if the config has no other error."""
 
 
 def _forget_frames(error: BaseException | None) -> None:
@@ -69,12 +70,12 @@ class Mistakes:
         return bool(self._found)
 
     def note(self, *mistakes: UserError) -> None:
-        """Add errors."""
+        """Add errors to the collection."""
         self._found += mistakes
 
     @contextmanager
     def catch(self) -> Iterator[None]:
-        """Context manager that adds a `UserError` raised in its block, and suppresses it."""
+        """Context manager that suppresses a `UserError` raised in its block, and adds it to the collection."""
         try:
             yield
         except UserError as error:
@@ -83,14 +84,14 @@ class Mistakes:
             self.note(*error.mistakes)
 
     def any(self, holds: Callable[[UserError], bool]) -> bool:
-        """Return True if `holds` returns True for the message of at least one collected error."""
+        """Return True if the function `holds` returns True for at least one of the collected errors."""
         return any(holds(error) for error in self._found)
 
     def leave_out(self, follows: Callable[[UserError], bool]) -> None:
-        """Remove errors that are consequences of other errors, unless this would remove all errors.
+        """Remove errors that are only consequences of other errors; keep them if there are no other errors.
 
         Args:
-            follows: function that returns True for the message of an error that is a consequence.
+            follows: function that takes an error and returns True if it is a consequence of another error.
         """
         self._found = [error for error in self._found if not follows(error)] or self._found
 
@@ -114,15 +115,15 @@ class Mistakes:
 
 
 class RunError(ShepherdError):
-    """Failure of a run, such as a faulty environment, a NaN or a full disk. Exit code 1."""
+    """Failure of a run that is not a mistake of the user: a faulty environment, a NaN, a full disk. Exit code 1."""
 
 
 class CompilationError(ShepherdError):
-    """Failed compilation of a function, or compiled code with wrong results.
+    """Error for a function whose compilation failed, or whose compiled code returned wrong results.
 
     Attributes:
         logged: True if the failure was logged already.
-        key: cache key of the function; None if it is unknown which of several functions failed.
+        key: key of the function in the cache of compiled code; None if it is unknown which function failed.
     """
 
     logged = False
@@ -130,39 +131,51 @@ class CompilationError(ShepherdError):
 
 
 class MachineFault(RunError):
-    """Failure caused by the machine, not by the run; a retry may succeed."""
+    """Failure caused by the machine (disk, memory, killed process) and not by the code; a retry may succeed."""
 
 
 class DiskFault(MachineFault):
-    """Failed write to a disk that is full, read-only or broken; a retry may succeed."""
+    """Error for a failed write to a disk that is full, read-only or broken; a retry may succeed."""
 
 
 class OutOfMemory(MachineFault):
-    """Failed allocation of CPU or GPU memory."""
+    """Error for a failed allocation of CPU or GPU memory."""
 
 
 class ProcessKilled(MachineFault):
-    """Process ended by a signal from outside: the kernel's out-of-memory killer, a service manager or a person."""
+    """Error for a process that was ended by a signal from outside.
+
+    The signal can be from the kernel's out-of-memory killer, a service manager or a person.
+    """
 
 
 class EnvironmentFault(RunError):
-    """Error for an environment that raised, died, hung or returned an invalid value; has index, step and key."""
+    """Error for an environment that raised an exception, ended its process, hung or returned an invalid value.
+
+    The message contains the index of the environment, the step, and the observation key if there is one.
+    """
 
 
 class EnvironmentLost(EnvironmentFault):
-    """Error for an environment whose process died or hung; a retry may succeed, unlike after other faults."""
+    """Error for an environment whose process died or hung.
+
+    A retry may succeed. After other errors of an environment, such as an exception, it would fail again.
+    """
 
 
 def exit_error(code: int, sentence: str) -> RunError:
-    """Return the error for a process that has ended with an exit code.
+    """Create the error for a process that has ended with exit code `code`; its message is `sentence`.
 
-    It is `ProcessKilled` if `code` is the negative of a signal in `KILLS`, otherwise `RunError`.
+    The class is `ProcessKilled` if `code` is the negative number of a signal in `KILLS`, otherwise `RunError`.
     """
     return (ProcessKilled if -code in KILLS else RunError)(sentence)
 
 
 def machine_fault(error: BaseException) -> MachineFault | None:
-    """Return the machine fault that an exception indicates (full disk, out of memory), or None if it is another one."""
+    """Convert an exception caused by a full or broken disk, or by missing memory, to the matching `MachineFault`.
+
+    Return None if the exception has another cause.
+    """
     if isinstance(error, MachineFault):
         return error
     if isinstance(error, OSError) and error.errno in DISK_FAULTS:

@@ -30,24 +30,27 @@ _importing: list[str] = []  # plugins that are being imported now
 
 
 def list_named() -> list[str]:
-    """Return the plugins that the user named, for this process and its children."""
+    """Return the plugins that the user named for this process, from the environment variable SHEPHERD_PLUGINS."""
     return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
 def name(modules: Iterable[str]) -> None:
-    """Add plugins to SHEPHERD_PLUGINS of this process and its children."""
+    """Add plugins to the environment variable SHEPHERD_PLUGINS, which child processes inherit."""
     os.environ[VARIABLE] = ",".join(dict.fromkeys([*list_named(), *modules]))
 
 
 def take_from(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the words of a command into plugins, which are given as `plugins=[a,b]`, and all other words."""
+    """Extract the plugins from the words of a command: return the names in `plugins=[a,b]`, and all other words."""
     typed = [word for word in words if word.lstrip("+").startswith("plugins=")]
     modules = [part.strip(" '\"[]") for word in typed for part in word.partition("=")[2].split(",")]
     return [module for module in modules if module], [word for word in words if word not in typed]
 
 
 def as_typed(modules: Sequence[str] | None = None) -> list[str]:
-    """Return the command-line argument `plugins=[…]` for these plugins; None: for those that the user named."""
+    """Return a list with the command-line argument `plugins=[a,b]`, or [] if there are no plugins.
+
+    `modules` are the plugins; None: those that the user named.
+    """
     modules = list_named() if modules is None else modules
     return [f"plugins=[{','.join(modules)}]"] if modules else []
 
@@ -61,7 +64,7 @@ def load() -> list[str]:
 
 
 def import_plugin(module: str, key: str = "plugins") -> ModuleType:
-    """Import a plugin, or a module of a plugin; the working directory is searched last.
+    """Import a plugin, or a module of a plugin. The working directory is added at the end of the search path.
 
     Args:
         module: dotted name of the module.
@@ -105,14 +108,17 @@ def import_plugin(module: str, key: str = "plugins") -> ModuleType:
 
 
 class _ImportTimeout(BaseException):
-    """Exception raised in a plugin whose import takes too long; `except Exception` in it does not catch this."""
+    """Exception that ends the import of a plugin if it takes too long.
+
+    It is not a subclass of `Exception`, so that `except Exception` in the plugin's code does not catch it.
+    """
 
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """Context manager that raises `_ImportTimeout` after IMPORT_LIMIT, in the main thread.
+    """Context manager that raises `_ImportTimeout` if its block takes longer than IMPORT_LIMIT seconds.
 
-    Native code that does not return to Python, and code in other threads, cannot be interrupted and has no limit.
+    There is no limit outside the main thread. Native code is interrupted only when it returns to Python.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -136,32 +142,36 @@ def importing() -> str | None:
 
 
 def member(key: str, target: str) -> object:
-    """Return the object with a dotted name that is in a config. Only the plugin that contains it is imported.
+    """Import a class or function that a config names, such as `env.wrapper._target_`.
+
+    Its module must be part of a plugin that the user named. No other plugin is imported.
 
     Args:
-        key: configuration key that contains the name.
-        target: the name, `package.module.Class`.
+        key: configuration key that contains the name, for error messages.
+        target: dotted name, `package.module.Class`.
 
     Returns:
-        The object.
+        The class or function.
 
     Raises:
-        UserError: no plugin contains the name, or it cannot be imported, or it does not exist.
+        UserError: the module is not part of a plugin, cannot be imported, or does not have the class or function.
     """
     refuse_foreign(key, target)
     module, _, name = target.rpartition(".")
     found = getattr(import_plugin(module, key), name, None)
     if found is None:
-        raise UserError(f"{key}={target}: {module} has no {name}")
+        raise UserError(f"{key}={target}: {module} has no {name}; correct the name, or define {name} in {module}")
     return found
 
 
 def refuse_foreign(key: str, target: str, hint: str = "") -> None:
-    """Raise UserError, with instructions, if no plugin contains a dotted name that a config contains.
+    """Raise UserError if a config names a class or function that is not part of a plugin that the user named.
+
+    The message contains instructions.
 
     Args:
-        key: configuration key that contains the name.
-        target: the name, `package.module.Class`.
+        key: configuration key that contains the name, for the message.
+        target: dotted name, `package.module.Class`.
         hint: a suggestion that is appended to the message.
     """
     if any(target.startswith(f"{plugin}.") for plugin in list_named()):
@@ -188,7 +198,7 @@ def refuse_foreign(key: str, target: str, hint: str = "") -> None:
 
 
 def _is_package(name: str) -> bool:
-    """Return False for a folder without __init__.py, True for other modules."""
+    """Return False if a name is that of a folder without __init__.py, otherwise True."""
     here = Path.cwd() / name
     if here.is_dir():
         return (here / "__init__.py").exists()
@@ -206,9 +216,10 @@ def _is_there(package: str) -> bool:
 
 
 def bringing(module: str) -> list[str]:
-    """Return the plugins that contain a module.
+    """Return the plugins that must be imported so that a module, and what it registers, is available.
 
-    The result is [] for a module of rlcore. If no plugin contains the module, it is the list of all plugins.
+    These are the named plugins of which the module is a part. If it is part of none, any plugin could import it, and
+    the result is all named plugins. For a module of rlcore, the result is [].
     """
     if module.partition(".")[0] == __name__.partition(".")[0]:
         return []
@@ -230,7 +241,7 @@ def require(modules: Iterable[str] | str) -> None:
 
 
 def hashes() -> dict[str, str]:
-    """Import all plugins; return plugin -> SHA-256 of the Python sources of its package or of its single file."""
+    """Import all plugins that the user named; return name -> SHA-256 of the Python files of the plugin."""
     found: dict[str, str] = {}
     for module in load():
         path = source(module)

@@ -16,8 +16,9 @@ if TYPE_CHECKING:  # environment workers import this file, and importing torch t
 
 
 class VectorEnv(Protocol):
-    """Interface of B environments that are stepped together; each is reset in the step after its episode has ended.
+    """Interface of a vectorized environment: B environments that are stepped together.
 
+    When the episode of an environment has ended, the next step resets this environment (next-step autoreset).
     Environments that compute on a device have an attribute `device`. They return tensors on that device and take
     actions on it.
     """
@@ -30,10 +31,11 @@ class VectorEnv(Protocol):
         ...
 
     def step(self, action: Any) -> TimeStep:
-        """Take actions [B, ...] in the environment's form; the action of an environment that is reset is ignored.
+        """Step all environments with actions [B, ...] in the environment's format; return the next time step.
 
-        Actions are a NumPy array if `reset` returned NumPy arrays. Otherwise they are a tensor on the device of the
-        tensors that `reset` returned.
+        An environment whose episode ended in the previous step is reset instead, and its action is ignored. Actions are
+        a NumPy array if `reset` returned NumPy arrays. Otherwise they are a tensor on the device of the tensors that
+        `reset` returned.
         """
         ...
 
@@ -42,14 +44,16 @@ class VectorEnv(Protocol):
         ...
 
     def boundary(self) -> TimeStep | None:
-        """Truncate the episodes of environments whose state cannot be saved; called before each scheduled checkpoint.
+        """Truncate the current episodes of environments whose state cannot be saved, so that a checkpoint is exact.
 
-        Returns the last time step with these truncations, or None if `reset` was not called yet.
+        The training loop calls this before each scheduled checkpoint. After it, both the resumed run and a run that is
+        not interrupted continue with new episodes. Returns the current time step, with `truncated` set for these
+        environments, or None if `reset` was not called yet.
         """
         ...
 
     def state_dict(self) -> State:
-        """Return the complete state; after `load_state_dict` with it, the next steps are bit-identical."""
+        """Return the complete state. After it is restored by `load_state_dict`, all later steps are bit-identical."""
         ...
 
     def load_state_dict(self, state: State) -> None:
@@ -64,41 +68,53 @@ class VectorEnv(Protocol):
 class Agent(Protocol):
     """Interface of agents: an `nn.Module` with everything that inference needs (parameters, normalizer, `act`).
 
-    Training, evaluation and serving construct an agent from its config, spec, distribution and a torch.Generator.
+    Training, evaluation and serving construct an agent from the algorithm's config, the spec of the environment, the
+    config of the action distribution, and a torch.Generator for the initial weights.
 
     The optional attribute `keys` lists the observation keys that the agent reads; without it, all keys are passed. The
-    optional attribute `history` declares keys whose past rows the agent also sees (`rlcore.data.history`).
+    optional attribute `history` declares keys of which the agent also sees past observations (`rlcore.data.history`).
     """
 
     def initial(self, batch_size: int) -> Carry:
-        """Return the carry at the start of an episode; () if the agent is feed-forward."""
+        """Return the carry (recurrent state) of `batch_size` environments at the start of an episode.
+
+        It is () if the agent is feed-forward.
+        """
         ...
 
     def act(
         self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool
     ) -> tuple[Carry, Tensor, dict[str, Tensor]]:
-        """Choose actions for B environments; return (carry, action [B, A], extras key -> [B, ...]).
+        """Choose actions for B environments; return (new carry, actions [B, A], extras).
 
-        `obs`: key -> [B, ...]; `is_first`: [B]. All noise comes from `rng`, which may be None if `greedy` is True.
+        `carry` is the recurrent state, `obs` is key -> [B, ...], and `is_first` [B] is True at the start of an episode.
+        If `greedy` is True, the most likely actions are chosen, and `rng` can be None. Otherwise actions are sampled
+        with noise from `rng`. Extras are further outputs such as the log-probability, name -> [B, ...].
         """
         ...
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's form [B, *shape]: its dtype, clipped or squashed to its bounds.
+        """Convert actions from the agent's format [B, A] to the environment's format [B, *shape].
 
-        The result stays on the device of `action`. Buffers and losses store actions in the agent's form; only the
-        environment receives its own form. `to_env` and `from_env` are the only conversions between the two.
+        The result has the environment's dtype, is clipped or squashed to the bounds of the action space, and is on the
+        device of `action`. Buffers and losses use the agent's format; only environments use the other one.
         """
         ...
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, *shape] of the environment to the agent's form [B, A]; the inverse of `to_env`."""
+        """Convert actions from the environment's format [B, *shape] to the agent's format [B, A].
+
+        This is the inverse of `to_env`.
+        """
         ...
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Component of a learner that has state: a module, an optimizer, a target network, a noise stream or a step."""
+    """Interface of the components of a learner that have state.
+
+    Examples are a module, an optimizer, a target network and a random stream.
+    """
 
     def state_dict(self) -> State:
         """Return all state that the next update depends on."""
@@ -114,9 +130,9 @@ class Learner:
 
     Attributes:
         agent: the `Agent` that is evaluated, registered and served; one of the components.
-        updates: number of gradient steps taken.
-        transferable_components: names of the components that are registered with the agent and that `init_from` may
-            load in another run.
+        updates: number of gradient steps taken since the start of the run.
+        transferable_components: names of the components from which another run can start (config key `init_from`). They
+            are stored together with the agent when a model is registered.
     """
 
     agent: Any
@@ -124,32 +140,41 @@ class Learner:
     transferable_components: tuple[str, ...] = ("agent",)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Train the agent on a batch and return metrics averaged over the update.
+        """Train the agent on a batch and return metrics, averaged over the gradient steps.
 
-        Metrics have the names that SheepRL uses, if it has the metric.
+        A metric that SheepRL also reports has the same name as in SheepRL. `rng` draws the order of the samples.
         """
         raise NotImplementedError
 
     def components(self) -> Mapping[str, Stateful]:
         """Return name -> component, for all components with state that the next update depends on.
 
-        The agent has the name `agent`. The components are saved in checkpoints, loaded, counted (number of parameters)
-        and checked for values that are not finite.
+        The agent has the name `agent`. The components are saved in checkpoints and restored from them. Their parameters
+        are counted for the log, and checked for values that are not finite.
         """
-        raise NotImplementedError("implement components(): see docs/your_own_algorithm.md")
+        raise NotImplementedError(
+            f"{type(self).__name__} must implement components(), which returns name -> component with state; see "
+            "docs/your_own_algorithm.md"
+        )
 
     @property
     def behavior_policy(self) -> Any:
-        """Behavior policy (an `Agent`) that collects data, if it differs from `agent`; its state is in a component."""
+        """Behavior policy: the `Agent` that collects data. By default, this is `agent`.
+
+        If a learner uses another agent, for example with exploration, the agent's state must be in a component.
+        """
         return self.agent
 
     def sync_weights(self, player: Any) -> None:
-        """Copy the current weights to a behavior policy. `self.behavior_policy` itself is already up to date."""
+        """Copy the current weights to `player`, a copy of the behavior policy that collects data.
+
+        If `player` is the behavior policy of this learner, nothing is copied.
+        """
         if player is not self.behavior_policy:
             player.load_state_dict(self.behavior_policy.state_dict())
 
     def state_dict(self) -> State:
-        """Return the state of every component by name, and `updates`."""
+        """Return a dict with the state of each component, name -> state, and the number of `updates`."""
         return {name: part.state_dict() for name, part in self.components().items()} | {"updates": self.updates}
 
     def load_state_dict(self, state: State) -> None:
@@ -167,32 +192,38 @@ class Buffer:
 
     @property
     def capacity(self) -> int:
-        """Number of rows per environment that the buffer stores."""
+        """Number of rows (time steps) per environment for which the buffer has space."""
         return 0
 
     @property
     def batch_rows(self) -> int:
-        """Number of rows of one sampled batch."""
+        """Number of rows (time steps) of one sampled batch; 0 if the buffer does not sample."""
         return 0
 
     def count_batches(self, policy_steps: int) -> int | None:
-        """Return the total number of batches after `policy_steps` of a run, or None if it is unknown."""
+        """Return how many batches the buffer yields in the first `policy_steps` steps of a run; None if unknown."""
         return None
 
     def extend(self, steps: Trajectory, last: Trajectory) -> None:
-        """Add T new rows and the time step that follows them."""
+        """Add a rollout of T rows, [T, B, ...], and the time step after it, [B, ...]."""
         raise NotImplementedError
 
     def batches(self, policy_steps: int) -> Iterator[Batch]:
-        """Yield the batches that are due. `policy_steps`: number of policy steps before the newest rows."""
+        """Yield the batches on which the learner should train now.
+
+        `policy_steps` is the number of policy steps, over all ranks, that were taken before the newest rollout.
+        """
         raise NotImplementedError
 
     def due(self, policy_steps: int) -> int:
-        """Return the number of batches that `batches` will yield, for progress reports; 0 if it is unknown."""
+        """Return the number of batches that `batches(policy_steps)` will yield; 0 if it is unknown.
+
+        Progress reports use it.
+        """
         return 0
 
     def metrics(self) -> Metrics:
-        """Return metrics of the buffer, logged after the updates of an iteration."""
+        """Return metrics of the buffer, name -> value, which are logged after each iteration of the training loop."""
         return {}
 
     def state_dict(self) -> State:

@@ -20,7 +20,7 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     """Build and validate the configuration of a run from plain values, such as parsed YAML.
 
     Args:
-        values: key -> value; the class of `algo` is the `Config` of the algorithm in `algo.name`.
+        values: nested mappings, key -> value. `algo.name` is the algorithm, which determines the other keys of `algo`.
 
     Returns:
         The configuration.
@@ -58,7 +58,10 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _find_foreign(name: str, algo: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return key -> names of the algorithms that have it, for keys in `algo` that its algorithm does not have."""
+    """Find keys in `algo` that belong to other algorithms; return key -> names of these algorithms.
+
+    `name` is the algorithm of the config. Keys that no algorithm has are not included.
+    """
     own = _names(ALGORITHMS[name])
     strange = [key for key in algo if key not in own]  # usually empty; then the other algorithms are not imported
     owners = {key: [other for other, module in ALGORITHMS.items() if key in _names(module)] for key in strange}
@@ -70,7 +73,7 @@ def _names(module: Any) -> set[str]:
 
 
 def cross_check(config: RunConfig) -> None:
-    """Raise UserError if several keys have values that are each valid, but cannot be combined."""
+    """Raise UserError if values of different keys are valid, but cannot be combined with each other."""
     config.algo.check_with(config)
     beyond = [e is not None and e > config.algo.total_steps for e in (config.checkpoint.every, config.evaluation.every)]
     if not config.checkpoint.save_last and all(beyond):
@@ -84,11 +87,15 @@ def cross_check(config: RunConfig) -> None:
             raise UserError(f"{key}={value}: must not contain '..'; set log_root or run_dir to use another folder")
     if config.evaluation.film == "every" and not config.env.capture_video:
         raise UserError(
-            "evaluation.film=every: has no effect without env.capture_video=true; add that, or leave it out"
+            "evaluation.film=every: has no effect without env.capture_video=true; set env.capture_video=true, or leave "
+            "evaluation.film out"
         )
     unknown = [r for r in config.metric.aggregator.metrics.values() if r not in REDUCTIONS]
     if unknown:
-        raise UserError(f"metric.aggregator.metrics: {unknown[0]!r} is invalid; must be one of {', '.join(REDUCTIONS)}")
+        raise UserError(
+            f"metric.aggregator.metrics: {unknown[0]!r} is not a reduction; each value must be one of "
+            f"{', '.join(REDUCTIONS)}"
+        )
     when_to_compile.check(config)
     if config.init_from and config.checkpoint.resume_from:
         raise UserError(

@@ -16,20 +16,23 @@ ACTION = "past_action"  # key of the agent's own past actions in its history
 
 @dataclass(frozen=True)
 class Window:
-    """Past rows of a key that an agent sees: the newest row and every `dilation`-th row before it, `frames` in all."""
+    """Time steps of an observation key that an agent sees at once, for example a frame stack.
+
+    These are the newest time step and every `dilation`-th one before it, `frames` in total.
+    """
 
     frames: int
     dilation: int = 1
 
     @property
     def reach(self) -> int:
-        """Distance from the newest row to the oldest, in rows."""
+        """Distance from the newest to the oldest of these time steps, which is the number of past rows to store."""
         return (self.frames - 1) * self.dilation
 
 
 @dataclass(frozen=True)
 class Binding:
-    """Sub-action to which an action mask applies.
+    """Sub-action to which an action mask applies, and the condition under which it applies.
 
     Attributes:
         part: index of the sub-action; the mask has one entry for each of its choices.
@@ -45,19 +48,20 @@ class Binding:
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Shape, type and kind of an observation key.
+    """Description of an observation key: shape, dtype and kind.
 
     Attributes:
-        shape: without the batch dimension; () for a Discrete observation.
+        shape: shape of one observation, without the batch dimension; () for a Discrete observation.
         dtype: NumPy name of the environment's dtype.
         n: number of values of a Discrete observation (encoded one-hot), None for a Box.
         start: smallest value of a Discrete observation.
         kind: "vector", "image", "mask" (of actions) or "goal"; an algorithm declares which kinds it reads.
-        window: past rows that the agent sees together with the newest (for images, set by `env.frame_stack`); None:
-            only the newest. `shape` is the shape of one row; the agent receives [frames, *shape].
-        binds: the sub-action to which a mask applies, if the environment declares it. None: the masks concatenated
-            have one entry for every choice of every sub-action.
-        bounds: smallest and largest value that a Box declares, for messages; None: unknown or unbounded.
+        window: past observations that the agent sees together with the newest one (for images, set by
+            `env.frame_stack`); it then receives [frames, *shape]. None: the agent sees only the newest one.
+        binds: for a mask: the sub-action to which it applies, if the environment declares it. None: all masks of the
+            environment, concatenated, have one entry for every choice of every sub-action.
+        bounds: smallest and largest value that a Box declares, for messages. Either one is None if it is unbounded;
+            None instead of the pair: unknown.
     """
 
     shape: tuple[int, ...]
@@ -71,11 +75,11 @@ class ArraySpec:
 
     @property
     def looks_like_image(self) -> bool:
-        """True if an array has the shape of an image but is treated as a vector because of its dtype or bounds."""
+        """True if the key has the shape of an image, but its kind is "vector" because of its dtype or bounds."""
         return self.kind == "vector" and self.n is None and len(self.shape) in (3, 4) and min(self.pixels) >= IMAGE_SIDE
 
     def describe(self) -> str:
-        """Return dtype, shape and declared bounds as text."""
+        """Return dtype, shape and declared bounds as text for messages, for example `float32, [4], -inf to inf`."""
         if self.bounds is None:
             return f"{self.dtype}, {list(self.shape)}"
         low, high = (
@@ -85,7 +89,7 @@ class ArraySpec:
 
     @property
     def size(self) -> int:
-        """Number of elements that one row adds to the flat observation vector."""
+        """Number of elements of one observation as a flat vector; a Discrete observation is encoded one-hot."""
         if self.n is not None:
             return self.n
         return math.prod(self.shape)
@@ -94,7 +98,7 @@ class ArraySpec:
     def channels_first(self) -> bool:
         """True if an image is [channels, height, width], False if it is [height, width, channels].
 
-        The smaller one of the first and the last dimension counts as the channels.
+        The channels are the first or the last dimension, whichever is smaller.
         """
         return self.shape[-3] < self.shape[-1]
 
@@ -106,18 +110,22 @@ class ArraySpec:
 
     @property
     def channels(self) -> int:
-        """Number of channels of an image, times the frames that the environment stacks and those of `window`."""
+        """Number of channels of the image that a network receives: channels of one frame, times number of frames.
+
+        Frames can be stacked by the environment (additional leading dimensions of `shape`), by `window`, or by both.
+        """
         frames = math.prod(self.shape[:-3]) * (self.window.frames if self.window else 1)
         return frames * (self.shape[-3] if self.channels_first else self.shape[-1])
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """Action of an environment.
+    """Description of an environment's action space.
 
-    Agents use float32 [B, A] for continuous actions, and int64 [B, A] counted from 0 for discrete ones, one column per
-    sub-action. `start` and `shape` restore the environment's form. Elements of a Box with equal bounds are not among
-    the columns; the environment always receives their only value.
+    Actions have two formats. The agent's format is float32 [B, A] for continuous actions. For discrete ones it is int64
+    [B, A], counted from 0, with one column per sub-action. The environment's format is [B, *shape], counted from
+    `start`. Elements of a Box whose lower and upper bounds are equal have no column in the agent's format, because they
+    can have only one value.
 
     Attributes:
         space: "Box", "Discrete", "MultiDiscrete" or "MultiBinary".
@@ -149,7 +157,10 @@ class ActionSpec:
 
     @property
     def size(self) -> int:
-        """A, the number of columns of an action in the agent's form."""
+        """A, the number of columns of actions [B, A] in the agent's format.
+
+        These are the elements of a Box that have different bounds, or the sub-actions of a discrete action space.
+        """
         return len(self.open) if self.continuous else len(self.nvec)
 
     @property
@@ -168,10 +179,11 @@ class EnvSpec:
 
     @property
     def mask_keys(self) -> tuple[str, ...]:
-        """Keys of the action masks that restrict which choices are allowed.
+        """Observation keys of the action masks that are applied.
 
-        These are the masks with `binds`, if there are any. Otherwise they are all masks, if these have one entry for
-        every choice of every sub-action in total. Masks of another size are not applied, and the result is ().
+        If some masks declare their sub-action (`binds`), only these are applied. Otherwise all masks are applied,
+        provided that they have, concatenated, one entry for every choice of every sub-action. If they have another
+        size, no mask is applied, and the result is ().
         """
         keys = tuple(key for key, part in self.obs.items() if part.kind == "mask")
         if bound := tuple(key for key in keys if self.obs[key].binds is not None):
@@ -179,16 +191,17 @@ class EnvSpec:
         return keys if keys and sum(self.obs[key].size for key in keys) == sum(self.action.nvec) else ()
 
     def allowed(self, obs: Mapping[str, Any], part: int, chosen: Sequence[Any], join: Callable[[Any, int], Any]) -> Any:
-        """Compute which choices of a sub-action are allowed.
+        """Apply the action masks of B environments: compute which choices of a sub-action are allowed.
 
         If the masks of an environment allow no choice (for example in the last observation of an episode), all choices
         are allowed.
 
         Args:
-            obs: key -> [B, ...] of `mask_keys`, all arrays or all tensors; nonzero if a choice is allowed.
+            obs: the masks, key -> [B, ...] for each of `mask_keys`, all NumPy arrays or all tensors. An entry is
+                nonzero if the choice is allowed.
             part: index of the sub-action.
-            chosen: choices of the earlier sub-actions, [B] each, counted from 0.
-            join: concatenates arrays, or tensors, along an axis.
+            chosen: for each sub-action before `part`, the choices that were made, [B], counted from 0.
+            join: function that concatenates a list of arrays or tensors along an axis, such as `torch.cat`.
 
         Returns:
             [B, choices] bool, True if a choice is allowed; None if no mask applies to the sub-action.
@@ -209,11 +222,11 @@ class EnvSpec:
         return together | ~together.any(1)[:, None]
 
     def windows(self, keys: Iterable[str]) -> dict[str, Window]:
-        """Return key -> window, for those keys that have a window."""
+        """Return key -> window, for those of `keys` of which the agent also sees past observations."""
         return {key: window for key in keys if (window := self.obs[key].window) is not None}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the spec as JSON values, which `from_json` reads. Infinite bounds become None."""
+        """Convert the spec to JSON values, from which `from_json` creates it again. Infinite bounds become None."""
         data = asdict(self)
         for bound in ("low", "high"):
             data["action"][bound] = [v if abs(v) != float("inf") else None for v in data["action"][bound]]
@@ -221,7 +234,7 @@ class EnvSpec:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> EnvSpec:
-        """Return the spec that `to_json` wrote."""
+        """Create a spec from the JSON values that `to_json` returned."""
         obs = {key: _array(value) for key, value in data["obs"].items()}
         a = data["action"]
         low = tuple(-float("inf") if v is None else float(v) for v in a["low"])
@@ -231,7 +244,7 @@ class EnvSpec:
 
 
 def _takes(chosen: Any, choices: Sequence[int]) -> Any:
-    """Return [B] bool: True if an element of `chosen` [B] is in `choices`."""
+    """Return [B] bool: for each element of `chosen` [B], True if it is equal to one of `choices`."""
     return functools.reduce(operator.or_, [chosen == choice for choice in choices])
 
 

@@ -1,8 +1,8 @@
 """Named random streams, from which all random numbers in rlcore are drawn; no global generator is used.
 
 A stream is identified by a seed, a purpose and indices. `numpy.random.SeedSequence` hashes them, so that the streams of
-different seeds, environments and purposes are independent. The usual seeds `seed + i` for environment i are not: with
-them, runs with the seeds 0 and 1 share B-1 of B streams.
+different seeds, environments and purposes are independent. Many libraries use the seed `seed + i` for environment i:
+two runs with the seeds 0 and 1 then share the random numbers of all but one of their environments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ PURPOSES = {
 
 
 def sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:
-    """Return the seed sequence of a stream. `indices`: rank, environment, episode, …, depending on the purpose."""
+    """Return the NumPy seed sequence of a stream.
+
+    `indices` distinguish streams of one purpose: for example rank, environment index or episode.
+    """
     return np.random.SeedSequence(seed, spawn_key=(PURPOSES[purpose], *indices))
 
 

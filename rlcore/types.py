@@ -47,7 +47,7 @@ Rows = Any  # np.ndarray, or a Tensor if the environments compute on a device
 
 @dataclass
 class Chunk:
-    """Part of a checkpoint that does not change any more, such as a thousand rows of a replay buffer.
+    """Part of a checkpoint that later checkpoints can share, such as a thousand rows of a replay buffer.
 
     The first checkpoint that contains a chunk writes it to a file next to the checkpoints. Later checkpoints refer to
     that file.
@@ -55,7 +55,7 @@ class Chunk:
     Attributes:
         columns: function that returns name -> tensor; called when the chunk is first written or compared.
         stored: folder -> name, size and SHA-256 of the chunk's file in that folder; set by the code that writes it.
-        light: if True, only `stored` is sent to other ranks, not the tensors.
+        light: if True, only `stored` (the reference to the file) is sent to other ranks, and not the tensors.
     """
 
     columns: Callable[[], dict[str, Tensor]]
@@ -65,7 +65,7 @@ class Chunk:
 
 @dataclass
 class TimeStep:
-    """Time step of B environments: what one `reset` or `step` returned.
+    """Time step of B environments: the values that one call of `reset` or `step` returned.
 
     All fields are NumPy arrays, or all are tensors on one device.
 
@@ -73,7 +73,7 @@ class TimeStep:
         obs: key -> [B, ...], in the dtype of the environment.
         reward: [B] float32; 0 if the environment was just reset.
         terminated: [B] bool; the episode ended in an absorbing state.
-        truncated: [B] bool; the episode was cut short here.
+        truncated: [B] bool; the episode was cut short at this time step, for example by a time limit.
         is_first: [B] bool; obs is the first observation of an episode.
     """
 
@@ -95,20 +95,23 @@ class Episode:
 
 @dataclass
 class Trajectory:
-    """Trajectory of T time steps of B environments, aligned as in the table above.
+    """Trajectory of T time steps of B environments, or a single time step without the dimension T.
+
+    Row t has `obs[t]`, the reward and flags that the environment returned together with it, and the action that the
+    agent chose after it (see the table in the docstring of `rlcore.types`).
 
     Attributes:
         obs: key -> [T, B, ...].
-        action: [T, B, A] in the agent's form (before clipping, squashing or adding `start`); ignored if obs is the
-            last of its episode.
+        action: [T, B, A] in the agent's format (before `Agent.to_env`). It is ignored if obs is the last of its
+            episode.
         reward: [T, B] float32, returned together with obs.
-        terminated: [T, B] bool.
-        truncated: [T, B] bool.
-        is_first: [T, B] bool.
-        extras: key -> [T, B, ...], further outputs of `Agent.act` (`logprob`, `value`); {} if actions are random.
-        carry: the agent's carry before row 0, nested, on the device. For a single time step, the carry after the
-            previous row.
-        past: obs/<key>, action and is_first of the rows before row 0 that the agent's `history` needs,
+        terminated: [T, B] bool; the episode ended with obs in an absorbing state.
+        truncated: [T, B] bool; the episode was cut short after obs.
+        is_first: [T, B] bool; obs is the first of an episode.
+        extras: further outputs of `Agent.act`, such as `logprob` and `value`, name -> [T, B, ...]; {} if actions are
+            random.
+        carry: the agent's carry (recurrent state) before it saw `obs[0]`, a nested structure of tensors on the device.
+        past: rows before row 0, for an agent with an observation history: obs/<key>, action and is_first, each
             [rows, B, ...], oldest first; {} without a history.
     """
 
@@ -130,12 +133,12 @@ class Batch:
     Attributes:
         steps: [T, B, ...] on the learner's device.
         last: the time step after row T-1: obs key -> [B, ...] and reward, terminated, truncated, is_first [B].
-        policy_steps: number of policy steps taken before these rows, over all environments and ranks. All schedules
-            use this count.
+        policy_steps: number of policy steps, over all environments and ranks, that were taken before the newest
+            rollout was collected. All schedules use this count.
         places: [T, B] int64, positions of the rows in the replay buffer; None if they do not come from one.
-        write_back: function that takes new extras, name -> [T, B, ...], and stores them for these rows in the replay
-            buffer. Rows that were overwritten in the meantime are skipped. The function does nothing if the rows do not
-            come from a replay buffer.
+        write_back: function that replaces extras of these rows in the replay buffer by new values, name -> [T, B, ...].
+            Rows that were overwritten in the meantime are skipped. If the rows do not come from a replay buffer, the
+            function does nothing.
     """
 
     steps: Trajectory
@@ -152,13 +155,16 @@ class Ranks(Protocol):
     size: int  # number of processes
 
     def sum(self, value: Tensor) -> Tensor:
-        """Return the sum of a tensor over all ranks; all have the same shape. With one rank, return the tensor."""
+        """Return the elementwise sum of the tensors that all ranks pass; they must have the same shape.
+
+        With one rank, the tensor itself is returned.
+        """
         ...
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in rank order. Tuples in them become lists.
+        """Return a list of the values that all ranks pass, in rank order. Tuples in the values become lists.
 
-        A value can contain everything that a checkpoint can contain (`rlcore.store.checkpoint.nested_state`).
+        A value can be a nested structure of tensors, arrays and JSON values, like the content of a checkpoint.
         """
         ...
 
@@ -169,25 +175,25 @@ class SingleProcess:
     rank, size = 0, 1
 
     def sum(self, value: Tensor) -> Tensor:
-        """Return the tensor itself."""
+        """Return the tensor unchanged, because there is only one rank."""
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """Return a list with the value."""
+        """Return [value], because there is only one rank."""
         return [value]
 
 
 @dataclass(frozen=True)
 class Context:
-    """Inputs from which an algorithm is built.
+    """Inputs from which an algorithm is built: config, environment spec, devices and compiler.
 
     Attributes:
-        config: the whole RunConfig; `config.algo` is the algorithm's own part.
+        config: RunConfig of the run; `config.algo` has the keys of the algorithm.
         spec: observation keys and action of the environments.
         fabric: device and precision.
         ranks: the processes that train together.
         num_envs: B, number of environments of this rank.
-        compiler: compiles the computations of optimizers, steps and the collector; None: they run uncompiled.
+        compiler: settings with which acting and gradient steps are compiled; None: they are not compiled.
     """
 
     config: Any
@@ -198,17 +204,20 @@ class Context:
     compiler: Compiler | None = None
 
     def generator(self, purpose: str) -> np.random.Generator:
-        """Return a random generator of this rank, such as `replay` (replay buffer) or `augment` (loss)."""
+        """Return a random generator for a purpose, such as `replay` (replay buffer); each rank has its own numbers.
+
+        `purpose` is a key of `rlcore.streams.PURPOSES`.
+        """
         return streams.generator(self.config.seed, purpose, self.ranks.rank)
 
 
 @dataclass(frozen=True)
 class TrainingSchedule:
-    """Properties of an algorithm that the training loop needs.
+    """Lengths of the parts of a training run, which an algorithm defines for the training loop.
 
     Attributes:
         total_steps: number of policy steps of the run, as configured.
-        collect_length: T, number of rows that each environment collects between updates.
+        collect_length: T, number of time steps that each environment collects between updates.
         random_steps: number of policy steps at the start of the run whose actions are drawn uniformly at random.
     """
 
@@ -219,7 +228,7 @@ class TrainingSchedule:
     def metrics(self, policy_steps: int) -> Metrics:
         """Return the metric `Params/random_actions` of the iteration that starts at `policy_steps`.
 
-        It is 1 if the actions of this iteration are random, otherwise 0; it is omitted if no actions of the run are
-        random.
+        It is 1 if the actions of this iteration are random, otherwise 0. If the run has no random actions at its start,
+        the result is {}.
         """
         return {"Params/random_actions": float(policy_steps < self.random_steps)} if self.random_steps else {}

@@ -13,10 +13,10 @@ from rlcore.errors import EnvironmentFault, first_line
 
 @contextmanager
 def user_code() -> Iterator[None]:
-    """Context manager for calls of user code, so that it can neither end this process nor change its working directory.
+    """Context manager for calls of user code, which can then neither end this process nor change its working directory.
 
-    The working directory is restored afterwards, because later commands, child processes and printed paths are relative
-    to it.
+    If the code changes the working directory, it is restored at the end of the block, because relative paths in this
+    process and its children depend on it.
 
     Raises:
         EnvironmentFault: the user code called `sys.exit()` or raised KeyboardInterrupt.
@@ -39,9 +39,9 @@ def user_code() -> Iterator[None]:
 def is_failure(error: BaseException) -> bool:
     """Return True if an exception is a failure of user code, False if it should end this process.
 
-    `sys.exit()` in an environment is a failure of that environment. KeyboardInterrupt is a failure too, except if
-    Python's default handler of Ctrl-C is installed, which also raises it. Processes that Shepherd starts have other
-    handlers.
+    `sys.exit()` in an environment is a failure of that environment. KeyboardInterrupt should end the process if
+    Python's default handler of SIGINT is installed, because the user may have pressed Ctrl-C. Otherwise only user code
+    can have raised it, so it is a failure. Processes that Shepherd starts do not use the default handler.
     """
     if type(error) is KeyboardInterrupt:
         return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
@@ -50,7 +50,10 @@ def is_failure(error: BaseException) -> bool:
 
 
 def explain_exit(error: BaseException) -> str:
-    """Return an error message for an exception that would have ended this process, with the line that raised it."""
+    """Return an error message for an exception, such as SystemExit, by which user code would have ended this process.
+
+    The message contains the file and line that raised the exception.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"an environment, a plugin or an algorithm raised {spell_error(error)}{where}, which would end this process"

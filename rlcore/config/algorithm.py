@@ -1,4 +1,4 @@
-"""Base class of all algorithms' configs: common keys, and the interface that the rest of rlcore uses."""
+"""Base class of the config dataclasses of all algorithms: keys that every algorithm has, and methods to override."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VECTORS = frozenset({"vector", "goal"})  # kinds of observation keys that are co
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
-    """Config keys that every algorithm has, and properties of an algorithm that follow from its keys."""
+    """Base class of the `algo` group of a config: keys that every algorithm has, and methods to override."""
 
     kinds: ClassVar[frozenset[str]] = VECTORS  # kinds of observation keys that the algorithm reads
     # Parts of the learner that can be registered as models: name in model_manager.models -> key in the learner's state.
@@ -43,7 +43,10 @@ class AlgorithmConfig:
     )
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if values of this group contradict each other; `prefix` is its dotted key, with a dot."""
+        """Raise UserError if values of this group contradict each other.
+
+        `prefix` is the dotted key of the group with a dot at its end, for messages.
+        """
         if self.compile != "auto" and not isinstance(self.compile, bool):  # in Python 1 == True
             raise UserError(f"{prefix}compile={self.compile}: must be one of auto, true, false")
         images: Any = getattr(getattr(self, "cnn_keys", None), "encoder", ())
@@ -57,7 +60,7 @@ class AlgorithmConfig:
         """Raise UserError, with key and fix, if the algorithm cannot be trained in an environment."""
 
     def notices(self, run: RunConfig) -> Iterator[str]:
-        """Yield messages about keys whose effect differs from what a user would expect."""
+        """Yield messages for the user about keys whose effect differs from what a user would expect."""
         return iter(())
 
     @property
@@ -66,7 +69,10 @@ class AlgorithmConfig:
         return False
 
     def env_notices(self, spec: EnvSpec) -> Iterator[str]:
-        """Yield messages about observations that the algorithm ignores, or treats as another kind than expected."""
+        """Yield messages for the user about observations of an environment.
+
+        They report action masks that the algorithm ignores, and images that it reads as vectors.
+        """
         if (masks := [key for key, part in spec.obs.items() if part.kind == "mask"]) and not self.obeys_masks:
             fix = f"; set {self.obeys_masks_with} to obey them" if self.obeys_masks_with and spec.mask_keys else ""
             yield f"{self.name} ignores {', '.join(masks)} of {spec.id}: its policy may choose forbidden actions{fix}"
@@ -77,48 +83,52 @@ class AlgorithmConfig:
                 )
 
     def learning_starts_steps(self, width: int, rows: int = 0) -> int:
-        """Return the number of policy steps before the first gradient step, counted over all ranks.
+        """Return the number of policy steps that are taken before the first gradient step.
 
         Args:
             width: number of environments of all ranks.
-            rows: number of rows of one environment that a gradient step needs.
+            rows: number of time steps of one environment that the replay buffer needs before a batch can be sampled.
 
         Returns:
-            Number of policy steps of all ranks together.
+            Number of policy steps, summed over all environments and ranks.
         """
         return 0
 
     def count_remembered(self, run: RunConfig) -> int:
-        """Return the capacity of the replay buffer in rows, over all environments and ranks; 0 if there is none."""
+        """Return the capacity of the replay buffer in time steps, summed over all environments and ranks.
+
+        The result is 0 if the algorithm has no replay buffer.
+        """
         return 0
 
     @property
     def collect_length(self) -> int:
-        """Return T, the number of rows that each environment collects between updates."""
+        """Return T, the number of time steps that each environment collects between two updates."""
         return 1
 
     def merge_minibatches(self) -> Self:
-        """Return the config changed so that each batch is one minibatch.
+        """Return a copy of the config with which an epoch has a single minibatch.
 
-        Only with this change do two ranks learn exactly what one rank learns (checked by rlcore.conformance).
+        `rlcore.conformance` uses it to test training on several ranks: with one minibatch, two ranks must learn exactly
+        what one rank learns from the same data. With several, the minibatches consist of different samples.
         """
         return self
 
     @property
     def annealing_keys(self) -> tuple[str, ...]:
-        """Return the keys whose values make learning depend on `total_steps`, for example a learning rate schedule."""
+        """Return the names of the `algo` keys whose values make learning depend on `total_steps`: e.g. `anneal_lr`."""
         return ()
 
     def iterations(self, width: int) -> int:
-        """Return the number of iterations that fit into `total_steps` (at least 1).
+        """Return the number of iterations of the run: as many as fit into `total_steps`, at least 1.
 
-        `width` is the number of environments of all ranks.
+        In one iteration, each of the `width` environments of all ranks collects T time steps, and an update follows.
         """
         return max(1, self.total_steps // (self.collect_length * width))
 
     def budget(self, width: int) -> int:
-        """Return the number of policy steps of the whole run: `total_steps`, rounded down to whole iterations.
+        """Return the number of policy steps of the run: `total_steps`, rounded down to a multiple of an iteration.
 
-        `width` is the number of environments of all ranks.
+        An iteration has T policy steps in each of the `width` environments of all ranks.
         """
         return self.iterations(width) * self.collect_length * width

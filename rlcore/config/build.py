@@ -37,7 +37,10 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
             mistakes.
     """
     if not isinstance(values, Mapping):
-        raise UserError(f"{prefix.rstrip('.')}={spell(values)}: this is a group of keys, not a single value")
+        name = prefix.rstrip(".")
+        raise UserError(
+            f"{name}={spell(values)}: {name} is a group of keys, not a single value; set its keys, as {name}.KEY=VALUE"
+        )
     fields, mistakes = {f.name: f for f in dataclasses.fields(cls)}, Mistakes()
     for key in values:
         if key not in fields:
@@ -66,9 +69,9 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
 
 
 def _unknown(cls: type, prefix: str, key: str, value: Any) -> UserError:
-    """Return the error for an unknown key; it suggests a similar key, or a key with the same name in a subgroup.
+    """Create the error for an unknown key. Its message suggests a similar key, or a key of that name in a subgroup.
 
-    If the unknown key is a group, the error names the first key in it.
+    If the value of the unknown key is a mapping, the message names the first key in this mapping, such as `a.b`.
     """
     while isinstance(value, Mapping) and value:
         first = next(iter(value))
@@ -93,7 +96,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
         key: dotted key, for messages.
 
     Returns:
-        The converted value: lists become tuples, and mappings become dataclasses if the type is one.
+        The converted value. A list becomes a tuple; a mapping becomes an instance of the dataclass if the type is one.
 
     Raises:
         UserError: the value does not have this type.
@@ -196,7 +199,7 @@ class _Mismatch(UserError):
 
 
 def _a(allowed: str) -> str:
-    """Return a description of the allowed values, with an indefinite article if it needs one."""
+    """Put "a" or "an" before a description of allowed values: `integer` -> `an integer`; `one of 1, 2` is unchanged."""
     word = allowed.partition(" ")[0]
     return (
         f"{'an' if word == 'integer' else 'a'} {allowed}"
@@ -211,13 +214,13 @@ def _specificity(annotation: Any) -> int:
 
 
 def _refuse_without_effect(config: Any, field: dataclasses.Field[Any], prefix: str) -> None:
-    """Raise UserError if a key has another value than its default, but no effect because of another key's value."""
+    """Raise UserError if the user set a key that has no effect, because another key does not have the needed value."""
     needs, value = field.metadata.get("needs"), getattr(config, field.name)
     if needs is None or value == default_of(field) or needs.holds(getattr(config, needs.key)):
         return
     key = f"{prefix}{field.name}"
     condition = f"{prefix}{needs.key}{needs.words}"
-    raise UserError(f"{key}={spell(value)}: has no effect without {condition}; add that, or leave {key} out")
+    raise UserError(f"{key}={spell(value)}: has no effect without {condition}; set {condition}, or leave {key} out")
 
 
 def _within(key: str, value: Any, field: dataclasses.Field[Any], annotation: Any) -> None:
@@ -244,7 +247,7 @@ def _within(key: str, value: Any, field: dataclasses.Field[Any], annotation: Any
 
 
 def _numbers(value: Any) -> Iterator[int | float]:
-    """Yield all numbers in a value, also in nested lists."""
+    """Yield the numbers in a value: the value itself, or all numbers in a nested tuple; booleans are skipped."""
     if isinstance(value, tuple):
         for part in cast("tuple[Any, ...]", value):
             yield from _numbers(part)

@@ -28,7 +28,7 @@ MANY_EPISODES = 1_000_000  # more than an evaluation needs; a larger number is a
 
 @dataclass(frozen=True)
 class ActionsAsObservationConfig:
-    """Past actions as an observation key `action_stack`."""
+    """Settings of the observation key `action_stack`, which contains the past actions."""
 
     num_stack: int = arg(-1, "number of past actions in the observation key action_stack; -1 = off", low=-1)
     noop: Any = arg(
@@ -57,7 +57,7 @@ class RestartConfig:
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """Environment, its wrappers, and the number of copies."""
+    """Environment, its wrappers, and the number of environments that are stepped in parallel."""
 
     id: str = arg(REQUIRED, "id of the environment: any Gymnasium id, for example CartPole-v1")
     num_envs: int = arg(4, "B: number of environments of each rank that are stepped together", low=1)
@@ -95,12 +95,13 @@ class EnvConfig:
     vector_key: str | None = arg(
         None,
         "observation key for a vector observation that has no key; null = state if algo.mlp_keys.encoder contains it "
-        "or is empty, else the first key there",
+        "or is empty, else the first key in algo.mlp_keys.encoder",
     )
     image_key: str | None = arg(
         None,
         "observation key for an image observation that has no key, or for rendered images; null = rgb if "
-        "algo.cnn_keys.encoder contains it, else the first key there; images are rendered only if the key is there",
+        "algo.cnn_keys.encoder contains it, else the first key in it; images are rendered only if "
+        "algo.cnn_keys.encoder contains the key",
     )
     normalize_actions: bool = arg(False, "rescale a bounded Box action space to [-1, 1]")
     action_repeat: int = arg(1, "environment steps per action; their rewards are summed", low=1)
@@ -133,7 +134,10 @@ class EnvConfig:
     )
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if the frame stack is empty; `prefix` is the dotted key of this group, with a dot."""
+        """Raise UserError if `frame_stack` is 0.
+
+        `prefix` is the dotted key of the group with a dot at its end, for messages.
+        """
         if self.frame_stack == 0:
             raise UserError(f"{prefix}frame_stack=0: must be 1 or more, or -1 (equivalent to 1)")
 
@@ -169,7 +173,10 @@ class FabricConfig:
     )
 
     def check(self, prefix: str) -> None:
-        """Raise UserError for several machines or invalid devices; `prefix` is this group's dotted key, with a dot."""
+        """Raise UserError if `num_nodes` is not 1, or if `devices` is invalid.
+
+        `prefix` is the dotted key of the group with a dot at its end, for messages.
+        """
         if self.num_nodes != 1:
             raise UserError(f"{prefix}num_nodes={self.num_nodes}: must be 1; a run trains on one machine")
         place, indices = f"{prefix}devices={spell(plain(self.devices))}", self.indices
@@ -181,7 +188,7 @@ class FabricConfig:
             raise UserError(f"{place}: must contain each GPU index once, counted from 0, as [0,1]")
         if indices is not None and self.accelerator == "cpu":
             raise UserError(
-                f"{place}: a list of GPUs needs {prefix}accelerator=cuda; add that, or give the number of processes, "
+                f"{place}: a list of GPUs needs {prefix}accelerator=cuda; set it, or give the number of processes, "
                 f"as {prefix}devices={len(indices)}"
             )
 
@@ -194,9 +201,9 @@ class FabricConfig:
 
     @property
     def indices(self) -> tuple[int, ...] | None:
-        """Return the GPU index of each rank, from a list or text such as "0,1"; None if `devices` is a number.
+        """Return the GPU index of each rank if `devices` is a list or text such as "0,1"; otherwise None.
 
-        Lightning Fabric interprets `devices` in the same way.
+        A number is the number of processes, as in Lightning Fabric: `devices=1` is one process, `devices=[1]` is GPU 1.
         """
         if isinstance(self.devices, tuple):
             return self.devices
@@ -206,7 +213,7 @@ class FabricConfig:
 
 @dataclass(frozen=True)
 class BufferConfig:
-    """Rollout or replay buffer."""
+    """Settings of the rollout buffer or replay buffer of an algorithm."""
 
     size: int | None = arg(
         None,
@@ -257,7 +264,10 @@ class BufferConfig:
     share_data: bool = arg(False, "train all ranks on the rollouts of all ranks", unused=ALL_RANKS)
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if `memmap` and `on_device` are true; `prefix` is this group's dotted key, with a dot."""
+        """Raise UserError if both `memmap` and `on_device` are true.
+
+        `prefix` is the dotted key of the group with a dot at its end, for messages.
+        """
         if self.memmap and self.on_device:
             raise UserError(
                 f"{prefix}on_device=true: cannot be combined with {prefix}memmap=true; set one of them to false"
@@ -266,7 +276,7 @@ class BufferConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Checkpoints. These keys do not affect learning."""
+    """Frequency and number of checkpoints. These keys do not affect learning."""
 
     every: int | None = arg(None, "policy steps between checkpoints; null = 20 checkpoints per run", low=1)
     keep_last: int | None = arg(
@@ -353,7 +363,7 @@ class ModelManagerConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Evaluation of the policy. These keys do not affect learning."""
+    """Evaluations of the policy: how often, on how many episodes. These keys do not affect learning."""
 
     every: int | None = arg(None, "policy steps between evaluations; null = 10 evaluations per run", low=1)
     episodes: int = arg(10, "number of greedy episodes of each evaluation during training", low=1, high=MANY_EPISODES)
@@ -389,7 +399,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class EarlyStopConfig:
-    """Conditions for ending training before `algo.total_steps`, from the greedy evaluations during training."""
+    """Conditions on the results of evaluations that end training before `algo.total_steps`."""
 
     target_return: float | None = arg(
         None, "stop training when the mean return of a greedy evaluation reaches this value; null = off"
@@ -405,7 +415,10 @@ class EarlyStopConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Config of a run. `algo` is an instance of the `Config` of the algorithm `algo.name`."""
+    """Complete config of a run, with one field per group of keys.
+
+    The class of `algo` depends on the algorithm: it is the class `Config` in the module of the algorithm `algo.name`.
+    """
 
     algo: Any = arg(REQUIRED, "algorithm; choose a preset, for example exp=ppo")
     env: EnvConfig = arg(REQUIRED, "environment")
@@ -466,7 +479,7 @@ class RunConfig:
     run_benchmarks: bool = arg(False, "key in SheepRL's config files", learning=False, unused="it is not used here")
 
     def __post_init__(self) -> None:
-        """Set `env.vector_key` and `env.image_key` from the algorithm's keys if they are null."""
+        """Replace `env.vector_key` and `env.image_key`, if null, by keys that the algorithm's encoders read."""
         if self.algo is not None:  # `algo` is None while the config is built
             object.__setattr__(self, "env", _name_added_keys(self.env, self.algo))
 
@@ -487,16 +500,22 @@ class RunConfig:
 
     @property
     def baseline_episodes(self) -> int:
-        """Return the number of episodes of the random policy, which is the baseline of evaluations."""
+        """Return the number of episodes on which a random policy is evaluated as baseline; in a dry run, at most 2."""
         return self._limit_episodes(self.evaluation.baseline_episodes)
 
     @property
     def final_episodes(self) -> int:
-        """Return the number of greedy episodes of the final evaluation, which has as many stochastic episodes."""
+        """Return the number of episodes of the final evaluation with greedy actions, and again with sampled actions.
+
+        In a dry run, it is at most 2.
+        """
         return self._limit_episodes(self.evaluation.final_episodes)
 
     def with_absolute_paths(self) -> RunConfig:
-        """Return the config with absolute paths, because an environment may change the working directory."""
+        """Return a copy of the config in which relative paths are replaced by absolute ones.
+
+        Absolute paths remain valid if code of an environment changes the working directory.
+        """
         buffer, checkpoint = self.buffer, self.checkpoint
         return dataclasses.replace(
             self,
@@ -509,7 +528,7 @@ class RunConfig:
         )
 
     def is_tried(self, updates: int) -> bool:
-        """Return True if this is a dry run that has taken its gradient step."""
+        """Return True if a dry run is complete: `updates`, the number of gradient steps, is not 0."""
         return self.dry_run and updates > 0
 
     def _limit_episodes(self, episodes: int) -> int:
@@ -517,12 +536,16 @@ class RunConfig:
 
 
 def _absolute(path: Any) -> Any:
-    """Return an absolute path. An empty path, and names such as `minari:NAME` or `models:/NAME`, are unchanged."""
+    """Make a path absolute; return None, "", and names such as `minari:NAME` or `models:/NAME` unchanged."""
     return path if not path or path.startswith(("minari:", "models:")) else os.path.abspath(path)
 
 
 def _name_added_keys(env: EnvConfig, algo: Any) -> EnvConfig:
-    """Return the env group with `vector_key` and `image_key` set from the algorithm's keys, if they are null."""
+    """Return `env` with `vector_key` and `image_key`, if they are null, set to keys that the encoders of `algo` read.
+
+    `vector_key` becomes `state` if `algo.mlp_keys.encoder` contains it or is empty, else the first key in it.
+    `image_key` becomes `rgb` if `algo.cnn_keys.encoder` contains it, else the first key in it.
+    """
     vectors, images = (getattr(getattr(algo, group, None), "encoder", ()) for group in ("mlp_keys", "cnn_keys"))
     added = {"reward": env.reward_as_observation, "action_stack": env.actions_as_observation.num_stack > 0}
     own = [key for key in vectors if not added.get(key)]

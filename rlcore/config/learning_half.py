@@ -1,4 +1,7 @@
-"""Keys of a run's config that affect what is learned, and their hash."""
+"""Learning half of a config: the keys that affect what is learned, and a hash of their values.
+
+The other keys, for example those for logging or checkpoints, can be changed without a different result of training.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,20 @@ from rlcore.config.values import plain
 
 
 def config_hash(config: RunConfig) -> str:
-    """Return the SHA-256 of the config keys that affect learning. Runs with equal hashes learn the same."""
+    """Return the SHA-256 of the config values that affect learning; runs with equal hashes learn the same policy."""
     return half_hash(learning_half(config))
 
 
 def half_hash(half: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a result of `learning_half`."""
+    """Return the SHA-256 of `half`: config values that affect learning, as returned by `learning_half`."""
     return hashlib.sha256(json.dumps(half, sort_keys=True).encode()).hexdigest()
 
 
 def learning_half(config: Any) -> dict[str, Any]:
-    """Return the config keys that affect learning, as plain values; keys defined with `learning=False` are omitted."""
+    """Return the config keys that affect learning, as nested dicts of JSON values.
+
+    Keys that the schema defines with `arg(..., learning=False)` are omitted. A list of GPUs is replaced by its length.
+    """
     half: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         if not field.metadata.get("learning", True):

@@ -48,9 +48,9 @@ def arg(
         low: smallest allowed value.
         high: largest allowed value.
         above: exclusive lower bound: the value must be greater than this.
-        learning: True if the key affects what is learned; such keys cannot change on resume.
+        learning: True if the key affects what is learned. The value of such a key cannot be changed when a run resumes.
         unused: for a key that is accepted but has no effect, the reason; "" for all other keys.
-        needs: condition for the key to have an effect; if it is not met, a value other than the default is an error.
+        needs: condition for the key to have an effect. If it is not met, any value except the default is an error.
 
     Returns:
         A `dataclasses.field` with this metadata.
@@ -65,7 +65,10 @@ def arg(
 
 
 def other_default(cls: type, name: str, default: Any) -> Any:
-    """Return a new field like `name` of a config dataclass, with another default, for a derived class."""
+    """Define a field again in a derived class with another default: same help text and allowed values as in `cls`.
+
+    `name` is the name of the field in the config dataclass `cls`.
+    """
     (field,) = (field for field in dataclasses.fields(cls) if field.name == name)
     if dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: default, metadata=field.metadata)
@@ -78,7 +81,7 @@ def _copy(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Argument:
-    """Config key that is not a group of keys, with the information for `-h` and the documentation."""
+    """Description of one config key for `-h` and the documentation: its type, default, help text and allowed values."""
 
     key: str
     type: Any
@@ -122,17 +125,17 @@ def type_name(annotation: Any) -> str:
 def arguments(
     cls: type, prefix: str = "", learning: bool = True, group: str = "", values: Any = None
 ) -> Iterator[Argument]:
-    """Yield all keys of a config dataclass and its groups, in order.
+    """Yield a description of each key in a config dataclass and in its nested groups, in the order of the fields.
 
     Args:
         cls: the dataclass.
-        prefix: prefix of the dotted keys.
-        learning: False if an enclosing group does not affect learning.
-        group: help text of the group.
-        values: instance of `cls` whose values are the defaults; None for the defaults of the class.
+        prefix: dotted key of the dataclass in the config with a dot at its end, such as `env.`; "" for the root.
+        learning: False if `cls` is in a group that does not affect learning.
+        group: help text of the group that `cls` describes.
+        values: instance of `cls` with the values that are reported as defaults; None: the defaults of the class.
 
     Yields:
-        The keys that are not groups.
+        Descriptions of the keys. Groups are not included, but their keys are.
     """
     hints = types_of(cls)
     for field in dataclasses.fields(cls):
@@ -161,7 +164,11 @@ def arguments(
 
 
 def groups(cls: type, kind: type, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys, with `prefix`, of the groups in a config dataclass whose class is a subclass of `kind`."""
+    """Yield the dotted keys of all groups of a certain class in a config dataclass.
+
+    Groups are nested dataclasses. `kind` is the class of the groups or a base class of it, and `prefix` is put before
+    each key.
+    """
     hints = types_of(cls)
     for field in dataclasses.fields(cls):
         nested, place = nested_class(hints[field.name]), f"{prefix}{field.name}"
@@ -171,7 +178,10 @@ def groups(cls: type, kind: type, prefix: str = "") -> Iterator[str]:
 
 @functools.cache
 def types_of(cls: type) -> dict[str, Any]:
-    """Return the types of a config dataclass's fields by name; cached, because this takes a third of a composition."""
+    """Return the types of a config dataclass's fields by name.
+
+    The result is cached, because `get_type_hints` would otherwise take a third of the time to compose a config.
+    """
     return typing.get_type_hints(cls)
 
 
@@ -185,7 +195,10 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def nested_class(annotation: Any) -> type | None:
-    """Return the dataclass in an annotation (`X`, or `X | str` for a group with a short form), or None."""
+    """Return the dataclass in a type annotation, or None if there is none.
+
+    The annotation of a group is the dataclass `X`, or `X | str` if the group can also be given as a single text.
+    """
     for candidate in (annotation, *typing.get_args(annotation)):
         if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
             return candidate
@@ -193,7 +206,10 @@ def nested_class(annotation: Any) -> type | None:
 
 
 def defaults(cls: type) -> dict[str, Any]:
-    """Return the defaults of a config dataclass as nested dicts; required keys have OmegaConf's marker `???`."""
+    """Return the defaults of a config dataclass as nested dicts.
+
+    The value of a required key, which has no default, is `???` (OmegaConf's marker for a missing value).
+    """
     hints = types_of(cls)
     tree: dict[str, Any] = {}
     for field in dataclasses.fields(cls):

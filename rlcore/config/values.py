@@ -9,7 +9,7 @@ from typing import Any
 
 
 def spell(value: Any) -> str:
-    """Return a config value as it is written on the command line."""
+    """Convert a config value to the text that a user writes on the command line: None -> `null`, True -> `true`."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -63,17 +63,18 @@ OTHER_WORDS = {
 
 
 def nearest(word: str, known: Iterable[str], deeper: Iterable[str] = ()) -> str:
-    """Return `; did you mean 'x'?` for the known word that is most similar to `word`, or "" if none is similar.
+    """Suggest the known word that is most similar to an unknown word.
 
-    Keys with the same last part are preferred; if `word` has no dots, the one with the fewest dots.
+    For dotted keys, a key whose last part is that of `word`, or its name in this project (see `OTHER_WORDS`), is
+    preferred. If there are several such keys and `word` has no dots, the one with the fewest dots is suggested.
 
     Args:
-        word: unknown word or key.
-        known: known words or keys.
-        deeper: more keys, which are suggested only if their last part is equal.
+        word: unknown word or dotted key.
+        known: known words or dotted keys.
+        deeper: additional keys that are suggested only if their last part is that of `word`.
 
     Returns:
-        The end of an error message.
+        `; did you mean 'x'?` as the end of an error message, or "" if no known word is similar.
     """
     names, last = [str(k) for k in known], str(word).rpartition(".")[2]
     meant = (last, OTHER_WORDS.get(last))

@@ -27,7 +27,7 @@ class Policy(Protocol):
     """Protocol of a policy: a distribution over actions [N, A] for N observations."""
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Sample actions [N, A] from noise [N, K]."""
+        """Sample actions [N, A] from noise [N, K]; the distribution determines K and the kind of noise."""
         ...
 
     def mode(self) -> Tensor:
@@ -106,21 +106,21 @@ class Normal:
 
 
 class TanhNormal(Normal):
-    """Normal squashed by tanh (Haarnoja et al. 2018, arXiv:1812.05905, app. C). Actions are stored *before* the tanh.
+    """Normal distribution squashed by tanh (Haarnoja et al. 2018, arXiv:1812.05905, app. C).
 
         log π(a|s) = log N(u) - Σ log(1 - tanh²u),    log(1 - tanh²u) = 2 (log 2 - u - softplus(-2u))
 
-    u is the action before the tanh. It is stored instead of tanh(u) because the log-probability is then finite even if
-    tanh(u) is rounded to ±1. The log-density does not include the scale of the environment's Box, which is a constant
-    without gradient.
+    Methods take and return u, the action *before* the tanh, and not a = tanh(u): the log-probability is then finite
+    even if tanh(u) is rounded to ±1. The scale of the environment's Box is not included in the log-density, because it
+    is a constant without gradient.
     """
 
     def logprob(self, action: Tensor) -> Tensor:
-        """Return the log-density [N] at tanh(action), for actions [N, A] before the tanh."""
+        """Return the log-density [N] of the squashed actions tanh(action); `action` [N, A] is before the tanh."""
         return super().logprob(action) - log_tanh_slope(action).sum(-1)
 
     def entropy(self) -> Tensor:
-        """Return the entropy H(u) + E[log(1 - tanh²u)], [N] in nats.
+        """Return the entropy H(u) + E[log(1 - tanh²u)], [N] in nats; u is the action before the tanh.
 
         The expectation is computed by Gauss-Hermite quadrature with 16 points.
         """
@@ -131,14 +131,17 @@ class TanhNormal(Normal):
 
 
 class SquashedNormal(TanhNormal):
-    """Normal squashed by tanh. Actions are stored *after* the tanh, as a world model takes them."""
+    """Normal distribution squashed by tanh, for actions [N, A] in [-1, 1].
+
+    Methods take and return actions *after* the tanh, because these are the inputs of a world model.
+    """
 
     def sample(self, noise: Tensor) -> Tensor:
         """Sample actions [N, A] in [-1, 1] from standard normal noise [N, A]."""
         return super().sample(noise).tanh()
 
     def mode(self) -> Tensor:
-        """Return the squashed mean, [N, A]."""
+        """Return tanh(mean), [N, A]."""
         return self.mean.tanh()
 
     def logprob(self, action: Tensor) -> Tensor:
@@ -167,16 +170,16 @@ class TruncatedNormal:
         self.inside = (_normal_cdf(self.high) - self.below).clamp(min=torch.finfo(mean.dtype).eps)  # Z
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Sample actions [N, A] from uniform noise [N, A] in [0, 1), with gradient.
+        """Sample actions [N, A] from uniform noise [N, A] in [0, 1); they are differentiable in mean and std.
 
-        The samples are the inverse cumulative distribution function of the noise.
+        The inverse cumulative distribution function is applied to the noise.
         """
         eps = torch.finfo(noise.dtype).eps
         share = self.below + noise.clamp(eps, 1 - eps) * self.inside
         return self.mean + self.std * (math.sqrt(2) * torch.erfinv(2 * share - 1))
 
     def mode(self) -> Tensor:
-        """Return the mode, which is the mean before truncation, [N, A]."""
+        """Return the mode, [N, A]. It is equal to the mean of the normal before truncation, which is in [-1, 1]."""
         return self.mean
 
     def logprob(self, action: Tensor) -> Tensor:

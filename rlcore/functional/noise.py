@@ -20,14 +20,13 @@ RARE = 1 / 64  # up to this probability of a zero, `bernoulli` draws the distanc
 class Noise:
     """Named random stream (`rlcore.streams`) that draws tensors on a device.
 
-    The same seed results in the same numbers on every device of one type. The state is that of NumPy's PCG64 generator,
-    and, if the device is not the CPU, also that of a torch generator.
+    Equal seeds result in equal numbers on all devices of the same type, but not on a CPU and a GPU. The state consists
+    of the state of a NumPy PCG64 generator and, if the device is not the CPU, that of a torch generator.
 
     Args:
         seed: seed of the run.
-        purpose: a key of `rlcore.streams.PURPOSES`.
-        *indices: further integers that the purpose requires, such as rank, environment index or number of the set of
-            environment seeds.
+        purpose: what the numbers are used for, a key of `rlcore.streams.PURPOSES`.
+        *indices: integers that distinguish streams of the same purpose, such as the rank or an environment index.
         device: device of the drawn tensors.
     """
 
@@ -62,8 +61,8 @@ class Noise:
     def bernoulli(self, p: float, *shape: int) -> Tensor:
         """Draw 1 with probability p in (0, 1), otherwise 0; uint8, [*shape].
 
-        The dtype is not bool, because compiled code reads bools one at a time. That would take a seventh of the time of
-        a gradient step of DroQ.
+        The dtype is uint8 because compiled code is slow if it reads bools: it reads one value at a time. With bools,
+        this would take a seventh of the time of a DroQ gradient step.
         """
         if self._device is not None:
             return (torch.rand(shape, device=self.device, generator=self._device) < p).to(torch.uint8)
@@ -83,7 +82,10 @@ class Noise:
         return kept
 
     def in_a_row(self, kind: str, count: int, shape: tuple[Any, ...]) -> Iterator[Tensor]:
-        """Return an iterator over `count` draws of a kind and shape; equal to `count` separate calls, but faster."""
+        """Return an iterator over `count` tensors, equal to those of `count` calls of the method `kind`, but faster.
+
+        `kind` is "normal", "exponential", "uniform" or "bernoulli", and `shape` has the arguments of each call.
+        """
         if self._device is not None or kind == "bernoulli" or (kind == "normal" and math.prod(shape) >= MANY):
             return (getattr(self, kind)(*shape) for _ in range(count))
         draw = {"normal": self.host.standard_normal, "exponential": self.host.standard_exponential}
@@ -96,7 +98,7 @@ class Noise:
         return {"host": streams.generator_state(self.host), **device}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; raise KeyError if it was saved on another type of device."""
+        """Restore the state returned by `state_dict`; raise KeyError if it is from another type of device."""
         if set(state) != {"host"} | ({self.device.type} if self._device is not None else set()):
             raise KeyError(f"the stream was saved for {' and '.join(state)}, but noise is drawn on {self.device.type}")
         streams.load_generator_state(self.host, state["host"])
@@ -105,40 +107,46 @@ class Noise:
 
 
 class Recorder(Noise):
-    """Stream that records the kind and shape of every draw."""
+    """Random stream that records every draw in `draws`, so that the same noise can be drawn in advance by `draw_all`.
+
+    A draw is recorded as a pair: name of the method, such as "normal", and its arguments.
+    """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         super().__init__(0, "probe", device=device)
         self.draws: list[Draw] = []
 
     def normal(self, *shape: int) -> Tensor:
-        """Draw like the method of `Noise`, and record kind and shape."""
+        """Draw standard normal numbers, float32, [*shape], and record the draw."""
         self.draws.append(("normal", shape))
         return super().normal(*shape)
 
     def exponential(self, *shape: int) -> Tensor:
-        """Draw like the method of `Noise`, and record kind and shape."""
+        """Draw standard exponential numbers, float32, [*shape], and record the draw."""
         self.draws.append(("exponential", shape))
         return super().exponential(*shape)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Draw like the method of `Noise`, and record kind and shape."""
+        """Draw uniform numbers in [0, 1), float32, [*shape], and record the draw."""
         self.draws.append(("uniform", shape))
         return super().uniform(*shape)
 
     def bernoulli(self, p: float, *shape: int) -> Tensor:
-        """Draw like the method of `Noise`, and record kind and shape."""
+        """Draw 1 with probability p, otherwise 0, uint8, [*shape], and record the draw."""
         self.draws.append(("bernoulli", (p, *shape)))
         return super().bernoulli(p, *shape)
 
 
 def draw_all(noise: Noise | None, draws: Sequence[Draw]) -> list[Tensor]:
-    """Draw noise of the given kinds and shapes, in their order; return [] if there is no stream."""
+    """Draw one tensor for each element of `draws`, in order; return [] if `noise` is None.
+
+    A draw is a pair of a method name of `Noise`, such as "normal", and its arguments (the shape).
+    """
     return [] if noise is None else [getattr(noise, kind)(*shape) for kind, shape in draws]
 
 
 class Drawn:
-    """Replacement of a `Noise` stream that returns noise which was drawn before."""
+    """Replacement of a `Noise` stream: its methods return tensors that were drawn in advance, one after the other."""
 
     def __init__(self, noise: Iterator[Tensor]) -> None:
         self.normal = self.exponential = self.uniform = lambda *shape: next(noise).view(shape)

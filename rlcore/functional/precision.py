@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Return the tensor unchanged if it is float32 or float64, otherwise converted to float32."""
+    """Convert a tensor to float32 if its precision is lower; return float32 and float64 tensors unchanged."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()

@@ -34,12 +34,12 @@ def advantages(
 
     Args:
         step: transitions, [T, B].
-        value: [T, B]; value of the observation before each transition. This includes the last observation of an
-            episode, before the transition that only resets the environment.
-        last_value: [B]; value of the observation after the last transition.
+        value: [T, B]; value of the observation at the start of each transition. The last observation of an episode is
+            included: the transition that starts there only resets the environment.
+        last_value: [B]; value of the observation at the end of the last transition.
         gamma: discount factor γ.
         gae_lambda: trace decay λ.
-        method: see `gae`.
+        method: algorithm: "loop", "log_scan" (parallel scan) or "auto"; see `gae`.
 
     Returns:
         Advantages, [T, B].
@@ -80,7 +80,10 @@ def gae(
 
 
 def discounted_sum(x: Tensor, decay: Tensor) -> Tensor:
-    """Compute yₜ = xₜ + decayₜ yₜ₊₁ with y_T = 0, one step after the other. x, decay: [T, ...] -> [T, ...]."""
+    """Compute yₜ = xₜ + decayₜ yₜ₊₁ with y_T = 0 by a loop from t = T-1 to 0.
+
+    x and decay are [T, ...], and the result y is [T, ...].
+    """
     assert x.shape == decay.shape, (x.shape, decay.shape)
     total = torch.zeros_like(x[0])
     rows = []

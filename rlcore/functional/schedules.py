@@ -1,4 +1,4 @@
-"""Coefficients as functions of policy steps."""
+"""Schedules: learning rates and other coefficients as functions of the number of policy steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def piecewise(points: Points, policy_steps: int, kind: str = "linear") -> float:
 
 
 def check_points(points: Points) -> str | None:
-    """Return a description of the error in the (policy steps, value) pairs of a schedule, or None if they are valid."""
+    """Validate the (policy steps, value) pairs of a schedule; return an error message, or None if they are valid."""
     if not points:
         return "needs at least one [policy steps, value] pair"
     steps = [p[0] for p in points]

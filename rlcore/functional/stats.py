@@ -15,7 +15,9 @@ Sum = Callable[[Tensor], Tensor]  # sums a tensor over all ranks
 
 
 def reduce_loss(loss: Tensor, weight: Tensor, **means: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Reduce the losses of samples to the results that `Optimizer` expects from a loss function.
+    """Sum the losses of N samples; return the tuple that `Optimizer` expects from a loss function.
+
+    The result has sums and not means, so that the sums of several minibatches and ranks can be added.
 
     Args:
         loss: [N]; loss of each sample, with gradient.
@@ -23,7 +25,7 @@ def reduce_loss(loss: Tensor, weight: Tensor, **means: Tensor) -> tuple[Tensor, 
         **means: name -> [N]; quantities to log as weighted means. `__` in a name is replaced by a slash.
 
     Returns:
-        Weighted sum of the loss [], sum of the weights [], and the weighted means, name -> [] without gradient.
+        Weighted sum of the losses [], sum of the weights [], and the weighted means as name -> [] without gradient.
     """
     weight = weight.to(loss)
     count = weight.sum()
@@ -103,7 +105,11 @@ class RunningMoments:
         self.count = 0.0
 
     def update(self, rows: Tensor, total: Sum = lambda sums: sums) -> None:
-        """Update the moments with samples [N, F]; if `total` sums over ranks, those of other ranks are included."""
+        """Update mean and variance with samples [N, F].
+
+        `total` is a function that sums a tensor over ranks, to include the samples of all ranks. By default, only the
+        samples of this process are used.
+        """
         rows = rows.detach().to("cpu", torch.float64)
         sums = total(torch.cat([torch.full((1,), float(len(rows)), dtype=torch.float64), rows.sum(0)]))
         count = sums[0].item()
@@ -127,7 +133,7 @@ class RunningMoments:
         return {"mean": self.mean, "variance": self.variance, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Tensor | float]) -> None:
-        """Continue from a `state_dict`."""
+        """Restore the mean, variance and count returned by `state_dict`."""
         self.mean = torch.as_tensor(state["mean"], dtype=torch.float64)
         self.variance = torch.as_tensor(state["variance"], dtype=torch.float64)
         self.count = float(state["count"])

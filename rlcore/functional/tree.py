@@ -19,9 +19,9 @@ SEQUENCES = (tuple, list)
 
 
 def leaves(record: Any) -> list[Tensor]:
-    """Return the tensors of a nested structure in order.
+    """Return a list of the tensors in a nested structure, dicts in the order of their sorted keys.
 
-    A Python number is converted to a tensor [], which must not be modified.
+    A Python number is converted to a tensor []. It must not be modified, because equal numbers share one tensor.
     """
     found: list[Tensor] = []
     _gather(record, found)
@@ -39,7 +39,10 @@ def _gather(record: Any, found: list[Tensor]) -> None:
 
 
 def rebuild(form: Any, tensors: Iterator[Tensor]) -> Any:
-    """Return a nested structure like `form`, with the given tensors as its leaves."""
+    """Create a nested structure with the types, lengths and keys of `form`, and with `tensors` as its leaves.
+
+    `rebuild(form, iter(leaves(form)))` returns a copy of `form`.
+    """
     if isinstance(form, Tensor) or (parts := _parts(form)) is None:
         return next(tensors)
     return _like(form, [rebuild(part, tensors) for part in parts])
@@ -97,7 +100,7 @@ def _parts(record: Any) -> Sequence[Any] | None:
 
 
 def _keys(record: Any) -> Sequence[Any]:
-    """Return the names of the children of a nested structure, in order."""
+    """Return the names of the children of a nested structure: dict keys, field names, or indices of a sequence."""
     if isinstance(record, SEQUENCES):
         return getattr(record, "_fields", range(len(record)))
     if isinstance(record, dict):
@@ -106,7 +109,7 @@ def _keys(record: Any) -> Sequence[Any]:
 
 
 def _like(form: Any, parts: list[Any]) -> Any:
-    """Return a nested structure of the type of `form` with the given children."""
+    """Create a dict, sequence or dataclass of the same type as `form`, with `parts` as its children."""
     if isinstance(form, SEQUENCES):
         return type(form)(*parts) if hasattr(form, "_fields") else type(form)(parts)
     if isinstance(form, dict):
@@ -116,7 +119,10 @@ def _like(form: Any, parts: list[Any]) -> Any:
 
 
 def _outline(part: Any) -> str:
-    """Describe the top level of a nested structure; equal structures have equal descriptions."""
+    """Describe the top level of a nested structure as text, for comparisons and error messages.
+
+    The text has the keys of a dict, the length of a sequence or the shape of a tensor, but not their children.
+    """
     if isinstance(part, dict):
         return f"a dict of {', '.join(sorted(map(repr, part)))}"
     if isinstance(part, SEQUENCES):

@@ -34,11 +34,14 @@ class TwoHot:
 
     @property
     def outputs(self) -> int:
-        """Number K of network outputs for one scalar."""
+        """Number of network outputs that represent one scalar: K, one logit per bin."""
         return self.bins
 
     def grid(self, like: Tensor) -> Tensor:
-        """Return the bin positions b, [K], which are exactly antisymmetric; dtype and device are those of `like`."""
+        """Return the positions of the bins, [K], in ascending order, with the dtype and device of `like`.
+
+        The positions are exactly symmetric about 0: bin K-1-k is at the negative position of bin k.
+        """
         upper = torch.linspace(-LIMIT, LIMIT, self.bins, dtype=like.dtype, device=like.device)
         upper = upper[self.bins - self.bins // 2 :]
         upper = symexp(upper) if self.spacing == "symexp" else upper
@@ -61,9 +64,9 @@ class TwoHot:
     def mean(self, logits: Tensor) -> Tensor:
         """Return the scalars [...] that logits [..., K] predict; they are exactly 0 if all logits are equal.
 
-        With spacing "symexp", a scalar is the mean Σ p b; with "symlog", it is the symexp of this mean. The sum adds
-        bins of opposite sign in pairs, from both ends. In index order, rounding errors of the huge outer bins would not
-        cancel.
+        With spacing "symexp", a scalar is the mean Σ p b of the bin positions b with probabilities p; with "symlog", it
+        is the symexp of this mean. The terms of the bins k and K-1-k, which have opposite signs, are added first. If
+        terms were added in the order of the bins, rounding errors of the huge outer bins would not cancel.
         """
         p, half = F.softmax(to_float32(logits), -1), self.bins // 2
         difference = p[..., self.bins - half :] - p[..., :half].flip(-1)

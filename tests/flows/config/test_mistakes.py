@@ -103,10 +103,10 @@ MISTAKES = [
     ("logger@metric.log=csv", ["logger@metric.log"]),
     ("optim=adan", ["optim=adan", "'adam'"]),
     ("fabric.devices=0", ["fabric.devices=0", "must be a positive integer", "or a list of GPU indices, as [0,1]"]),
-    ("fabric.devices=[1]", ["fabric.devices=[1]: a list of GPUs needs fabric.accelerator=cuda; add that", "devices=1"]),
+    ("fabric.devices=[1]", ["fabric.devices=[1]: a list of GPUs needs fabric.accelerator=cuda; set it", "devices=1"]),
     (
         "fabric.devices='0,1'",
-        ["fabric.devices=0,1: a list of GPUs needs fabric.accelerator=cuda; add that", "devices=2"],
+        ["fabric.devices=0,1: a list of GPUs needs fabric.accelerator=cuda; set it", "devices=2"],
     ),
     ("fabric.devices=[1,1]", ["fabric.devices=[1, 1]: must contain each GPU index once"]),
     ("fabric.devices=[-1]", ["fabric.devices=[-1]: must contain each GPU index once, counted from 0"]),
@@ -303,12 +303,13 @@ def test_a_target_in_a_missing_module_is_answered_with_where_to_look(tmp_path, m
         ),
         (
             ["exp=sac", "buffer.prioritize_ends=true"],
-            "buffer.prioritize_ends=true: has no effect without buffer.type=episode; add that, or leave "
+            "buffer.prioritize_ends=true: has no effect without buffer.type=episode; set buffer.type=episode, or leave "
             "buffer.prioritize_ends out",
         ),
         (
             ["exp=ppo", "env.capture_video=false", "evaluation.film=every"],
-            "evaluation.film=every: has no effect without env.capture_video=true; add that, or leave it out",
+            "evaluation.film=every: has no effect without env.capture_video=true; set env.capture_video=true, or leave "
+            "evaluation.film out",
         ),
         (["exp=sac", "algo.critic.bins=51"], "algo.critic.bins=51: has no effect without algo.critic.loss=categorical"),
         (

@@ -79,7 +79,9 @@ def test_numbers_that_yaml_reads_as_text_or_as_another_kind_are_understood() -> 
 
 
 def test_a_group_given_as_something_else_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^p=5: this is a group of keys, not a single value$"):
+    with pytest.raises(
+        UserError, match=r"^p=5: p is a group of keys, not a single value; set its keys, as p\.KEY=VALUE$"
+    ):
         build(Outer, 5, "p.")  # pyright: ignore[reportArgumentType]
 
 
