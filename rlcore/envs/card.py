@@ -213,7 +213,7 @@ def source_files(settings: EnvSettings) -> list[Path] | None:
 
 
 def package_versions(env_id: str) -> dict[str, str]:
-    """Return package -> version for Gymnasium, NumPy and the package of the game or physics engine of an id."""
+    """Return package -> version for Gymnasium, NumPy and the package of an environment's game or physics engine."""
     versions = {"gymnasium": gymnasium.__version__, "numpy": importlib.metadata.version("numpy")}
     suite = suite_with(env_id)
     for name in suite.packages if suite is not None else ():

@@ -88,8 +88,8 @@ def _draw_once(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) 
 class DrawnImage(gymnasium.ObservationWrapper):
     """Wrapper that adds the rendered image of an environment as a key of its flat dict of observations.
 
-    Gymnasium has a similar wrapper, AddRenderObservation. That one resets the environment without a seed during
-    construction; this wrapper does not reset it.
+    Gymnasium has a similar wrapper, AddRenderObservation. It resets the environment without a seed when it is created.
+    `DrawnImage` does not reset the environment, because the shape of the image is an argument.
 
     Args:
         env: environment with flat dict observations.

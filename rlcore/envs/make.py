@@ -30,7 +30,7 @@ from rlcore.errors import UserError
 
 @dataclass(frozen=True)
 class EnvSettings:
-    """Settings of one environment: the config group `env` as plain values that can be sent to a worker process.
+    """Settings of one environment: the values of the config group `env`, which can be sent to a worker process.
 
     Each field has the name of its key in `EnvConfig`. There are two exceptions: `num_stack`, `noop` and `dilation` are
     keys of the group `env.actions_as_observation`, and the field `restart` contains the group

@@ -76,7 +76,7 @@ class ActionRepeat(gymnasium.Wrapper):
 
 
 def bare_env(env: gymnasium.Env) -> gymnasium.Env:
-    """Return an environment without the wrappers that `make` added; wrappers of Gymnasium and of its suite remain."""
+    """Return the environment inside the wrappers that `make` added; it can have wrappers of Gymnasium and its suite."""
     return [layer.env for layer in layers(env) if type(layer).__module__ in OURS][-1]
 
 

@@ -94,7 +94,9 @@ def test_a_faulty_step_ends_the_command_with_a_sentence(
     kept = {"PYTHONPATH": str(ROOT), "SHEPHERD_PLUGINS": os.environ["SHEPHERD_PLUGINS"]}
     code, said = end(start(tmp_path, "stage", "train", "run", FAULT="reward_nan:step:400", **kept, **NO_STORE))
     assert code == 1, said
-    assert said.endswith("shepherd: failed: environment 1, step 20 of its episode: reward is nan\n"), said
+    assert said.endswith(
+        "shepherd: failed: environment 1, step 20 of its episode: reward is nan, but must be a finite float32 number\n"
+    ), said
     assert not orphans(tmp_path)
     is_good_and_goes_on_to(run, undisturbed())
 

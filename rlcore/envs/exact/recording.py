@@ -151,7 +151,7 @@ def record_episode(
     if odd := next((at for at, reward in enumerate(recording.rewards, 1) if not math.isfinite(reward)), None):
         raise EnvironmentFault(
             f"this environment fails under random actions: episode {episode}, step {odd}: "
-            f"reward is {recording.rewards[odd - 1]}"
+            f"reward is {recording.rewards[odd - 1]}, but must be finite"
         )
     return recording
 

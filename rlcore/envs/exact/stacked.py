@@ -70,7 +70,7 @@ def stack_encoded(values: Sequence[Any], one: Callable[[Any], Any] = encode) -> 
 
 
 def unstack(entry: State, count: int) -> list[Any]:
-    """Return the list of values that were passed to `stack`; raise ValueError if there are not `count` of them."""
+    """Return the list of values that were passed to `stack`; raise ValueError if their number is not `count`."""
     kind = next(iter(entry))
     content = entry[kind]
     if kind == "same":

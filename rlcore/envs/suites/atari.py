@@ -31,7 +31,7 @@ class Preprocessing(AtariPreprocessing):
     Args:
         game: environment with one frame per step and without sticky actions.
         stickiness: probability that a frame repeats the action of the previous frame, instead of the action of the
-            agent. The environment's random generator draws it for every frame.
+            agent. The environment's random generator decides this for every frame.
         **others: arguments of Gymnasium's AtariPreprocessing.
 
     Attributes:

@@ -26,10 +26,10 @@ ABSENT = {
 
 
 def known_id(env_id: str) -> str:
-    """Return the id under which a suite has the environment `env.id`.
+    """Return the id that `env.id` selects; check that a suite has it.
 
-    `env.id` can have the form `module:id`, in which `module` is a plugin that registers the id; the prefix is then
-    removed. Raise UserError, with suggestions, if no suite has the id.
+    If `env.id` has the form `module:id`, in which `module` is a plugin that registers the id, the prefix is removed.
+    Raise UserError, with suggestions, if no suite has the id.
     """
     if suite_with(env_id) is not None:  # tried first, because then no plugins need to be imported
         return env_id

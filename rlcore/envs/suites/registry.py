@@ -58,7 +58,7 @@ def suite_with(env_id: str) -> Suite | None:
 
 
 def suite_of(env: gymnasium.Env) -> Suite | None:
-    """Return the suite of an environment, or None if no suite has the environment's class."""
+    """Return the suite that has the id of an environment, or None if no suite has it."""
     spec = env.unwrapped.spec
     return None if spec is None else suite_with(spec.id)
 

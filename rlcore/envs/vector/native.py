@@ -1,9 +1,9 @@
-"""B environments computed by one vectorized implementation, which some suites have (`env.vectorization=native`).
+"""Vectorized environment (`env.vectorization=native`) that uses the vectorized code of a suite.
 
-The vectorized implementation computes B copies of the environment, called lanes. For each lane there is also a normal
-environment object, which draws the initial states of the lane's episodes from the lane's own seed. A lane therefore
-returns bit-identical results to a single environment and does not depend on other lanes. A state that was saved with
-single environments can be loaded into lanes, and vice versa.
+The vectorized code computes B copies of the environment, called lanes. For each lane there is also a single environment
+object. It has the seed of the lane and draws the initial states of the lane's episodes. A lane therefore returns
+bit-identical results to a single environment and does not depend on other lanes. A state that was saved with single
+environments can be loaded into lanes, and vice versa.
 """
 
 from __future__ import annotations

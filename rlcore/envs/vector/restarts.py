@@ -27,7 +27,7 @@ class Restarts:
     def seconds(self, limit: float) -> float:
         """Return the maximum time of all restarts during one reset, in seconds.
 
-        `limit` is the time limit in seconds for the construction of an environment.
+        `limit` is the time limit in seconds for the construction and the first reset of one environment.
         """
         return self.attempts * (self.wait + limit)
 

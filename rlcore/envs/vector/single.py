@@ -168,7 +168,7 @@ class SingleEnv:
         self._write(new, obs, row)
         plain = reward if isinstance(reward, float) else self._plain_reward(reward)
         if not -LARGEST <= plain <= LARGEST:  # also True for NaN
-            raise self._fault(f"reward is {plain}")
+            raise self._fault(f"reward is {plain}, but must be a finite float32 number")
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
             return plain, self._plain_flag("terminated", terminated), self._plain_flag("truncated", truncated)
         return plain, terminated, truncated
@@ -236,7 +236,7 @@ class SingleEnv:
             try:
                 value = new[key]
             except (KeyError, TypeError, IndexError):
-                raise self._fault(f"key {key!r} is missing from the observation") from None
+                raise self._fault(f"the observation has no key {key!r}, although its space has") from None
             if value.__class__ is np.ndarray:
                 if value.shape != shape or value.dtype is not dtype:
                     value = self._fitting(key, value, shape, dtype)
@@ -257,18 +257,18 @@ class SingleEnv:
 
     def _plain_reward(self, reward: Any) -> float:
         if getattr(reward, "shape", ()) != () or isinstance(reward, (str, bytes, complex)):
-            raise self._fault(f"reward is {reward!r}, not one number")
+            raise self._fault(f"reward is {reward!r}, but must be one real number")
         try:
             return float(reward)
         except OverflowError:
             raise self._fault("reward is an integer too large for a float") from None
         except (TypeError, ValueError):
-            raise self._fault(f"reward is {reward!r}, not one number") from None
+            raise self._fault(f"reward is {reward!r}, but must be one real number") from None
 
     def _plain_flag(self, name: str, flag: Any) -> bool:
         # bool() would accept None, NaN and "False".
         if np.shape(flag) != () or np.asarray(flag).dtype.kind not in ("b", "i", "u") or flag not in (0, 1):
-            raise self._fault(f"{name} is {flag!r}, not True or False")
+            raise self._fault(f"{name} is {flag!r}, but must be True or False")
         return bool(flag)
 
     def _fault(self, text: str) -> EnvironmentFault:

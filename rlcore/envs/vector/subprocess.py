@@ -255,8 +255,8 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
 
         Args:
             index: index of the environment.
-            lost: error with which the old process was lost.
-            cut: True if it was lost during a step, so that the episode is truncated.
+            lost: error that reports the loss of the old process.
+            cut: True if the process was lost during a step, so that the episode is truncated.
         """
         restarts, text = self._restarts[index], str(lost)
         while True:

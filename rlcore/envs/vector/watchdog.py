@@ -1,4 +1,4 @@
-"""Watchdog: a thread that limits the duration of calls of environments in this process.
+"""Watchdog: a thread that limits the duration of calls of environments in this process, without a cost per step.
 
 The thread checks at regular intervals if the call that was running at the last check is still running. If several
 checks in a row find the same call, the thread sends a signal to the main thread. The signal handler raises
@@ -49,7 +49,8 @@ def step_limit(config: Any) -> float:
 def first_limit(step_timeout: float) -> float:
     """Return the time limit in seconds for the construction and the first reset of an environment.
 
-    It is longer than `step_timeout`, the limit for a step, because game and physics engines are loaded.
+    It is ten times `step_timeout` (the limit of one step), because game and physics engines are loaded. However, it is
+    at most 120 s, unless `step_timeout` is longer.
     """
     return max(step_timeout, min(START_LIMIT, 10 * step_timeout))
 
@@ -94,7 +95,10 @@ class Watchdog:
             self.calls += 1
 
     def build(self, make: Callable[[], Any]) -> Any:
-        """Call a function that builds an environment and return its result; the time limit is `first_limit`."""
+        """Call a function that builds an environment and return its result.
+
+        The time limit is the one of `first_limit`. Raise EnvironmentLost if the call takes too long.
+        """
         with self.limit_to(first_limit(self.limit)):
             return self.call(make)
 

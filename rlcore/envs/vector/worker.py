@@ -1,4 +1,6 @@
-"""Worker process of one environment: `python -m rlcore.envs.vector.worker CONNECTION MEMORY`. Does not import torch.
+"""Worker process of one environment: `python -m rlcore.envs.vector.worker CONNECTION MEMORY`.
+
+The process does not import torch.
 
 The worker answers one request at a time until its pipe closes. A request consists of a byte of `Request` and the
 arguments. The worker writes the results of a step (observation, reward, terminated and truncated) to anonymous memory
@@ -87,7 +89,7 @@ class SharedRow:
 class RequestHandler:
     """Handler of the parent's requests for one environment.
 
-    The results of steps are written to shared memory; `memory` is its file descriptor.
+    The results of steps are written to shared memory; `memory` is the file descriptor of this memory.
     """
 
     def __init__(self, memory: int) -> None:

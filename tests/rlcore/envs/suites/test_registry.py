@@ -227,7 +227,7 @@ def test_evaluation_has_its_own_side_which_training_does_not_see() -> None:
 
 def test_a_name_is_taken_once() -> None:
     known_id("arcade_game")
-    with pytest.raises(UserError, match="'arcade' .*taken"):
+    with pytest.raises(UserError, match="'arcade' .*another suite already has this name; choose another"):
         register(GymnasiumSuite("arcade", "somewhere."))
     register(SUITES["arcade"])
 
