@@ -1,1 +1,1 @@
-"""Optimizers, update rules and target networks, which run eagerly or compiled."""
+"""Optimizers, update rules (such as Adam) and target networks. Gradient steps run eagerly or as compiled code."""

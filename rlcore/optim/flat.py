@@ -1,4 +1,7 @@
-"""Flat storage of a module's parameters as views of one vector, so that an optimizer step is a few large operations."""
+"""Flat storage of parameters: all parameters of a module are views of one vector.
+
+An optimizer step then consists of a few operations on large vectors instead of many on small tensors.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,15 @@ LINE = 16  # float32 numbers in a cache line; each parameter starts at a multipl
 class FlatParameters:
     """Parameters of a module, stored as views of one `vector` [P].
 
-    If another `FlatParameters` already stores some of the parameters, for example because two losses train the same
-    encoder, all parameters of this one keep their own storage. They are then copied into the vector before a step, and
-    back after it.
+    Two optimizers can train the same parameters, for example those of an encoder that two losses use. A parameter can
+    be a view of only one vector, the one that was created first. If some parameters of `module` already are views of
+    another vector, no parameter of `module` becomes a view of this vector. Instead, the parameters are copied into
+    `vector` before each optimizer step, and back after it.
 
     Args:
-        module: already on its device and in its precision.
-        order: sort key of a parameter name; parameters with equal keys are stored next to each other.
+        module: module to train. It must already be on its device and have its final dtype.
+        order: function of a parameter name that returns a sort key. Parameters are stored in the order of their keys,
+            for example one parameter group after the other.
     """
 
     # own: True if the parameters are views of `vector`; shared: True if another optimizer also trains some of them
@@ -57,23 +62,30 @@ class FlatParameters:
                 parameter.data, parameter.flat_owner = view, self  # pyright: ignore[reportAttributeAccessIssue]
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return views of a vector [P], by parameter name."""
+        """Split a vector [P] into views that have the shapes of the parameters; return name -> view."""
         return {name: vector[at : at + shape.numel()].view(shape) for name, (at, shape) in self.places.items()}
 
     def join(self, parts: Iterable[Tensor]) -> Tensor:
-        """Concatenate tensors in the order of the parameters to a new vector [P], padded with zeros."""
+        """Concatenate one tensor per parameter, in the order of the parameters, to a new vector [P].
+
+        Each tensor is padded with zeros to a multiple of 16 numbers.
+        """
         return torch.cat([nn.functional.pad(part.reshape(-1), (0, -part.numel() % LINE)) for part in parts])
 
     @property
     def traced(self) -> bool:
-        """True while the step is traced; the parameters must not be modified in place then."""
+        """True while the gradient step is traced for compilation.
+
+        During tracing, parameters must not be modified in place.
+        """
         return self._spots is not None
 
     @contextmanager
     def replaceable(self) -> Iterator[None]:
-        """Return a context in which `take` replaces the module's parameters and leaves the stored ones unchanged.
+        """Return a context manager in which `take` replaces the parameters of the module by new tensors.
 
-        It is used for tracing, in which a gradient step is a function of vectors.
+        It is used while a gradient step is traced as a function of vectors. At the end of the context, the module has
+        its original parameters again; their values have not changed.
         """
         own, vector = self.tensors, self.vector
         held = [module._parameters for module in self._modules]  # pyright: ignore[reportPrivateUsage]
@@ -93,7 +105,7 @@ class FlatParameters:
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Update the vector with parameters that another optimizer has changed; call it before a step."""
+        """Copy parameters that another optimizer trains as well into the vector; call this before an optimizer step."""
         if self._spots is not None:
             if self.shared:
                 self.tensors = [places[0][0][places[0][1]] for places in self._spots]
@@ -107,7 +119,7 @@ class FlatParameters:
 
     @torch.no_grad()
     def take(self, vector: Tensor) -> None:
-        """Set the parameters to a vector [P]."""
+        """Set all parameters to the values of a vector [P]."""
         if self._spots is not None:
             self.vector = vector
             parts = (part.detach() for part in self.split(vector).values())
@@ -118,19 +130,19 @@ class FlatParameters:
 
     @torch.no_grad()
     def to_module(self) -> None:
-        """Copy the vector to the module's parameters, if these are not views of the vector."""
+        """Copy the values of the vector to the parameters of the module, unless these are views of the vector."""
         if not self.own:
             for parameter, view in zip(self.tensors, self.views, strict=True):
                 parameter.data.copy_(view)
 
 
 class Gradient:
-    """Sum of the gradients [P] of several minibatches, and sum of their sample weights.
+    """Accumulated gradient: the sum of the gradients [P] of several minibatches, and of their sample weights.
 
-    The storage is allocated when the first gradient is added.
+    Memory is allocated when the first gradient is added.
 
     Args:
-        parameters: parameters to differentiate with respect to.
+        parameters: parameters with respect to which losses are differentiated.
     """
 
     def __init__(self, parameters: FlatParameters) -> None:
@@ -139,7 +151,10 @@ class Gradient:
         self._vector: Tensor | None = None  # [P + LINE]; the last element transfers the weight between ranks
 
     def add_loss(self, total: Tensor, weight: Tensor) -> None:
-        """Add the gradient of a loss; `total` [] is its sum over samples, `weight` [] the sum of their weights."""
+        """Compute the gradient of a minibatch's loss by backpropagation, and add it.
+
+        `total` [] is the loss summed over samples, `weight` [] the sum of the sample weights.
+        """
         self._begin(weight)
         tensors = self.parameters.tensors
         for tensor, view in zip(tensors, self._views, strict=True):
@@ -151,18 +166,21 @@ class Gradient:
                 tensor.grad = None
 
     def add(self, vector: Tensor, weight: Tensor) -> None:
-        """Add a gradient [P] that is summed over samples; `weight` [] is the sum of their weights."""
+        """Add the gradient of a minibatch.
+
+        `vector` [P] is the gradient of the loss summed over samples, `weight` [] the sum of the sample weights.
+        """
         self._begin(weight)
         self.vector.add_(vector)
 
     @property
     def vector(self) -> Tensor:
-        """Sum of the gradients, [P]; it may be modified in place."""
+        """Sum of the gradients that were added, [P]. The caller may modify it in place, for example to clip it."""
         assert self._vector is not None, "no minibatch yet"
         return self._vector[:-LINE]
 
     def sum_over_ranks(self, ranks: Ranks) -> None:
-        """Sum gradient and weight over all ranks."""
+        """Replace the gradient and the weight by their sums over all ranks."""
         if ranks.size > 1:
             assert self._vector is not None and self.weight is not None
             self._vector[-1] = self.weight
@@ -170,7 +188,7 @@ class Gradient:
             self.weight = self._vector[-1].clone()
 
     def clear(self) -> None:
-        """Discard the gradient and the weight."""
+        """Discard the accumulated gradient and weight; the next minibatch starts a new sum."""
         self.weight = None
 
     def _begin(self, weight: Tensor) -> None:
@@ -185,8 +203,9 @@ class Gradient:
 
 
 def clip_factors(parts: Sequence[Tensor], max_norm: float) -> list[Tensor]:
-    """Return a factor [] for each part; multiplied by it, the part has at most the norm `max_norm`.
+    """Return one factor [] for each part of a gradient, with which gradient clipping multiplies the part.
 
-    A small ε is added to the norm, as in torch's `clip_grad_norm_`.
+    The factor is min(1, max_norm / (norm + 1e-6)). After the multiplication, the norm of the part is at most
+    `max_norm`. The 1e-6 is that of `torch.nn.utils.clip_grad_norm_`.
     """
     return [(max_norm / (part.norm() + 1e-6)).clamp(max=1.0) for part in parts]

@@ -1,4 +1,7 @@
-"""Loss scaling for float16 networks: without it, small gradients would be rounded to 0."""
+"""Dynamic loss scaling for training in float16.
+
+The loss is multiplied by a scale, so that small gradients are not rounded to 0 in float16.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,24 @@ SCALE, GROWTH = 2.0**16, 2000  # as in torch.amp.GradScaler: first scale, steps 
 
 
 class LossScale:
-    """Loss scale that is halved if a gradient overflows and doubled after 2,000 steps without overflow."""
+    """Dynamic loss scale: halved if a gradient overflows, and doubled after 2,000 optimizer steps without overflow."""
 
     def __init__(self) -> None:
         self.value, self.growing = torch.tensor(SCALE), 0
 
     def multiply(self, total: Tensor) -> Tensor:
-        """Return the scaled loss."""
+        """Return the loss `total` [] in float32, multiplied by the scale."""
         return total.float() * self.value.to(total.device)
 
     def divide(self, gradient: Tensor) -> None:
-        """Divide a gradient by the scale, in place."""
+        """Divide the gradient of a scaled loss by the scale, in place."""
         gradient.div_(self.value.to(gradient))
 
     def adapt(self, norm: Tensor) -> bool:
-        """Adapt the scale to a gradient norm; return False if the gradient overflowed and the step must be skipped."""
+        """Halve or double the scale if necessary; return False if the optimizer step must be skipped.
+
+        A `norm` [] of the gradient that is not finite means that the gradient overflowed.
+        """
         finite = bool(norm.isfinite())
         self.growing = self.growing + 1 if finite else 0
         if not finite:
@@ -39,5 +45,5 @@ class LossScale:
         return {"scale": self.value, "growing": self.growing}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Restore the state returned by `state_dict`."""
         self.value, self.growing = state["scale"].clone(), state["growing"]

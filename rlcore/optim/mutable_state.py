@@ -1,4 +1,8 @@
-"""The mutable state of a gradient step, which tracing replaces by the inputs of the traced function."""
+"""Mutable state of a gradient step: the tensors that the step reads and changes.
+
+For compilation, a gradient step is traced as a function without side effects. Its inputs replace the mutable state, and
+the changed state is its output.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ class MutableState:
     """All tensors that a gradient step changes (parameters, optimizer state, step counts), and the learning rates.
 
     Args:
-        optimizers: the optimizers that the step uses.
-        targets: the target networks that the step updates.
+        optimizers: all optimizers that the gradient step uses.
+        targets: all target networks that the gradient step updates.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer], targets: Sequence[Target]) -> None:
@@ -24,9 +28,9 @@ class MutableState:
         self.flat = [*(o.parameters for o in optimizers), *(t.parameters for t in targets)]
 
     def tensors(self) -> list[Tensor]:
-        """Return the current tensors; the learning rates are at the end of the list.
+        """Return all tensors of the mutable state, in a fixed order; the learning rates are the last ones.
 
-        Parameters that several optimizers train are first updated to their newest values.
+        If several optimizers train the same parameters, each optimizer's copy is first updated to the newest values.
         """
         for flat in self.flat:
             flat.gather()
@@ -34,12 +38,15 @@ class MutableState:
         return [*(flat.vector for flat in self.flat), *rules, *(o.lr for o in self.optimizers)]
 
     def memory(self) -> list[int]:
-        """Return the positions of the optimizer state in the list that `tensors` returns."""
+        """Return the indices of the optimizer state (for example Adam's moments) in the list that `tensors` returns."""
         slots = {id(slot) for o in self.optimizers for slot in o.slots.values()}
         return [place for place, tensor in enumerate(self.tensors()) if id(tensor) in slots]
 
     def take(self, tensors: Iterator[Tensor]) -> None:
-        """Replace the state by the given tensors; their order is that of `tensors()`, without the learning rates."""
+        """Set the mutable state, except for the learning rates, to other tensors.
+
+        `tensors` yields them in the order of the list that the method `tensors` returns.
+        """
         for flat in self.flat:
             flat.take(next(tensors))
         for optimizer in self.optimizers:
@@ -47,20 +54,25 @@ class MutableState:
             optimizer.count = next(tensors)
 
     def give(self) -> None:
-        """Copy updated vectors to parameters that are stored in another optimizer's vector."""
+        """Copy updated parameters back to the modules, where these are not views of the optimizers' vectors.
+
+        This is the case for parameters that several optimizers train.
+        """
         for flat in self.flat:
             flat.to_module()
 
     def drop(self) -> None:
-        """Discard the accumulated gradients of an interrupted step."""
+        """Discard the accumulated gradients of all optimizers, for example after an interrupted gradient step."""
         for optimizer in self.optimizers:
             optimizer.drop()
 
     @contextmanager
     def apart(self, tensors: Iterator[Tensor]) -> Iterator[Callable[[], list[Tensor]]]:
-        """Return a context manager in which the given tensors replace the state, in the order of `tensors()`.
+        """Return a context manager that temporarily replaces the mutable state and the learning rates by other tensors.
 
-        It yields a function that returns the tensors as changed inside the context, without the learning rates.
+        `tensors` yields these tensors in the order of the list that the method `tensors` returns. The context manager
+        yields a function; called after the gradient step, it returns the changed state without the learning rates. At
+        the end of the context, the original state is restored.
         """
         kept = [(o, o.slots, o.count, o.lr) for o in self.optimizers]
         with ExitStack() as stack:

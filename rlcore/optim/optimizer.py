@@ -1,4 +1,4 @@
-"""Optimizer: the gradient of one loss with respect to one module, gradient clipping, and the update."""
+"""Optimizer: computes and clips the gradient of a loss, and updates the parameters of a module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ Loss = Callable[..., tuple[Any, ...]]
 
 
 class LossOutput(NamedTuple):
-    """Results of a gradient step: means to log, tensors that later losses need, and the gradient norm []."""
+    """Results of `Optimizer.minimize`.
+
+    Attributes:
+        metrics: name -> [], means to log.
+        aux: name -> [...], further outputs of the loss function, for example tensors that another loss needs.
+        norm: [], norm of the gradient before clipping.
+    """
 
     metrics: dict[str, Tensor]
     aux: dict[str, Tensor]
@@ -35,28 +41,35 @@ class LossOutput(NamedTuple):
 
 
 class Optimizer:
-    """Optimizer of one module for one loss: `accumulate` its gradient, then `apply` or `drop` it.
+    """Optimizer that trains one module on one loss.
 
-    Only the module's own parameters receive gradients. Gradients and weights are summed over the minibatches of a step
-    and over all ranks. Then the gradient is divided by the total weight (see `reduction`) and clipped.
+    `accumulate` adds the gradient of a minibatch. `apply` takes an optimizer step with the accumulated gradient; `drop`
+    discards it. For a step on a single minibatch, `minimize` calls `accumulate` and `apply`.
 
-    Parameters, gradient and optimizer state are one vector each and are updated in place; while a
-    `rlcore.optim.step.Step` is traced, a step creates new tensors instead. Outside of a `Step`, for example with
-    several ranks, only the computation of the gradient is compiled, for the shapes of the first minibatch. With mixed
-    precision, the loss is computed with autocast.
+    Only the parameters of `module` are updated, even if the loss also depends on other modules. Gradients and sample
+    weights are summed over the minibatches of a step and over all ranks. Then the gradient is divided by the summed
+    weight (see `reduction`) and clipped.
+
+    The parameters are stored in one vector and updated in place; so are the gradient and each tensor of the optimizer
+    state. While a `rlcore.optim.step.Step` is traced for compilation, an optimizer step creates new tensors instead.
+    Without a compiled `Step`, for example with several ranks, only the computation of the gradient is compiled, for the
+    shapes of the first minibatch. With mixed precision, the loss is computed with autocast.
 
     Args:
-        module: module to train; it is moved to the device and precision of the context.
-        loss: function of the inputs of `accumulate` (see `Loss`).
+        module: module to train; it is moved to the device of the run and converted to the precision of the run.
+        loss: function of the inputs of `accumulate`. It returns the loss summed over samples [], the sum of the sample
+            weights [], the means to log (name -> []), and optionally further tensors (name -> [...]).
         config: update rule and its settings.
-        context: provides fabric, ranks and the compiler.
-        max_grad_norm: maximum norm of the gradient of all parameters, or of each tensor (see `config.clip_norm`);
-            0 = no clipping.
-        reduction: "mean" divides the gradient by the summed weight, "sum" does not.
-        uses: other modules that the loss reads, moved to the same device; they are inputs of the compiled gradient.
+        context: provides devices and precision (`fabric`), ranks and the compiler.
+        max_grad_norm: maximum gradient norm; 0 = no clipping. `config.clip_norm` selects which norm is limited: that of
+            the gradient of all parameters together, or that of each parameter tensor.
+        reduction: "mean" divides the gradient by the summed sample weight, "sum" does not.
+        uses: other modules that the loss reads. They are moved to the same device, and a compiled gradient has their
+            parameters as inputs.
 
     Raises:
-        UserError: If a parameter group of the config matches no parameter, or if `clip_norm` is set without a norm.
+        UserError: If a parameter group of the config matches no parameter, or if `clip_norm` is set although
+            `max_grad_norm` is 0.
     """
 
     def __init__(
@@ -100,7 +113,10 @@ class Optimizer:
         self._began: bool | None = None  # True if the first gradient was compiled; None if there was no gradient yet
 
     def accumulate(self, *inputs: Any) -> dict[str, Tensor]:
-        """Compute a loss and add its gradient to the gradient for the next `apply`; return the means to log."""
+        """Compute the loss of a minibatch and add its gradient to the accumulated gradient.
+
+        `inputs` are the arguments of the loss function. Return the means to log, name -> [].
+        """
         return self.once((self, "loss"), lambda: self._add(inputs)) if self.once else self._add(inputs)
 
     def _add(self, inputs: Sequence[Any]) -> dict[str, Tensor]:
@@ -124,15 +140,17 @@ class Optimizer:
         return metrics
 
     def minimize(self, *inputs: Any) -> LossOutput:
-        """Take one step on the loss of these inputs."""
+        """Take one optimizer step on the loss of one minibatch; `inputs` are the arguments of the loss function."""
         metrics = self.accumulate(*inputs)
         return LossOutput(metrics, self._aux, self.apply())
 
     @torch.no_grad()
     def apply(self, unless: Tensor | None = None) -> Tensor:
-        """Clip the accumulated gradient and update the parameters; if the tensor `unless` [] is true, change nothing.
+        """Take an optimizer step: clip the accumulated gradient and update the parameters.
 
-        Return the norm of the whole gradient before clipping, [] on the device, without waiting for its value.
+        If the bool tensor `unless` [] is true, parameters and optimizer state do not change, but the accumulated
+        gradient is discarded. A tensor is used because its value may not be known yet on a GPU. Return the norm [] of
+        the complete gradient before clipping, as a tensor on the device.
         """
         if self.once:
             return self.once((self, "step"), lambda: self._advance(unless))
@@ -151,7 +169,7 @@ class Optimizer:
         self._traced = []
 
     def set_lr(self, lr: float) -> None:
-        """Set the learning rate of the next steps."""
+        """Set the learning rate of the following optimizer steps."""
         if lr != self._lr:
             self._lr = lr
             self.lr.fill_(lr)
@@ -159,7 +177,10 @@ class Optimizer:
     # The step -----------------------------------------------------------------------------------------------------
 
     def _step_in_place(self, unless: Tensor | None) -> Tensor:
-        """Update the parameters in place with the accumulated gradient; return the gradient norm before clipping."""
+        """Take an optimizer step that updates parameters and optimizer state in place (no tracing).
+
+        Return the gradient norm before clipping.
+        """
         self._gradient.sum_over_ranks(self.ranks)
         gradient, weight = self._gradient.vector, self._gradient.weight
         assert weight is not None, "no minibatch yet"
@@ -183,7 +204,7 @@ class Optimizer:
         return norm
 
     def apply_rule(self, gradient: Tensor) -> None:
-        """Apply the update rule to a gradient [P], in place."""
+        """Update parameters and optimizer state in place by the update rule, with a clipped gradient [P]."""
         state = (self.parameters.vector, gradient, self.slots, self.count, self.lr)
         if self.groups:
             self.groups.update_in_place(*state)
@@ -191,9 +212,15 @@ class Optimizer:
             rules.update_in_place(self.config, *state)
 
     def _step(self, state: Sequence[Tensor], gradient: Tensor, weight: Tensor) -> list[Tensor]:
-        """Return parameters, optimizer state and step count after a step, and the gradient norm before clipping.
+        """Compute an optimizer step without side effects, so that it can be compiled.
 
-        This function has no side effects, so it can be compiled.
+        Args:
+            state: parameters, optimizer state, step count and learning rate before the step, as `_state` returns them.
+            gradient: [P]; accumulated gradient.
+            weight: []; sum of the sample weights.
+
+        Returns:
+            Parameters, optimizer state and step count after the step, and the gradient norm before clipping.
         """
         vector, *slots, count, lr = state
         if self.reduction == "mean":
@@ -209,14 +236,20 @@ class Optimizer:
         return [vector, *(slot_values[name] for name in self.slots), count, norm]
 
     def _clip(self, gradient: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the parts of a gradient [P] that are clipped separately, each with its clipping factor []."""
+        """Split a gradient [P] into the parts that are clipped separately; return pairs of part and clipping factor [].
+
+        The list is empty if gradients are not clipped.
+        """
         if not self.max_grad_norm:
             return []
         parts = [gradient] if self.config.clip_norm == "global" else [*self.parameters.split(gradient).values()]
         return [*zip(parts, clip_factors(parts, self.max_grad_norm), strict=True)]
 
     def _take(self, proposed: Sequence[Tensor], unless: Tensor | None) -> Tensor:
-        """Set the state to the result `proposed` of `_step`, unless the tensor `unless` is true; return the norm."""
+        """Set parameters, optimizer state and step count to those in `proposed`, which is a result of `_step`.
+
+        If the tensor `unless` is true, keep the current values. Return the gradient norm.
+        """
         *after, norm = proposed
         if unless is not None:
             after = [torch.where(unless, old, new) for old, new in zip(self._state(), after, strict=False)]
@@ -232,12 +265,15 @@ class Optimizer:
     # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return optimizer state, step count, learning rate, mode (compiled or eager) and the float16 loss scale."""
+        """Return the state to save in a checkpoint, without the parameters.
+
+        It contains optimizer state, step count, learning rate, mode (compiled or eager), and the loss scale of float16.
+        """
         state = {"slots": dict(self.slots), "count": self.count.clone(), "lr": self.lr.clone(), "compiled": self._began}
         return state | (self.scale.state_dict() if self.scale else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Restore the state returned by `state_dict`."""
         for name, slot in self.slots.items():  # in place: a captured CUDA graph reads these addresses
             slot.copy_(state["slots"][name])
         self.count.copy_(state["count"])

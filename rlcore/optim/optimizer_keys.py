@@ -25,7 +25,7 @@ FOR_ALL = ("name", "lr", "weight_decay", "warmup", "clip_norm", "groups")
 
 @dataclass(frozen=True)
 class GroupConfig:
-    """Settings of a parameter group; null means the value of the optimizer."""
+    """Config keys of a parameter group of an optimizer; if a key is null, the optimizer's value of that key is used."""
 
     lr: float | None = arg(
         None, "initial learning rate of the group; a schedule scales it like that of the optimizer", above=0
@@ -35,7 +35,7 @@ class GroupConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Optimizer and its settings; keys that the chosen optimizer does not have must be null."""
+    """Config keys of an optimizer. `name` selects the update rule; keys that this rule does not have must be null."""
 
     name: str = arg("adam", "optimizer", choices=SETTINGS)
     lr: float = arg(1e-3, "learning rate", above=0)
@@ -53,9 +53,9 @@ class OptimizerConfig:
     groups: dict[str, Any] = arg({}, "parameter groups: name or pattern -> {lr, weight_decay}; the first match counts")
 
     def check(self, prefix: str) -> None:
-        """Raise UserError for settings that the chosen optimizer does not have.
+        """Raise UserError for keys that the selected optimizer does not have, and for invalid values.
 
-        `prefix` is the dotted path of this config group.
+        `prefix` is the dotted path of this config group, such as "algo.optimizer."; error messages start with it.
         """
         for field in fields(self):
             key, value = field.name, getattr(self, field.name)
@@ -65,7 +65,7 @@ class OptimizerConfig:
             value = getattr(self, key)
             for decay in value if isinstance(value, tuple) else (value or 0.0,):
                 if decay >= 1:
-                    raise UserError(f"{prefix}{key}={spell(plain(value))}: must be below 1")
+                    raise UserError(f"{prefix}{key}={spell(plain(value))}: must be below 1 (decay of an average)")
         if self.nesterov and (not self.momentum or self.dampening):
             raise UserError(
                 f"{prefix}nesterov=true: needs {prefix}momentum above 0, and {prefix}dampening=0 or null; change them, "
@@ -75,10 +75,11 @@ class OptimizerConfig:
             build(GroupConfig, settings, f"{prefix}groups.{pattern}.")
 
     def decayed_each_step(self) -> OptimizerConfig:
-        """Return settings with which Adam multiplies each weight by 1 - `weight_decay` at every step.
+        """Return a config in which the weight decay of Adam does not depend on the learning rate.
 
-        This is the weight decay of the authors' code of Dreamer V2 (arXiv:2010.02193). It is equal to AdamW with the
-        weight decay divided by the learning rate.
+        At every optimizer step, each weight is multiplied by 1 - `weight_decay`, as in the authors' code of Dreamer V2
+        (arXiv:2010.02193). The returned config is that of AdamW with `weight_decay` divided by the learning rate, which
+        is equivalent while the learning rate is constant. If `name` is not "adam", return the config without change.
         """
         if self.name != "adam":
             return self
@@ -87,7 +88,10 @@ class OptimizerConfig:
         return replace(self, name="adamw", weight_decay=self.weight_decay / self.lr, groups=groups)
 
     def of_group(self, pattern: str) -> OptimizerConfig:
-        """Return the settings of a parameter group."""
+        """Return the settings that apply to a parameter group: those of the optimizer, with the group's values.
+
+        `pattern` is the key of the group in `groups`.
+        """
         own = build(GroupConfig, self.groups[pattern])
         lr, decay = own.lr, own.weight_decay
         return replace(

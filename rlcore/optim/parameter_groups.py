@@ -1,4 +1,4 @@
-"""Parameter groups: one update rule with a learning rate and a weight decay for each group."""
+"""Parameter groups of an optimizer: the groups have one update rule, but different learning rates and weight decays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ SHOWN = 10  # maximum number of parameter names in an error message
 
 
 class Section(NamedTuple):
-    """Parameter group: its slice of the parameter vector, its settings, and its learning rate over the global one."""
+    """Parameter group.
+
+    Attributes:
+        where: slice of the parameter vector that contains the parameters of the group.
+        config: settings of the group.
+        rate: learning rate of the group, divided by the learning rate of the optimizer.
+    """
 
     where: slice
     config: OptimizerConfig
@@ -27,21 +33,22 @@ class Section(NamedTuple):
 
 
 def group_of(config: OptimizerConfig, name: str) -> int:
-    """Return the number of the group to which a parameter belongs, from 1 in the order of `config.groups`.
+    """Return the number of the parameter group to which a parameter belongs.
 
-    A pattern matches the name of a parameter, or of a module that contains the parameter; the first match counts.
-    Return 0 if no pattern matches.
+    The key of a group is a pattern. It matches the name of a parameter, or the name of a module that contains the
+    parameter. The first group whose pattern matches is used. Groups are numbered from 1, in the order of
+    `config.groups`; 0 means that no pattern matches.
     """
     groups = enumerate(config.groups, 1)
     return next((i for i, p in groups if fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*")), 0)
 
 
 class GroupedRule:
-    """Update rule that uses the learning rate and the weight decay of each parameter group.
+    """Update rule that applies the learning rate and the weight decay of each parameter group to its parameters.
 
     Args:
-        config: update rule, global settings and settings of groups.
-        parameters: parameters in the order of `group_of`.
+        config: update rule, settings of the optimizer, and settings of the groups.
+        parameters: parameters, sorted by the group numbers that `group_of` returns.
 
     Raises:
         UserError: If a group matches no parameter.
@@ -56,8 +63,8 @@ class GroupedRule:
                 names = [*parameters.places]
                 there = f"{', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}"
                 raise UserError(
-                    f"optimizer.groups: {pattern!r} matches no parameter that an earlier group has not matched; "
-                    f"the parameters are {there}"
+                    f"optimizer.groups: {pattern!r} matches no parameter (or only those of earlier groups); change "
+                    f"or remove the pattern; the parameters are {there}"
                 )
         patterns, ends = [*config.groups], [*[*starts.values()][1:], len(parameters.vector)]
         self.sections = [
@@ -67,7 +74,10 @@ class GroupedRule:
         ]
 
     def update(self, vector: Tensor, gradient: Tensor, slots: Slots, count: Tensor, lr: Tensor) -> tuple[Tensor, Slots]:
-        """Compute one step; arguments and results are those of `rlcore.optim.rules.update`."""
+        """Compute parameters and optimizer state after one optimizer step.
+
+        Arguments and results are those of `rlcore.optim.rules.update`, but without `config`.
+        """
         updates = [rules.update(*each) for each in self._each(vector, gradient, slots, count, lr)]
         if len(updates) == 1:
             return updates[0]
@@ -75,7 +85,10 @@ class GroupedRule:
         return torch.cat([part for part, _ in updates]), after
 
     def update_in_place(self, vector: Tensor, gradient: Tensor, slots: Slots, count: Tensor, lr: Tensor) -> None:
-        """Apply one step in place; arguments are those of `rlcore.optim.rules.update_in_place`."""
+        """Take one optimizer step that updates `vector` and `slots` in place.
+
+        Arguments are those of `rlcore.optim.rules.update_in_place`, but without `config`.
+        """
         for each in self._each(vector, gradient, slots, count, lr):
             rules.update_in_place(*each)
 

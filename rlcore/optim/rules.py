@@ -1,14 +1,15 @@
 """Update rules of optimizers as pure functions of vectors: (parameters, gradient, state) -> (parameters, state).
 
-The function of a rule is either compiled together with the loss, or applied in place to blocks of the vectors.
+The function of a rule is either compiled together with the loss, or executed eagerly. In eager mode, it is applied to
+one block of the vectors after the other, and the results are written to the vectors in place.
 
     adam        Kingma and Ba 2015, arXiv:1412.6980, algorithm 1; AMSGrad: Reddi, Kale and Kumar 2018, arXiv:1904.09237
     adamw       Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2
     laprop      Ziyin, Wang and Ueda 2020, arXiv:2002.04839, algorithm 1, with the weight decay of adamw
-    rmsprop     Tieleman and Hinton 2012, lecture 6e; centered: Graves 2013, arXiv:1308.0850, eq. 38-45; as in torch
+    rmsprop     Tieleman and Hinton 2012, lecture 6e; centered: Graves 2013, arXiv:1308.0850, eq. 38-45; as in PyTorch
     rmsprop_tf  as in TensorFlow 1: ε is inside the root, the average of g² is initialized to 1, and the momentum
                 accumulates steps that are already multiplied by the learning rate
-    sgd         with momentum: Sutskever et al. 2013, as in torch
+    sgd         with momentum: Sutskever et al. 2013, as in PyTorch
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ class Rule:
     """Update rule of an optimizer.
 
     Attributes:
-        slots: function of the settings that returns the names of the state tensors (slots).
-        update: function (settings, θ, g, slots, t, α) -> θ and slots after the step, as new tensors. It is elementwise.
-            θ are the parameters, g is the gradient, t the number of the step, α the learning rate.
+        slots: function that returns the names of the slots for given settings. Slots are the tensors of the optimizer
+            state, for example the two moments of Adam.
+        update: function (settings, θ, g, slots, t, α) -> θ and slots after the step, as new tensors. It must be
+            elementwise. θ are the parameters, g is the gradient, t the number of the step, α the learning rate.
         start: slot name -> initial value; slots that are not listed start at 0.
-        decoupled: if true, weight decay λ is θ ← (1 - αλ) θ; otherwise λθ is added to the gradient.
-        fused: function (settings, θ, g, slots, t, α) that does the same update in place, including weight decay, by one
-            torch kernel. The last bits of the results may differ.
+        decoupled: how weight decay λ is applied. True: θ ← (1 - αλ) θ. False: λθ is added to the gradient.
+        fused: optional function (settings, θ, g, slots, t, α) that performs the update, including weight decay, in
+            place by a single PyTorch kernel. Its results may differ from those of `update` in the last bits.
     """
 
     slots: Callable[[OptimizerConfig], Sequence[str]]
@@ -49,12 +51,13 @@ class Rule:
 
 
 def register(name: str, rule: Rule, settings: Mapping[str, Any]) -> None:
-    """Register an update rule; a plugin calls this at import.
+    """Register an update rule, so that a config can select it. A plugin calls this function when it is imported.
 
     Args:
         name: value of `optimizer.name` that selects the rule.
         rule: the update rule.
-        settings: keys of `OptimizerConfig` that the rule uses -> default value, which is used if the key is null.
+        settings: key of `OptimizerConfig` -> default value, for all keys that the rule uses. The default is used if the
+            key is null in the config.
 
     Raises:
         UserError: If another rule has this name.
@@ -65,7 +68,7 @@ def register(name: str, rule: Rule, settings: Mapping[str, Any]) -> None:
 
 
 def slots(config: OptimizerConfig, vector: Tensor) -> Slots:
-    """Return the initial optimizer state for parameters `vector` [P]."""
+    """Return the initial optimizer state, name -> [P], for a vector of parameters [P]."""
     rule = RULES[config.name]
     return {name: torch.full_like(vector, rule.start.get(name, 0.0)) for name in rule.slots(config)}
 
@@ -81,10 +84,10 @@ def update(
         gradient: gradient g of the minimized loss, [P].
         state: optimizer state before the step.
         count: t, [] float64; number of this step, from 1.
-        lr: α, [] float64; learning rate before warm-up.
+        lr: α, [] float64; learning rate, to which the warm-up of the config is still to be applied.
 
     Returns:
-        θ and the optimizer state after the step.
+        Parameters θ [P] and optimizer state (name -> [P]) after the step, as new tensors.
     """
     rule, lr = RULES[config.name], warm_up(config, count, lr)
     if rule.decoupled:
@@ -97,7 +100,10 @@ def update(
 def update_in_place(
     config: OptimizerConfig, vector: Tensor, gradient: Tensor, state: Slots, count: Tensor, lr: Tensor
 ) -> None:
-    """Apply `update` to `vector` and `state` in place, without allocating further vectors."""
+    """Take one optimizer step that changes `vector` and `state` in place; arguments are those of `update`.
+
+    No further vectors of this size are allocated.
+    """
     rule = RULES[config.name]
     if rule.fused is not None:
         rule.fused(config, vector, gradient, state, count, warm_up(config, count, lr))
@@ -112,7 +118,10 @@ def update_in_place(
 
 
 def warm_up(config: OptimizerConfig, count: Tensor, lr: Tensor) -> Tensor:
-    """Return the learning rate after linear warm-up over n steps, α min(1, t / n), [] float64."""
+    """Return the learning rate with linear warm-up: α min(1, t / n), [] float64.
+
+    n is `config.warmup`, the number of warm-up steps (0 = none); t is `count`, the number of the step; α is `lr`.
+    """
     return lr * (count / config.warmup).clamp(max=1.0) if config.warmup else lr
 
 

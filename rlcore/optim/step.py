@@ -1,4 +1,4 @@
-"""Step: one gradient step of an algorithm, which may minimize several losses in sequence."""
+"""Step: a complete gradient step of an algorithm, which can minimize several losses one after the other."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ Means = dict[str, Tensor]  # name -> [], logged quantities
 
 
 class Step:
-    """Function that updates several optimizers and target networks, run eagerly or compiled as a whole.
+    """Complete gradient step of an algorithm, executed eagerly or as compiled code.
 
-    The function is ordinary code: `minimize` changes parameters, and the next line uses the changed ones. It is
-    compiled to machine code on a CPU, or captured as a CUDA graph on a GPU, for the shapes of its first inputs. With
-    several ranks, it runs eagerly, because gradients are summed over ranks in between; on a CPU, the computation of
-    each gradient is still compiled.
+    The step is a Python function that updates networks with one or more optimizers, and target networks. It is written
+    like eager code: after `optimizer.minimize(...)`, the following lines use the updated parameters.
+
+    With one rank, the function is compiled to machine code on a CPU, or captured as a CUDA graph on a GPU, for the
+    shapes of its first inputs. With several ranks, the function runs eagerly, because it must sum gradients over ranks;
+    on a CPU, the computation of each gradient is still compiled.
 
     Args:
-        function: takes the inputs and, if the call passes one, a noise stream `rng`; returns means to log, name -> [].
-            It must not branch on the values of tensors.
-        optimizers: the optimizers that the function uses.
-        targets: the target networks that the function updates.
-        context: config, specs, devices and ranks of the run (`rlcore.types.Context`).
-        modules: other modules that the function reads. Modules that the optimizers train, or declare in `uses`, need
-            not be listed.
+        function: the step. Its arguments are the inputs and, if the caller passes one, a random stream `rng`. It
+            returns the means to log, name -> []. It must not branch on the values of tensors.
+        optimizers: all optimizers that the function uses.
+        targets: all target networks that the function updates.
+        context: config, environment spec, devices and ranks of the run (`rlcore.types.Context`).
+        modules: further modules that the function reads. The modules that an optimizer trains or has in `uses`, and the
+            target networks, are known without being listed.
     """
 
     def __init__(
@@ -66,7 +68,10 @@ class Step:
         self._began: bool | None = None  # True if the first call was compiled; None if it was not called yet
 
     def __call__(self, *inputs: Any, rng: Noise | None = None) -> Means:
-        """Take the step and return the logged means."""
+        """Take one gradient step and return the means to log, name -> [].
+
+        `inputs` and `rng` are passed to the function.
+        """
         if self.once:
             return {**self.once(self, lambda: self._call(inputs, rng))}  # a copy, which the caller may change
         if self.compiled and self._code is not None and not self._code.built:
@@ -82,10 +87,16 @@ class Step:
         return self.compiled and self._began is None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the mode of the step (compiled or eager); optimizers, targets and modules store everything else."""
+        """Return the mode of the step (compiled or eager).
+
+        The step has no other state: parameters and optimizer state belong to the modules, optimizers and targets.
+        """
         return {"compiled": self._began}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue in the same mode (compiled or eager) in which the run began."""
+        """Restore the mode (compiled or eager) in which the run began.
+
+        A run does not change its mode, because the results of the two modes differ in the last bits.
+        """
         if self.compiled and state["compiled"] is not None:
             self._began = self.compiled = state["compiled"]

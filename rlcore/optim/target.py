@@ -1,4 +1,4 @@
-"""Target networks: slowly updated copies of a trained module."""
+"""Target networks: copies of a trained module that follow it slowly."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Target:
     """Target network, updated by Polyak averaging: θ' ← θ' + τ (θ - θ') (Lillicrap et al. 2015, arXiv:1509.02971).
 
     Args:
-        module: the online network, before training.
-        context: provides the device and precision of the copy.
+        module: online network, of which the target network is a copy.
+        context: provides device and precision of the target network.
     """
 
     # online: the online network; module: the copy, with parameters that do not require gradients
@@ -36,14 +36,16 @@ class Target:
 
     @torch.no_grad()
     def update(self, optimizer: Optimizer, tau: float | Tensor | Mapping[str, float | Tensor]) -> None:
-        """Move the target's parameters by the fraction τ towards those of the optimizer's module.
+        """Move the parameters of the target network by the fraction τ towards those of the online network.
 
-        `tau` is a number or scalar tensor from 0 to 1, or a mapping from the name of each child module to its τ, in the
-        order of the children. τ = 1 copies the parameters, and τ = 0 changes nothing. A hard update every n steps is
-        therefore τ = 1 at each n-th step and τ = 0 at the others.
+        τ = 1 copies the parameters, and τ = 0 changes nothing. For a hard update every n steps, pass τ = 1 at every
+        n-th step and τ = 0 at all other steps. If τ > 0, buffers are copied instead of averaged: a counter has no
+        average, and the statistics of batch normalization are already running averages.
 
-        If τ > 0, buffers are copied instead of averaged: a counter has no average, and the statistics of batch
-        normalization are already running averages.
+        Args:
+            optimizer: optimizer that trains the online network.
+            tau: τ, a number or a scalar tensor from 0 to 1; or name of a child module -> τ, for all child modules that
+                have parameters, in their order in the module.
         """
         optimizer.parameters.gather()  # another optimizer may have changed some parameters
         slow, fast = self.parameters.vector, self._in_order(optimizer.parameters)
@@ -67,7 +69,7 @@ class Target:
                     mine._buffers[key] = torch.where(share > 0, value, mine._buffers[key])
 
     def _find_children(self) -> dict[str, slice]:
-        """Return, for each child module, the slice of the flat parameter vector that contains its parameters."""
+        """Return name -> slice of the parameter vector, for each child module of the target network."""
         firsts: dict[str, int] = {}
         for name, (start, _) in self.parameters.places.items():
             firsts.setdefault(name.partition(".")[0], start)
@@ -75,13 +77,13 @@ class Target:
         return {child: slice(start, end) for (child, start), end in zip(firsts.items(), ends, strict=True)}
 
     def copy(self) -> None:
-        """Copy the online network, for example after it has loaded other weights."""
+        """Copy all parameters and buffers of the online network, for example after it has loaded other weights."""
         self.load_state_dict(dict(self.online.named_buffers()) | self.online.state_dict())
 
     def _in_order(self, trained: FlatParameters) -> Tensor:
-        """Return the online parameters in the order of the target's parameters.
+        """Return the parameters of the online network as a vector, in the order of the target network's parameters.
 
-        The two orders can differ if the online network has parameter groups.
+        The two orders can differ if the optimizer of the online network has parameter groups.
         """
         if trained.places == self.parameters.places:
             return trained.vector
@@ -89,11 +91,11 @@ class Target:
         return self.parameters.join(parts[name] for name in self.parameters.places)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return parameters and buffers of the copy, including non-persistent buffers."""
+        """Return the parameters and all buffers of the target network, including non-persistent buffers."""
         return dict(self.module.named_buffers()) | self.module.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Restore the state returned by `state_dict`."""
         non_persistent = dict(self.module.named_buffers()).keys() - self.module.state_dict().keys()
         self.module.load_state_dict({name: value for name, value in state.items() if name not in non_persistent})
         for name in non_persistent & state.keys():  # non-persistent buffers follow the online network
