@@ -1,1 +1,1 @@
-"""Model registry: registered models, their champions, and the served policy."""
+"""Model registry: registered models, the choice of the best version (champion), and the policy that MLflow serves."""

@@ -1,6 +1,6 @@
 """Present and former champions of a registered model, and the reasons why they became champion.
 
-The champion is the version with the MLflow alias `champion`. `set_champion` is the only function that moves this alias.
+The champion is the version with the MLflow alias `champion`, usually the best one. Only `set_champion` moves the alias.
 MLflow does not store which versions an alias pointed to. The history is therefore stored in tags of the registered
 model, one tag for each move: `champion.0001`, `champion.0002`, ... MLflow's page of the model shows them. The tag is
 written before the alias is moved, so there is a stored reason for every champion. If the process is killed between
@@ -28,15 +28,15 @@ WHY_LIMIT = 1000  # characters; MLflow's limit for a tag is 5,000
 
 
 class Move(NamedTuple):
-    """Move of the alias `champion`.
+    """Move of the alias `champion` from one version of a registered model to another one.
 
     Attributes:
-        version: the new champion.
-        before: the previous champion.
+        version: number of the version that became champion.
+        before: number of the version that was champion before; None if the model had no champion.
         how: "gate" if the version won the automatic comparison after training; "promote" or "rollback" if a user ran
-            this command.
+            `shepherd registry promote` or `shepherd registry rollback`.
         by: the user of the process that moved the alias.
-        when: UTC, ISO 8601, to the second.
+        when: time of the move in UTC, ISO 8601, to the second.
         why: the reason as a sentence.
     """
 
@@ -49,9 +49,9 @@ class Move(NamedTuple):
 
 
 def set_champion(client: MlflowClient, name: str, version: str, how: str, why: str) -> Move:
-    """Make a version of a model the champion and return the stored move; `why` is cut to `WHY_LIMIT` characters.
+    """Move the alias `champion` of a model to a version, store the move in a tag of the model, and return it.
 
-    Call it inside `registry.deciding`.
+    Call this function inside the lock `registry.deciding`. The reason `why` is cut to `WHY_LIMIT` characters.
     """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     move = Move(version, _present(client, name), how, user(), now, why[:WHY_LIMIT])
@@ -63,7 +63,11 @@ def set_champion(client: MlflowClient, name: str, version: str, how: str, why: s
 
 
 def history(client: MlflowClient, name: str) -> list[Move]:
-    """Return the completed moves of a model's alias, oldest first. Tags that are not in our format are ignored."""
+    """Return the completed moves of the alias `champion` of a model, oldest first.
+
+    They are read from the model's tags. A tag that was not written by `set_champion` is ignored. A tag is also ignored
+    if its process was killed before it moved the alias.
+    """
     lines = sorted(_number(client.get_registered_model(name).tags).items())
     found = [match.groups() for _, line in lines if (match := LINE.fullmatch(line))]
     moves = [Move(version, None if before == "none" else before, *rest) for version, before, *rest in found]
@@ -72,9 +76,10 @@ def history(client: MlflowClient, name: str) -> list[Move]:
 
 
 def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Move:
-    """Make a version of a model the champion by hand and return the move. Call it inside `registry.deciding`.
+    """Move the alias `champion` to a version that the user has chosen, and return the move.
 
-    Raises UserError if the version does not exist, is already champion, or was registered by another program.
+    Call this function inside the lock `registry.deciding`. Raises UserError if the version does not exist, is already
+    champion, or was registered by another program.
     """
     source = f"{name} version {version}"
     target = find_version(client, source, name, None, version)
@@ -88,8 +93,8 @@ def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Mov
 def rollback(client: MlflowClient, name: str, why: str = "") -> Move:
     """Make the previous champion of a model the champion again and return the move of the alias.
 
-    A second call returns to the champion before that; deleted versions are skipped. Call it inside `registry.deciding`.
-    Raises UserError if the model does not exist or has no previous champion.
+    Each further call goes back by one more champion; deleted versions are skipped. Call this function inside the lock
+    `registry.deciding`. Raises UserError if the model does not exist or has no previous champion.
     """
     latest = str(find_version(client, name, name, None, "latest").version)
     present, there = _present(client, name), {str(version.version) for version in versions_of(client, name)}
@@ -107,10 +112,11 @@ def _present(client: MlflowClient, name: str) -> str | None:
 
 
 def _reigns(moves: Sequence[Move], present: str | None) -> list[str]:
-    """Return the champions that rollbacks can return to; the present champion is the last element.
+    """Return the versions to which rollbacks can return, oldest first; the present champion is the last element.
 
-    A promotion appends a champion to the list, a rollback removes the last one. If a user moved the alias in MLflow
-    itself, no tag was written. In this case the version that had the alias before the next move counts as a champion.
+    The list is computed from the stored moves of the alias. A rollback removes the last champion from the list; any
+    other move appends one. If a user moved the alias with MLflow's own tools, no move was stored. The version to which
+    the user moved it is then known from the field `before` of the next stored move, and is appended, too.
     """
     reigns: list[str] = []
 

@@ -1,4 +1,7 @@
-"""Comparison of a new version with the champion on the same new episodes, until the verdict is certain."""
+"""Comparison of a new version of a model with the champion, the best version so far.
+
+Both play the same episodes, whose seeds no training and no evaluation has used, until the verdict is certain.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def against_champion(
     champion: ModelVersion,
     with_torch: WithTorch,
 ) -> tuple[dict[str, Any], GateVerdict | str]:
-    """Compare a version with the champion, on seeds that were not used to train, select or evaluate either of them.
+    """Compare a new version of a model with the champion, on seeds that no training and no evaluation has used.
 
     Args:
         client: client of the registry.
@@ -42,11 +45,13 @@ def against_champion(
         checkpoint: checkpoint of the new version.
         version: the new version.
         champion: the present champion.
-        with_torch: calls the function that plays the episodes.
+        with_torch: function that calls another function by name in a process with torch, such as
+            `flows.runs.with_torch.with_torch`.
 
     Returns:
         Two values. The first is the evaluation of the new version, or {} if the time limit was reached before an
-        episode ended. The second is the verdict, or a text with the reason why there is none.
+        episode ended. The second is the verdict; if the policies cannot play the same environment, it is a text with
+        the reason.
     """
     pair, number = int(champion.version) + int(version.version), int(version.version)
     seeds = 2 + pair * (pair + 1) // 2 + number  # unique for the pair (Cantor); 0 and 1 are used by the run itself
@@ -64,9 +69,15 @@ def against_champion(
 
 
 def against_random(run: RunDirectory, result: Mapping[str, Any], baseline: Mapping[str, Any]) -> GateVerdict:
-    """Compare the evaluation of a version with that of the random policy.
+    """Compare a new model with the random policy.
 
-    The verdict is "undecided" if the time limit was reached before enough episodes were played.
+    Args:
+        run: run of the new model.
+        result: evaluation of the new model; {} if no episode was finished.
+        baseline: evaluation of the random policy.
+
+    Returns:
+        The verdict. It is undecided if `result` has fewer than `FEWEST_SEEN` episodes, because of the time limit.
     """
     count = result.get("episodes", 0)
     if count >= FEWEST_SEEN:
@@ -76,9 +87,9 @@ def against_random(run: RunDirectory, result: Mapping[str, Any], baseline: Mappi
 
 
 def _tell_why(verdict: GateVerdict, run: RunDirectory, limit: float | None) -> GateVerdict:
-    """Add two facts to the sentence of an undecided verdict.
+    """Add two facts to the sentence of an undecided verdict: the time limit that ended the comparison, and a command.
 
-    They are the time limit that ended the comparison, and the command that plays all episodes.
+    The command resumes the run without a time limit, so that all episodes are played.
     """
     more = f"{bin_folder()}shepherd resume {short_path(run.path)} model_manager.gate_time=null"
     times = spell(config_of(run).model_manager.gate_time)
@@ -89,10 +100,17 @@ def _tell_why(verdict: GateVerdict, run: RunDirectory, limit: float | None) -> G
 def play_candidate(
     run: RunDirectory, policy: Path, with_torch: WithTorch, doing: str, seeds: int | None = None
 ) -> dict[str, Any]:
-    """Evaluate a policy for at most the time that `model_manager.gate_time` allows; return {} if no episode ended.
+    """Evaluate a policy within the time limit `model_manager.gate_time`.
 
-    `seeds` is the number of a set of environment seeds; different numbers give different seeds. None selects the set
-    that final evaluations use.
+    Args:
+        run: the run that defines the environment and the time limit.
+        policy: a checkpoint or an exported policy.
+        with_torch: function that calls another function by name in a process with torch.
+        doing: text for progress messages.
+        seeds: number that selects a set of environment seeds; None for the set that final evaluations use.
+
+    Returns:
+        The evaluation, or {} if no episode ended within the time limit.
     """
     arguments = (str(policy), most_episodes(run), _limit(run), seeds)
     results = with_torch(run, "flows.registry.playing.play_within", *arguments, doing=doing)
@@ -100,12 +118,12 @@ def play_candidate(
 
 
 def most_episodes(run: RunDirectory) -> int:
-    """Return the number of episodes that each policy plays in a complete comparison with the champion."""
+    """Return the number of episodes that each policy plays in a comparison that no time limit ends."""
     return max(EPISODES, config_of(run).evaluation.final_episodes)
 
 
 def _random(run: RunDirectory) -> float | None:
-    """Return the random policy's mean return, or None."""
+    """Return the mean return of the random policy in the log of a run; None if it was not evaluated."""
     baseline = history(run.events).last("baseline")
     return baseline["mean"] if baseline else None
 

@@ -1,6 +1,6 @@
-"""Decision if a new version of a model is better than the champion or the random policy.
+"""Decision if a new version of a model is better than the champion (the best version so far) or the random policy.
 
-The decision uses the confidence interval of the difference of mean returns.
+The new version is better if the 95 % confidence interval of the difference of the mean returns is above 0.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class GateVerdict(NamedTuple):
     """Verdict of the comparison of a new model with the champion or the random policy.
 
     Attributes:
-        better: True if the new model is better: the whole 95 % interval of the difference is above 0.
-        difference: mean return of the new model minus that of the other, in the environment's unit.
+        better: True if the new model is better, which means that the lower end of the 95 % interval is above 0.
+        difference: mean return of the new model minus mean return of the champion or of the random policy.
         low: lower end of the 95 % interval of the difference.
         high: upper end of the 95 % interval of the difference.
         words: the verdict as a sentence.
@@ -59,12 +59,14 @@ def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) 
 def is_decided(candidate: Sequence[float], champion: Sequence[float], total: int, random: float | None) -> bool | None:
     """Predict from the first N episodes the verdict that `compare_pairs` will return after `total` episodes.
 
-    The verdict is computed twice: with the mean difference of the remaining episodes at the lower end of its 99.9 %
-    prediction interval, and at the upper end. The prediction is certain if both verdicts agree. Each time, one imagined
-    episode is added to the data. In this episode, the return of the candidate is the lowest (or the highest) of all
-    returns so far; the mean return of the random policy is included when the lowest is determined. The imagined episode
-    allows for rare outcomes that have not occurred yet. It also keeps the variance above zero if the few differences
-    seen so far are all equal.
+    The verdict is computed for a pessimistic and for an optimistic assumption about the remaining episodes: their mean
+    difference is at the lower or at the upper end of its 99.9 % prediction interval. The prediction is certain if both
+    verdicts agree.
+
+    Before each computation, one imagined episode is added to the N episodes. Its difference is the lowest return so far
+    (pessimistic) or the highest return so far (optimistic), minus the champion's mean return. The mean return of the
+    random policy also counts as a return so far in the pessimistic case. The imagined episode allows for rare outcomes
+    that have not occurred yet. It also keeps the variance above zero if the N differences are all equal.
 
     Args:
         candidate: returns [N] of the new model.
@@ -91,8 +93,15 @@ def is_decided(candidate: Sequence[float], champion: Sequence[float], total: int
 def _lower_end(differences: Sequence[float], imagined: float, side: int, total: int) -> float:
     """Predict the lower end of the 95 % interval of the mean difference after all episodes.
 
-    The mean of the remaining episodes is assumed at one end of its prediction interval: `side` is -1 for the lower end
-    and 1 for the upper end. `imagined` is the difference in the imagined episode (see `is_decided`).
+    Args:
+        differences: returns of the new model minus those of the champion in the episodes so far.
+        imagined: difference of one more episode, which is added to the data when the variance is estimated.
+        side: -1 if the mean difference of the remaining episodes is assumed at the lower end of its prediction
+            interval, 1 for the upper end.
+        total: number of all episodes.
+
+    Returns:
+        The predicted lower end.
     """
     supposed, left = [*differences, imagined], total - len(differences)
     count, spread = len(supposed), statistics.stdev(supposed)
@@ -104,10 +113,18 @@ def _lower_end(differences: Sequence[float], imagined: float, side: int, total: 
 def compare_pairs(
     candidate: Sequence[float], champion: Sequence[float], champion_name: str, total: int, random: float | None = None
 ) -> GateVerdict:
-    """Compare the returns [N] of a new model and of the champion on the same N episodes.
+    """Compare the returns of a new model and of the champion on the same N episodes.
 
-    The verdict depends on the mean of the N differences and its 95 % interval. If N is less than `total`, it is
-    predicted by `is_decided`; if the prediction is uncertain, the verdict is "undecided".
+    Args:
+        candidate: returns [N] of the new model.
+        champion: returns [N] of the champion.
+        champion_name: name of the champion for the sentence.
+        total: number of episodes of a complete comparison.
+        random: mean return of the random policy, if known.
+
+    Returns:
+        The verdict. The new model is better if the 95 % interval of the mean of the N differences is above 0. If N is
+        less than `total`, `is_decided` predicts the verdict; if the prediction is uncertain, the verdict is undecided.
     """
     count = len(candidate)
     if count < 2:

@@ -33,12 +33,13 @@ AGENT = "agent"  # key of the policy's model in model_manager.models
 
 
 def model_name(config: RunConfig, part: str = AGENT) -> str:
-    """Return the name under which a run's policy, or another part of its learner, is registered.
+    """Return the name under which a run's policy, or another component of its agent such as a critic, is registered.
 
-    The name is the value of `model_manager.models.<part>.model_name`. Its default is `<label>-<env id>` for the policy
-    and `<label>-<env id>-<part>` for other parts. The label is the name of the user's own preset or of the algorithm.
-    Slashes and colons, which MLflow forbids, become dashes. Raises UserError if the name has other characters that are
-    not allowed.
+    `part` is "agent" for the policy, or the name of the component. The name is the value of
+    `model_manager.models.<part>.model_name`. Its default is `<label>-<env id>` for the policy and
+    `<label>-<env id>-<part>` for other components. The label is the name of the preset if the user has written it, and
+    otherwise the name of the algorithm. Slashes and colons, which MLflow forbids, become dashes. Raises UserError if
+    the name has other characters that are not allowed.
     """
     name, key = model_settings(config, part).get("model_name"), f"model_manager.models.{part}.model_name"
     if name in (None, ""):
@@ -55,9 +56,10 @@ def model_name(config: RunConfig, part: str = AGENT) -> str:
 
 
 def model_settings(config: RunConfig, part: str = AGENT) -> Mapping[str, Any]:
-    """Return the settings in `model_manager.models.<part>`: model_name, description and tags, as far as they are set.
+    """Return the mapping `model_manager.models.<part>` of a config, which may set model_name, description and tags.
 
-    Raises UserError if the value or its tags are not a mapping.
+    `part` is "agent" for the policy, or the name of another registered component. Raises UserError if the value or its
+    key `tags` is not a mapping.
     """
     model = config.model_manager.models.get(part) or {}
     key = f"model_manager.models.{part}"
@@ -70,15 +72,15 @@ def model_settings(config: RunConfig, part: str = AGENT) -> Mapping[str, Any]:
 
 
 def parts_of(config: RunConfig) -> list[str]:
-    """Return the names of the learner's parts (such as a critic) that are registered as separate models.
+    """Return the names of the components (such as a critic) that are registered as models beside the policy.
 
-    They are the keys of `model_manager.models`, without the policy.
+    They are the components that the algorithm can export and that have a value in `model_manager.models`.
     """
     return [part for part in config.algo.exported_components if config.model_manager.models.get(part) is not None]
 
 
 def check_models(config: RunConfig) -> None:
-    """Raise UserError if a model name is not allowed or used twice."""
+    """Raise UserError if the name of a model that the run will register is not allowed or used twice."""
     names: dict[str, str] = {}
     for part in (AGENT, *parts_of(config)):
         name = model_name(config, part)
@@ -90,9 +92,10 @@ def check_models(config: RunConfig) -> None:
 
 @contextmanager
 def deciding(store: str) -> Iterator[None]:
-    """Lock an MLflow store while models are registered or aliases are moved.
+    """Context manager that locks the model registry while a model is registered or an alias is moved.
 
-    The lock excludes all other processes, also on other machines that use the same Prefect server.
+    The lock excludes other processes, including those on other machines that use the same Prefect server. `store` is
+    the address of the MLflow store.
     """
     file = file_of(store)
     folder = file.parent if file else state_folder()
@@ -104,14 +107,15 @@ def deciding(store: str) -> Iterator[None]:
 def description_of(config: RunConfig, part: str = AGENT) -> str:
     """Return the description of a registered model.
 
-    It is the value of `model_manager.models.<part>.description`. The default names algorithm, part and environment.
+    It is the value of `model_manager.models.<part>.description`. The default is the name of the algorithm, `part` and
+    the environment id. `part` is "agent" for the policy, or the name of another registered component.
     """
     configured = model_settings(config, part).get("description")
     return str(configured or f"{algorithms.title(config.algo.name)} {part} for {config.env.id}")
 
 
 def version_of_checkpoint(client: MlflowClient, name: str, digest: str) -> ModelVersion | None:
-    """Return the version of a model that was exported from the checkpoint with this digest, or None."""
+    """Return the oldest version of a model that was exported from the checkpoint with the hash `digest`, or None."""
     found = client.search_model_versions(f"name = {_quote(name)} and tags.`{DIGEST}` = '{digest}'")
     return min(found, key=lambda version: int(version.version)) if found else None
 
@@ -128,7 +132,7 @@ def versions_of(client: MlflowClient, name: str) -> list[ModelVersion]:
 
 
 def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
-    """Return the version with the alias `champion`, or None."""
+    """Return the version of a model that has the alias `champion`; None if no version has it."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -141,17 +145,21 @@ def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
 
 
 def resolve_uri(uri: str) -> Path:
-    """Download a registered policy, or a registered part of a learner, and return its local folder.
+    """Download a registered policy, or another registered component such as a critic, and return its local folder.
 
-    `uri` is `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/NAME/latest`. `rlcore.evaluation.policy` can read
-    the folder. Raises UserError if the model does not exist.
+    `uri` is `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/NAME/latest`. The folder can be loaded with
+    `rlcore.evaluation.policy`. Raises UserError if the model does not exist.
     """
     version = version_at(uri)  # first, because it sets the environment variables that MLflow reads on import
     return fetch_policy(connect(tracking_uri()), version)
 
 
 def fetch_policy(client: MlflowClient, version: ModelVersion) -> Path:
-    """Return the exported policy of a version as a local folder, cached under `.shepherd/models`."""
+    """Return a local folder with the exported policy of a registered version.
+
+    The policy is downloaded once and cached under `.shepherd/models`. Raises UserError if another program registered
+    the version.
+    """
     digest = tag_value(version.tags, "checkpoint_digest")
     if digest is None:
         raise UserError(
@@ -165,7 +173,10 @@ def fetch_policy(client: MlflowClient, version: ModelVersion) -> Path:
 
 
 def run_of(uri: str) -> Path:
-    """Return the checkpoint that a registered version was exported from; raise UserError if it does not exist here."""
+    """Return the path of the checkpoint from which a registered version was exported.
+
+    Raises UserError if the run or the checkpoint does not exist on this machine.
+    """
     version = version_at(uri)
     run_dir, checkpoint = tag_value(version.tags, "run_dir"), tag_value(version.tags, "checkpoint")
     if run_dir is None or checkpoint is None:
@@ -176,11 +187,13 @@ def run_of(uri: str) -> Path:
     missing = f"checkpoint {path}"
     if not RunDirectory(run_dir).config.exists():
         missing = f"run {run_dir}"
-    raise UserError(f"{uri}: its {missing} does not exist here; load_policy({uri!r}) still loads the policy in Python")
+    raise UserError(
+        f"{uri}: its {missing} does not exist on this machine; load_policy({uri!r}) still loads the policy in Python"
+    )
 
 
 def version_at(uri: str) -> ModelVersion:
-    """Return the version that a models:/ URI refers to; raise UserError if the URI is invalid or not found."""
+    """Return the registered version of a models:/ URI; raise UserError if the URI is invalid or no version matches."""
     configure_environment()
     match = URI.fullmatch(uri)
     if match is None:
@@ -193,7 +206,10 @@ def version_at(uri: str) -> ModelVersion:
 
 
 def require_model(client: MlflowClient, source: str, name: str) -> None:
-    """Raise UserError if no registered model has this name; the message starts with `source`, the user's text."""
+    """Raise UserError if no registered model has the name `name`.
+
+    The message starts with `source`, which is the text that the user typed.
+    """
     names = model_names(client)
     if name not in names:
         known = f"; registered models: {', '.join(names)}" if names else "; no model is registered yet"
@@ -201,16 +217,27 @@ def require_model(client: MlflowClient, source: str, name: str) -> None:
 
 
 def find_version(client: MlflowClient, source: str, name: str, alias: str | None, number: str | None) -> ModelVersion:
-    """Return the version of a model with this alias (without @), or with this number, which may be "latest".
+    """Return the version of a registered model that has an alias or a number.
 
-    Raises UserError if it does not exist; the message starts with `source`, the user's text, and lists the versions.
+    Args:
+        client: client of the registry.
+        source: text that the user typed; error messages start with it.
+        name: name of the model.
+        alias: alias without @, or None to use `number`.
+        number: version number or "latest"; ignored if `alias` is not None.
+
+    Returns:
+        The version.
+
+    Raises:
+        UserError: If the model or the version does not exist; the message lists the existing ones.
     """
     from mlflow.exceptions import MlflowException
 
     require_model(client, source, name)
     versions = versions_of(client, name)
     if not versions:
-        raise UserError(f"{source}: {name} has no version")
+        raise UserError(f"{source}: the model {name} has no version; train a run to register one")
     if number == "latest":
         return versions[-1]
     try:

@@ -19,10 +19,10 @@ KEPT = ("config.yaml", "config_overrides.txt", "lineage.json")
 
 
 def origin(uri: str, folder: Path) -> tuple[Path, str]:
-    """Return a folder with the files that reproduce a version, and the digest of its checkpoint.
+    """Return a folder with the files that are needed to repeat the training of a version, and its checkpoint's hash.
 
-    The folder is the run directory of the version if it exists on this machine. Otherwise the files of `KEPT` are
-    downloaded from MLflow to `folder`. Raises UserError if neither has them.
+    If the run directory of the version exists on this machine, it is returned. Otherwise the files whose names are in
+    `KEPT` are downloaded from MLflow to `folder`. Raises UserError if MLflow does not have them either.
     """
     version = version_at(uri)
     run_dir, run_id, digest = (tag_value(version.tags, name) for name in ("run_dir", "run_id", "checkpoint_digest"))
@@ -44,6 +44,7 @@ def _download(uri: str, version: ModelVersion, folder: Path) -> None:
             client.download_artifacts(str(version.run_id), name, str(folder))
         except (MlflowException, OSError):
             raise UserError(
-                f"{uri}: its run {tag_value(version.tags, 'run_dir')} does not exist here, and MLflow has no {name} of "
-                "it; versions of earlier releases, without lineage.json, can only be reproduced from their run"
+                f"{uri}: its run {tag_value(version.tags, 'run_dir')} does not exist here, and MLflow does not have "
+                f"the run's file {name}; a version of an earlier release without lineage.json can only be reproduced "
+                "on the machine that has its run directory"
             ) from None

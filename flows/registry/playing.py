@@ -23,9 +23,10 @@ LOOK_EVERY = 10  # episodes of both policies between two predictions of the verd
 
 
 def export(run: RunDirectory, checkpoint: str, folder: str) -> dict[str, Any]:
-    """Write the policy of a checkpoint to a folder.
+    """Export the policy of a checkpoint to a folder.
 
-    Returns the fields of `flows.registry.upload.Exported` except `folder`, as JSON values.
+    Returns JSON values: the content of policy.json ("description"), the inputs and outputs of the policy ("signature")
+    and an example of its inputs ("example").
     """
     policy = load_policy(export_policy(run, Path(checkpoint), Path(folder)))
     return {
@@ -36,15 +37,15 @@ def export(run: RunDirectory, checkpoint: str, folder: str) -> dict[str, Any]:
 
 
 def export_parts(run: RunDirectory, checkpoint: str, parts: list[str], folder: str) -> None:
-    """Write parts of a checkpoint's learner to subfolders of a folder, named after the parts."""
+    """Export components of a checkpoint, such as a critic, each to the subfolder `<folder>/<component>`."""
     for part in parts:
         export_part(run, Path(checkpoint), part, Path(folder) / part)
 
 
 def example_of(policy: LoadedPolicy) -> dict[str, np.ndarray]:
-    """Return an example input of a policy: name of an input in the policy's signature -> array with batch size 1.
+    """Return an example of a policy's inputs: name of each input in the policy's signature -> array with batch size 1.
 
-    The observation is the first one of an episode.
+    The example is the first time step of an episode. For a recurrent policy it contains the initial recurrent state.
     """
     arrays = policy.example()
     if carry := policy.initial_carry(1):
@@ -66,16 +67,17 @@ def play_in_process(
 
     Args:
         run: the run that defines the environment.
-        ours: the new policy, a checkpoint or an exported folder.
-        theirs: the champion.
+        ours: path of the new policy, which is a checkpoint or an exported policy.
+        theirs: path of the champion's policy, which is a checkpoint or an exported policy.
         total: maximal number of episodes of each policy.
         random: mean return of the random policy, if known.
         limit: time limit in seconds; None for no limit.
-        seeds: number of the set of environment seeds; different numbers give different seeds.
-        on_progress: see `side_by_side`.
+        seeds: number that selects the set of environment seeds; different numbers give different seeds.
+        on_progress: called with the number of finished episodes and the maximal number, both summed over the policies.
 
     Returns:
-        The result of `side_by_side`; None if the champion has other observation or action spaces.
+        The evaluations of the new policy and of the champion; an empty list if there is no episode that both have
+        finished. None if the champion has other observation or action spaces.
     """
     new, old = load_policy(ours), load_policy(theirs)
     same_obs = {k: new.spec.obs.get(k) for k in old.obs_keys} == {k: old.spec.obs[k] for k in old.obs_keys}
@@ -88,25 +90,25 @@ def play_in_process(
 def play_within(
     run: RunDirectory, policy: str, total: int, limit: float | None, seeds: int | None, on_progress: OnProgress
 ) -> list[dict[str, Any]]:
-    """Play `total` episodes with a policy, fewer if the time limit is reached.
+    """Play `total` episodes with a policy, or fewer if the time limit is reached.
 
     Args:
         run: the run that defines the environment.
-        policy: a checkpoint or an exported folder.
+        policy: path of the policy, which is a checkpoint or an exported policy.
         total: maximal number of episodes.
         limit: time limit in seconds; None for no limit.
-        seeds: number of the set of environment seeds; None for the set that final evaluations use.
-        on_progress: see `side_by_side`.
+        seeds: number that selects the set of environment seeds; None for the set that final evaluations use.
+        on_progress: called with the number of finished episodes and the maximal number.
 
     Returns:
-        The result of `side_by_side` with one policy.
+        A list with the evaluation of the policy; an empty list if no episode was finished.
     """
     over, round = _over(limit), final.FINAL_ROUND if seeds is None else seeds
     return final.side_by_side(run, [Path(policy)], total, lambda _: over(), round=round, on_progress=on_progress)
 
 
 def _over(limit: float | None) -> Callable[[], bool]:
-    """Return a function that returns True after `limit` seconds from now; always False without a limit."""
+    """Return a function that returns True if `limit` seconds have passed since this call; False if `limit` is None."""
     began = time.monotonic()
     return lambda: limit is not None and time.monotonic() - began > limit
 
@@ -114,8 +116,16 @@ def _over(limit: float | None) -> Callable[[], bool]:
 def _clear(total: int, random: float | None, limit: float | None) -> Callable[[list[list[float]]], bool]:
     """Return a function that decides if a comparison of two policies can stop.
 
-    The argument of the function is a list with the returns so far of each policy. It returns True if the verdict can be
-    predicted or the time limit is reached.
+    The function takes the returns so far, one list for each policy. It returns True if the verdict can be predicted
+    from them or the time limit is reached.
+
+    Args:
+        total: number of episodes of a complete comparison.
+        random: mean return of the random policy, if known.
+        limit: time limit in seconds; None for no limit.
+
+    Returns:
+        The function.
     """
     from flows.registry.gate import is_decided  # scipy
 

@@ -15,8 +15,9 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 class PolicyServer:
     """Trained policy that maps observations to actions in the environment's format and to other outputs of the agent.
 
-    It is not a subclass of `PythonModel`: in such a class MLflow interprets the type hint of `predict`'s input as a
-    schema of lists, and warns every user if there is none. The model's signature describes the inputs instead.
+    It is not a subclass of MLflow's `PythonModel`. In a subclass, MLflow would interpret the type hint of the input of
+    `predict` as a schema of lists, and warn every user if there is no type hint. The inputs of this class are described
+    by the model's signature instead.
     """
 
     def load_context(self, context: PythonModelContext) -> None:
@@ -26,11 +27,16 @@ class PolicyServer:
         self.policy = load_policy(context.artifacts["policy"])
 
     def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # noqa: ANN001
-        """Return the outputs of the signature by name: action, logprob and value if the agent has them, and carry.
+        """Return name -> array [N, ...] for the action and the other outputs of the policy.
 
-        The input is an array [N, ...] if the agent has one observation key, otherwise key -> [N, ...]. A recurrent
-        policy also needs `is_first` [N] and its carry, at first that of `initial`. If the parameter `deterministic` is
-        true (default), the most likely actions are returned; otherwise actions are sampled.
+        The other outputs are `logprob` and `value`, if the agent computes them, and the recurrent state (carry) of a
+        recurrent policy.
+
+        The input is a dict of observation key -> array [N, ...], or an array if there is only one key. A recurrent
+        policy also needs `is_first` [N], which is True at the first observation of an episode, and the carry that the
+        last call returned; the first call needs the initial carry of `load_policy(...).initial_carry(N)`. If the
+        parameter `deterministic` is true (default), the most likely actions are returned; otherwise actions are
+        sampled.
         """
         from rlcore.errors import UserError  # from the rlcore package that is stored with the model
 
@@ -42,7 +48,7 @@ class PolicyServer:
 
 
 class PolicyModel(PolicyServer, PythonModel):
-    """Trained policy as an MLflow model."""
+    """Trained policy that MLflow can load and serve, as a subclass of MLflow's `PythonModel`."""
 
 
 mlflow.models.set_model(PolicyModel())

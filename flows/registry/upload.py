@@ -33,13 +33,13 @@ LINKED = "mlflow.modelVersions"  # tag of a logged model that lists its versions
 
 @dataclass(frozen=True)
 class Exported:
-    """Exported policy, as `flows.registry.playing.export` returns it.
+    """Exported policy: the files in a folder, and a description of its inputs and outputs.
 
     Attributes:
-        folder: folder of its files.
-        description: content of its policy.json.
-        signature: its inputs and outputs.
-        example: a batch of one observation at the start of an episode, one array for each input of the signature.
+        folder: folder with the files of the policy.
+        description: content of the file policy.json.
+        signature: names, shapes and dtypes of the policy's inputs and outputs.
+        example: name of each input -> array with batch size 1, for the first time step of an episode.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class Exported:
 
     @classmethod
     def from_json(cls, folder: Path, facts: Mapping[str, Any]) -> Exported:
-        """Create the object from a folder and the JSON values that `flows.registry.playing.export` returned."""
+        """Create an `Exported` from the folder of a policy and the JSON values of `flows.registry.playing.export`."""
 
         def columns(listed: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
             return tuple(Column(one["name"], one["kind"], tuple(one["shape"]), one["dtype"]) for one in listed)
@@ -64,7 +64,19 @@ class Exported:
 def create_version(
     client: MlflowClient, name: str, policy: Exported, run_id: str, tags: Mapping[str, str], description: str = ""
 ) -> ModelVersion:
-    """Log an exported policy as a model of an MLflow run and register it as the next version of `name`."""
+    """Log an exported policy as a model of an MLflow run, and register it as the next version of the model `name`.
+
+    Args:
+        client: client of the registry.
+        name: name of the registered model; it is created if it does not exist.
+        policy: the exported policy.
+        run_id: id of the MLflow run.
+        tags: tags of the version; the inputs and outputs of the policy are added.
+        description: description of the version.
+
+    Returns:
+        The new version.
+    """
     columns = {"takes": policy.signature.inputs, "gives": policy.signature.outputs}
     tags = {**tags, **{name: ", ".join(map(str, found)) for name, found in columns.items()}}
     logged = _find_or_begin(client, "policy", run_id, policy.description["digest"], "agent")
@@ -76,9 +88,21 @@ def create_version(
 def create_part_version(
     client: MlflowClient, name: str, part: str, folder: Path, run_id: str, tags: Mapping[str, str], description: str
 ) -> ModelVersion:
-    """Log an exported part of a learner as a model of an MLflow run and register it as the next version of `name`.
+    """Log an exported component, such as a critic, as a model of an MLflow run, and register it as the next version.
 
-    The model contains only files, so MLflow cannot serve it; `flows.load_part` reads it.
+    The model contains only files, so MLflow cannot serve it; `flows.load_part` loads it.
+
+    Args:
+        client: client of the registry.
+        name: name of the registered model; it is created if it does not exist.
+        part: name of the component.
+        folder: folder with the files of the component.
+        run_id: id of the MLflow run.
+        tags: tags of the version, including the hash of the checkpoint.
+        description: description of the version.
+
+    Returns:
+        The new version.
     """
     from mlflow.models import Model
 
@@ -96,9 +120,9 @@ def create_part_version(
 
 
 def _find_or_begin(client: MlflowClient, name: str, run_id: str, digest: str, kind: str) -> LoggedModel:
-    """Return the logged model for the weights with this digest.
+    """Return the logged model of an MLflow run for the weights with the hash `digest`; create it if it does not exist.
 
-    If an earlier call was killed after it had created the model, this model is reused; otherwise a new one is created.
+    An existing model was created by an earlier call that was killed. If it is unfinished, its status is not READY.
     """
     begun = [logged for logged in _find_logged_models(client, run_id) if _digest_of(logged) == digest]
     if begun:
@@ -124,7 +148,10 @@ def _register(
 
 
 def link_logged_model(client: MlflowClient, version: ModelVersion) -> None:
-    """Add a version to the tag of its logged model, as `mlflow.register_model` does, so that MLflow's pages show it."""
+    """Add a registered version to a tag of its logged model, so that MLflow's pages show the version with the model.
+
+    `mlflow.register_model` writes the same tag, but `MlflowClient.create_model_version` does not.
+    """
     assert version.run_id is not None
     key, entry = LINKED, {"name": version.name, "version": int(version.version)}
     for logged in _find_logged_models(client, version.run_id):
@@ -134,11 +161,11 @@ def link_logged_model(client: MlflowClient, version: ModelVersion) -> None:
 
 
 def delete_leftovers(client: MlflowClient, run_id: str, digest: str) -> None:
-    """Delete logged models of a run that no version refers to, if they are of this checkpoint or unfinished.
+    """Delete logged models of an MLflow run that no registered version refers to.
 
-    Such models have three causes. A process was killed while the server was still handling its request, so the next
-    process created a second model. MLflow's client sent a request twice. Or another run has registered the same
-    weights in the meantime.
+    Only models that are unfinished or have the checkpoint hash `digest` are deleted. They can have three causes. A
+    process was killed while the server was still handling its request, so the next process created a second model.
+    MLflow's client sent a request twice. Or another run has registered the same weights in the meantime.
     """
     versions = [v for page in pages(client.search_model_versions, f"run_id = '{run_id}'") for v in page]
     for logged in _find_logged_models(client, run_id):
@@ -149,9 +176,10 @@ def delete_leftovers(client: MlflowClient, run_id: str, digest: str) -> None:
 
 
 def mlflow_signature(signature: Signature) -> ModelSignature:
-    """Convert a policy's signature to MLflow's, with the batch axis first and `deterministic` as a parameter.
+    """Convert a policy's signature to a signature of MLflow.
 
-    An input that is a single array has no name; all other inputs and all outputs have names.
+    A batch axis of any size is added in front of each shape, and the parameter `deterministic` is added. If the policy
+    has only one input, MLflow's input has no name. Otherwise inputs have names; outputs always have names.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
@@ -176,14 +204,17 @@ def _digest_of(logged: LoggedModel) -> str | None:
 
 
 def _is_made_of(version: ModelVersion, logged: LoggedModel) -> bool:
-    """Return True if a registered version refers to this logged model, also if a user registered the version."""
+    """Return True if a registered version refers to a logged model.
+
+    A version that a user registered with MLflow's own tools may refer to it only by a path in `source`.
+    """
     return logged.model_id == version.model_id or logged.model_id in (version.source or "")
 
 
 def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, policy: Exported) -> None:
-    """Write a logged model's files and set its status to READY.
+    """Write the files of a logged model that has no files yet, and set its status to READY.
 
-    `mlflow.pyfunc.log_model` does this in one call, but it always creates or links another logged model.
+    `mlflow.pyfunc.log_model` is not used, because it would create another logged model.
     """
     import mlflow
     from mlflow.entities import LoggedModelOutput

@@ -463,10 +463,10 @@ def test_uri_resolves_to_the_policy_that_was_registered(
     assert 0 < expected.mean() < 1
     assert registry.run_of("models:/resolve@champion") == checkpoint.resolve(run, "latest")
     shutil.rmtree(run.checkpoints)
-    with pytest.raises(UserError, match=r"its checkpoint .* does not exist here.*load_policy"):
+    with pytest.raises(UserError, match=r"its checkpoint .* does not exist on this machine.*load_policy"):
         registry.run_of("models:/resolve/1")
     shutil.rmtree(run.path)
-    with pytest.raises(UserError, match=r"its run .* does not exist here.*load_policy"):
+    with pytest.raises(UserError, match=r"its run .* does not exist on this machine.*load_policy"):
         registry.run_of("models:/resolve/1")
     for uri in ("models:/resolve@champion", "models:/resolve/1", "models:/resolve/latest"):
         assert np.array_equal(flows.load_policy(uri).predict(obs), expected)
