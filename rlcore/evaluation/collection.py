@@ -1,4 +1,4 @@
-"""Recording of complete episodes of a policy, and export of them as a Minari dataset."""
+"""Recording of complete episodes of a policy, and export of the episodes as a Minari dataset."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PURPOSE = "dataset"  # random stream of the environment seeds
 
 
 class PlayedRows:
-    """Recorder of time steps [B] and actions.
+    """Recorder of the time steps of B environments and the actions that a policy takes.
 
     Args:
-        limit: number of bytes; recording stops when it is exceeded. None = no limit.
+        limit: recording stops when the recorded arrays exceed this number of bytes. None: no limit.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -49,9 +49,10 @@ class PlayedRows:
             self.bytes += value.nbytes
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return the recorded columns, name -> [T, B, ...], aligned as in rlcore/types.py.
+        """Return the recorded data: observations `obs/<key>`, reward, flags and actions, name -> [T, B, ...].
 
-        `action` is in the environment's format.
+        `reward[t]` was returned together with `obs/<key>[t]`; `action[t]`, in the environment's format, was chosen
+        after it.
         """
         return {key: np.stack(rows) for key, rows in self.rows.items()}
 
@@ -75,11 +76,13 @@ def collect_episodes(
         name: name of the new dataset, in Minari's format.
         episodes: number of episodes.
         actions: "sampled" or "greedy" actions of the policy, or "random" (uniform, without the policy).
-        round: number of the set of environment seeds; training and evaluations use none of these seeds.
-        on_progress: called after every step with the number of finished episodes, and `episodes`.
+        round: different values result in different environment seeds. Neither training nor evaluations use any of
+            these seeds.
+        on_progress: called after every step with the number of finished episodes and `episodes`.
 
     Returns:
-        `folder` of the dataset, `episodes` (their number), `rows` (number of actions), and `mean` (mean return).
+        A dict: `folder` of the dataset, `episodes` (number of episodes), `rows` (number of actions in all episodes),
+        and `mean` (mean return).
     """
     minari_datasets.check_name(name)
     config, card = config_of(run), run.read_card()
@@ -108,12 +111,14 @@ def collect_episodes(
 
 
 def whole_episodes(rows: Mapping[str, np.ndarray], count: int, seed: Callable[[int], int]) -> list[PlayedEpisode]:
-    """Split recorded time steps into episodes; environment k of B has run the episodes k, k + B, k + 2 B and so on.
+    """Split the recorded time steps of B environments into episodes.
+
+    Environment k has run the episodes with the numbers k, k + B, k + 2 B and so on.
 
     Args:
-        rows: columns of `PlayedRows`, [T, B, ...].
+        rows: recorded data from `PlayedRows.columns`, name -> [T, B, ...].
         count: number of episodes.
-        seed: function from the number of an episode to its environment seed.
+        seed: function that takes the number of an episode and returns its environment seed.
 
     Returns:
         Episodes 0 to `count` - 1, in order.
@@ -134,7 +139,7 @@ def whole_episodes(rows: Mapping[str, np.ndarray], count: int, seed: Callable[[i
 
 
 def _about(run: RunDirectory, path: Path, actions: str) -> dict[str, Any]:
-    """Return the origin of a dataset: policy, environment, and version of the code."""
+    """Return the metadata of a dataset that describe how it was created: policy, environment, version of the code."""
     config, identity, card = run.read_config(), run.read_identity(), run.read_card()
     source = manifest(path)
     who = {"checkpoint": source["policy_steps"], "digest": source["digest"]} if actions != "random" else {}
@@ -152,7 +157,7 @@ def _about(run: RunDirectory, path: Path, actions: str) -> dict[str, Any]:
 
 
 def _for_minari(about: dict[str, Any], episodes: int) -> dict[str, Any]:
-    """Return the metadata of a dataset: the keys that Minari displays, and `about` under the key `shepherd`."""
+    """Return a dataset's metadata in Minari's format: the keys that Minari displays, and `about` in key `shepherd`."""
     whose = (
         "uniformly random actions" if about["actions"] == "random" else f"{about['actions']} actions of {about['algo']}"
     )

@@ -32,16 +32,16 @@ PURPOSE = "dream"  # random stream of the environment seeds
 
 @dataclass(frozen=True)
 class Dream:
-    """N recorded sequences of L rows, and the predictions of a world model for them.
+    """N recorded sequences of L time steps, and the predictions of a world model for them.
 
     Attributes:
         truth: recorded data [L, N]; `continues` is 0 if the episode terminated at the time step, otherwise 1.
-        model: predictions [L, N] of the world model. For the first `seen` time steps, these are reconstructions from
-            the posterior states. After them, the model has no observations and predicts from the recorded actions.
-        seen: number of time steps that the model observes.
+        model: predictions of the world model, [L, N]. The model observes the first `seen` time steps; the predictions
+            for these are reconstructions from posterior states. After that, it receives only the recorded actions.
+        seen: number of time steps of each sequence that the model observes.
         there: [L, N] bool; True for recorded time steps, False for the padding after the end of an episode.
-        own: predictions of imagined trajectories [H+1, N]. They start from the last observed time step, and the
-            actions are the policy's most likely ones.
+        own: predictions for imagined trajectories [H+1, N] with actions of the policy instead of recorded ones. They
+            start from the last time step that the model observes, and the actions are the most likely ones.
     """
 
     truth: ModelPrediction
@@ -60,7 +60,7 @@ def dream(run: RunDirectory, path: Path, on_progress: OnProgress | None = None) 
         on_progress: called after every step with the number of finished episodes, and the number of all episodes.
 
     Returns:
-        Recorded sequences and predictions.
+        Recorded sequences and the predictions for them.
 
     Raises:
         UserError: If the run's algorithm has no world model.
@@ -75,10 +75,18 @@ def dream(run: RunDirectory, path: Path, on_progress: OnProgress | None = None) 
 def record(
     model: LoadedWorldModel, config: RunConfig, card: dict[str, Any], on_progress: OnProgress | None = None
 ) -> dict[str, np.ndarray]:
-    """Record greedy episodes, up to `ROWS` time steps per environment; return `PlayedRows.columns`.
+    """Run greedy episodes with a policy, and record up to `ROWS` time steps of each environment.
 
-    `card` is the environment card (measured properties of the environment). The environment seeds are used for nothing
-    else.
+    Only these recordings use the environment seeds of the random stream `dream`.
+
+    Args:
+        model: world model with the actor that selects the actions.
+        config: config of the run: environment and seed.
+        card: the environment card (measured properties of the environment).
+        on_progress: called after every step with the number of finished episodes, and the number of all episodes.
+
+    Returns:
+        Recorded data, name -> [T, B, ...], as returned by `PlayedRows.columns`.
     """
     recorded, played = PlayedRows(), None
 
@@ -99,13 +107,13 @@ def record(
 
 
 def cut(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Select N sequences of L time steps, each within one episode, from recorded columns [T, B, ...].
+    """Select N sequences of L time steps, each within one episode, from recorded episodes.
 
-    The first sequence is at the start of its episode, the last one is at the end of its episode, and the others are
-    in between.
+    The first sequence is at the start of an episode, and the last one at the end of an episode. The sequences between
+    them start later and later in their episodes.
 
     Args:
-        rows: columns of `PlayedRows`.
+        rows: recorded data, name -> [T, B, ...], as returned by `PlayedRows.columns`.
 
     Returns:
         Sequences [L, N, ...], and a mask [L, N] that is False for padding. If an episode is shorter than L, the padding
@@ -132,11 +140,11 @@ def look(model: LoadedWorldModel, rows: Mapping[str, np.ndarray], there: np.ndar
 
     Args:
         model: the world model with its actor.
-        rows: sequences [L, N, ...] from `cut`.
-        there: mask [L, N] from `cut`.
+        rows: recorded sequences [L, N, ...] that `cut` returned.
+        there: mask [L, N] that `cut` returned; False for padding.
 
     Returns:
-        Recorded sequences and predictions.
+        Recorded sequences and the predictions for them.
     """
     obs = {key: rows[f"obs/{key}"] for key in model.spec.obs if f"obs/{key}" in rows}
     seen = model.observe({key: part[:SEEN] for key, part in obs.items()}, rows["action"][:SEEN])

@@ -31,15 +31,15 @@ log = logging.getLogger(__name__)
 def episode_limit(config: RunConfig, card: dict[str, Any]) -> int | None:
     """Return the number of actions after which an evaluation truncates an episode.
 
-    The limit is `evaluation.max_episode_steps`. By default, it is proportional to `algo.total_steps`, so that the
-    evaluation of a policy that never ends an episode takes no longer than training.
+    This limit is the config key `evaluation.max_episode_steps`. By default, it is proportional to `algo.total_steps`:
+    some policies never end an episode, and their evaluation should not take longer than training.
 
     Args:
         config: config of the run.
         card: the environment card (measured properties of the environment).
 
     Returns:
-        The limit, or None if it is not needed because the environment itself ends all episodes before it.
+        The limit. None if the environment itself truncates every episode after this number of actions or earlier.
     """
     own: int | None = card["max_episode_steps"]
     limit = config.evaluation.max_episode_steps
@@ -62,7 +62,10 @@ def evaluate_agent(
     on_step: OnStep | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
-    """Evaluate an agent on the episodes 0 to N - 1 of a set of environment seeds.
+    """Evaluate an agent on N complete episodes with fixed environment seeds.
+
+    The environment seed of an episode depends only on the seed of the run, `purpose`, `round` and the number of the
+    episode, so that different agents can be compared on the same episodes.
 
     Args:
         agent: the agent; it is not changed.
@@ -70,15 +73,15 @@ def evaluate_agent(
         card: the environment card (measured properties of the environment, such as its limit of steps).
         episodes: N; number of episodes.
         greedy: True: the most likely actions; False: samples.
-        round: number of the set of environment seeds; evaluations during training use 0.
-        purpose: random stream of the environment seeds.
+        round: different values result in different environment seeds; evaluations during training use 0.
+        purpose: random stream from which the environment seeds are drawn, a key of `rlcore.streams.PURPOSES`.
         fabric: device and precision of the agent; None: CPU, float32.
-        on_step: called with every time step and action.
+        on_step: called with every time step and the action that the agent chose after it.
         on_progress: called after every step with the number of finished episodes, and N.
 
     Returns:
-        Result as in `EvalResult.to_json`: mean, std, ci95, episodes, returns, mean_length, and cut (number of episodes
-        that the limit truncated).
+        The result as a dict: mean, std, ci95 (95 % confidence interval of the mean), episodes, returns, mean_length,
+        and cut (number of episodes that were truncated by the step limit of evaluations, see `episode_limit`).
     """
     played = EpisodeRecorder(episodes)
     with keeping_switches():  # evaluation environments run in this process, even if those of training do not
@@ -105,24 +108,24 @@ def play_round(
     fabric: Fabric | None = None,
     on_step: OnStep | None = None,
 ) -> Generator[EpisodeRecorder]:
-    """Run the episodes of a set of environment seeds, and yield after every step; see `evaluate_agent`.
+    """Evaluate an agent on N complete episodes like `evaluate_agent`, and yield after every step of the environments.
 
     Args:
         agent: the agent.
         config: config of the run: environment and seed.
         card: the environment card (measured properties of the environment).
         episodes: N; number of episodes.
-        num_envs: number of environments stepped together; it has no effect on the episodes. None:
+        num_envs: number of environments that are stepped together; it has no effect on the episodes. None:
             `evaluation.num_envs`.
         greedy: True: the most likely actions; False: samples.
-        round: number of the set of environment seeds.
-        purpose: random stream of the environment seeds.
+        round: different values result in different environment seeds.
+        purpose: random stream from which the environment seeds are drawn, a key of `rlcore.streams.PURPOSES`.
         fabric: device and precision of the agent; None: CPU, float32.
-        on_step: called with every time step and action.
+        on_step: called with every time step and the action that the agent chose after it.
 
     Yields:
-        The results of the episodes finished so far, after every step. The environments are closed when the generator
-        ends or is closed.
+        After every step, an object with the results of all episodes that have ended. The environments are closed when
+        the generator ends or is closed.
     """
     env, limit = dataclasses.replace(adapt_to_evaluation(config.env), sync_env=True), episode_limit(config, card)
     if limit is not None:
@@ -152,7 +155,7 @@ def play_round(
 
 
 def warn_of_cut(result: EvalResult, config: RunConfig, card: dict[str, Any]) -> None:
-    """Log a warning if the limit of the evaluation truncated episodes."""
+    """Log a warning if episodes were truncated by the step limit of evaluations (see `episode_limit`)."""
     if result.cut:
         log.warning(
             "%d of %d episodes were truncated after %s steps (evaluation.max_episode_steps sets this limit; "

@@ -1,4 +1,8 @@
-"""Evaluation of checkpoints on seeds that did not select them, and the final evaluation of a run."""
+"""Evaluation of checkpoints after training, and the final evaluation of a run.
+
+The environment seeds differ from those of evaluations during training, which select the best checkpoint. Otherwise the
+result of the selected checkpoint would be biased.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +34,18 @@ def evaluate_checkpoint(
     round: int = FINAL_ROUND,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
-    """Evaluate the policy of a checkpoint on the episodes 0 to N - 1 of a set of environment seeds, on the CPU.
+    """Evaluate the policy of a checkpoint on N complete episodes with fixed environment seeds, on the CPU.
 
     Args:
         run: run directory; its config defines environment and seed.
         path: the checkpoint's directory, or an exported policy.
         episodes: N; number of episodes.
         greedy: True: the most likely actions; False: samples.
-        round: number of the set of environment seeds.
-        on_progress: see `evaluate_agent`.
+        round: different values result in different environment seeds.
+        on_progress: called after every step with the number of finished episodes, and N.
 
     Returns:
-        See `evaluate_agent`.
+        The result as a dict with mean, std, ci95, episodes, returns, mean_length and cut (see `evaluate_agent`).
     """
     agent = load_policy(path).agent
     return evaluate_agent(
@@ -59,24 +63,24 @@ def side_by_side(
     round: int,
     on_progress: OnProgress | None = None,
 ) -> list[dict[str, Any]]:
-    """Evaluate several policies with greedy actions on the same episodes, on the CPU.
+    """Evaluate several policies with greedy actions on the same episodes, on the CPU, until the results are sufficient.
 
-    The policies take turns: each one takes a step in its environments, then the next one does. The evaluation can
-    therefore stop as soon as the returns of all policies in the first episodes are sufficient.
+    All policies advance together: each one takes a step in its own environments, then the next one does. Results are
+    compared on the first n episodes, where n is the largest number for which all policies have finished the episodes 0
+    to n - 1.
 
     Args:
         run: run directory; its config defines environment and seed.
         paths: checkpoints' directories or exported policies.
         episodes: maximum number of episodes per policy.
-        enough: function that is called after every step and stops the evaluation by returning True. Its argument is a
-            list of returns for each policy, in the first episodes, which all policies have finished.
-        round: number of the set of environment seeds.
+        enough: function that is called after every step and stops the evaluation by returning True. Its argument has
+            one list for each policy: the returns of the first n episodes.
+        round: different values result in different environment seeds.
         on_progress: called after every step with the number of finished episodes and the maximum number, both summed
             over policies.
 
     Returns:
-        Result of each policy (see `evaluate_agent`) in the first episodes, which all policies have finished; empty if
-        there are no such episodes.
+        For each policy, the result of the first n episodes (a dict, see `evaluate_agent`); [] if n is 0.
     """
     config, card = config_of(run), run.read_card()
     agents = [load_policy(path).agent for path in paths]
@@ -100,17 +104,18 @@ def side_by_side(
 
 
 def final_evaluation(run: RunDirectory, on_progress: OnProgress | None = None) -> dict[str, Any]:
-    """Evaluate the run's best checkpoint with greedy and sampled actions, store the result, and record a video.
+    """Evaluate the run's best checkpoint, first with greedy and then with sampled actions, and store the result.
 
-    The video is recorded only if `env.capture_video` is set.
+    If `env.capture_video` is true, also record a video.
 
     Args:
         run: run directory; its training must have ended.
-        on_progress: called with the number of finished episodes, and the number of all episodes with greedy and with
-            sampled actions.
+        on_progress: called with the number of finished episodes and the total number of episodes, both summed over
+            greedy and sampled actions.
 
     Returns:
-        The stored result with the keys policy_steps, final, greedy, stochastic, checkpoint and video.
+        The stored result: greedy and stochastic (dicts, see `evaluate_agent`), policy_steps, checkpoint, video (path or
+        None), and final (True).
     """
     config, path = config_of(run), choose(run)
     episodes, results = config.final_episodes, {}

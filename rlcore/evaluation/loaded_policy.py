@@ -22,9 +22,10 @@ from rlcore.types import Carry
 
 
 def algorithm_of(description: Mapping[str, Any]) -> Any:
-    """Return the algorithm of a policy's description, from this package or a plugin.
+    """Return the module of the algorithm that the description of a policy names.
 
-    Raise UserError if the algorithm is unknown.
+    Plugins that the user named are imported first, because they can contain the algorithm. Raises UserError if the
+    algorithm is unknown.
     """
     plugins.load()
     name = description["algo"]["name"]
@@ -38,7 +39,9 @@ class LoadedPolicy:
     """Trained agent for inference, which validates its inputs.
 
     Args:
-        description: `algo` (its config as plain values), `distribution`, `plugins`, `spec`, `policy_steps`, `digest`.
+        description: description of the policy as JSON values: `algo` (config of the algorithm), `distribution` (type
+            of action distribution), `plugins`, `spec` (of the environment), and optionally `policy_steps` and `digest`
+            of its checkpoint.
         state: the agent's state_dict.
         seed: seed of the noise for sampled actions.
     """
@@ -127,7 +130,10 @@ class LoadedPolicy:
 
     @functools.cached_property
     def signature(self) -> Signature:
-        """Names, shapes and dtypes of all arrays that `exchange` takes and returns, found by one call of the agent."""
+        """Names, shapes and dtypes of all arrays that `exchange` takes and returns.
+
+        The outputs are determined by calling the agent once with an example.
+        """
         specs = {key: self.spec.obs[key] for key in self.obs_keys}
         return signature_of(specs, self.initial_carry(1), self._answer(self.example(), None, None, True)[0])
 
@@ -148,11 +154,14 @@ class LoadedPolicy:
         return self._name(self.initial(batch_size))
 
     def exchange(self, given: Any, greedy: bool = True) -> dict[str, np.ndarray]:
-        """Compute actions; all inputs and outputs are arrays by name, as listed in `signature`. Used by servers.
+        """Compute actions from a flat dict of arrays, and return a flat dict of arrays.
+
+        This is the interface for servers: unlike `step`, it has no nested carry. `signature` lists all arrays.
 
         Args:
-            given: observations by key, or an array if there is one key and no carry. A recurrent policy also needs
-                `is_first` [B] bool, and the carry that the last call or `initial_carry` returned.
+            given: observations, key -> [B, ...]. If there is only one key and the policy is feed-forward, this can be
+                the array itself. A recurrent policy also needs `is_first` [B] bool, and the arrays of the carry
+                (recurrent state) that the last call or `initial_carry` returned.
             greedy: True: the most likely action; False: a sample.
 
         Returns:

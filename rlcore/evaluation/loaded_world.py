@@ -28,9 +28,8 @@ class ModelPrediction(NamedTuple):
     Attributes:
         obs: decoded observations, key -> [..., *shape], in the environment's format, dtype and units.
         reward: [...] float32, in the environment's unit; reward of the step that led to the state.
-        continues: [...] float32; probability that the episode does not terminate in the state. For Dreamer V1 and V2,
-            it is multiplied by `gamma`, because their continue heads learn this product. None if the model has no
-            continue head.
+        continues: [...] float32; probability that the episode does not terminate in the state. Dreamer V1 and V2
+            predict the product of this probability and `gamma` instead. None if the model does not predict it.
         value: [...] float32; expected discounted return under the policy. None if the critic was not loaded.
     """
 
@@ -41,15 +40,17 @@ class ModelPrediction(NamedTuple):
 
 
 class LoadedWorldModel:
-    """World model with the actor and critic trained in it, on the CPU in float32.
+    """World model with its actor and critic for analysis, on the CPU in float32.
 
-    States are `rlcore.algorithms.dreamer.rssm.ModelState`: `deter` and `stoch`, [..., H] and [..., Z]. All latent
-    samples come from one random stream, so the same sequence of calls returns the same states.
+    States are `rlcore.algorithms.dreamer.rssm.ModelState` with two parts: the deterministic state `deter` [..., H] and
+    the stochastic state `stoch` [..., Z]. All stochastic states are sampled from one random stream, so the same
+    sequence of calls returns the same states.
 
     Args:
-        description: see `LoadedPolicy`.
-        parts: state_dicts of a learner's components `agent` and `critic`, or only that of a registered `world_model`.
-        seed: seed of the noise for latent states and for sampled actions.
+        description: description of the policy, as for `LoadedPolicy`.
+        parts: name of a component of the learner -> its state_dict: `agent` and `critic`. If only a world model was
+            registered: `world_model`; actor and critic are then not available.
+        seed: seed of the noise for stochastic states and for sampled actions.
 
     Raises:
         UserError: If the algorithm has no world model.
@@ -79,11 +80,13 @@ class LoadedWorldModel:
 
     @torch.no_grad()
     def observe(self, obs: Mapping[str, Any], action: Any, is_first: Any = None) -> ModelState:
-        """Compute the posterior states of sequences, as in training. Row 0 always starts from the initial state.
+        """Compute the posterior states of B sequences of T observations, as in training.
+
+        The first observation of each sequence is always treated as the start of an episode.
 
         Args:
             obs: observations as returned by the environment: key -> [T, B, *shape], for each key of the encoder.
-            action: [T, B, *shape] in the environment's format. action[t] was taken after obs[t], so the last one is not
+            action: [T, B, *shape] in the environment's format; action[t] was taken after obs[t]. action[T-1] is not
                 used.
             is_first: [T, B] bool; True for the first row of an episode. None: True only for row 0.
 
@@ -105,7 +108,7 @@ class LoadedWorldModel:
     def imagine(
         self, state: ModelState, action: Any = None, *, steps: int = 15, greedy: bool = True
     ) -> tuple[ModelState, np.ndarray]:
-        """Imagine a trajectory without observations; its states are sampled from the prior.
+        """Imagine B trajectories of H steps without observations; states are sampled from the prior.
 
         Args:
             state: [B, ...]; states before the first action.
@@ -139,7 +142,10 @@ class LoadedWorldModel:
 
     @torch.no_grad()
     def decode(self, state: ModelState) -> ModelPrediction:
-        """Predict observation, reward, probability to continue and value at states with parts [..., H] and [..., Z]."""
+        """Predict observation, reward, probability that the episode continues, and value for states.
+
+        `state` has `deter` [..., H] and `stoch` [..., Z]; the predictions have the same leading dimensions.
+        """
         lead = state.deter.shape[:-1]
         feat = map_leaves(lambda part: part.reshape(-1, part.shape[-1]), state).feat
         decoded = self.world.encoder.restore(self.world.decoder(feat))
@@ -159,7 +165,10 @@ class LoadedWorldModel:
         return torch.from_numpy(np.ascontiguousarray(array))
 
     def _flat(self, action: Any, length: int | None, count: int) -> Tensor:
-        """Convert actions [T, B, *shape] of the environment to the model's input [T, B, A']."""
+        """Convert actions [T, B, *shape] in the environment's format to vectors [T, B, ...], the model's input.
+
+        `length` is T and `count` is B; if `length` is None, any T is valid. Raises UserError for another shape.
+        """
         array, shape = np.array(action, self.spec.action.dtype), self.spec.action.shape
         length = len(array) if length is None else length
         if array.shape != (length, count, *shape):
@@ -170,7 +179,7 @@ class LoadedWorldModel:
 
 
 def _fit(values: np.ndarray, spec: ArraySpec) -> np.ndarray:
-    """Convert values to a spec's dtype; integers are rounded and clipped to its range."""
+    """Convert values to the dtype of a spec; for an integer dtype, they are rounded and clipped to its range."""
     if np.dtype(spec.dtype).kind in "iu":
         info = np.iinfo(spec.dtype)
         values = values.round().clip(info.min, info.max)
@@ -178,7 +187,7 @@ def _fit(values: np.ndarray, spec: ArraySpec) -> np.ndarray:
 
 
 def refuse_without_world(config: Any, name: str) -> None:
-    """Raise a UserError if an algorithm, given by its `Config` and name, has no world model."""
+    """Raise a UserError if an algorithm has no world model. `config` is its `Config` class or an instance of it."""
     if WORLD not in config.exported_components:
         have = [other for other, module in ALGORITHMS.items() if WORLD in module.Config.exported_components]
         raise UserError(f"algo.name={name}: has no world model; algorithms with a world model: {', '.join(have)}")

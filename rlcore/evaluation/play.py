@@ -23,9 +23,17 @@ OnProgress = Callable[[int, int], None]
 
 
 def part_of(on_progress: OnProgress, part: int, parts: int) -> OnProgress:
-    """Return a progress callback for one of `parts` equally long evaluations; `part` is its number from 0.
+    """Create the progress callback for one of several evaluations with the same number of episodes.
 
-    It reports the progress in all evaluations together.
+    It calls `on_progress` with the number of finished episodes and the number of all episodes of all evaluations.
+
+    Args:
+        on_progress: callback for all evaluations together.
+        part: index of the evaluation, from 0; the evaluations run one after the other.
+        parts: number of evaluations.
+
+    Returns:
+        Callback that takes the number of finished episodes, and the number of all episodes, of this evaluation.
     """
     return lambda done, total: on_progress(part * total + done, parts * total)
 
@@ -37,7 +45,7 @@ class EvalResult:
     Attributes:
         returns: undiscounted return of each episode, in the environment's unit.
         lengths: length of each episode, in actions.
-        cut: number of episodes that the limit of the evaluation truncated.
+        cut: number of episodes that were truncated by the step limit of evaluations, not by the environment.
     """
 
     returns: list[float]
@@ -65,7 +73,7 @@ class EvalResult:
 
 
 class EpisodeRecorder:
-    """Results of the finished episodes of an evaluation, which can finish in any order.
+    """Recorder of the results of an evaluation's episodes, which can finish in any order.
 
     Args:
         episodes: N; number of episodes of the evaluation.
@@ -81,7 +89,8 @@ class EpisodeRecorder:
     def first(self) -> int:
         """Largest n for which all episodes 0 to n - 1 have ended.
 
-        Their mean return is not biased. The mean of all finished episodes would be, because short episodes end first.
+        Use these episodes to estimate the mean return during an evaluation. The mean of all finished episodes would be
+        biased, because short episodes end first.
         """
         while self._first in self.done:
             self._first += 1
@@ -126,24 +135,24 @@ def playing(
     autocast: Any = nullcontext,
     on_step: OnStep | None = None,
 ) -> Iterator[EpisodeRecorder]:
-    """Run complete episodes on B environments.
+    """Run N complete episodes on B environments, and yield after every step.
 
-    Environment k runs the episodes k, k+B, k+2B, … This assignment is fixed in advance, so that the results are not
-    biased towards short episodes.
+    Environment k runs the episodes k, k+B, k+2B, … This assignment is fixed in advance. If every environment simply
+    continued until N episodes have ended, the results would be biased towards short episodes.
 
     Args:
         agent: the agent.
-        envs: new environments, seeded by episode.
+        envs: new environments that were not reset yet; the environment seed of an episode depends on its number.
         episodes: N; number of episodes.
         rng: noise for sampled actions; None if `greedy` is True.
         greedy: True: the most likely actions; False: samples.
-        limit: number of actions after which the environments truncate an episode; these episodes are counted in `cut`.
+        limit: number of actions after which `envs` truncate an episode; these episodes are counted in `cut`.
         device: device of the agent.
-        autocast: context manager for calls of the agent (mixed precision).
-        on_step: called with every time step and the action selected at it, in the environment's format.
+        autocast: function that returns a context manager for calls of the agent (mixed precision).
+        on_step: called with every time step and the action that the agent chose after it, in the environment's format.
 
     Yields:
-        After every step, the same `Played` object with the results so far, until all episodes have ended.
+        An object with the results of all episodes that have ended. It is always the same object, updated by each step.
     """
     count, record = envs.num_envs, EpisodeRecorder(episodes)
     left = [len(range(k, episodes, count)) for k in range(count)]

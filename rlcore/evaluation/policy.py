@@ -1,4 +1,7 @@
-"""Loading of policies and world models from runs, checkpoints and exported folders; their export; checks of shapes."""
+"""Loading and export of policies, world models and other components of a learner.
+
+They are loaded from run directories, checkpoints or exported folders.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ AGENT, BESIDE, PART = (
 
 
 def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
-    """Return the description of the policy in a run's checkpoint, which `LoadedPolicy` needs besides the weights."""
+    """Return the description of the policy in a run's checkpoint: everything that `LoadedPolicy` needs except weights.
+
+    It has the config of the algorithm, the spec of the environment, and the digest of the checkpoint.
+    """
     config = run.read_config()
     manifest = checkpoint.manifest(path)
     return {
@@ -47,9 +53,13 @@ def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
 
 
 class Source(NamedTuple):
-    """Content of a checkpoint or an exported folder: a description for `LoadedPolicy`, and components by name.
+    """Content of a checkpoint or an exported folder.
 
-    `place` and `files` are texts for error messages.
+    Attributes:
+        description: description of the policy, see `LoadedPolicy`.
+        parts: name of a component of the learner -> its state_dict.
+        place: path of the checkpoint or folder, for error messages.
+        files: names of the files with the description, for error messages.
     """
 
     description: dict[str, Any]
@@ -62,8 +72,8 @@ def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
     """Load a policy.
 
     Args:
-        path: a run (its best checkpoint, or the latest if there is no best), a checkpoint, a folder of checkpoints, or
-            an exported policy.
+        path: directory of a run (the best checkpoint is used, or the newest if there is no best one), of a checkpoint,
+            of several checkpoints (the newest is used), or of an exported policy.
         seed: seed of the noise for sampled actions.
 
     Returns:
@@ -75,8 +85,8 @@ def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
     source = read_source(path)
     if "part" in source.description:
         raise UserError(
-            f"{path}: contains only {source.description['part']} of a learner, not a policy; load it with "
-            "flows.load_part"
+            f"{path}: contains only the component {source.description['part']} of a learner, not a policy; load it "
+            "with flows.load_part"
         )
     with _tell_errors_in(source.place, source.files):
         return LoadedPolicy(source.description, source.parts["agent"], seed)
@@ -101,7 +111,10 @@ def load_world_model(path: str | Path, seed: int = 0) -> LoadedWorldModel:
 
 
 def read_source(path: str | Path) -> Source:
-    """Load the components of a learner, including the agent, from a path as in `load_policy`."""
+    """Load the components of a learner, including the agent, from a run, a checkpoint or an exported folder.
+
+    A folder with a single exported component (see `export_part`) is also valid.
+    """
     path = Path(path)
     if (path / "policy.json").exists():
         return _read_exported(path)
@@ -140,7 +153,8 @@ def _checkpoint_at(path: Path) -> Path:
 def _tell_errors_in(source: str, files: str) -> Iterator[None]:
     """Return a context manager that converts errors caused by invalid files to a `UserError`.
 
-    The files are not trusted, so any error is possible. `source` and `files` are used in the message.
+    The files may be damaged or manipulated, so that reading them can raise almost any error. The message has `source`,
+    the path, and `files`, the names of the files.
     """
     try:
         yield
@@ -149,11 +163,13 @@ def _tell_errors_in(source: str, files: str) -> Iterator[None]:
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
-        raise UserError(f"{source}: {files} describe no policy ({type(error).__name__}); damaged files?") from error
+        raise UserError(
+            f"{source}: {files} do not describe a policy ({type(error).__name__}); the files may be damaged"
+        ) from error
 
 
 def _read_exported(path: Path) -> Source:
-    """Load the components in an exported folder, which is not trusted."""
+    """Load the components in a folder that `export_policy` wrote; raise UserError if its files are invalid."""
     files = f"policy.json and {AGENT[0]}"
     with _tell_errors_in(str(path), files):
         description = _description(path, "policy.json")
@@ -162,7 +178,7 @@ def _read_exported(path: Path) -> Source:
 
 
 def _read_part(path: Path) -> Source:
-    """Load a single exported component of a learner, which is not trusted."""
+    """Load the component in a folder that `export_part` wrote; raise UserError if its files are invalid."""
     files = f"part.json and {PART[0]}"
     with _tell_errors_in(str(path), files):
         description = _description(path, "part.json")
@@ -189,7 +205,10 @@ def _write(path: Path, names: tuple[str, str], state: Any) -> None:
 
 
 def refuse_other_shapes(policy: LoadedPolicy, config: RunConfig, spec: EnvSpec) -> None:
-    """Raise a UserError if the weights of `init_from` do not have the shapes of this run's agent."""
+    """Raise a UserError if the weights of `policy`, loaded from `init_from`, do not fit the agent of this run.
+
+    The agent's shapes depend on its config and on the spec of the environment.
+    """
     agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
     if wrong := describe_mismatch(policy.agent.state_dict(), agent.state_dict()):
         raise UserError(
@@ -198,9 +217,9 @@ def refuse_other_shapes(policy: LoadedPolicy, config: RunConfig, spec: EnvSpec) 
 
 
 def describe_mismatch(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
-    """Return a message about the first parameter with another shape than in this run, or None if all match.
+    """Return an error message about the first parameter that has different shapes in two states; None if all match.
 
-    `theirs` is the state that is loaded, `ours` is a state of this run.
+    `theirs` is the state to be loaded, and `ours` is a state of the current run.
     """
     for name, found, wanted in differing_shapes(theirs, ours):
         return f"its {name} is {found}, but in this run it is {wanted}"
@@ -216,7 +235,7 @@ def differing_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iter
 
 
 def describe_agent(config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
-    """Return the description of a policy (see `describe`) that was trained without a run directory."""
+    """Return the description of a policy, see `describe`, for training without a run directory."""
     kept = {"algo": plain(config.algo), "distribution": config.distribution.type, "plugins": [*config.plugins]}
     return {"format": FORMAT, **kept, "spec": spec.to_json()}
 
@@ -228,9 +247,10 @@ def _shape_of(value: Any) -> str:
 
 
 def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
-    """Export the policy of a run's checkpoint to a self-contained folder with policy.json and weights.
+    """Export the policy of a run's checkpoint to a folder, from which it can be loaded without the run.
 
-    The folder also contains the components from which another run can start, such as critics.
+    The folder contains a description of the policy (policy.json), its weights, and other components from which a new
+    run can start, such as critics.
     """
     learning, bookkeeping = checkpoint.load(path)
     description = describe(run, path)
@@ -245,10 +265,10 @@ def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
 
 
 def export_part(run: RunDirectory, path: Path, part: str, destination: Path) -> Path:
-    """Export one of the algorithm's `exported_components` from a run's checkpoint to a folder.
+    """Export a single component of a learner, such as a world model, from a run's checkpoint to a folder.
 
-    The file part.json describes the agent to which the component belongs, like policy.json. The weights are in separate
-    files.
+    `part` is the name of the component in `exported_components` of the algorithm's config. The folder contains the
+    weights of the component and a description of the policy (part.json).
     """
     description = describe(run, path)
     algorithm = ALGORITHMS[description["algo"]["name"]]
@@ -265,7 +285,7 @@ def export_part(run: RunDirectory, path: Path, part: str, destination: Path) -> 
 
 
 def load_part(path: str | Path) -> dict[str, Any]:
-    """Load the state of a single exported component of a learner.
+    """Load the state of a single component of a learner, such as a world model, that `export_part` exported.
 
     Args:
         path: a folder written by `export_part`.
@@ -278,7 +298,7 @@ def load_part(path: str | Path) -> dict[str, Any]:
     """
     if not (Path(path) / "part.json").exists():
         raise UserError(
-            f"{path}: contains no single exported component (no part.json); load policies and world models with "
+            f"{path}: has no part.json, so it is not a single exported component; load policies and world models with "
             "load_policy and load_world_model"
         )
     source = _read_part(Path(path))

@@ -14,8 +14,8 @@ from rlcore.spec import EnvSpec
 class RandomAgent:
     """Agent with uniformly random actions.
 
-    Unbounded elements of a Box are sampled as in Gymnasium: from a normal distribution if both bounds are missing, and
-    from an exponential distribution if one bound is missing.
+    Unbounded elements of a Box have no uniform distribution. They are sampled as in Gymnasium: from a normal
+    distribution if both bounds are infinite, and from an exponential distribution if one bound is infinite.
 
     Args:
         spec: spec of the environment.
@@ -38,7 +38,10 @@ class RandomAgent:
         rng: Noise | None,
         greedy: bool = False,
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
-        """Draw random actions [B, A]; for a Box, [B, number of elements]. Discrete actions obey the masks in `obs`."""
+        """Draw random actions [B, A]; A is the number of sub-actions, or the number of all elements of a Box.
+
+        Discrete actions are drawn from the choices that the action masks in `obs` allow.
+        """
         assert rng is not None
         batch, spec, draw, keys = len(is_first), self.spec.action, rng.host, self.spec.mask_keys
         if keys:
@@ -55,12 +58,15 @@ class RandomAgent:
         return (), torch.from_numpy(np.where(below & above, uniform, free)), {}
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Convert actions [B, A] to the environment's actions [B, *shape]; `start` is added to discrete actions."""
+        """Convert actions [B, A] to the environment's format [B, *shape].
+
+        Discrete actions of this agent are counted from 0; in the environment, they start at `start`, which is added.
+        """
         spec = self.spec.action
         values = action if spec.continuous else action + torch.tensor(spec.start)
         return values.to(getattr(torch, spec.dtype)).view(-1, *spec.shape)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """Convert environment actions [B, *shape] to the agent's actions [B, A]; the inverse of `to_env`."""
+        """Convert actions from the environment's format [B, *shape] to this agent's format [B, A]."""
         values = action.reshape(len(action), -1)
         return values.double() if self.spec.action.continuous else values.long() - torch.tensor(self.spec.action.start)

@@ -1,4 +1,4 @@
-"""Pictures of image observations as the network receives them: each image key after all wrappers, with its frames."""
+"""Pictures of image observations, to check what the network sees: images after all wrappers, with stacked frames."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ SIDE, GAP, LINE = 168, 6, 18  # pixels: minimum side of a frame, gap between fra
 
 
 def draw_images(rows: Mapping[str, np.ndarray], spec: EnvSpec, keys: Sequence[str]) -> bytes:
-    """Draw the image observations of the first environment at one time step of its first episode.
+    """Draw the image observations that the network receives at one time step of a recorded episode.
+
+    The time step is in the first episode of the first environment, usually 40 steps after its start.
 
     Args:
-        rows: recorded columns: `obs/<key>` [T, B, *shape] of every key, and `is_first` [T, B] bool.
-        spec: spec of the environment, which contains the windows of frames.
+        rows: recorded data: `obs/<key>` [T, B, *shape] for each of `keys`, and `is_first` [T, B] bool.
+        spec: spec of the environment, which defines how many frames of each key are stacked.
         keys: image keys, at least one.
 
     Returns:
@@ -44,7 +46,7 @@ def draw_images(rows: Mapping[str, np.ndarray], spec: EnvSpec, keys: Sequence[st
 
 
 def _moment(is_first: np.ndarray) -> int:
-    """Return the index of the time step to draw: `MOMENT`, or the end of the first episode if that is shorter."""
+    """Return the index of the time step to draw: `MOMENT`, or the last one of the first episode if it is shorter."""
     starts = np.flatnonzero(is_first[1:]) + 1
     end = int(starts[0]) if len(starts) else len(is_first)
     return min(MOMENT, end - 1)
@@ -57,9 +59,9 @@ def _words(key: str, spec: ArraySpec) -> str:
 
 
 def _panels(rows: np.ndarray, spec: ArraySpec, row: int) -> list[Image.Image]:
-    """Return the frames that the agent receives at time step `row` of the first episode.
+    """Return the stacked frames that the agent receives at time step `row` of the first episode, oldest first.
 
-    `rows` [T, *shape] are the images of one environment.
+    `rows` [T, *shape] are the image observations of one key in one environment.
     """
     back = [0] if spec.window is None else [i * spec.window.dilation for i in range(spec.window.frames)]
     panels = []

@@ -35,19 +35,23 @@ class Column:
 
 @dataclass(frozen=True)
 class Signature:
-    """Input and output arrays of a policy. The carry in the outputs is an input of the next call."""
+    """Names, shapes and dtypes of the input and output arrays of a policy.
+
+    A recurrent policy also has the arrays of its carry (recurrent state): those that it returns are inputs of the next
+    call.
+    """
 
     inputs: tuple[Column, ...]
     outputs: tuple[Column, ...]
 
     @property
     def by_name(self) -> bool:
-        """True if inputs are passed by name; False if one observation key is the only input and is passed as array."""
+        """True if inputs are passed as a dict by name; False if the only input is one observation array."""
         return len(self.inputs) > 1
 
     @property
     def carry(self) -> tuple[Column, ...]:
-        """Columns of the inputs that belong to the carry (recurrent state)."""
+        """Input arrays that belong to the carry (recurrent state); () if the policy is feed-forward."""
         return tuple(column for column in self.inputs if column.kind == "carry")
 
 
@@ -58,8 +62,9 @@ def signature_of(
 
     Args:
         specs: specs of the observation keys that the policy reads.
-        carry: initial carry, name -> [1, ...].
-        given: output of the policy for an example, name -> [1, ...]: `action` and extras.
+        carry: initial carry (recurrent state) of one environment, name -> [1, ...]; {} if the policy is feed-forward.
+        given: outputs of the policy for one example observation, name -> [1, ...]: `action` and, if the policy returns
+            them, `logprob` and `value`.
 
     Returns:
         The signature of the policy.

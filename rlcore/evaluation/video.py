@@ -1,4 +1,4 @@
-"""Videos of a policy as MP4 files, which need no display, and display of episodes in a window."""
+"""Recording of a policy's episodes as MP4 files, which works without a display, and display of episodes in a window."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def record_video(run: RunDirectory, path: str | Path, name: str = "policy.mp4", 
 
 @user_code()
 def record_checkpoint(run: RunDirectory, path: str | Path, name: str, episodes: int) -> str:
-    """Record greedy episodes like `record_video`, but raise errors (a `UserError` if the cause is known)."""
+    """Record greedy episodes of a checkpoint as a video `name` in media/; return its path relative to the run.
+
+    Unlike `record_video`, this function raises errors: a `UserError` if the cause is known.
+    """
     config = config_of(run)
     with limited_env(adapt_to_evaluation(config.env), "rgb_array") as env:
         policy = load_policy(path)
@@ -66,7 +69,7 @@ def record_checkpoint(run: RunDirectory, path: str | Path, name: str, episodes: 
 
 
 def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, int]]:
-    """Show greedy episodes of a checkpoint in a window; yield the return and the length of each episode."""
+    """Show greedy episodes of a checkpoint in a window; yield (return, number of actions) after each episode."""
     config = config_of(run)
     limit, policy = episode_limit(config, run.read_card()), load_policy(path)
     with user_code(), limited_env(adapt_to_evaluation(config.env), "human") as env:
@@ -82,7 +85,8 @@ def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, 
 def greedy(policy: LoadedPolicy) -> ChooseAction:
     """Return a function that maps an observation dict to the most likely action in the environment's format.
 
-    The function keeps the policy's carry between calls, so use it for one episode. Discrete actions are int.
+    The function stores the carry (recurrent state) between calls, so create a new one for each episode. Discrete
+    actions are returned as int.
     """
     carry = None
 
@@ -97,11 +101,11 @@ def greedy(policy: LoadedPolicy) -> ChooseAction:
 def record(
     begin: Callable[[], ChooseAction], env: gymnasium.Env, path: Path, seeds: Sequence[int], max_steps: int
 ) -> dict[str, Any]:
-    """Run episodes and write them as one video. If an error occurs, no incomplete file remains.
+    """Run episodes and write all of them to one video file. If an error occurs, no incomplete file remains.
 
     Args:
-        begin: function that is called at the start of each episode. It returns a function that maps an observation to
-            an action, both in the environment's format.
+        begin: function that is called at the start of each episode and returns the policy for it: a function that maps
+            an observation dict to an action in the environment's format.
         env: environment with render_mode="rgb_array"; the caller closes it.
         path: the .mp4 file; its folder is created.
         seeds: environment seed of each episode.
@@ -115,7 +119,10 @@ def record(
         UserError: If the environment cannot be rendered, or the video cannot be written; the message has the reason.
     """
     if env.render_mode != "rgb_array":
-        raise UserError(f"{_name(env)}: a video needs rendered images; create it with render_mode='rgb_array'")
+        raise UserError(
+            f"{_name(env)}: a video needs rendered images, but render_mode is {env.render_mode!r}; create the "
+            "environment with render_mode='rgb_array'"
+        )
     (obs, _), frame = env.reset(seed=seeds[0]), _frame(env)
     returns, lengths = list[float](), list[int]()
     with writing(path, _rate(env), frame.shape) as write:

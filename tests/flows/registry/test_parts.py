@@ -97,7 +97,7 @@ def test_a_world_model_alone_is_looked_into_and_is_no_policy(
     assert (told.reward == wanted.reward).all() and (told.obs["state"] == wanted.obs["state"]).all()
     with pytest.raises(UserError, match="this world model was loaded without its actor; pass the actions"):
         alone.imagine(begin)
-    with pytest.raises(UserError, match="contains only world_model of a learner, not a policy"):
+    with pytest.raises(UserError, match="contains only the component world_model of a learner, not a policy"):
         flows.load_policy("models:/alone-world_model/1")
     list_versions("alone-world_model")
     assert "world_model of alone" in " ".join(capsys.readouterr().out.split())
@@ -178,5 +178,5 @@ def test_load_part_refuses_other_formats(tmp_path: Path, number: str, reason: st
     (folder / "part.json").write_text(text.replace('"format": 2', f'"format": {number}'))
     with pytest.raises(UserError, match=f"part.json {reason}"):
         flows.load_part(folder)
-    with pytest.raises(UserError, match="contains no single exported component"):
+    with pytest.raises(UserError, match="has no part.json, so it is not a single exported component"):
         flows.load_part(run.path)
