@@ -1,1 +1,1 @@
-"""Composition of a checked config from command-line arguments and config files."""
+"""Composition of a run's config from command-line arguments and config files, and checks of its keys and values."""

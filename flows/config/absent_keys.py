@@ -1,6 +1,7 @@
-"""Keys of SheepRL and rl8 that this project does not have.
+"""Config keys of the libraries SheepRL and rl8 that this project does not have.
 
-Each of these keys gets its own error message instead of a spelling hint.
+If a config has such a key, the error message explains what to use instead. For other unknown keys, the message suggests
+keys with a similar spelling.
 """
 
 from __future__ import annotations
@@ -67,15 +68,13 @@ WHOSE = {
 
 
 def refuse_absent_keys(tree: dict[str, Any]) -> None:
-    """Report all keys of a resolved config that SheepRL or rl8 has and this project does not support.
-
-    These keys are also removed from the config.
+    """Remove the keys of SheepRL and rl8 that this project does not support from a config, and report them as errors.
 
     Args:
-        tree: the config; modified in place.
+        tree: the config as nested dicts without interpolations; modified in place.
 
     Raises:
-        UserError: there are such keys; reports all of them.
+        UserError: the config had such keys; the message names all of them.
     """
     name, mistakes = at(tree, "algo.name"), Mistakes()
     if not isinstance(name, str) or name not in ALGORITHMS:
@@ -99,7 +98,7 @@ def _whose(families: tuple[str, ...], name: str) -> str:
 
 
 def _leaf(key: str, value: Any) -> tuple[str, Any]:
-    """Return the first key in a group with its value, or the key itself if it is not a group."""
+    """Return a dotted key and its value; if the value is a mapping, return its first nested key that has no mapping."""
     while isinstance(value, Mapping) and value:
         part, value = next(iter(value.items()))
         key = f"{key}.{part}"

@@ -61,19 +61,19 @@ def compose(overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
         overrides: command-line arguments, such as `["exp=ppo", "env.id=Acrobot-v1", "seed=3"]`.
 
     Returns:
-        The config, and its plain form for `config.yaml`.
+        The typed config, and the same values as nested dicts for `config.yaml`.
 
     Raises:
-        UserError: an argument or a file has an error; reports all errors.
+        UserError: an argument or a config file has errors; the message lists all of them.
     """
     with _LOCK, _raise_together() as mistakes:
         return _check(_compose_files(overrides, mistakes), mistakes)
 
 
 def compose_for_script(overrides: Sequence[str]) -> DictConfig:
-    """Return the config of a new run for a script, in SheepRL's form: with interpolations and `_target_` keys.
+    """Return the config of a new run for a user's script in SheepRL's style, with interpolations and `_target_` keys.
 
-    The script may change the config; `compose_tree` checks it afterwards.
+    The values are not checked yet, because the script may change the config; `compose_tree` checks them afterwards.
     """
     with _LOCK, _raise_together() as mistakes:
         config = _compose_files(overrides, mistakes)
@@ -82,9 +82,17 @@ def compose_for_script(overrides: Sequence[str]) -> DictConfig:
 
 
 def compose_existing(config_yaml: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
-    """Compose and check the config of an existing run: its `config.yaml` with settings that override single keys.
+    """Compose and check the config of an existing run.
 
-    Returns and raises the same as `compose`.
+    Args:
+        config_yaml: the file `config.yaml` of the run.
+        overrides: `key=value` arguments that change single keys of the file.
+
+    Returns:
+        The typed config, and the same values as nested dicts for `config.yaml`.
+
+    Raises:
+        UserError: an argument or the file has errors; the message lists all of them.
     """
     return _compose_from(config_yaml, _read_stored, overrides)
 
@@ -94,9 +102,17 @@ def _read_stored(file: Path) -> dict[str, Any]:
 
 
 def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
-    """Compose and check a config from a parameter file of `params_yaml` and from settings that override single keys.
+    """Compose and check a config from the parameter file of a DVC pipeline.
 
-    Returns and raises the same as `compose`.
+    Args:
+        file: a parameter file with the content that `params_yaml` returns.
+        overrides: `key=value` arguments that change single keys of the file.
+
+    Returns:
+        The typed config, and the same values as nested dicts for `config.yaml`.
+
+    Raises:
+        UserError: an argument or the file has errors; the message lists all of them.
     """
     from omegaconf import OmegaConf
 
@@ -104,9 +120,16 @@ def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dic
 
 
 def compose_tree(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
-    """Check a config that `hydra.main` or a user's program has composed and that may contain interpolations.
+    """Check a config that `hydra.main` or a user's program has composed.
 
-    Returns and raises the same as `compose`.
+    Args:
+        tree: the config, a dict or an OmegaConf `DictConfig`; it may contain interpolations.
+
+    Returns:
+        The typed config, and the same values as nested dicts for `config.yaml`.
+
+    Raises:
+        UserError: the config has errors; the message lists all of them.
     """
     from omegaconf import OmegaConf
 
@@ -121,10 +144,11 @@ def compose_tree(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
 
 
 def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the content of a parameter file (`params.yaml`): all keys, with interpolations.
+    """Return the content of the parameter file `params.yaml` of a DVC pipeline.
 
-    Keys that name a run and its folders are omitted, because they are not parameters of an experiment. The key `label`
-    is kept for a preset that the user has written, because the names of the experiment and the models contain it.
+    The content has all keys of the config; interpolations are not replaced by their values. Keys that name a run and
+    its folders are omitted, because they are not parameters of an experiment. The key `label` is kept if the user has
+    written the preset, because the names of the experiment and of the models contain the label.
     """
     from omegaconf import OmegaConf
 
@@ -137,7 +161,7 @@ def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def dump(tree: Mapping[str, Any]) -> str:
-    """Return a plain config as YAML text for `config.yaml`; loading the text gives the same values."""
+    """Return a config (nested dicts without interpolations) as YAML; loading the YAML text gives the same values."""
     return yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -151,7 +175,10 @@ def _raise_together() -> Iterator[Mistakes]:
 
 
 def _compose_files(overrides: Sequence[str], mistakes: Mistakes) -> DictConfig:
-    """Merge the config files, the built-in defaults and the settings. Interpolations are not resolved."""
+    """Merge the built-in defaults, the config files chosen by overrides, and the keys set by overrides.
+
+    Interpolations are not resolved. Errors are collected in `mistakes`.
+    """
     groups = yaml_files.groups()
     typed = parse(without_plugins(overrides), groups, mistakes)
     with mistakes.catch():
@@ -164,7 +191,10 @@ def _compose_files(overrides: Sequence[str], mistakes: Mistakes) -> DictConfig:
 def _compose_from(
     file: Path, read: Callable[[Path], Any], overrides: Sequence[str]
 ) -> tuple[RunConfig, dict[str, Any]]:
-    """Compose and check the config in a file. Keys that the file does not contain get their built-in defaults."""
+    """Compose and check a config from a file, which `read` reads, and from overrides of single keys.
+
+    Keys that the file does not contain get their built-in defaults.
+    """
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -186,7 +216,7 @@ def _compose_from(
 
 
 def without_plugins(overrides: Sequence[str]) -> list[str]:
-    """Import the plugins that the overrides list, and return the overrides without them.
+    """Import the plugins of the override `plugins=[…]`, and return the other overrides.
 
     Child processes of this process import the plugins, too.
     """
@@ -197,13 +227,19 @@ def without_plugins(overrides: Sequence[str]) -> list[str]:
 
 
 def _merge(config: DictConfig, typed: ParsedOverrides, mistakes: Mistakes) -> DictConfig:
-    """Merge a config over the built-in defaults, so that every key can be interpolated, then apply the settings."""
+    """Return the built-in defaults, overridden by a config and then by command-line settings.
+
+    The result contains every key, so an interpolation can refer to any of them.
+    """
     from omegaconf import OmegaConf
 
     for group in ("algo", "env"):
         node = OmegaConf.select(config, group, throw_on_missing=False)
         if not OmegaConf.is_dict(node):
-            raise UserError(f"{group}={spell(node)}: this is a group of keys, not a single value")
+            raise UserError(
+                f"{group}={spell(node)}: this is a group of keys, not a single value; set its keys, as in "
+                f"{group}.KEY=VALUE"
+            )
     plugins.require(OmegaConf.select(config, "plugins") or ())
     name = OmegaConf.select(config, "algo.name", throw_on_missing=False)
     if name is not None:
@@ -224,7 +260,11 @@ def _merge(config: DictConfig, typed: ParsedOverrides, mistakes: Mistakes) -> Di
 
 
 def _set(config: DictConfig, key: str, value: Any, merge: bool) -> None:
-    """Set a key of a config in place; with `merge`, a mapping changes only the keys that it contains."""
+    """Set a dotted key of a config in place.
+
+    If `value` is a mapping, `merge=True` changes only the keys that `value` contains. `merge=False` removes the other
+    keys of the present mapping.
+    """
     from omegaconf import OmegaConf
     from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
@@ -237,7 +277,11 @@ def _set(config: DictConfig, key: str, value: Any, merge: bool) -> None:
 
 
 def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str, Any]]:
-    """Resolve and check a config; return it and its plain values."""
+    """Resolve the interpolations of a config and check all values.
+
+    Returns the typed config, and the same values as nested dicts. Errors are raised together with those that `mistakes`
+    already contains.
+    """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -268,7 +312,7 @@ def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str,
 
 
 def _is_interpolated(config: DictConfig, key: str) -> bool:
-    """Return True if a key's value is an interpolation, so that its error is caused by another key."""
+    """Return True if the value of a key is an interpolation; an error in this value is then caused by another key."""
     from omegaconf import OmegaConf
 
     group, _, name = key.rpartition(".")
@@ -277,7 +321,7 @@ def _is_interpolated(config: DictConfig, key: str) -> bool:
 
 
 def _add_mistakes_of_environment(tree: Mapping[str, Any], mistakes: Mistakes) -> None:
-    """Add an error if the environment is unknown, and the errors about the environment that its suite reports."""
+    """Add an error to `mistakes` if the environment is unknown or its suite does not accept its settings."""
     from rlcore.envs.suites.ids import known_id  # imports gymnasium, which composition does not need otherwise
     from rlcore.envs.suites.registry import suite_with
 
@@ -297,9 +341,9 @@ def _add_mistakes_of_environment(tree: Mapping[str, Any], mistakes: Mistakes) ->
 
 
 def _refuse_secrets(value: Any, key: str = "") -> None:
-    """Raise UserError if a URL contains a password, or if a key whose name suggests a password has a value.
+    """Raise UserError if a URL in the config contains a password, or if a key is set whose name suggests a password.
 
-    MLflow would display the password.
+    The config is stored with the run, and MLflow would display the password.
     """
     if isinstance(value, Mapping):
         for name, part in value.items():
@@ -315,7 +359,7 @@ def _refuse_secrets(value: Any, key: str = "") -> None:
 
 
 def _interpolate(checked: Any, written: Any) -> Any:
-    """Return the checked values, but keep the original interpolation of each key that has one."""
+    """Return the values of `checked`, but use the value of `written` for each key whose value is an interpolation."""
     if isinstance(written, str) and "${" in written:
         return written
     if isinstance(checked, Mapping) and isinstance(written, Mapping):

@@ -32,9 +32,10 @@ NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "give any Gymnas
 
 
 def unknown_option(group: str, name: str, options: Collection[str]) -> str:
-    """Return the message for a missing file of a group.
+    """Return the error message for `group=name` if the group of config files has no file of this name.
 
-    The message suggests the file with the most similar name, or explains how to list all files.
+    The message suggests the file with the most similar name. If no name is similar, it lists the files or names the
+    command that lists them.
     """
     choose = f"; choose one of {', '.join(sorted(set(options) - {'default'}) or options)}"
     if group in LISTED and len(options) > MANY:
@@ -55,9 +56,9 @@ def of_files(error: Exception, choices: str, groups: Mapping[str, Collection[str
     """Return the error message for config files that Hydra cannot compose.
 
     Args:
-        error: any exception raised while composing.
-        choices: the chosen files, as typed.
-        groups: file names by group.
+        error: the exception that Hydra or OmegaConf raised.
+        choices: the arguments that choose the config files, such as `exp=ppo env=atari`.
+        groups: group of config files -> names of its files.
 
     Returns:
         The message.
@@ -120,13 +121,13 @@ def of_interpolation(error: Exception, config: DictConfig) -> str:
 
 
 def one_line(error: object) -> str:
-    """Return the first paragraph of an error in one line, without the details that libraries append."""
+    """Return the message of an exception in one line, without the details that OmegaConf and Hydra append."""
     text = re.split(r"\n\s*(?:full_key|object_type|reference_type|See )", str(error))[0]
     return " ".join(text.split()) or type(error).__name__
 
 
 def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys and values of nested dicts, including groups."""
+    """Yield each dotted key of nested dicts with its value, including keys whose value is a dict."""
     for key, value in tree.items():
         yield f"{prefix}{key}", value
         if isinstance(value, dict):

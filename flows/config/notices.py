@@ -22,7 +22,7 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
 
     Args:
         config: the checked config.
-        overrides: command-line arguments; some of them have no effect on the config.
+        overrides: command-line arguments; a notice names each one that has no effect.
 
     Yields:
         One sentence per notice.
@@ -61,7 +61,10 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
-    """Yield a notice with the number of trained policy steps if the budget is not a whole number of iterations."""
+    """Yield a notice if `algo.total_steps` is not a multiple of the policy steps of an iteration.
+
+    The notice contains the number of policy steps that will be trained, which is rounded to iterations.
+    """
     algo, width = config.algo, config.width
     trained = algo.budget(width)
     if trained != algo.total_steps and not config.dry_run:
@@ -72,7 +75,10 @@ def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
 
 
 def _switched_off(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:
-    """Yield a notice if config files disable compilation or model registration, as SheepRL's files do."""
+    """Yield a notice if compilation or model registration is disabled by a config file and not by the command line.
+
+    Files of SheepRL do this, and users may not notice it.
+    """
     off = {
         "algo.compile": (config.algo.compile is False, "false", "the run is not compiled", "auto"),
         "model_manager.disabled": (config.model_manager.disabled, "true", "its model is not registered", "false"),
@@ -86,9 +92,9 @@ def _switched_off(config: RunConfig, overrides: Sequence[str]) -> Iterator[str]:
 
 
 def _steps_of_each_training(config: RunConfig) -> Iterator[str]:
-    """Yield a notice if the gradient steps after every `algo.train_every` policy steps are not exactly one.
+    """Yield a notice if the number of gradient steps after each `algo.train_every` policy steps is not 1.
 
-    SheepRL's files of 2023 assume one gradient step.
+    Config files of SheepRL from 2023 contain `train_every` and assume one gradient step.
     """
     every = getattr(config.algo, "train_every", None)
     if every is None or (steps := config.algo.replay_ratio * every / config.fabric.ranks) == 1:
@@ -101,7 +107,10 @@ def _steps_of_each_training(config: RunConfig) -> Iterator[str]:
 
 
 def _id_that_stays(env_id: str, overrides: Sequence[str]) -> Iterator[str]:
-    """Yield a notice if `env=` selects a file of another environment but `env.id` keeps the preset's environment."""
+    """Yield a notice if the override `env=` chooses the config file of an environment that the run does not use.
+
+    This happens if the preset sets `env.id`, which has precedence over the file.
+    """
     typed = {key: value for key, _, value in (override.partition("=") for override in overrides)}
     if "env" not in typed or "env.id" in typed:
         return

@@ -36,10 +36,10 @@ class ParsedOverrides:
     """Command-line overrides after parsing.
 
     Attributes:
-        choices: config files, in Hydra's syntax.
-        settings: keys with one value each, in order.
-        sweeps: keys or groups with several values, as `seed=1,2` or `algo.gamma=interval(0.9,1)`.
-        refused: groups for which a missing file was chosen.
+        choices: overrides that choose config files, in Hydra's syntax, such as "exp=ppo".
+        settings: overrides that set a key to one value, such as `seed=3`, in the order of the command line.
+        sweeps: overrides with several values, such as `seed=1,2` or `algo.gamma=interval(0.9,1)`.
+        refused: groups for which an override chooses a config file that does not exist.
     """
 
     choices: list[str] = field(default_factory=list)
@@ -72,8 +72,9 @@ def parse(
 
     Args:
         overrides: the overrides.
-        groups: names of the config files by group.
-        mistakes: collects the errors about overrides that are invalid, unknown or repeated; these are omitted.
+        groups: group of config files -> names of its files.
+        mistakes: collects the errors. An override is an error if it is invalid, unknown or repeated, and is then not
+            part of the result. If None, the errors are raised.
 
     Returns:
         The parsed overrides.
@@ -98,7 +99,18 @@ def _take(
     groups: Mapping[str, Collection[str]],
     keys: Mapping[str, bool],
 ) -> None:
-    """Parse one override and add it to `typed`. The dict `seen` maps each key to the override that set it."""
+    """Parse the override `line` and add it to `typed`.
+
+    Args:
+        line: the override.
+        typed: the overrides that have been parsed so far.
+        seen: key or group -> the override that set it so far, to detect repeated overrides.
+        groups: group of config files -> names of its files.
+        keys: each known dotted key -> True if its type is text.
+
+    Raises:
+        UserError: the override is invalid, unknown or repeated.
+    """
     override = _read(line, groups, keys)
     key = override.key_or_group
     package = override.package or PACKAGES.get(key)
@@ -122,9 +134,9 @@ def _take(
 
 
 def _known_keys() -> dict[str, bool]:
-    """Return a dict of the dotted keys of all algorithms.
+    """Return a dict with the dotted keys of a run's config, including the keys of all algorithms.
 
-    The value is True if the key's type is text, or text or null.
+    The value of a key in the dict is True if the key's type is `str` or `str | None`.
     """
     keys = {key: text for key, text in _keys_of(RunConfig, "").items() if key != "algo"}
     for module in ALGORITHMS.values():
@@ -134,12 +146,15 @@ def _known_keys() -> dict[str, bool]:
 
 @functools.cache
 def _keys_of(cls: type, prefix: str) -> dict[str, bool]:
-    """Return the dotted keys of a config dataclass, in the form of `_known_keys`."""
+    """Return each dotted key of a config dataclass -> True if the key's type is `str` or `str | None`."""
     return {argument.key: argument.type in (str, str | None) for argument in arguments(cls, prefix)}
 
 
 def _read(line: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]) -> Override:
-    """Parse one override with Hydra; a number becomes text if the key's type is text."""
+    """Parse one override with Hydra.
+
+    If the type of the key is text, a value that Hydra parses as a number or a bool is kept as text.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -157,9 +172,9 @@ def _read(line: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, b
 def _beyond_the_grammar(
     line: str, error: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]
 ) -> Override:
-    """Parse an override that Hydra's grammar rejects.
+    """Parse an override that Hydra's grammar rejects, or raise UserError if it is invalid.
 
-    Examples are text with `=` or brackets, and a key with a slash.
+    Valid examples are text with `=` or brackets, and a key with a slash.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Override, OverrideType, ValueType
@@ -213,12 +228,15 @@ def _check_key(override: Override, groups: Mapping[str, Collection[str]], keys: 
 
 
 def _chosen_by_file(group: str, name: str, options: Collection[str]) -> str:
-    """Return the end of the error message for a user who has set a group of keys to the name of a file."""
+    """Return advice for a user who has set a group of keys to a text, such as `algo.optimizer=adam`.
+
+    The text was probably meant as the name of a config file of the group.
+    """
     return f"type {group}={name}" if name in options else f"choose a file, as {group}={min(options)}"
 
 
 def _tops(keys: Collection[str]) -> dict[str, None]:
-    """Return the first part of every dotted key, without repetition, in order."""
+    """Return the first parts of dotted keys (`algo` for `algo.gamma`) without repetition, as the keys of a dict."""
     return dict.fromkeys(key.partition(".")[0] for key in keys)
 
 
@@ -228,7 +246,10 @@ def _text(override: Override) -> str:
 
 
 def _choice(override: Override, place: str, options: Collection[str]) -> str:
-    """Return the override that chooses a config file, in Hydra's syntax."""
+    """Return the override that chooses a config file, in Hydra's syntax, such as "exp=ppo".
+
+    Raises UserError if the group has no file of this name.
+    """
     group, name = override.key_or_group, _text(override).removesuffix(".yaml").strip("'\"")
     if override.is_delete():
         raise UserError(f"{override.input_line}: a group cannot be removed; choose one of {', '.join(sorted(options))}")

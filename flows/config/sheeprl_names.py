@@ -85,13 +85,13 @@ MODEL_KEYS = ("model_name", "description", "tags")
 
 
 def name_classes(tree: Tree) -> None:
-    """Replace the class strings of a resolved config by the names of this project, in place.
+    """Replace the class strings in a config, such as `torch.optim.Adam`, by names of this project, such as `adam`.
 
     Args:
-        tree: the config.
+        tree: the config as nested dicts without interpolations; modified in place.
 
     Raises:
-        UserError: class strings that are not allowed; reports all of them.
+        UserError: the config contains class strings that are not allowed; the message lists all of them.
     """
     mistakes = Mistakes()
     for place, rewrite in _REWRITES.items():
@@ -124,7 +124,7 @@ def name_classes(tree: Tree) -> None:
 
 
 def _instead_of_class(key: str) -> str:
-    """Return the advice in an error message about a class in a key that accepts no class: what to set instead."""
+    """Return advice for a user who has set a key to a class although the key accepts no class."""
     if key.startswith("env.wrapper."):
         return (
             "write a class or function that creates the whole environment, and set env.wrapper._target_ to it "
@@ -161,9 +161,14 @@ def add_class_names(config: DictConfig) -> None:
 
 
 def _class_of(kind: str, name: str) -> str | None:
-    """Return the class or function that SheepRL's files name for an environment, optimizer or logger.
+    """Return the class or function by which SheepRL's files specify an environment, optimizer or logger.
 
-    `name` is the name that this project uses.
+    Args:
+        kind: "env", "optimizer" or "logger".
+        name: environment id, or the name of the optimizer or logger in this project.
+
+    Returns:
+        The dotted name of the class or function; None for an optimizer or logger that SheepRL does not have.
     """
     if kind == "env":
         from rlcore.envs.suites.registry import suite_with  # gymnasium, needed only if a script reads the key
@@ -174,26 +179,35 @@ def _class_of(kind: str, name: str) -> str | None:
 
 
 def names_class(key: str, algorithm: str | None) -> bool:
-    """Return True if a key is the `name` of an optimizer or a logger. SheepRL's files use `_target_` instead of it."""
+    """Return True if a key, such as `algo.optimizer.name`, selects the class of an optimizer or a logger by name.
+
+    SheepRL's files select the class with the key `_target_` instead.
+    """
     places = CLASSES | _optimizers({"algo": {"name": algorithm}})
     group, _, last = key.rpartition(".")
     return last == "name" and isinstance(places.get(group, ((),))[0], Mapping)
 
 
 def _optimizers(tree: Tree) -> dict[str, tuple[Collection[str], tuple[str, ...]]]:
-    """Return the keys of the optimizers in the algorithm's config, in the form of CLASSES."""
+    """Return the optimizers in the algorithm's config: dotted key -> (allowed classes, keys that are removed).
+
+    `CLASSES` contains such entries for groups of keys that do not depend on the algorithm.
+    """
     module = ALGORITHMS.get(str(at(tree, "algo.name")))
     places = groups(module.Config, OptimizerConfig, "algo.") if module else ("algo.optimizer",)
     return dict.fromkeys(places, (OPTIMIZERS, ("fused", "foreach")))  # these keys affect only torch's speed
 
 
 def _is_own(target: Any) -> bool:
-    """Return True if `package.Class` may be an environment class of the user, that is, not a class of Gymnasium."""
+    """Return True if a value is a dotted name that does not belong to Gymnasium.
+
+    It may then be an environment class or function of the user.
+    """
     return isinstance(target, str) and re.fullmatch(r"(?!gym\.|gymnasium\.)\w+(\.\w+)+", target) is not None
 
 
 def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Tree]]:
-    """Yield the dotted key of each remaining `_target_` and the mapping that contains it."""
+    """Yield the dotted key of each `_target_` in a config, and the mapping that contains the `_target_`."""
     if isinstance(value, dict) and "_target_" in value:
         yield f"{prefix}_target_", value
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -202,9 +216,9 @@ def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Tree]]:
 
 
 def _look_up(key: str, value: Any, table: Collection[str]) -> str:
-    """Return the name that the table gives for a class string.
+    """Return the name for a class string in a table; raise UserError if the table does not contain the string.
 
-    If the table is only a list of allowed strings, return the string itself.
+    If the table has no names, but is only a list of allowed strings, return the string itself.
     """
     if isinstance(value, str) and value in table:
         return table[value] if isinstance(table, Mapping) else value
@@ -215,7 +229,11 @@ def _look_up(key: str, value: Any, table: Collection[str]) -> str:
 
 
 def _algorithm(node: Tree, place: str) -> None:
-    """Replace activations and network classes by their names, and the mapping `compile` by one value."""
+    """Convert the keys of an algorithm from SheepRL's form, in place.
+
+    Classes of activations and networks are replaced by names of this project. The mapping `compile` is replaced by the
+    value of its key `enabled`.
+    """
     node.pop("optimier", None)  # misspelled key in SheepRL's sac_benchmarks, unused there, too
     if "world_model" in node:
         node.pop("player", None)  # its only key repeats a key of the world model
@@ -240,7 +258,7 @@ def _activation(text: str) -> str:
 
 
 def _compile(node: Tree, key: str) -> Any:
-    """Convert SheepRL's mapping {enabled, mode, player} to the value of `enabled`."""
+    """Return the value of `enabled` in SheepRL's mapping `compile`; raise UserError if it has an unknown key."""
     for known in node:
         if known not in ("enabled", "mode", "player", "dynamic", "fullgraph"):
             hint = nearest(str(known), ("enabled", "mode", "player")) or f"; write {key}=auto, true or false"
@@ -249,9 +267,13 @@ def _compile(node: Tree, key: str) -> Any:
 
 
 def _env(node: Tree, place: str) -> None:
-    """Convert the keys of an environment from SheepRL's form.
+    """Convert the keys of an environment from SheepRL's form, in place.
 
-    The mapping `wrapper` becomes arguments, and its id is checked. The values for restarts and limits become numbers.
+    - `wrapper` keeps only the arguments of the environment and, if it is a class of the user, its `_target_`.
+    - `restart_on_exception=true` is converted to a number of attempts.
+    - `max_episode_steps=-1` is converted to null (no limit).
+
+    Raises UserError if the class or the id in `wrapper` contradicts `env.id`.
     """
     if isinstance(restart := node.get("restart_on_exception"), bool):
         node["restart_on_exception"] = {"attempts": SHEEPRL_RESTARTS if restart else 0}
@@ -281,14 +303,18 @@ def _env(node: Tree, place: str) -> None:
 
 
 def _unwrap(wrapper: Tree, env_id: Any, place: str) -> None:
-    """Merge the arguments of an environment that is nested in a wrapper into the arguments of the wrapper."""
+    """Move the arguments of a nested environment, in the key `env` of `wrapper`, to `wrapper` itself.
+
+    Raises UserError if the id of the nested environment differs from `env_id`. `place` is the dotted key of the nested
+    environment, for the message.
+    """
     inner = wrapper.get("env")
     if not isinstance(inner, dict) or not _means_suite(str(inner.get("_target_"))):
         return
     del wrapper["env"]
     _unwrap(inner, env_id, f"{place}.env")
     if inner.get("id", env_id) != env_id:
-        raise UserError(f"{place}.id={inner['id']}: differs from env.id={env_id}")
+        raise UserError(f"{place}.id={inner['id']}: differs from env.id={env_id}; set env.id and leave {place}.id out")
     dropped = ("_target_", *CLASSES["env.wrapper"][1])
     wrapper |= {key: value for key, value in inner.items() if key not in dropped and key not in wrapper}
 
@@ -302,9 +328,9 @@ def _dmc_id(env_id: Any, wrapper: Tree) -> Any:
 
 
 def _means_suite(target: str) -> bool:
-    """Return True if SheepRL's files use this class or function for a suite that this project supports.
+    """Return True if SheepRL's files use this class or function to create environments of a supported suite.
 
-    The class is never imported.
+    The class is not imported.
     """
     return target in CLASSES["env.wrapper"][0] or target in _targets_of_suites()
 
@@ -318,7 +344,7 @@ def _targets_of_suites() -> list[str]:
 
 
 def _refuse_other_suite(target: str, env_id: str, place: str) -> None:
-    """Raise UserError if the class and the environment's id belong to different suites."""
+    """Raise UserError if the class of SheepRL that creates the environment and `env_id` belong to different suites."""
     from rlcore.envs.suites.registry import SUITES, suite_with
 
     there = suite_with(env_id)
@@ -347,7 +373,10 @@ def _aggregator(node: Tree, place: str) -> None:
 
 
 def _reduction(value: Any, key: str) -> str:
-    """Return the name of a reduction, given as a name or as a torchmetrics class."""
+    """Return the name of a metric's reduction, such as "mean".
+
+    `value` is this name or a class of torchmetrics, such as `torchmetrics.MeanMetric`.
+    """
     if isinstance(value, dict) and "_target_" in value:
         value, key = value["_target_"], f"{key}._target_"
     table = {name: name for name in REDUCTIONS} | METRICS
@@ -358,7 +387,11 @@ def _reduction(value: Any, key: str) -> str:
 
 
 def _models(node: Tree, place: str, algorithm: Any) -> None:
-    """Check the models that are to be registered: the agent, and the parts that the algorithm registers separately."""
+    """Check the keys of `model_manager.models`, which defines the models that a run registers.
+
+    Allowed keys are `agent` and the components that the algorithm exports. Components that SheepRL registers and this
+    project does not are removed. Raises UserError for other keys.
+    """
     known = ("agent", *(algorithm.Config.exported_components if algorithm else ()))
     for name in PARTS:
         if name not in known:

@@ -29,9 +29,9 @@ Stamp = tuple[str, int, int]
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """Return the names that are valid after `group=`, for each group.
+    """Return group of config files -> names of its files, which are valid after `group=`.
 
-    A name is `ppo`, or `folder/name` for a file in a folder.
+    A name has no extension: "ppo", or "folder/name" for a file in a subfolder.
     """
     by_group: dict[str, set[str]] = {}
     for folder in config_folders():
@@ -43,14 +43,14 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def misnamed(group: str, name: str) -> Path | None:
-    """Return the path of `name.yml` if a group has this file, which Hydra does not read. Otherwise return None."""
+    """Return the path of the file `name.yml` of a group, or None if it does not exist; Hydra reads only .yaml files."""
     folders = (folder / group for folder in config_folders())
     files = {file.relative_to(folder).as_posix(): file for folder in folders for file in folder.glob("**/*.yml")}
     return files.get(f"{name.removesuffix('.yml')}.yml")
 
 
 def available(group: str) -> list[str]:
-    """Return the names of a group's files; raise UserError if there is no such group."""
+    """Return the names of the config files in a group; raise UserError if the group does not exist."""
     known = groups()
     if group not in known:
         raise UserError(f"{group}: no such group{nearest(group, known)}; groups: {', '.join(sorted(known))}")
@@ -58,26 +58,29 @@ def available(group: str) -> list[str]:
 
 
 def presets() -> list[str]:
-    """Return the names that are valid after `exp=`.
+    """Return the names of all presets, which are valid after `exp=`.
 
-    The name `default` is omitted, because that file is only a base for presets that users write.
+    The file `exp/default.yaml` is omitted, because it is only a base for presets that users write.
     """
     return [name for name in available("exp") if name != "default"]
 
 
 @functools.cache  # called for every key of a help text
 def default_names() -> dict[str, str]:
-    """Return the default names of a run and its folders (label, exp_name, run_name, …) as interpolations."""
+    """Return the defaults of the keys that name a run and its folders (label, exp_name, run_name, …).
+
+    The values contain interpolations, for example of the current time.
+    """
     root = yaml.safe_load((BUILT_IN / "config.yaml").read_text())
     return {key: value for key, value in root.items() if key != "defaults"}
 
 
 def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictConfig:
-    """Compose the chosen files with Hydra. Interpolations are not resolved, and Hydra's own keys are removed.
+    """Compose config files with Hydra. Interpolations are not resolved, and the keys of Hydra itself are removed.
 
     Args:
-        choices: files in Hydra's syntax, with one `exp=`.
-        groups: names of the config files by group.
+        choices: overrides that choose the files, such as "exp=ppo" and "env=atari"; `exp` is required.
+        groups: group of config files -> names of its files.
 
     Returns:
         The composed config.
@@ -100,7 +103,10 @@ def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictCon
 
 
 def _label(composed: DictConfig, preset: str) -> None:
-    """Set the key `label` to the name of the preset if the user has written the preset, unless a file sets the key."""
+    """Set the key `label` to the name of the preset if the user has written the preset.
+
+    If a config file sets `label`, its value is kept.
+    """
     from omegaconf import OmegaConf
 
     chosen = OmegaConf.to_container(composed, resolve=False)
@@ -127,7 +133,7 @@ def _put_together(choices: tuple[str, ...], folders: tuple[Path, ...], stamps: f
 
 
 def _stamps() -> frozenset[Stamp]:
-    """Return the name, modification time and size of every config file. They are compared to detect changed files."""
+    """Return the path, modification time and size of each config file, by which changed files are detected."""
     files = (file for folder in config_folders() for file in folder.rglob("*.y*ml"))
     return frozenset((str(file), (now := file.stat()).st_mtime_ns, now.st_size) for file in files)
 
@@ -144,7 +150,10 @@ def register_resolvers() -> None:
 
 
 def _loader(folders: Sequence[Path]) -> ConfigLoaderImpl:
-    """Return Hydra's loader for these folders only; `hydra.initialize` would also search for plugins."""
+    """Return Hydra's config loader with `folders` as its search path.
+
+    `hydra.initialize` is not used, because it would also search for plugins and import them.
+    """
     from hydra import version
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
