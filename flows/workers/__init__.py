@@ -1,1 +1,1 @@
-"""Servers and workers of this machine, and the environment of the flow runs that workers execute."""
+"""Prefect and MLflow servers, Prefect workers, and the environment in which flows run on them."""

@@ -1,6 +1,6 @@
-"""Prefect artifacts of a run, which Prefect's pages show: progress, results, learning curve.
+"""Prefect artifacts: progress, results and pictures that Prefect's web pages show for a flow run.
 
-If an artifact cannot be created, the run continues.
+If an artifact cannot be created, the training run continues.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def show_progress(run: RunDirectory) -> Iterator[None]:
-    """Context manager that shows the progress of training as an artifact.
+    """Context manager that shows the progress of training as a Prefect artifact.
 
-    Updates run in a thread, because a call to an unreachable server fails only after a minute. An update is skipped if
-    the previous one has not finished.
+    The artifact is updated in a thread, because a call to an unreachable server fails only after a minute. An update is
+    skipped if the previous one has not finished.
     """
     artifact = _try(prefect.artifacts.create_progress_artifact, 0.0, _key("progress", run), f"training of {_name(run)}")
     shown, update = time.monotonic(), threading.Thread()
@@ -59,7 +59,7 @@ def show_progress(run: RunDirectory) -> Iterator[None]:
 
 @contextmanager
 def show_run(run: RunDirectory) -> Iterator[None]:
-    """Context manager that shows the progress of a run, and on exit its results, if there are any."""
+    """Context manager that shows a run in Prefect: its progress, and on exit its results, if there are any."""
     with show_progress(run):
         yield
     if run.summary.exists() and run.curve.exists():
@@ -68,7 +68,16 @@ def show_run(run: RunDirectory) -> Iterator[None]:
 
 @contextmanager
 def show_share(key: str, description: str, total: int) -> Iterator[None]:
-    """Context manager that shows, as a progress artifact, how many of `total` jobs have ended."""
+    """Context manager that shows the progress of a sweep as a Prefect artifact.
+
+    Args:
+        key: key of the artifact.
+        description: text that Prefect shows with the progress bar.
+        total: number of trials; the progress is the share of them that have ended.
+
+    Yields:
+        Nothing.
+    """
     artifact = _try(prefect.artifacts.create_progress_artifact, 0.0, _slug(key), description)
     done = 0
 
@@ -83,13 +92,19 @@ def show_share(key: str, description: str, total: int) -> Iterator[None]:
 
 
 def show_sweep(key: str, rows: list[dict[str, Any]], page: str) -> None:
-    """Show the trials of a sweep as a table, and its results as a page (Markdown)."""
+    """Create two Prefect artifacts of a sweep: a table of its trials (`rows`) and a Markdown page with its results."""
     _try(prefect.artifacts.create_table_artifact, rows, _slug(f"trials-{key}"), f"trials of sweep {key}")
     _try(prefect.artifacts.create_markdown_artifact, page, _slug(f"sweep-report-{key}"), f"sweep {key}")
 
 
 def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> None:
-    """Show the summary of a run as a table and as a page. Show its learning curve as a picture (PNG)."""
+    """Create Prefect artifacts with the results of a run: a table, a Markdown page, and pictures.
+
+    Args:
+        run: the run.
+        summary: summary of the run.
+        curve: PNG file with the learning curve.
+    """
     name = _name(run)
     judged = {f"{mode} policy": result for mode, result in summary["eval"].items()}
     rows = [
@@ -115,7 +130,13 @@ def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> Non
 
 
 def show_comparison(name: str, markdown: str, pictures: Mapping[str, bytes]) -> None:
-    """Show a comparison as a page, and its pictures. `pictures` maps titles to PNG files."""
+    """Create Prefect artifacts of a comparison of runs: a Markdown page, and pictures.
+
+    Args:
+        name: name of the comparison.
+        markdown: the page.
+        pictures: title -> content of a PNG file.
+    """
     key = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     _try(prefect.artifacts.create_markdown_artifact, markdown, f"compare-{key}", name)
     for place, (title, png) in enumerate(pictures.items(), 1):
@@ -123,13 +144,16 @@ def show_comparison(name: str, markdown: str, pictures: Mapping[str, bytes]) -> 
 
 
 def _show_picture(key: str, title: str, png: bytes) -> None:
-    """Show a PNG. It is embedded in its link, because Prefect's pages cannot open local files."""
+    """Create a Prefect artifact with a picture.
+
+    The PNG data are embedded in the artifact as a data URL, because Prefect's pages cannot open local files.
+    """
     picture = "data:image/png;base64," + base64.b64encode(png).decode()
     _try(prefect.artifacts.create_image_artifact, picture, key, title)
 
 
 def _name(run: RunDirectory) -> str:
-    """Return the names of a run's algorithm and environment."""
+    """Return the algorithm and the environment of a run as text, such as "ppo CartPole-v1"."""
     return "{algo} {env_id}".format(**run.read_identity())
 
 
@@ -138,7 +162,7 @@ def _key(kind: str, run: RunDirectory) -> str:
 
 
 def _slug(text: str) -> str:
-    """Return a text as an artifact key: Prefect allows lowercase letters, digits and dashes."""
+    """Convert text to the key of a Prefect artifact, which may contain only lowercase letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 

@@ -1,6 +1,6 @@
 """Creation of the SQLite databases of Prefect and MLflow: `python -m flows.workers.databases`.
 
-The creation takes ten seconds. It is part of the set-up, so that the first command does not have to wait for it.
+It takes ten seconds. The set-up of the project runs it, so that the first training does not have to wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lines that `make up` writes into the file `.env`: addresses and password of its servers."""
+"""Lines that `make up` writes into the file `.env`: addresses and password of the Prefect and MLflow servers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,23 @@ OURS = re.compile(rf"{BEGIN}\n(?:[^\0]*?{END}\n|(?:(?:{'|'.join((*NAMES, DATABAS
 
 
 def client_variables(prefect: str, mlflow: str, password: str) -> dict[str, str]:
-    """Return the environment variables of clients of the two servers, from the servers' URLs and password."""
+    """Return the environment variables with which clients connect to the Prefect and MLflow servers of `make up`.
+
+    Args:
+        prefect: URL of the Prefect server.
+        mlflow: URL of the MLflow server.
+        password: password of both servers.
+
+    Returns:
+        Name -> value.
+    """
     return dict(zip(NAMES, (f"{prefect}/api", f"{USER}:{password}", mlflow, USER, password), strict=True))
 
 
 def keep_password(path: Path) -> str:
-    """Return the password in a file. If the file does not exist, create it with a new password.
+    """Return the password that is stored in a file. If the file does not exist, create it with a new password.
 
-    The password stays the same, so that a terminal that has loaded `.env` can use servers that are started later.
+    The servers keep this password after a restart, so a terminal that has loaded `.env` earlier can still use them.
     """
     if not path.exists():
         _write_private(path, secrets.token_urlsafe(24))
@@ -40,9 +49,9 @@ def keep_password(path: Path) -> str:
 
 
 def write_dotenv(variables: Mapping[str, str]) -> None:
-    """Write the variables between two marker lines of `.env`.
+    """Write environment variables into the file `.env`, between two marker lines. Other lines are not changed.
 
-    Without variables, the marker lines and all lines between them are removed. The user's own lines stay.
+    If `variables` is empty, the marker lines and all lines between them are removed.
     """
     path = home() / ".env"
     text = path.read_text() if path.exists() else ""

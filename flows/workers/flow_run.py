@@ -1,7 +1,7 @@
-"""Environment in which the stages of a training flow run: run directory, lock, trainer, signals, mirrors and log.
+"""Context in which a training flow runs: run directory, lock, trainer process, signals, tracking backends and log.
 
-On a worker there is no terminal. Progress lines appear in the flow run's log, and a user error becomes the message of
-the flow run's state. If the worker dies, the flow run writes a checkpoint and ends by itself.
+If a Prefect worker executes the flow, there is no terminal. Progress lines then appear in the log of the flow run, and
+a user error becomes the message of the flow run's state. If the worker dies, the flow writes a checkpoint and ends.
 """
 
 from __future__ import annotations
@@ -64,19 +64,17 @@ Log = logging.Logger | LoggingAdapter
 def managed_run(
     algo: str, overrides: list[str], run_dir: str, accelerator: str = "", *, registers: bool = True
 ) -> Iterator[RunDirectory]:
-    """Context manager that creates or resumes the run described by a flow's parameters, and locks it.
+    """Context manager that creates or resumes a training run, and locks it so that no other process trains it.
 
-    The lock ensures that no other process trains the run.
-
-    The event log records how the run ends. Outside of a flow (a sweep's trial, in a worker process) nothing is reported
-    to Prefect.
+    On exit, the event log of the run contains how it ended. If this is called outside of a Prefect flow, as for a trial
+    of a sweep in a worker process, nothing is reported to Prefect.
 
     Args:
         algo: name of the algorithm.
         overrides: overrides of `shepherd train`, or of `shepherd resume` if `run_dir` exists.
         run_dir: the run to resume; "" = a new run.
         accelerator: value of `fabric.accelerator` if the overrides do not set it; "" = do not set it.
-        registers: the stage register-model follows. Its imports are loaded while the trainer works.
+        registers: True if the stage register-model follows. Modules that it needs are then imported during training.
 
     Yields:
         The run.
@@ -106,9 +104,10 @@ def managed_run(
 
 
 def shorten_failures(body: Body) -> Body:
-    """Decorate a flow so that, on a worker, the message of its final state is its result or its error message.
+    """Decorate a Prefect flow so that its final state on a worker has a short message: its result, or its error.
 
-    The log has no traceback of a user error. For other errors in a stage, the task has logged the traceback already.
+    A user error is logged without a traceback. The traceback of another error in a stage is logged only once, by the
+    task.
     """
 
     @functools.wraps(body)
@@ -134,10 +133,10 @@ def shorten_failures(body: Body) -> Body:
 
 @contextmanager
 def terminable_flow() -> Iterator[None]:
-    """Context manager in which a signal ends a flow of this process with `TrainingInterrupted`.
+    """Context manager that raises `TrainingInterrupted` if a signal interrupts a Prefect flow of this process.
 
-    While a flow runs, Prefect converts SIGTERM to its own exception. After the flow has ended, it sends the signal to
-    the previous handler again, and the system's default handler would end the process at once.
+    While a flow runs, Prefect converts SIGTERM to an exception of its own. After the flow has ended, Prefect sends
+    SIGTERM to this process again. Without this context, that signal would kill the process immediately.
     """
     with terminable():
         try:
@@ -150,9 +149,18 @@ def terminable_flow() -> Iterator[None]:
 
 
 def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | None) -> RunDirectory:
-    """Return the run that a flow run trains, as given by its parameters. Create the run if it does not exist.
+    """Return the training run that a flow run's parameters describe; create it if it does not exist.
 
-    If Prefect retries the flow run, the run exists already.
+    If Prefect retries the flow run, the training run exists already.
+
+    Args:
+        algo: name of the algorithm.
+        overrides: overrides of `shepherd train`, or of `shepherd resume` if `run_dir` exists.
+        run_dir: the run to resume; "" = a new run.
+        flow_run: the flow run on a worker; None = no worker executes the flow.
+
+    Returns:
+        The run.
     """
     own = str(flow_run.id) if flow_run else ""
     if run_dir and RunDirectory(run_dir).config.exists():
@@ -164,7 +172,10 @@ def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | N
         return run
     preset = any(override.startswith("exp=") for override in overrides)
     if run_dir and not preset:  # otherwise a missing run, or a typing error, would create a run with another config
-        raise UserError(f"run_dir={run_dir}: no run here to resume; add exp={algo} to the overrides to create one")
+        raise UserError(
+            f"run_dir={run_dir}: no run here to resume; correct the path, or add exp={algo} to the overrides to create "
+            "a new run in this folder"
+        )
     typed = [*([] if preset else [f"exp={algo}"]), *overrides]
     if run_dir:
         typed.append(f"run_dir={run_dir}")
@@ -178,15 +189,15 @@ def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | N
 
 
 def _alone(run: RunDirectory) -> AbstractContextManager[None]:
-    """Return the lock that prevents other processes, on all machines, from driving the run."""
+    """Return a context manager that prevents processes on other machines from training the run at the same time."""
     refusal = f"is running {run.path}; wait until it ends, or choose another run_dir"
     return hold_lease(f"run-{run.read_identity()['run_id']}", run.path / ".lease", refusal)
 
 
 def _refuse_passing_folder() -> None:
-    """Raise UserError if the run would be stored in the folder of the code that was pulled for this flow run.
+    """Raise UserError if a worker has cloned the code for this flow run and the run would be stored in the clone.
 
-    That folder is deleted after the flow run.
+    The run would be lost, because the clone is deleted after the flow run.
     """
     if not os.environ.get("SHEPHERD_RUN_ROOT") and Path.cwd() != home().resolve():
         raise UserError(
@@ -196,18 +207,27 @@ def _refuse_passing_folder() -> None:
 
 
 def _is_made_by(flow_run: str, run: RunDirectory) -> bool:
-    """Return True if an earlier attempt of this flow run has created the run."""
+    """Return True if an earlier attempt of this flow run (its id) has created the training run."""
     return bool(flow_run) and run.config.exists() and run.read_identity().get("flow_run") == flow_run
 
 
 def _check_algorithm(algo: str, name: str) -> None:
     if name != algo:
-        raise UserError(f"algo.name={name}: this is flow train-{algo}; run flow train-{name}")
+        raise UserError(f"algo.name={name}: cannot be trained by the flow train-{algo}; run the flow train-{name}")
 
 
 @contextmanager
 def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Iterator[None]:
-    """Context manager that records the start of a run and its failure or interruption, and keeps MLflow up to date."""
+    """Context manager that records how a run starts and ends in its event log, and keeps MLflow up to date.
+
+    Args:
+        run: the run.
+        flow_run: Prefect's flow run; None outside of a flow.
+        log: log of the flow run on a worker; None if no worker executes the flow.
+
+    Yields:
+        Nothing.
+    """
     note_start(run)
     begun = time.monotonic()
     # The mirror process takes as long to start as a brief training, so a brief training is mirrored only at its end.
@@ -236,9 +256,9 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
 
 
 def _name(flow_run: FlowRun, run: RunDirectory) -> None:
-    """Callable that gives a flow run the name of its run, and tags for algorithm, environment and seed.
+    """Give a flow run the name of its training run, and tags with algorithm, environment and seed.
 
-    A flow run of a sweep keeps its name, which is the name of its trial.
+    If a sweep has started the flow run, its name is that of the trial and stays unchanged.
     """
     config = run.read_config()
     labels = config["algo"]["name"], config["env"]["id"], f"seed={config['seed']}"
@@ -256,10 +276,10 @@ def call(name: str, *labels: str) -> None:
 
 @contextmanager
 def name_failed_run(name: str) -> Iterator[None]:
-    """Context manager that names the flow run of this process if it fails before its run or sweep is known.
+    """Context manager that gives the flow run of this process a meaningful name if its body fails.
 
-    The name consists of the given name, the time and the end of the flow run's id. Otherwise Prefect shows two random
-    words.
+    The body finds or creates the run or sweep, after which the flow run is named. If it fails, the flow run would keep
+    the two random words that Prefect has chosen as its name. It then gets `name`, the time, and the end of its id.
     """
     try:
         yield
@@ -271,22 +291,25 @@ def name_failed_run(name: str) -> Iterator[None]:
 
 
 def stamp_of(flow_run: FlowRun) -> str:
-    """Return the time at which a flow run was created, in UTC, and the last characters of its id."""
+    """Return text that identifies a flow run: time of creation (UTC) and the last eight characters of its id."""
     assert flow_run.created is not None  # set by the server
     return f"{flow_run.created.astimezone(UTC):%Y-%m-%d_%H-%M-%S}_{str(flow_run.id)[-8:]}"
 
 
 def on_worker() -> bool:
-    """Return True if a worker executes the flow run in this process, not a terminal, a notebook or a test."""
+    """Return True if this process was started by a Prefect worker to execute a flow run.
+
+    Return False for a flow that a command, a notebook or a test has started.
+    """
     context = FlowRunContext.get()  # prefect.runtime would send a request to the API
     return bool(context and context.flow_run and context.flow_run.deployment_id)
 
 
 def _plainly(record: logging.LogRecord) -> bool:
-    """Logging filter for the messages of Prefect.
+    """Filter a log message of Prefect; return False to suppress it.
 
-    It removes the prefix that Prefect adds to error messages of this project, and Prefect's lines about interrupted
-    runs.
+    Prefect's messages about interrupted runs are suppressed, because they look like a crash. The prefix that Prefect
+    adds to our error messages is removed.
     """
     if isinstance(record.msg, str):
         if NO_CRASH.match(record.msg):
@@ -297,9 +320,10 @@ def _plainly(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def supervise(log: Log) -> Iterator[None]:
-    """Context manager for flow runs on a worker.
+    """Context manager for a flow run that a Prefect worker executes.
 
-    It logs the lines that a terminal would show, and sends SIGTERM to this process if the worker dies.
+    It writes the progress lines that a terminal would show to the log of the flow run. It sends SIGTERM to this process
+    if the worker dies.
 
     Args:
         log: log of the flow run.

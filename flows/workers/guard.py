@@ -1,9 +1,8 @@
-"""Access check of every request to a server of this project: host name, origin and password.
+"""Access check of HTTP requests: host name, origin and password. It protects every server that this project starts.
 
-`guard` protects every server that this project starts on a port. Without it, every local user could use a server that
-listens on the loopback address. Every web page that the owner opens could use it, too: a browser sends requests to
-127.0.0.1 for any page. A page with a host name that resolves to 127.0.0.1 could even read the answers
-(docs/decisions.md).
+Without this check, every user of the machine could use a server that listens on the loopback address. So could every
+web page that the owner opens in a browser, because a browser sends requests to 127.0.0.1 on behalf of any page. If the
+host name of the page resolves to 127.0.0.1, the page could even read the answers (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -22,14 +21,16 @@ OWN_NAMES = (LOOPBACK, "localhost", "::1")
 def guard(app: Any, login: str, is_open: Callable[[Any], bool], hint: str = "") -> Any:
     """Protect an ASGI application: forward only permitted requests to it.
 
-    A request is refused with 403 if its host name is not one of this server, or if it comes from a page of another
-    origin. It is refused with 401 if it does not carry the password. A refused websocket is closed before it opens.
+    A request is refused with status 403 if it is addressed to a host name that does not belong to this server, or comes
+    from a web page of another site. It is refused with status 401 if it does not contain the password. A websocket that
+    is refused is closed before it opens.
 
     Args:
         app: The application to protect.
-        login: `user:password` of HTTP's basic authentication.
-        is_open: Returns True for the scope of a request that needs no password, or if `app` checks its password itself.
-        hint: Sentence in the answer 401 that describes where the user finds the password.
+        login: `user:password` of HTTP basic authentication.
+        is_open: Called with the ASGI scope of a request. Returns True if the request needs no password, or if `app`
+            itself checks the password.
+        hint: Sentence that is added to the answer 401 and describes where the user finds the password.
 
     Returns:
         The protected application.
@@ -53,15 +54,24 @@ def guard(app: Any, login: str, is_open: Callable[[Any], bool], hint: str = "") 
 
 
 def is_health(*paths: str) -> Callable[[Any], bool]:
-    """Return a function for `is_open` that is True for GET and HEAD requests of these paths.
+    """Return a function for the argument `is_open` of `guard`: True for GET and HEAD requests of the given paths.
 
-    The answers of these paths show only that the server is running.
+    Use it for health checks. They need no password, because their answers only show that the server is running.
     """
     return lambda scope: scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"] in paths
 
 
 def _refusal(headers: dict[bytes, bytes], names: Collection[str], further: Collection[str]) -> str:
-    """Return the reason why a request is refused regardless of its password. Return "" if it is permitted."""
+    """Check host name and origin of a request; return the reason why it is refused, or "" if it is permitted.
+
+    Args:
+        headers: HTTP headers of the request.
+        names: host names of this server.
+        further: host names of SHEPHERD_ALLOWED_HOSTS; web pages of these hosts may use the server.
+
+    Returns:
+        The reason as a sentence, or "".
+    """
     host, origin = (headers.get(name, b"").decode("latin-1").lower() for name in (b"host", b"origin"))
     if _name_of(f"//{host}") not in names:
         return "Host is not a name of this server; SHEPHERD_ALLOWED_HOSTS can list further names."

@@ -1,4 +1,4 @@
-"""Recovery of flow runs that were not started or not finished because their worker was killed."""
+"""Recovery of Prefect flow runs that were not started or not finished because their worker was killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CRASHES, WITHIN = 3, timedelta(hours=1)  # a sweep that crashes more often withi
 
 
 def find_local_runs() -> set[UUID]:
-    """Return the ids of the flow runs that other processes of this machine execute or belong to."""
+    """Return the ids of all flow runs that are executed by other processes of this machine."""
     local = set()
     for process in psutil.process_iter():
         with suppress(psutil.Error, ValueError):  # the process has ended, or belongs to another user
@@ -37,14 +37,15 @@ def find_local_runs() -> set[UUID]:
 
 
 async def reschedule(client: PrefectClient, note: str, has: Callable[[UUID], bool]) -> None:
-    """Reschedule flow runs that a killed worker had claimed and that no process has started.
+    """Reschedule flow runs that a killed worker had claimed, but not started.
 
-    The killed worker had the same name as this worker.
+    A worker claims a flow run by setting its state to PENDING with a message that contains the worker's name. This
+    worker has the same name as the killed one and finds its flow runs by this message.
 
     Args:
-        client: client of the server.
-        note: message of the state that a worker of this name gives to the flow runs that it claims.
-        has: returns True if this worker has the flow run itself.
+        client: client of the Prefect server.
+        note: the message.
+        has: called with the id of a flow run; returns True if this worker has claimed it itself.
     """
     taken = [run for run in await in_states(client, StateType.PENDING) if run.state and run.state.message == note]
     there = find_local_runs() if taken else set()
@@ -55,10 +56,10 @@ async def reschedule(client: PrefectClient, note: str, has: Callable[[UUID], boo
 
 
 async def resume_sweeps(client: PrefectClient, since: datetime) -> None:
-    """Reschedule the sweeps that have crashed since a time, for example because their worker was killed.
+    """Reschedule the flow runs of sweeps that have crashed since a time, for example because their worker was killed.
 
-    A resumed sweep loses and repeats nothing. A sweep that has crashed more than `CRASHES` times `WITHIN` an hour stays
-    crashed.
+    A resumed sweep neither loses nor repeats finished trials. If a sweep has crashed more than three times within an
+    hour, it is not resumed.
     """
     crashed = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED])))
     sweeps = WorkQueueFilter(name=WorkQueueFilterName(any_=[DRIVERS]))

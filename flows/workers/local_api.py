@@ -1,13 +1,13 @@
-"""Prefect API of a single command, used if there is no Prefect server. It starts and ends with the flow.
+"""Private Prefect server of a single command, for use without the servers of `make up`. It serves only Prefect's API.
 
-Prefect can start an API by itself, but in the terminal's process group. Ctrl-C would then end that API before the flow
-can report its interruption, and the flow would wait a minute for an answer. If the flow were killed, that API would
-keep running.
+A flow always needs Prefect's API. Prefect could start a server for it by itself, but in the terminal's process group.
+Ctrl-C would then end the server before the flow can report its interruption, and the flow would wait a minute for an
+answer. If the flow were killed, that server would keep running.
 
-The API of this module ignores all signals except SIGKILL. It shuts down cleanly at the end of its stdin, and ends at
-once if its parent process dies (rlcore.system.lifeline). If the API dies, for example for lack of memory, it is
-restarted. The parent process owns the listening socket, so requests during the restart wait a few seconds and are not
-refused.
+The server of this module ignores SIGINT, SIGTERM and SIGHUP. It shuts down when its stdin is closed, and ends
+immediately if its parent process dies (rlcore.system.lifeline). If the server dies, for example for lack of memory, it
+is restarted. The parent process owns the listening socket, so requests during the restart wait a few seconds and are
+not refused.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ _begun: _Api | None = None  # the API that `prefect_api_soon` has started and `p
 
 @contextmanager
 def prefect_api() -> Iterator[str]:
-    """Context manager that provides a Prefect API and returns its URL.
+    """Context manager that provides Prefect's API and yields its URL.
 
-    The API is the server of PREFECT_API_URL. If that is not set, this context starts an API of its own. Raises
-    UserError if the servers of `make up` are using the databases, and RunError if the API did not start.
+    If PREFECT_API_URL is set, that server is used. Otherwise, a private server is started in a child process and ended
+    on exit. Raises UserError if the servers of `make up` are using the databases, which a private server would need,
+    and RunError if the private server does not start.
     """
     configure_environment()
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_HOME, temporary_settings
@@ -76,9 +77,9 @@ def prefect_api() -> Iterator[str]:
 
 @contextmanager
 def _faults_in_a_sentence() -> Iterator[None]:
-    """Context manager that converts Prefect's errors to a one-sentence `MachineFault`.
+    """Context manager that raises a `MachineFault` with a one-sentence message if Prefect's API has failed.
 
-    It converts errors caused by a failed API and by a deleted flow run.
+    The same happens if the flow run of this command was deleted in Prefect.
     """
     import httpx  # this import takes no time, because Prefect has imported the package already
     from prefect.exceptions import ObjectNotFound
@@ -94,10 +95,10 @@ def _faults_in_a_sentence() -> Iterator[None]:
 
 
 def _hand_over() -> None:
-    """Send the buffered events and log lines of this process to the current server.
+    """Send Prefect's buffered events and log lines to the server that this process has used up to now.
 
-    Later ones go to the next server. `drain_all` runs in another thread. In a thread with an event loop, such as a
-    notebook's, it would only return a coroutine.
+    This must precede a change of the server. Prefect's `drain_all` is called in another thread, because in a thread
+    with an event loop, such as that of a notebook, it would only return a coroutine.
     """
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
@@ -109,11 +110,11 @@ def _hand_over() -> None:
 
 @contextmanager
 def prefect_api_soon() -> Iterator[None]:
-    """Context manager that starts the API in advance, because the start takes seconds.
+    """Context manager that starts the private Prefect server early, because its start takes seconds.
 
-    A later `prefect_api` in its block uses this API. The API is forked from this process after the imports that both
-    need. In a new home nothing is started in advance: an unused API is killed on exit, and a kill during the creation
-    of the database would damage it.
+    `prefect_api` in the body then uses this server. The server is forked from this process after the modules that both
+    need are imported. If it is not used, it is killed on exit. If Prefect's database does not exist yet, nothing is
+    started, because a kill during its creation would damage the database.
     """
     global _begun
     if os.environ.get("PREFECT_API_URL") or not _locate_mark().exists():
@@ -134,7 +135,7 @@ def prefect_api_soon() -> Iterator[None]:
 
 
 class _Api:
-    """Process of the API. If the process dies, this object starts a new one."""
+    """Private Prefect server in a child process. If the process dies, it is restarted."""
 
     def __init__(self, forked: bool = False) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -146,17 +147,17 @@ class _Api:
 
     @property
     def url(self) -> str:
-        """Address of the API."""
+        """URL of the server's API."""
         return f"http://127.0.0.1:{self._listening.getsockname()[1]}/api"
 
     def ready(self) -> bool:
-        """Wait until the API answers. Returns False if it has ended or takes too long."""
+        """Wait until the server answers. Return False if it has ended or takes longer than `START_TIMEOUT`."""
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT)
         return bool(readable and self._process.stdout.readline())
 
     def watch(self) -> None:
-        """Watch the API in a thread and restart it if it dies. If it does not start again, interrupt the command."""
+        """Start a thread that restarts the server if it dies. If the restart fails, the command is interrupted."""
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
 
@@ -176,7 +177,7 @@ class _Api:
                 return
 
     def end(self, seconds: float) -> None:
-        """Shut the API down, and kill it if that takes longer than `seconds`."""
+        """Shut the server down, and kill it if that takes longer than `seconds`."""
         with self._changing:
             self._ending = True
         assert self._process.stdin is not None
@@ -192,7 +193,7 @@ class _Api:
         self._listening.close()
 
     def _close(self) -> None:
-        """Close the pipes of a process that has ended."""
+        """Close the pipes to the server process after it has ended."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -221,7 +222,7 @@ def _log() -> Path:
 
 
 def _locate_mark() -> Path:
-    """Return the path of the file whose existence shows that Prefect's database is complete."""
+    """Return the path of a marker file, which is created when the creation of Prefect's database is complete."""
     return state_folder() / "prefect" / "made"
 
 
@@ -245,7 +246,7 @@ def _own_server() -> Iterator[_Api]:
 
 
 def serve(login: str, descriptor: int | None = None) -> None:
-    """Run the API: print the port when it answers, and serve until the end of stdin.
+    """Run the private Prefect server in this process: print the port when it answers, and serve until stdin is closed.
 
     Args:
         login: `user:password` that every request must carry.

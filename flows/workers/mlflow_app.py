@@ -33,10 +33,14 @@ location.replace("./?runs" + location.hash)
 
 
 def create_app(login: str = "") -> Any:
-    """Return MLflow's application, which answers only requests with `user:password`.
+    """Return MLflow's ASGI application behind the access check of `guard`.
 
-    By default, user and password are those in MLflow's environment variables. If these are not set, they are those of
-    this project home.
+    Args:
+        login: `user:password` that requests must contain. The default is the login in MLflow's environment variables,
+            or, if they are not set, that of the servers of this SHEPHERD_HOME.
+
+    Returns:
+        The application.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about MLflow's own code
@@ -48,9 +52,9 @@ def create_app(login: str = "") -> Any:
 
 
 def cross_site_settings(port: int) -> dict[str, str]:
-    """Return environment variables that configure MLflow's own access check for a port.
+    """Return environment variables for MLflow's built-in check of host name and origin, for a server on this port.
 
-    With them, that check permits the same requests as `guard`.
+    With these variables, MLflow permits the requests that `guard` permits.
     """
     names = {LOOPBACK, "localhost", server_host()}
     origins = [f"http://{name}:{port}" for name in sorted(names)]
@@ -63,9 +67,10 @@ def cross_site_settings(port: int) -> dict[str, str]:
 
 
 def redirect_to_runs(app: Any) -> Any:
-    """Return an ASGI application that makes MLflow's pages show runs and models in a new browser.
+    """Wrap MLflow's ASGI application so that its start page shows training runs and models.
 
-    Its page `/` without a query sets the required values in the browser and then opens MLflow's page.
+    MLflow's pages read from the browser's local storage what they show first. The page `/` of the returned application
+    sets these values, unless they are set, and then opens MLflow's start page.
     """
 
     async def first(scope: Any, receive: Any, send: Any) -> None:

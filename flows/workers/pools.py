@@ -38,10 +38,18 @@ SCRIPTS = {
 
 
 class Deployment(NamedTuple):
-    """Deployment of a flow, which workers load from `entrypoint` in the checkout.
+    """Prefect deployment of a flow.
 
-    `parameters` are parameters of the flow, not overrides. Many deployments have the same name. They differ by flow and
-    tags in Prefect's list, and by `about` on their pages.
+    Several deployments have the same name; in Prefect's list they differ by their flow and tags.
+
+    Attributes:
+        entrypoint: file and function of the flow, such as "flows/train.py:train_ppo", relative to the checkout.
+        name: name of the deployment, "default" or "gpu".
+        tags: Prefect tags.
+        about: description on Prefect's page of the deployment.
+        pool: work pool.
+        queue: queue of the work pool.
+        parameters: parameters of the flow, not overrides of the run.
     """
 
     entrypoint: str
@@ -54,9 +62,9 @@ class Deployment(NamedTuple):
 
 
 def prefect_yaml() -> str:
-    """Return the deployments in the format of `prefect deploy --all`, for servers that `make up` did not start.
+    """Return the content of a file prefect.yaml, from which `prefect deploy --all` creates all deployments.
 
-    python -m flows.workers.pools > prefect.yaml
+    Use it for servers that `make up` did not start: `python -m flows.workers.pools > prefect.yaml`.
     """
     listed = [
         {"name": one.name, "entrypoint": one.entrypoint, "tags": list(one.tags), "description": one.about}
@@ -76,11 +84,11 @@ def prefect_yaml() -> str:
 
 
 def pull_steps() -> list[dict[str, Any]]:
-    """Return the pull steps of the deployments. By these steps, Prefect provides a flow run with the code.
+    """Return the pull steps of the deployments, by which a Prefect worker gets the code before it executes a flow run.
 
-    A flow run uses this checkout. If SHEPHERD_REPOSITORY is set, it clones the commit of this checkout from that
-    repository, so that workers can be on any machine. Raises UserError if this checkout has uncommitted changes, or if
-    the repository does not have its commit.
+    Usually the worker uses the code of this checkout. If SHEPHERD_REPOSITORY is set, it clones the commit of this
+    checkout from that repository, so that workers can be on any machine. Raises UserError if the repository is to be
+    cloned, but this checkout has uncommitted changes or the repository does not contain its commit.
     """
     repository = os.environ.get(REPOSITORY)
     if not repository:
@@ -89,17 +97,21 @@ def pull_steps() -> list[dict[str, Any]]:
 
 
 def _pin(repository: str) -> str:
-    """Return the commit of this checkout. Raises UserError if a clone of the repository would contain other code."""
+    """Return the commit of this checkout, after checking that a clone of the repository can provide exactly this code.
+
+    Raises UserError if it cannot.
+    """
     given = f"{REPOSITORY}={redact(repository)}"
     if redact(repository) != repository:
         raise UserError(
-            f"{given}: must contain no password, because deployments are stored; use a credential helper of git"
+            f"{given}: must contain no password, because Prefect stores it in its database; use a credential helper of "
+            "git"
         )
     code = code_version()
     if code["commit"] == UNKNOWN or code["dirty"] is not False:
         raise UserError(
-            f"{given}: workers would not run the code of this checkout, which has uncommitted changes or no commit; "
-            "commit the changes"
+            f"{given}: workers would run other code than that of this checkout, which has uncommitted changes or no "
+            "commit; commit the changes"
         )
     with tempfile.TemporaryDirectory() as folder:  # a new repository, because git does not fetch commits that it has
         git = ["git", "-C", folder]
@@ -115,7 +127,7 @@ def _pin(repository: str) -> str:
 
 
 def entrypoint(algo: str, kind: str = "train") -> str:
-    """Return the entrypoint (file and function) of a flow of an algorithm."""
+    """Return the Prefect entrypoint of an algorithm's flow, such as "flows/train.py:train_ppo"."""
     return f"flows/{kind}.py:{_function(algo, kind)}"
 
 
@@ -124,19 +136,19 @@ def _function(algo: str, kind: str) -> str:
 
 
 def find_flow(name: str, kind: str, flow_of: Callable[[str], Any]) -> Any:
-    """Return the flow of an algorithm by the function name in its entrypoint; used by the `__getattr__` of a module.
+    """Return the flow for a name such as `train_ppo`, for the `__getattr__` of the modules flows.train and flows.sweep.
 
     Args:
-        name: name of the function.
-        kind: kind of the flow, `train` or `sweep`.
+        name: `<kind>_<algorithm>`. The algorithm may be defined in a plugin.
+        kind: kind of the flow, "train" or "sweep".
         flow_of: returns the flow of an algorithm.
 
     Returns:
-        The flow. The algorithm may be a plugin's.
+        The flow.
 
     Raises:
-        AttributeError: the name does not start with `<kind>_`.
-        UserError: no installed algorithm has this flow.
+        AttributeError: The name does not start with `<kind>_`.
+        UserError: There is no such algorithm.
     """
     if not name.startswith(f"{kind}_"):
         raise AttributeError(f"module 'flows.{kind}' has no attribute {name!r}")
@@ -145,12 +157,13 @@ def find_flow(name: str, kind: str, flow_of: Callable[[str], Any]) -> Any:
         if name == _function(algo, kind):
             return flow_of(algo)
     raise UserError(
-        f"{name}: no installed algorithm has this flow; start the worker with {plugins.VARIABLE} set to its plugin"
+        f"{name}: there is no algorithm for this flow; if a plugin defines the algorithm, start the worker with "
+        f"{plugins.VARIABLE} set to the name of the plugin"
     )
 
 
 def deployments() -> Iterator[Deployment]:
-    """Yield all deployments: those of each algorithm, then those of the other flows."""
+    """Yield all Prefect deployments of this project: train and sweep flows of each algorithm, then all other flows."""
     plugins.load()
     for algo in ALGORITHMS:
         train, sweep = entrypoint(algo), entrypoint(algo, "sweep")
@@ -166,7 +179,10 @@ def deployments() -> Iterator[Deployment]:
 
 
 def deploy() -> list[str]:
-    """Create or update the pools and all deployments, and return names such as `train-ppo/default`."""
+    """Create or update the work pools and all deployments on the Prefect server.
+
+    Returns the names of the deployments, such as `train-ppo/default`.
+    """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists

@@ -1,10 +1,12 @@
-"""PostgreSQL database of Prefect, MLflow and Optuna: a private server of `make up DB=postgres`, or an existing one.
+"""PostgreSQL databases of Prefect, MLflow and Optuna, on a private server or on an existing one.
+
+`make up DB=postgres` starts the private server, with the command
 
     python -m flows.workers.postgres PORT
 
-starts the private server: it creates the data folder if there is none, then replaces itself with PostgreSQL.
-PostgreSQL refuses to run as root, so root switches to the user that Debian's package has created. That user cannot
-enter root's folders. The data folder is therefore passed to it as an open descriptor.
+which creates the data folder if there is none, and then replaces its process with PostgreSQL. PostgreSQL refuses to run
+as root. If the command runs as root, it switches to the user `postgres` of Debian's package. Because this user cannot
+access root's folders, the command first opens the data folder and passes it to PostgreSQL as a file descriptor.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ USERS = ("prefect", "mlflow", "optuna")  # one database each, because some of th
 
 
 def private_url(port: int, password: str) -> str:
-    """Return the address of the private server."""
+    """Return the URL of the private PostgreSQL server that `make up DB=postgres` starts."""
     return f"postgresql://{USER}:{password}@{LOOPBACK}:{port}/shepherd"
 
 
 def private_server(port: int, password: str) -> Server:
-    """Return the private server. Raises UserError if PostgreSQL is not installed."""
+    """Return the definition of the private PostgreSQL server. Raises UserError if PostgreSQL is not installed."""
     _programs()
     command = (sys.executable, "-P", "-m", "flows.workers.postgres", str(port))
     return Server("postgres", command, {"PGPASSWORD": password})
@@ -55,14 +57,14 @@ def check_driver() -> None:
 
 
 def make_databases(private: bool) -> None:
-    """Create the three databases that do not exist yet.
+    """Create the databases of Prefect, MLflow and Optuna on the PostgreSQL server, if they do not exist.
 
     Args:
-        private: the server is the private one, which may still be starting; wait until it answers.
+        private: True if the server is the private one of `make up`, which may still be starting; wait until it answers.
 
     Raises:
-        UserError: the server of SHEPHERD_DATABASE_URL cannot be used; the message has the reason.
-        RunError: the private server did not start.
+        UserError: The server of SHEPHERD_DATABASE_URL cannot be used; the message contains the reason.
+        RunError: The private server did not start.
     """
     began = time.monotonic()
     while reason := _make_missing():
@@ -74,7 +76,7 @@ def make_databases(private: bool) -> None:
 
 
 def _make_missing() -> str | None:
-    """Create the missing databases. Returns the reason if this is impossible, otherwise None."""
+    """Create the databases that do not exist. Return None, or the reason if this is impossible."""
     import psycopg2  # of an extra
 
     for user in USERS:
@@ -113,7 +115,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _programs() -> Path:
-    """Return the folder of PostgreSQL's programs: a folder in PATH, otherwise that of the newest installed package."""
+    """Return the folder that contains PostgreSQL's programs, such as initdb.
+
+    This is a folder in PATH, or else the folder of the newest Debian package. Raises UserError if PostgreSQL is not
+    installed.
+    """
     on_path = shutil.which("initdb")
     packaged = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda path: float(path.parent.parent.name))
     if not on_path and not packaged:
@@ -129,7 +135,7 @@ def _programs() -> Path:
 
 
 def main(port: int) -> None:
-    """Replace this process with the private server. Its data are in `<state folder>/postgres/data`."""
+    """Replace this process with the private PostgreSQL server, whose data are in `<state folder>/postgres/data`."""
     programs, folder = _programs(), state_folder() / "postgres"
     folder.mkdir(mode=0o700, exist_ok=True)
     parent = os.open(folder, os.O_RDONLY)
@@ -152,7 +158,15 @@ def main(port: int) -> None:
 
 
 def _make_data(programs: Path, place: str, descriptor: int) -> None:
-    """Create the data folder under another name and rename it, so that a kill does not leave an incomplete one."""
+    """Create PostgreSQL's data folder `<place>/data`.
+
+    It is created under another name and then renamed, so that a kill does not leave an incomplete folder.
+
+    Args:
+        programs: folder of PostgreSQL's programs.
+        place: path of the parent folder, via the open descriptor.
+        descriptor: the descriptor, which the child process inherits.
+    """
     shutil.rmtree(f"{place}/building", ignore_errors=True)
     login = Path(place, "login")
     login.touch(mode=0o600)
@@ -167,10 +181,10 @@ def _make_data(programs: Path, place: str, descriptor: int) -> None:
 
 
 def _forget_killed(note: Path) -> None:
-    """Replace the pid of a killed server in `postmaster.pid` by the pid of this process.
+    """If a killed server has left its pid in the file `postmaster.pid`, replace it by the pid of this process.
 
-    PostgreSQL would treat a zombie process as a running server and refuse to start. The other lines stay, because
-    PostgreSQL uses them to find leftover processes of the killed server.
+    Otherwise, PostgreSQL would refuse to start if the killed server is still a zombie process. The other lines of the
+    file are kept, because PostgreSQL uses them to find leftover processes of the killed server.
     """
     if note.exists():
         pid, *rest = note.read_text().splitlines(keepends=True)

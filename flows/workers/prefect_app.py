@@ -1,9 +1,12 @@
-"""Prefect's application behind the access check: the API of one command, and the server of `make up`.
+"""Prefect's web application behind the access check of `flows.workers.guard`.
+
+It is used by the Prefect server of `make up`, and by the private server of a single command (`local_api.py`). The
+command
 
     python -m flows.workers.prefect_app --host HOST --port PORT
 
-runs the server of `make up`, with Prefect's pages and services. It replaces `prefect server start`, which answers
-requests for any host name and lets pages of any site read its answers.
+runs the server of `make up`, with Prefect's web pages and background services. It replaces `prefect server start`,
+which answers requests for any host name and lets web pages of any site read its answers.
 """
 
 from __future__ import annotations
@@ -19,15 +22,15 @@ HINT = "`make up` writes it to .env as PREFECT_API_AUTH_STRING."
 
 
 def protected_api(login: str, pages: bool = False) -> Any:
-    """Return Prefect's application, which answers only requests with `user:password`.
+    """Return Prefect's ASGI application behind the access check of `guard`.
 
-    The pages are files that are identical in every installation. They can be read without the password, because they
-    ask for it themselves. Prefect itself checks the password of a websocket, in its first message: some of its clients
-    do not send the header, and browsers cannot send it.
+    Two kinds of requests need no password in their headers. First, web pages: they contain no data of the user, and ask
+    for the password before they request data. Second, websockets: browsers cannot send the header, and some clients of
+    Prefect do not. Prefect itself checks the password in the first message of a websocket.
 
     Args:
-        login: `user:password`.
-        pages: include the pages and all background services.
+        login: `user:password` that requests must contain.
+        pages: True includes Prefect's web pages and all background services; False serves only the API.
 
     Returns:
         The ASGI application.
@@ -46,7 +49,7 @@ def protected_api(login: str, pages: bool = False) -> Any:
 
 
 def main() -> None:
-    """Serve until a signal arrives."""
+    """Run the Prefect server of `make up` until a signal arrives. This is the entry point of the program."""
     parser = argparse.ArgumentParser(prog="python -m flows.workers.prefect_app", description="Serve Prefect.")
     parser.add_argument("--host", required=True, help="address to listen at")
     parser.add_argument("--port", type=int, required=True, help="port to listen at")

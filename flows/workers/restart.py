@@ -1,8 +1,8 @@
-"""Restart of a program whenever it ends, for example of a worker that was killed.
+"""Supervisor of a program: starts it again whenever it ends, for example a Prefect worker that was killed.
 
     python -m flows.workers.restart MODULE [ARGUMENT ...]      runs python -m MODULE in a loop
 
-When this process ends, even by SIGKILL, the program ends with it (rlcore.system.lifeline).
+If the supervisor ends, even by SIGKILL, the program ends, too (rlcore.system.lifeline).
 """
 
 from __future__ import annotations
@@ -17,9 +17,17 @@ SHORTEST, LONGEST = 1.0, 60.0  # seconds between the end of the program and its 
 
 
 def pause(lived: float, before: float) -> float:
-    """Return the seconds to wait before the next start of the program.
+    """Return the seconds to wait until the program is started again.
 
-    The pause doubles each time the program has ended soon after its start. After a longer run it is `SHORTEST`.
+    If the program ran for less than a minute, the pause is twice the previous one (from 1 s to 60 s). After a longer
+    run, it is 1 s.
+
+    Args:
+        lived: seconds for which the program ran.
+        before: previous pause, in seconds.
+
+    Returns:
+        The pause.
     """
     return SHORTEST if lived >= LONGEST else min(max(SHORTEST, 2 * before), LONGEST)
 

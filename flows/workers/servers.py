@@ -1,7 +1,8 @@
 """Background server processes: start, find and stop them.
 
-A server outlives the command that starts it. It and all its children have SHEPHERD_SERVED in their environment. Later
-commands find exactly these processes by that variable, including leftovers of killed commands.
+A server continues to run after the command that starts it has ended. The server and all its child processes have the
+environment variable SHEPHERD_SERVED. Later commands find these processes by the variable, even if the command that
+started them was killed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ STOP_TIMEOUT = 35.0  # seconds; a trainer may need 25 for its checkpoint
 
 @dataclass(frozen=True)
 class Server:
-    """Program that runs in the background until it is stopped."""
+    """Server or worker that runs in the background until `make down` stops it."""
 
     name: str  # "prefect", "mlflow", "worker-local", "worker-gpu-0", ...
     command: tuple[str, ...]
@@ -44,7 +45,7 @@ class Server:
 
 
 def folder() -> Path:
-    """Return the folder of the servers' logs and pid files. Creates it if it does not exist."""
+    """Return the folder that contains the logs and pid files of the servers; create it if it does not exist."""
     path = state_folder() / "servers"
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -56,12 +57,12 @@ def log_of(server: Server) -> Path:
 
 
 def password_file() -> Path:
-    """Return the file with the password of the servers of this SHEPHERD_HOME. Only its owner can read it."""
+    """Return the path of the password file of this SHEPHERD_HOME's servers. Only its owner can read it."""
     return folder() / "password"
 
 
 def own_login() -> str:
-    """Return `user:password` of the servers of this SHEPHERD_HOME."""
+    """Return "user:password" of the servers of this SHEPHERD_HOME; create the password if there is none."""
     return f"{USER}:{keep_password(password_file())}"
 
 
@@ -89,13 +90,13 @@ def start(server: Server) -> bool:
 
 
 def check_servers() -> None:
-    """Check the Prefect server before a command writes anything.
+    """Check that Prefect can be used. A command calls this before it writes anything.
 
-    If PREFECT_API_URL is not set, check that the servers of `make up` are not using the databases that this command
-    opens itself.
+    If PREFECT_API_URL is set, that server must answer and accept the password. Otherwise, the command opens the
+    databases itself, so the servers of `make up` must not be using them.
 
     Raises:
-        UserError: the server of PREFECT_API_URL does not answer or refuses the password, or the databases are in use.
+        UserError: One of these conditions is not met.
     """
     url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
     if not url:
@@ -116,10 +117,11 @@ def check_servers() -> None:
 
 @contextmanager
 def databases_without_server() -> Iterator[None]:
-    """Context manager that reserves the databases of this SHEPHERD_HOME for commands without a server.
+    """Context manager that reserves the SQLite databases of this SHEPHERD_HOME for commands without a server.
 
-    Several commands can use them together. `make up` is refused in the meantime; if it is just starting, this waits
-    for it. Raises UserError if the servers of `make up` are running.
+    Several commands can reserve the databases at the same time. During this time, `make up` ends with an error. If
+    `make up` is starting its servers at the moment, the context waits for it. Raises UserError if the servers of
+    `make up` are running.
     """
     with hold(database_lock(), shared=True):
         if running().keys() & {"prefect", "mlflow"}:
@@ -131,7 +133,7 @@ def databases_without_server() -> Iterator[None]:
 
 
 def wait_until_ready(server: Server) -> None:
-    """Wait until a server answers. Raises RunError, which names its log, if it has ended or takes too long."""
+    """Wait until a server answers its health check. Raises RunError if it has ended or takes longer than 180 s."""
     began = time.monotonic()
     while unreachable(server.health):
         if server.name not in running() or time.monotonic() - began > START_TIMEOUT:
@@ -140,7 +142,7 @@ def wait_until_ready(server: Server) -> None:
 
 
 def running() -> dict[str, int]:
-    """Return name -> pid of the servers that have a pid file and are alive. Child processes of servers are omitted."""
+    """Return the running servers: name -> pid. Servers without a pid file, and child processes, are not included."""
     pids = {}
     for path in folder().glob("*.pid"):
         with suppress(psutil.Error, ValueError):  # the process has ended
@@ -158,7 +160,7 @@ def remove_stopped() -> None:
 
 
 def find_marked() -> Iterator[tuple[int, str]]:
-    """Yield pid and server name of every process that is a server of this SHEPHERD_HOME, or was started by one."""
+    """Yield (pid, server name) of every process that is a server of this SHEPHERD_HOME, or a descendant of one."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             name = _mark_of(process)
@@ -167,16 +169,16 @@ def find_marked() -> Iterator[tuple[int, str]]:
 
 
 def _mark_of(process: psutil.Process) -> str | None:
-    """Return the name of the server to which a process belongs: the process is the server, or was started by it.
+    """Return the name of the server to which a process belongs, according to its environment variables.
 
-    Return None for zombies, and for processes that do not belong to a server of this SHEPHERD_HOME.
+    Return None if the process is neither a server of this SHEPHERD_HOME nor a descendant of one.
     """
     variables = process.environ()
     return variables.get(KIND, "") if variables.get(MARK) == str(state_folder()) else None
 
 
 def list_trained() -> list[RunDirectory]:
-    """Return the runs that are being trained by flow runs of these workers."""
+    """Return the runs that are being trained by workers of `make up` on this machine."""
     return [RunDirectory(path) for pid, _ in find_marked() if (path := _word_after("rlcore.train.trainer", pid))]
 
 
@@ -196,7 +198,10 @@ def variable_of(name: str, key: str) -> str | None:
 
 
 def _word_after(word: str, pid: int) -> str | None:
-    """Return the word after `word` in the command line of a process; None if it has ended or has no such word."""
+    """Return the argument that follows `word` in the command line of a process.
+
+    Return None if the command line does not contain `word`, or if the process has ended.
+    """
     with suppress(psutil.Error, ValueError):
         words = psutil.Process(pid).cmdline()
         return words[words.index(word) + 1]
@@ -204,7 +209,7 @@ def _word_after(word: str, pid: int) -> str | None:
 
 
 def why_occupied(port: int) -> str | None:
-    """Return the reason why a server cannot use a port of this machine; None if it can."""
+    """Return the reason why a new server cannot listen on a port of this machine; None if it can."""
     try:
         socket.create_server((server_host(), port)).close()
     except OSError as error:
@@ -213,20 +218,26 @@ def why_occupied(port: int) -> str | None:
 
 
 def end(names: tuple[str, ...], number: int) -> None:
-    """Send a signal to the servers with a name that starts with one of `names`, and wait until they have ended."""
+    """Send a signal to servers and wait until they have ended, at most 35 s.
+
+    Args:
+        names: beginnings of the names of the servers.
+        number: number of the signal.
+    """
     _signal([pid for name, pid in running().items() if name.startswith(names)], number, STOP_TIMEOUT)
 
 
 def stop_leftovers(name: str = "") -> None:
-    """Kill all processes that have the environment variable of a server, and wait until they have ended.
+    """Kill all processes of a server, including descendants, and wait until they have ended.
 
-    If `name` is "", the processes of all servers are killed.
+    Args:
+        name: name of the server; "" = all servers of this SHEPHERD_HOME.
     """
     _signal([pid for pid, kind in find_marked() if name in ("", kind)], signal.SIGKILL, 5.0)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    """Check a condition ten times per second until it returns True or the time is over."""
+    """Wait until a condition returns True, for at most `seconds`; it is checked ten times per second."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)

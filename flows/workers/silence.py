@@ -1,8 +1,8 @@
-"""Detection of flow runs that crashed without a report, because their whole machine failed.
+"""Detection of Prefect flow runs that crashed without a report, because their machine failed.
 
-Prefect's automations can wait for the next heartbeat of a flow run, but the waiting time includes outages of the
-server. After an outage, they would mark every running flow run as crashed. This module therefore measures the waiting
-time again from the end of an outage.
+A running flow run sends heartbeats to the server. If they stop, this module considers the flow run as crashed. An
+automation of Prefect could do this as well, but it also counts the time in which the server was down. After an outage,
+it would mark all running flow runs as crashed. This module measures the time again from the end of an outage.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ GAP = 75.0  # seconds between two checks; after a longer gap, the server or the 
 
 
 class Heartbeat(NamedTuple):
-    """Last heartbeat of a flow run, or its last change of state.
+    """Last sign of life of a flow run: a heartbeat, or a change of its state.
 
     Attributes:
-        when: time of the heartbeat.
-        limit: the flow run counts as crashed if this number of seconds passes without another heartbeat.
+        when: time of the sign.
+        limit: number of seconds without another sign after which the flow run is considered as crashed.
     """
 
     when: datetime
@@ -40,17 +40,20 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatMonitor:
-    """Stopwatch for the time since the last heartbeat of each flow run. Server outages do not count."""
+    """Monitor of the time that has passed since the last heartbeat of each flow run, without server outages."""
 
     def __init__(self) -> None:
         self._looked = float("-inf")
         self._heard: dict[UUID, tuple[datetime, float]] = {}
 
     def too_long(self, signs: Mapping[UUID, Heartbeat], now: float) -> list[UUID]:
-        """Return the flow runs without a heartbeat for longer than their limit.
+        """Return the flow runs whose last heartbeat is older than their limit.
+
+        Call this regularly, at least every 75 s. After a longer gap, the server is assumed to have been down, and the
+        time since the last heartbeat is measured from now on.
 
         Args:
-            signs: the last heartbeat of each flow run, just read from the server.
+            signs: last heartbeat of each flow run, as just read from the server.
             now: current time, in seconds (`time.monotonic`).
 
         Returns:
@@ -66,10 +69,10 @@ class HeartbeatMonitor:
 
 
 async def last_heartbeats(client: PrefectClient) -> dict[UUID, Heartbeat]:
-    """Return the last heartbeat of each flow run that is running, pending or being cancelled.
+    """Return the last sign of life of each flow run in state RUNNING, PENDING or CANCELLING.
 
-    Running flow runs that never sent a heartbeat are omitted. For pending and cancelling ones, the change to that state
-    counts as a heartbeat.
+    This is the last heartbeat. For flow runs in state PENDING or CANCELLING, the change to this state counts as well.
+    Running flow runs that never sent a heartbeat are omitted.
     """
     signs = {}
     for run in await in_states(client, StateType.RUNNING, StateType.PENDING, StateType.CANCELLING):
@@ -87,7 +90,7 @@ async def last_heartbeats(client: PrefectClient) -> dict[UUID, Heartbeat]:
 
 
 async def ending(client: PrefectClient, silent: UUID) -> State:
-    """Return the final state for a flow run whose process no longer exists."""
+    """Return the final state to set for a flow run (`silent`) whose heartbeats have stopped."""
     state = (await client.read_flow_run(silent)).state
     if state is not None and state.type == StateType.CANCELLING:
         return Cancelled(message="cancelled; its process had ended already")
@@ -97,7 +100,7 @@ async def ending(client: PrefectClient, silent: UUID) -> State:
 
 
 async def in_states(client: PrefectClient, *types: StateType) -> list[FlowRun]:
-    """Return the flow runs with a state of one of these types."""
+    """Read from the server all flow runs that are in one of these states."""
     state = FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types)))
     return await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=state))
 

@@ -1,8 +1,9 @@
-"""Check that a flow run executes only code that this project defines. A worker makes it before it starts a flow run.
+"""Security check by which a Prefect worker ensures that a flow run executes only code of this project.
 
-A deployment determines the command, file and variables that a worker runs, and it comes from Prefect's database. An
-attacker with write access to the database could run any command as the worker's user. A server without a password gives
-such access, and so does the database file.
+A worker reads the deployment of a flow run from Prefect's database. The deployment determines which command and file
+are executed, with which environment variables. An attacker who can write to the database, directly or through a server
+without a password, could therefore execute any command as the worker's user. The worker makes this check before it
+starts a flow run.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 
 
 def refusal(deployment: DeploymentResponse | None, job: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
-    """Check that this project's code defines what a flow run executes.
+    """Check that a flow run executes only what the code of this project defines.
+
+    In Prefect, job variables of a work pool, a deployment or a flow run can change the executed command, its
+    environment and its working directory. They are refused.
 
     Args:
         deployment: Deployment of the flow run.
-        job: Command, environment and working directory, from the job variables of work pool, deployment and flow run.
-        usual: Command, environment and working directory without any job variables.
+        job: Command, environment and working directory of the flow run, with job variables applied.
+        usual: Command, environment and working directory of a flow run without job variables.
 
     Returns:
         A sentence with the reason why the flow run must not be started; "" if it may be.
@@ -51,9 +55,9 @@ def refusal(deployment: DeploymentResponse | None, job: Mapping[str, Any], usual
 
 
 def _gets_our_code(steps: list[dict[str, Any]] | None) -> bool:
-    """Return True if the pull steps provide only code of this project.
+    """Return True if a deployment's pull steps, by which a worker gets the code, provide only code of this project.
 
-    They may enter the worker's checkout, or clone the repository that the worker's environment names.
+    They may select the worker's checkout, or clone the repository in the worker's variable SHEPHERD_REPOSITORY.
     """
     if steps == [{SET_DIRECTORY: {"directory": str(home())}}]:
         return True

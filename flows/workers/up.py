@@ -1,9 +1,11 @@
-"""`make up` and `make down`: Prefect and MLflow servers, pools, deployments and workers of this machine.
+"""Commands `make up` and `make down`, which start and stop Prefect and MLflow servers and workers on this machine.
 
     python -m flows.workers.up up [postgres] | down | status | deploy
 
-`up` keeps processes that are running already. `down` ends all processes that an `up` has started, even an `up` that was
-killed, and no others. `deploy` creates the pools and deployments on the server of PREFECT_API_URL.
+- up: starts servers and workers that are not running, and creates work pools and deployments.
+- down: ends all processes that `up` has started, even if `up` was killed, and no others.
+- status: lists the running servers and workers.
+- deploy: creates the work pools and deployments on another server, that of PREFECT_API_URL.
 """
 
 from __future__ import annotations
@@ -61,8 +63,8 @@ def up(kind: str = "") -> None:
     """Start all servers and workers that are not running, and print their addresses and how to use them.
 
     Args:
-        kind: "postgres" for a private PostgreSQL server, "" for SQLite files. The server of SHEPHERD_DATABASE_URL is
-            used in both cases if that is set.
+        kind: "postgres" starts a private PostgreSQL server; "" uses SQLite files. If SHEPHERD_DATABASE_URL is set, its
+            PostgreSQL server is used in both cases.
     """
     if kind not in ("", "postgres"):
         raise UserError(f"DB={kind}: must be postgres; omit DB to use SQLite files")
@@ -128,7 +130,7 @@ def status() -> None:
 
 
 def deploy_elsewhere() -> None:
-    """Create or update the pools and deployments on the server of PREFECT_API_URL."""
+    """Create or update the work pools and deployments on the server of PREFECT_API_URL, and print their names."""
     configure_environment()
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError(
@@ -139,13 +141,23 @@ def deploy_elsewhere() -> None:
 
 
 def _database(kind: str, password: str) -> Server | None:
-    """Return the private PostgreSQL server, or None if it is not used. Sets SHEPHERD_DATABASE_URL to the database."""
+    """Select the database of the servers.
+
+    If it is a PostgreSQL server, set SHEPHERD_DATABASE_URL to its URL.
+
+    Args:
+        kind: "postgres" for the private PostgreSQL server; "" for SQLite, or the server of SHEPHERD_DATABASE_URL.
+        password: password of the private server.
+
+    Returns:
+        The private PostgreSQL server if it is used, otherwise None.
+    """
     own = postgres.private_url(servers.port_of("postgres") or _port("postgres"), password)
     chosen = os.environ.get(DATABASE) or (own if kind else "")
     if server_host() != LOOPBACK and not chosen:
         raise UserError(
-            f"SHEPHERD_HOST={server_host()}: other machines can only be served with PostgreSQL, because MLflow must "
-            f"then store all files itself; run `make up DB=postgres`, or set {DATABASE}"
+            f"SHEPHERD_HOST={server_host()}: servers for other machines need PostgreSQL, because with SQLite, clients "
+            f"of MLflow write files directly to a folder of this machine; run `make up DB=postgres`, or set {DATABASE}"
         )
     if not chosen:
         return None
@@ -193,12 +205,15 @@ def _mlflow() -> Server:
 
 
 def _store() -> str:
-    """Return the database URL of the MLflow server. Without a server, commands open the same SQLite file."""
+    """Return the database URL of the MLflow server.
+
+    If it is an SQLite file, commands use this file directly when the server is not running.
+    """
     return database_url("mlflow", "psycopg2") or f"sqlite:///{state_folder() / 'mlflow.db'}"
 
 
 def _check_kept() -> None:
-    """Raise UserError if a running server uses another database than the chosen one."""
+    """Raise UserError if a server that is already running uses another database than the selected one."""
     wanted = {
         "prefect": ("PREFECT_API_DATABASE_CONNECTION_URL", database_url("prefect", "asyncpg")),
         "mlflow": ("MLFLOW_BACKEND_STORE_URI", database_url("mlflow", "psycopg2")),
@@ -214,9 +229,14 @@ def _url(name: str) -> str:
 
 
 def _worker(limit: int, gpu: str = "") -> Server:
-    """Return the worker of a GPU, or of pool local if `gpu` is "".
+    """Return the definition of a Prefect worker of this machine.
 
-    `limit` is the number of flow runs that the worker executes at the same time.
+    Args:
+        limit: number of flow runs that the worker executes at the same time.
+        gpu: index of the GPU that the worker uses, in work pool "gpu"; "" = a worker of pool "local", without a GPU.
+
+    Returns:
+        The worker as a background process.
     """
     name, pool = (f"worker-gpu-{gpu}", "gpu") if gpu else ("worker-local", "local")
     command = (sys.executable, "-m", "flows.workers.restart", "flows.workers.worker", "--pool", pool)
@@ -236,9 +256,10 @@ def _worker(limit: int, gpu: str = "") -> Server:
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that torch can use.
+    """Return the GPUs that torch can use, as values for CUDA_VISIBLE_DEVICES.
 
-    A child process imports torch to find them. It is started only if `nvidia-smi` is installed.
+    They are determined in a child process, so that this process need not import torch. Without the program
+    `nvidia-smi`, the list is empty.
     """
     if shutil.which("nvidia-smi") is None:
         return []
@@ -249,7 +270,10 @@ def visible_gpus() -> list[str]:
 
 
 def _check_ports(names: tuple[str, ...] = PUBLIC) -> None:
-    """Raise UserError if a server cannot use its port. Ends leftover processes of a killed server first."""
+    """Raise UserError if a server cannot listen on its port.
+
+    Leftover processes of a killed server, which could occupy the port, are ended first.
+    """
     if _port("prefect") == _port("mlflow"):
         raise UserError(f"SHEPHERD_MLFLOW_PORT={_port('mlflow')}: Prefect's server uses this port; choose another one")
     for name in names:
@@ -272,7 +296,7 @@ def _port(name: str) -> int:
 
 
 def _limit() -> int:
-    """Return the number of concurrent flow runs of the worker of pool local. Each GPU worker runs one at a time."""
+    """Return the number of flow runs that the worker of pool "local" executes at the same time."""
     return _number("SHEPHERD_LOCAL_LIMIT", max(2, os.cpu_count() or 1), "a number of runs from 1 to 1000", 1000)
 
 
@@ -304,9 +328,14 @@ def _page(urls: dict[str, str], names: list[str], has_gpu: bool) -> str:
 
 
 def _gather(names: list[str], ending: str) -> str:
-    """Return the deployments with a common ending, in the short form of shell braces.
+    """Abbreviate names of deployments with shell braces, such as "{train,sweep}-{a2c,ppo}/default".
 
-    An example is `{train,sweep}-{a2c,ppo}/default`.
+    Args:
+        names: names of deployments.
+        ending: only names with this ending are included.
+
+    Returns:
+        The text.
     """
     kinds: dict[str, list[str]] = {}
     for name in names:
@@ -328,7 +357,7 @@ def _print_state(name: str, state: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point. Returns the exit codes of `shepherd`."""
+    """Run one of the commands up, down, status and deploy; return the exit code: 0, 2 (user error) or 1 (failure)."""
     commands = {"up": up, "down": down, "status": status, "deploy": deploy_elsewhere}
 
     def run() -> int:

@@ -2,19 +2,21 @@
 
     python -m flows.workers.worker --pool POOL --name NAME [--limit N] [--queue QUEUE] [--watch SINCE]
 
-This worker avoids three faults of Prefect 3.8. First, Prefect reports the kill of a flow run's process twice: at once,
-and some seconds later, after a search for hooks of the flow. The second report would undo a `prefect flow-run retry` in
-between. Second, such a retry ends a worker that uses Prefect's own concurrency limit. Third, a server outage of more
-than 90 seconds ends Prefect's worker.
+This worker avoids three faults of the worker in Prefect 3.8:
 
-SIGTERM ends this process like SIGKILL. Its flow runs detect the end of the worker, write a checkpoint and end
-(flows.process.parents).
+- If the process of a flow run is killed, Prefect reports this twice, with some seconds in between. If the user retries
+  the flow run in this time, the second report ends the retry.
+- A retry after a kill ends a worker that uses Prefect's concurrency limit.
+- A server outage of more than 90 seconds ends the worker.
 
-The worker runs only what this project's code defines (flows.workers.trusted), because the command and the variables of
-a flow run come from Prefect's database.
+SIGTERM ends this process immediately, like SIGKILL. The processes of its flow runs detect the end of the worker, write
+a checkpoint and end (flows.process.parents).
 
-The worker reschedules flow runs that a killed worker of the same name had claimed and not started. One worker per
-server also marks flow runs without a process as crashed, and resumes sweeps that crashed (`--watch`).
+The command and the environment variables of a flow run come from Prefect's database. For security, the worker executes
+only what the code of this project defines (flows.workers.trusted).
+
+The worker reschedules flow runs that a killed worker of the same name had claimed but not started. One worker per
+server (`--watch`) also marks flow runs without heartbeats as crashed, and resumes sweeps that crashed.
 """
 
 from __future__ import annotations
@@ -53,9 +55,9 @@ _look = FlowRunCancellingObserver._check_for_cancelled_flow_runs
 
 
 async def _look_on(self: FlowRunCancellingObserver) -> None:
-    """Check for cancelled flow runs, and continue to do so after outages.
+    """Check if flow runs were cancelled, and ignore failures during a server outage.
 
-    Prefect's own check stops permanently after three failures.
+    This replaces Prefect's check, which stops permanently after three failures.
     """
     with survive_outages():
         await _look(self)
@@ -65,16 +67,16 @@ FlowRunCancellingObserver._check_for_cancelled_flow_runs = _look_on
 
 
 class ShepherdWorker(ProcessWorker):
-    """Worker that serves a pool of type `process`.
+    """Prefect worker for a work pool of type `process`: executes each flow run in a child process.
 
     Args:
-        pool: name of the pool.
+        pool: name of the work pool.
         name: name of the worker.
-        limit: maximum number of concurrent flow runs, not counting those in queue `drivers`, which only wait for
-            others; None = no limit.
-        queue: the only queue that it serves; None = all queues of the pool.
-        watch: also mark flow runs without a process as crashed, for all workers of the server, and resume sweeps that
-            crashed after this time (seconds since 1970); None = do neither.
+        limit: maximum number of flow runs at the same time; None = no limit. Flow runs in the queue `drivers` (sweeps)
+            do not count, because they only wait for the flow runs of their trials.
+        queue: the only queue of the pool that the worker serves; None = all queues.
+        watch: time in seconds since 1970. If it is not None, the worker also watches the flow runs of all workers: it
+            marks flow runs without heartbeats as crashed, and resumes sweeps that crashed after this time.
     """
 
     def __init__(
@@ -97,8 +99,16 @@ class ShepherdWorker(ProcessWorker):
     ) -> ProcessWorkerResult:
         """Execute a flow run until its process ends.
 
-        The status code is 0 if the server knows already how the flow run ended: Prefect would report it once more. A
-        flow run that this project's code does not define fails at once.
+        If the code of this project does not define the flow run, it fails without being executed.
+
+        Args:
+            flow_run: the flow run.
+            configuration: command and environment of the process.
+            task_status: Prefect's object, to report that the process has started.
+
+        Returns:
+            Result with the exit code of the process. The code is 0 after a failure that the server already knows,
+            because Prefect would otherwise report the failure a second time.
         """
         if reason := self._refusal(flow_run, configuration):
             self.get_flow_run_logger(flow_run).error(reason)
@@ -122,7 +132,7 @@ class ShepherdWorker(ProcessWorker):
         return result
 
     def _refusal(self, flow_run: FlowRun, configuration: ProcessJobConfiguration) -> str:
-        """Return the reason why a flow run must not be started. Return "" if it may be started."""
+        """Return the reason why a flow run must not be executed (`flows.workers.trusted`); "" if it may be executed."""
         about = configuration._related_objects  # Prefect has loaded them for the configuration
         deployment, flow = about.get("deployment"), about.get("flow")
         usual = ProcessJobConfiguration()
@@ -133,13 +143,16 @@ class ShepherdWorker(ProcessWorker):
         return refusal(deployment, job, without)
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
-        """Start the flow runs that are due. During a server outage none is started, and running ones continue."""
+        """Start the flow runs that are due. During a server outage, no flow run is started; running ones continue."""
         with survive_outages():
             return await super().get_and_submit_flow_runs()
         return []
 
     async def _submit_scheduled_flow_runs(self, flow_run_response: list[WorkerFlowRunResponse]) -> list[FlowRun]:
-        """Start flow runs up to the limit. A retry waits until the earlier attempt on this machine has ended."""
+        """Start flow runs as long as the limit of concurrent flow runs permits.
+
+        A flow run that is retried is not started while processes of its earlier attempt are running on this machine.
+        """
         has = self._begun | self._submitting_flow_run_ids
         has |= find_local_runs() if any(response.flow_run.run_count for response in flow_run_response) else set()
         flow_run_response = [one for one in flow_run_response if one.flow_run.id not in has]
@@ -151,10 +164,10 @@ class ShepherdWorker(ProcessWorker):
         return await super()._submit_scheduled_flow_runs(flow_run_response)
 
     async def _propose_pending_state(self, flow_run: FlowRun) -> bool:
-        """Claim a flow run for this worker.
+        """Claim a flow run for this worker, by setting its state to PENDING; return True if that succeeds.
 
-        The message of its state contains the worker's name. If the worker is killed, a new worker of the same name
-        finds the flow run by this message.
+        The message of the state contains the name of the worker. If the worker is killed, a new worker of the same name
+        finds the flow run by this message (`flows.workers.left_behind.reschedule`).
         """
         try:
             state = await propose_state(self.client, Pending(message=self._note), flow_run_id=flow_run.id)
@@ -175,7 +188,7 @@ class ShepherdWorker(ProcessWorker):
         return flow_run in self._begun or flow_run in self._submitting_flow_run_ids
 
     async def sync_with_backend(self) -> None:
-        """Send a heartbeat to the server, and recover flow runs that have lost their worker or their process."""
+        """Send a heartbeat of this worker to the server, and recover flow runs whose worker or process was killed."""
         with survive_outages():
             await super().sync_with_backend()
             await reschedule(self.client, self._note, self._has)
