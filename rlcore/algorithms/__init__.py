@@ -32,12 +32,12 @@ class Algorithm:
 
     @cached_property
     def Config(self) -> type[AlgorithmConfig]:  # noqa: N802 - named like the class in a module
-        """Config class of the algorithm."""
+        """Config class of the algorithm, imported on first use."""
         return import_module(f"{self.package}.{self.keys}").Config
 
     @cached_property
     def learner(self) -> Any:
-        """Module with agent, losses and learner."""
+        """Python module that contains agent, losses and learner of the algorithm; importing it imports torch."""
         return import_module(f"{self.package}.learner")
 
     @property
@@ -47,7 +47,7 @@ class Algorithm:
 
     @property
     def build(self) -> Any:
-        """Function that builds learner, buffer and training schedule from a `Context`."""
+        """Function that takes a `rlcore.types.Context` and returns learner, buffer and training schedule."""
         return self.learner.build
 
 
@@ -102,7 +102,7 @@ def paper(algorithm: Any) -> str:
 
 
 def register(name: str, module: Any) -> None:
-    """Register an algorithm; a plugin calls this at import.
+    """Register an algorithm, so that a config can select it. A plugin calls this function when it is imported.
 
     Args:
         name: value of `algo.name` that selects the algorithm. The key `name` of the algorithm's `Config` must have it

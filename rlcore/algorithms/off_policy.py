@@ -92,16 +92,16 @@ class ReplayConfig(AlgorithmConfig):
     def learning_starts_steps(self, width: int, rows: int = 0) -> int:
         """Return the number of policy steps at the start of training for which no gradient steps are due.
 
-        An iteration takes one policy step in each environment; the gradient steps that are due for it follow. The first
-        such iteration is the last one with random actions. If some environment has not stored the required number of
-        rows by then, it is the iteration in which all environments have stored them.
+        One iteration takes one policy step in each environment, followed by the gradient steps that are due. Gradient
+        steps start in the last iteration with random actions. If some environment has not stored the required number of
+        rows by then, they start in the iteration in which it has.
 
         Args:
             width: number of environments of all ranks.
             rows: required number of rows (time steps) of each environment.
 
         Returns:
-            Number of policy steps in the iterations before the first one with gradient steps, over all environments.
+            Number of policy steps, over all environments, before the first iteration with gradient steps.
         """
         return max(0, max(self.random_steps(width), rows * width) - width)
 

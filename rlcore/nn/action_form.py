@@ -89,7 +89,7 @@ class ActionForm:
     def _stretch(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return, for each dimension, the center of the bounds and half of their distance, [A] float64 each.
 
-        For a dimension with an infinite bound, the result is 0 and 1.
+        For a dimension with an infinite bound, the center is 0 and half of the distance is 1.
         """
         if device not in self._stretches:
             _, low, high = self._bounds(device)

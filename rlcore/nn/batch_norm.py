@@ -20,8 +20,8 @@ class BatchNorm(nn.Module):
 
     μ_B and σ_B are mean and std of the batch, which consists of the samples of all ranks. μ and σ are the running
     statistics. The output is γ x̂ + β with the trained parameters `scale` γ and `shift` β. No gradient passes through r
-    and d. Until the running statistics have been updated more than `warmup` times, r is 1 and d is 0, which is batch
-    normalization (Ioffe and Szegedy 2015).
+    and d. r_max is 3 and d_max is 5. Until the running statistics have been updated more than `warmup` times, r is 1
+    and d is 0, which is batch normalization (Ioffe and Szegedy 2015).
 
     The running statistics and the number of batches are buffers of the module. An update assigns new tensors to the
     buffers instead of modifying them in place, because a compiled step has them as inputs and outputs.
@@ -100,7 +100,7 @@ class _Sum(torch.autograd.Function):
 
 
 def sum_over(ranks: Ranks, value: Tensor) -> Tensor:
-    """Sum a tensor over all ranks; the backward pass sends gradients to every rank.
+    """Sum a tensor over all ranks; the backward pass sums the gradient over all ranks.
 
     The tensor must have the same shape on all ranks.
     """

@@ -25,7 +25,7 @@ def flatten(obs: Mapping[str, Tensor], spec: EnvSpec, keys: Sequence[str], lead:
 
     Args:
         obs: key -> observations [*lead dims, *shape], or [*lead dims, frames, *shape] with a frame stack.
-        spec: spec of the environment.
+        spec: observation and action spaces of the environment.
         keys: keys to concatenate, in this order.
         lead: number of leading (batch) dimensions.
 
@@ -136,7 +136,7 @@ class MultiEncoder(nn.Module):
     continuous actions without normalization.
 
     Args:
-        spec: spec of the environment.
+        spec: observation and action spaces of the environment.
         vectors: vector keys, flattened and concatenated in this order; () = none.
         images: image keys, concatenated along channels in this order; () = none.
         config: layers of the MLP, and numbers of output features.
@@ -202,7 +202,7 @@ class MultiEncoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def observe(self, obs: Mapping[str, Tensor], ranks: Ranks, lead: int = 2) -> None:
-        """Update the running statistics that normalize vector keys with the observations of all ranks.
+        """Include vector observations of all ranks in the running statistics for normalization.
 
         `obs` maps keys to raw observations [*lead dims, *shape] without frame stacks. Nothing happens if observations
         are not normalized.

@@ -158,7 +158,7 @@ def check_keys(
     """Check that the environment has the observation keys of a config, and that the algorithm can read them.
 
     Args:
-        spec: spec of the environment.
+        spec: observation and action spaces of the environment.
         keys: value of `algo.mlp_keys.encoder`.
         image_keys: value of `algo.cnn_keys.encoder`.
         kinds: kinds of observation keys that the algorithm can read, for example "vector" and "image".

@@ -105,7 +105,10 @@ class FlatParameters:
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Copy parameters that another optimizer trains as well into the vector; call this before an optimizer step."""
+        """Update the vector with the current values of parameters that another optimizer trains as well.
+
+        Call this method before an optimizer step.
+        """
         if self._spots is not None:
             if self.shared:
                 self.tensors = [places[0][0][places[0][1]] for places in self._spots]

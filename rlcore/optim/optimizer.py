@@ -86,8 +86,9 @@ class Optimizer:
         self.loss, self.config, self.max_grad_norm, self.reduction = loss, config, max_grad_norm, reduction
         if config.clip_norm != "global" and not max_grad_norm:
             raise UserError(
-                f"optimizer.clip_norm={config.clip_norm}: has no effect, because no maximum gradient norm is set; set "
-                "one above 0, or remove clip_norm"
+                f"optimizer.clip_norm={config.clip_norm}: has no effect, because gradients are not clipped; remove "
+                "clip_norm, or set the maximum gradient norm (algo.max_grad_norm, or clip_gradients of the network) "
+                "above 0, if the algorithm has this key"
             )
         fabric, self.ranks = context.fabric, context.ranks
         precision = fabric.strategy.precision

@@ -1,1 +1,1 @@
-"""Algorithms that learn from rollouts: PPO, recurrent PPO and A2C, and the parts that they share."""
+"""On-policy algorithms, which learn from rollouts: PPO, recurrent PPO and A2C, and the code that they share."""

@@ -74,7 +74,7 @@ class ActorCritic(nn.Module):
         return self.encoder.output_size
 
     def observe(self, obs: dict[str, Tensor], ranks: Ranks) -> None:
-        """Update the running statistics that normalize observations with the observations of all ranks.
+        """Include the observations of a rollout, from all ranks, in the running statistics for normalization.
 
         `obs` maps keys to raw observations [T, B, *shape] without frame stacks. Nothing happens if observations are not
         normalized. Only this method changes the statistics. A learner calls it after the gradient steps of a rollout,

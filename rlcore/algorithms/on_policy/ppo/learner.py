@@ -40,8 +40,7 @@ __all__ = ["Agent", "Learner", "build"]
 class PPOSamples(NamedTuple):
     """N samples (time steps) of a rollout, or of a minibatch.
 
-    Shapes: `action` is [N, A], all tensors except `obs` are [N]. `weight` is 1 for transitions and 0 for steps that
-        only
+    `action` is [N, A]; all other tensors except `obs` are [N]. `weight` is 1 for transitions and 0 for steps that only
     reset an environment; a sample of weight 0 does not contribute to the loss.
 
     `obs` has one of two types. In a minibatch, it is the input of `Agent.forward`, key -> [N, ...]. In the samples of a
@@ -59,8 +58,8 @@ class PPOSamples(NamedTuple):
     def at(self, rows: Tensor, advantage: Tensor, weight: Tensor) -> PPOSamples:
         """Select K minibatches of M samples each; the result has tensors [K, M, ...].
 
-        `rows` [K, M] contains the indices of the samples. `advantage` and `weight` [K, M] are those of the result, for
-        example advantages that were standardized within each minibatch; the ones stored in `self` are not used.
+        `rows` [K, M] contains the indices of the samples. `advantage` and `weight` [K, M] replace the stored advantages
+        and weights, for example because the advantages were standardized within each minibatch.
         """
         columns = (self.action, self.old_logprob, self.old_value, self.returns)
         action, old_logprob, old_value, returns = (column[rows] for column in columns)
@@ -72,8 +71,8 @@ def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: f
 
         L = min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)
 
-    ρ is the probability ratio of the new and the old policy, Â the advantage, and ε the clip range. If a dual clip c >
-    1 is set, samples with Â < 0 use max(L, c Â) instead of L.
+    ρ is the probability ratio of the new and the old policy, Â the advantage, and ε the clip range. If a dual clip c
+    above 1 is set, samples with Â < 0 use max(L, c Â) instead of L.
     """
     assert ratio.shape == advantage.shape, (ratio.shape, advantage.shape)
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_coef, 1 + clip_coef) * advantage)
@@ -102,9 +101,10 @@ def entropy_loss(entropy: Tensor) -> Tensor:
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:
-    """Estimate KL(π_old ‖ π) from samples of π_old.
+    """Estimate the KL divergence KL(π_old ‖ π) from actions that were sampled from π_old.
 
-    The estimate is (ρ - 1) - log ρ with the probability ratio ρ; it is called k3 in joschu.net/blog/kl-approx.html.
+    `log_ratio` is log ρ, where ρ = π(a|s) / π_old(a|s). The estimate of each sample is (ρ - 1) - log ρ, called k3 in
+    joschu.net/blog/kl-approx.html.
     """
     return (log_ratio.exp() - 1) - log_ratio
 
@@ -142,7 +142,7 @@ def objective(
 
 
 class Learner(OnPolicyLearner):
-    """PPO learner: algorithm 1, "optimize surrogate L with K epochs and minibatch size M"."""
+    """PPO learner: algorithm 1 of the paper, "optimize surrogate L with K epochs and minibatch size M"."""
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Update the agent with a rollout [T, B]: several epochs of gradient steps on minibatches.

@@ -1,7 +1,7 @@
 """PPO with memory: Dota 2 with Large Scale Deep Reinforcement Learning. Berner et al. 2019, arXiv:1912.06680.
 
 Parts of the papers and the code that implements them:
-    observation, LSTM, policy and value Agent.unroll: oₜ, aₜ₋₁, carry -> policy, value, carry
+    network with LSTM                   Agent.unroll: oₜ, aₜ₋₁, carry -> policy, value, carry
     samples of 16 consecutive steps     Learner.draw: sequences of L rows, for backpropagation through time
     eq. 7, 9, 11-12 of PPO              rlcore.algorithms.on_policy.ppo.learner, the base class of this learner
 

@@ -29,10 +29,11 @@ LEVELS = 32  # 5 bits
 
 
 def initialise_orthogonal(module: nn.Module, rng: torch.Generator) -> None:
-    """Initialize all layers of a module from a CPU generator; biases are zero.
+    """Initialize all linear layers and convolutions of a module with orthogonal weights and zero biases.
 
-    Linear layers are orthogonal (Saxe et al. 2014). Convolutions are delta-orthogonal (Xiao et al. 2018,
-    arXiv:1806.05393): the center of the kernel is an orthogonal matrix with a gain of √2, all other weights are zero.
+    The weights of linear layers are orthogonal matrices (Saxe et al. 2014). Convolutions are delta-orthogonal (Xiao et
+    al. 2018, arXiv:1806.05393): the weights at the center of the kernel are an orthogonal matrix with a gain of √2, all
+    other weights are zero. `rng` is a CPU generator.
     """
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
@@ -51,7 +52,7 @@ class Trunk(nn.Module):
     """Encoder layers that actor and critics share: convolutions for the image keys, an MLP for the vector keys.
 
     Args:
-        spec: spec of the environment.
+        spec: observation and action spaces of the environment.
         vectors: vector keys, concatenated in this order; () = none.
         images: image keys, concatenated along channels in this order; () = none. All images must have the same size;
             height and width must be even.

@@ -11,8 +11,11 @@ Parts of the paper and the code that implements them:
 
     loss    trains
     J(Q)    convolutions, critics' projection, critics
-    J(RAE)  convolutions, critics' projection, decoder; its optimizer has separate moments for the first two
+    J(RAE)  convolutions, critics' projection, decoder
     J(π)    actor's projection, actor
+
+Each loss has a separate optimizer. Therefore, the optimizers of J(Q) and J(RAE) both train the convolutions and the
+critics' projection, with separate moments.
 
 Differences from the paper:
     two features are from SheepRL: vector observations have an MLP that actor and critics share, like the convolutions,
@@ -137,8 +140,8 @@ class Learner(sac.Learner):
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Take one gradient step on a batch of N transitions of n steps each, [n, N], and return the metrics.
 
-        Each gradient step updates the critics. The config defines after how many of them the target critics, the actor
-        and the autoencoder are updated.
+        Each gradient step updates the critics. The target critics, the actor and the autoencoder are updated in some of
+        the gradient steps, at intervals that the config defines.
         """
         config = self.config
         self.updates += 1
