@@ -2,8 +2,9 @@
 
     parameters, buffers, carry, obs, is_first, noise  ->  carry, action, the environments' action, extras
 
-The agent's own `act` and `to_env` are traced once; the agent needs no changes. Noise that `act` draws becomes an input:
-it is drawn before the call, from the same stream, in the same order and with the same shapes.
+The methods `act` and `to_env` of the agent are traced once; the agent needs no changes. Random numbers that `act` draws
+become inputs of the compiled function. They are drawn before each call, from the stream that the eager agent would use,
+in its order and with its shapes.
 """
 
 from __future__ import annotations
@@ -32,31 +33,33 @@ def compile_acting(
     autocast: Any = nullcontext,
     must: bool = False,
 ) -> CompiledActing | None:
-    """Return policy inference as machine code, or None with a warning in the log if it cannot be compiled.
+    """Compile policy inference to machine code; if that fails, log a warning and return None.
 
-    If `must` is True because the run began compiled, an error is raised instead (`machine_code.leave_as_written`).
+    `must` is True if the run began with compiled policy inference and is being resumed. A failure then raises an error
+    instead (see `machine_code.leave_as_written`), because a resumed run must compute in the same way as before.
     """
     try:
         return CompiledActing(agent, carry, obs, compiler, autocast)
     except Exception as error:  # tracing can raise any exception in user code
         fresh = ", or start a new run from its weights with init_from"
-        machine_code.leave_as_written("acting", "compiled acting", must, error, fresh)
+        machine_code.leave_as_written("policy inference", "compiled policy inference", must, error, fresh)
         return None
 
 
 class CompiledActing:
-    """`agent.act` and `agent.to_env`, with sampled actions, as machine code for a fixed number of environments.
+    """Policy inference as machine code: `agent.act` with sampled actions, then `agent.to_env`, for B environments.
 
     Args:
-        agent: agent; `begin` reads its parameters and buffers again if the address of one has changed.
-        carry: recurrent state of the agent, in the structure of a fresh one.
-        obs: key -> [B, ...]; only shapes and dtypes are used.
+        agent: the agent. `begin` reads its parameters and buffers again if one of them has a new memory address.
+        carry: initial recurrent state of the agent for B environments; it defines structure, shapes and dtypes.
+        obs: example observations, key -> [B, ...]; only shapes and dtypes are used.
         compiler: compilation settings of the run.
-        autocast: context manager in which the agent is called.
+        autocast: function that returns the context manager in which the agent is called.
 
     Raises:
-        Exception: any error of tracing: if the agent's code uses more than tensors, or if it reads a tensor that is
-            not a buffer. The machine code would keep the first value of such a tensor after a learner replaced it.
+        Exception: any error of tracing. Tracing fails if the agent computes with values other than tensors. It also
+            fails if the agent reads a tensor that is neither a parameter nor a buffer, because the machine code
+            would keep the current value of that tensor even if a learner replaced it later.
     """
 
     def __init__(
@@ -78,10 +81,10 @@ class CompiledActing:
         decides = compiler.facts("acting") | {"agent": repr(agent)}
         seed, prepare = compiler.config.seed, compiler.prepare
         facts = machine_code.Facts(decides, seed, lambda: self._names, [agent], _plain(agent), prepare)
-        self._function, self._names = machine_code.make_once("acting", self._trace(), example, facts)
+        self._function, self._names = machine_code.make_once("policy inference", self._trace(), example, facts)
 
     def begin(self, rng: Noise, length: int) -> None:
-        """Prepare for `length` calls: read replaced parameters and buffers again, and draw the noise of the calls."""
+        """Prepare for the next `length` calls: read replaced parameters and buffers, and draw the random numbers."""
         if (addresses := self._places.addresses()) != self._addresses:
             self._captured, self._addresses = self._places.tensors(), addresses
         if len(self.draws) == 1:
@@ -93,7 +96,17 @@ class CompiledActing:
     def __call__(
         self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor
     ) -> tuple[Carry, Tensor, Tensor, dict[str, Tensor]]:
-        """Return the next carry, the action [B, A], the environments' action [B, *shape] and extras key -> [B, ...]."""
+        """Select actions for one time step of B environments.
+
+        Args:
+            carry: recurrent state after the previous time step.
+            obs: key -> [B, ...].
+            is_first: [B] bool.
+
+        Returns:
+            The new recurrent state, the agent's action [B, A], the same action in the format of the environment
+            [B, *shape], and the extras of the agent, name -> [B, ...].
+        """
         outputs = self._function([*self._captured, *self._inputs(carry, obs, is_first, next(self._noise))])
         action, env_action, *rest = outputs
         extras = dict(zip(self._names, rest, strict=False))
@@ -137,7 +150,7 @@ class CompiledActing:
 
 
 def _plain(agent: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors that are plain attributes of the agent's modules: neither parameters nor buffers."""
+    """Return all tensors that are attributes of the agent's modules, but neither parameters nor buffers, by path."""
     return {
         f"{name}.{key}" if name else key: value
         for name, module in agent.named_modules()

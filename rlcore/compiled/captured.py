@@ -14,14 +14,13 @@ from rlcore.functional.tree import leaves
 class CapturedTensors:
     """Fast access to the current parameters and buffers of modules.
 
-    The places of the tensors are located once, because torch's own traversal of the modules takes 40 µs. The attribute
-    `names` contains the names of these tensors as parameters and buffers of `Reading`, the module that wraps a function
-    and the modules that it reads.
+    The modules are traversed once, in the constructor, because each traversal takes 40 µs. The attribute `names`
+    contains the names that the tensors have in a `Reading` module that wraps these modules.
 
     Args:
         modules: modules with a fixed structure; their parameters and buffers may be replaced. A tensor that several
             modules share is listed once.
-        without: tensors to leave out.
+        without: parameters and buffers to exclude.
     """
 
     def __init__(self, modules: Sequence[nn.Module], without: Iterable[Tensor] = ()) -> None:
@@ -40,29 +39,32 @@ class CapturedTensors:
                 self._places.append((owner_tensors, key))
 
     def tensors(self) -> list[Tensor]:
-        """Return every current tensor, detached, in the order of `names`."""
+        """Return the current parameters and buffers, detached, in the order of `names`."""
         return [owner_tensors[key].detach() for owner_tensors, key in self._places]
 
     def addresses(self) -> list[int]:
-        """Return the memory address of each tensor.
+        """Return the memory address of each parameter and buffer.
 
-        If the addresses have not changed, the result of an earlier `tensors()` that is still referenced is current.
+        As long as the addresses stay the same, an earlier result of `tensors()` can be used again.
         """
         return [owner_tensors[key].data_ptr() for owner_tensors, key in self._places]
 
     def own(self) -> list[Tensor]:
-        """Return the tensors themselves, not detached, in the order of `names`."""
+        """Return the current parameters and buffers without detaching them, in the order of `names`."""
         return [owner_tensors[key] for owner_tensors, key in self._places]
 
     def replace(self, tensors: Mapping[int, Tensor]) -> None:
-        """Replace tensors of the modules: index in `names` -> new tensor."""
+        """Replace parameters and buffers of the modules; `tensors` maps an index in `names` to the new tensor."""
         for index, tensor in tensors.items():
             owner_tensors, key = self._places[index]
             owner_tensors[key] = tensor
 
 
 class Reading(nn.Module):
-    """Module that wraps a function and the modules it reads, so that `call` can substitute their parameters."""
+    """Module that wraps a function and all modules that the function uses.
+
+    `call` executes the function with other tensors in place of the parameters and buffers of these modules.
+    """
 
     def __init__(self, modules: nn.ModuleList, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -70,16 +72,23 @@ class Reading(nn.Module):
         self.after: dict[str, Tensor] = {}  # buffers after the last call; the function may have replaced some
 
     def forward(self, *inputs: Any) -> Any:
-        """Call the function."""
+        """Call the wrapped function."""
         returned = self.function(*inputs)
         self.after = dict(self.named_buffers())
         return returned
 
     def call(self, parts: Mapping[str, Tensor], inputs: Sequence[Any]) -> Any:
-        """Call the function with other tensors as parameters and buffers, and restore the module's own afterwards.
+        """Call the wrapped function with substituted parameters and buffers; the originals are restored afterwards.
 
-        `functional_call` does not restore a parameter of a module that two others contain, because it replaces it
-        twice. This method therefore restores all parameters itself.
+        `functional_call` of torch does not restore the parameters of a submodule that two modules share, because it
+        replaces them twice. This method therefore restores all parameters itself.
+
+        Args:
+            parts: name of a parameter or buffer of this module -> tensor to use instead.
+            inputs: arguments of the wrapped function.
+
+        Returns:
+            The result of the wrapped function.
         """
         owners: list[Any] = [*self.modules()]
         places = [(owner._parameters, {**owner._parameters}) for owner in owners]
@@ -91,10 +100,10 @@ class Reading(nn.Module):
 
 
 def inputs_of(record: Any) -> list[Tensor]:
-    """Return the tensors of a record as inputs of machine code: contiguous."""
+    """Return the tensors of a nested structure as a list of contiguous tensors, as machine code requires."""
     return [tensor.contiguous() for tensor in leaves(record)]
 
 
 def layout(tensors: Sequence[Tensor]) -> list[Any]:
-    """Return shape and dtype of each tensor; a compiled function supports only one layout."""
+    """Return the shape and dtype of each tensor, to compare them with those a function was compiled for."""
     return [(tensor.shape, tensor.dtype) for tensor in tensors]

@@ -1,7 +1,7 @@
-"""Estimate of the time that compilation saves in a run, from the counted operations of its gradient steps.
+"""Estimate of the time that compilation saves in a run, from the number of operations in its gradient steps.
 
-A gradient step of small networks consists of about a thousand small operations. Each has an overhead of some
-microseconds, which compilation removes. It does not change the time of products of large matrices.
+A gradient step of small networks consists of about a thousand small operations. Each operation has an overhead of some
+microseconds, which compilation removes. Compilation does not speed up products of large matrices.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SHARE = 0.05  # smaller fractions of a step's time do not count as a saving
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Number of gradient steps and policy calls of a run, and the computation in each gradient step.
+    """Number of gradient steps and policy calls of a run, and the cost of a gradient step.
 
     Attributes:
-        steps: gradient steps of a rank.
-        operations: torch operations in one gradient step.
-        flops: floating-point operations in one gradient step, in products of matrices and convolutions.
-        calls: calls of the policy that would be compiled.
-        rate: floating-point operations per second.
+        steps: number of gradient steps of each rank in the run.
+        operations: number of torch operations in one gradient step, on average.
+        flops: number of floating-point operations in the matrix products and convolutions of one gradient step.
+        calls: number of policy calls in the run; 0 if policy inference would not be compiled.
+        rate: assumed speed of the device in floating-point operations per second.
     """
 
     steps: int
@@ -42,13 +42,13 @@ class Arithmetic:
 
     @property
     def step_saved(self) -> float:
-        """Seconds that compilation saves in one gradient step; 0 if this is less than `SHARE` of the step's time."""
+        """Seconds that compilation saves in a gradient step; 0 if they are less than 5 % (`SHARE`) of its time."""
         saved = AN_OPERATION * self.operations
         return saved if saved >= SHARE * (saved + self.flops / self.rate) else 0.0
 
     @property
     def saved(self) -> float:
-        """Seconds that compilation saves in the whole run."""
+        """Seconds that compilation saves in all gradient steps and policy calls of the run."""
         return self.steps * self.step_saved + (self.calls * AN_ACTION if self.step_saved else 0.0)
 
     def __str__(self) -> str:
@@ -61,17 +61,21 @@ class Arithmetic:
 
 @dataclass
 class Counter:
-    """Dry-run substitute for compiled code: executes each function once and counts all calls.
+    """Substitute for compiled code in a dry run: executes each function once and counts its calls.
 
     Attributes:
-        found: name of the function -> its first result, operations and floating-point operations of one call, calls.
+        found: name of a function -> [result of the first call, number of operations in this call, number of
+            floating-point operations in this call, number of calls].
     """
 
     found: dict[Hashable, list[Any]] = field(default_factory=dict)
     _within: bool = False
 
     def once(self, name: Hashable, function: Callable[[], Any]) -> Any:
-        """Return the result of the first call under this name; the function is executed in that call only."""
+        """Execute `function` in the first call with `name`; later calls with this name return the first result.
+
+        If `function` calls `once` itself, the inner function is executed each time, as part of the outer one.
+        """
         if self._within:  # its operations are counted as part of the outer function
             return function()
         if name not in self.found:
@@ -86,7 +90,7 @@ class Counter:
         return self.found[name][0]
 
     def totals(self) -> tuple[int, int]:
-        """Return the number of operations and of floating-point operations in all calls so far."""
+        """Return the number of operations and the number of floating-point operations, summed over all calls."""
         rows = self.found.values()
         return sum(row[1] * row[3] for row in rows), sum(row[2] * row[3] for row in rows)
 
@@ -100,7 +104,7 @@ class _Operations(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: with True, torch would import its tracer, which takes two CPU seconds."""
+        """Return False, because torch would otherwise import its tracer, which takes two CPU seconds."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

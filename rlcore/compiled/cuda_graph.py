@@ -1,7 +1,8 @@
 """Gradient steps as CUDA graphs: the kernels are recorded once and then launched together.
 
-A graph reads and writes the memory with which it was recorded. Parameters and optimizer state keep their memory and are
-updated in place. Inputs, noise and replaced buffers are copied to the memory of the recorded ones before each replay.
+A CUDA graph always reads and writes the memory addresses that were used while it was recorded. Parameters and optimizer
+state keep their addresses, because they are updated in place. Inputs, random numbers, and buffers that code has
+replaced by new tensors are copied to the recorded addresses before each replay.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ Recorded = tuple[Callable[[], None], dict[str, Tensor]]  # function that replays
 
 
 class RecordedStep:
-    """Gradient step that is recorded for the shapes of its first inputs; it computes what the eager step computes.
+    """Gradient step that is recorded as a CUDA graph; it computes the same operations as the eager step.
+
+    The graph supports only inputs with the shapes of those passed to `build`.
 
     Args:
-        function: the step.
-        changed: tensors that the step changes.
-        captured: other tensors that it reads: buffers, and modules that it does not train.
+        function: the gradient step as eager code.
+        changed: tensors that the step changes: parameters and optimizer state; also the learning rates.
+        captured: other tensors that the step reads: buffers, and parameters of modules that it does not train.
     """
 
     def __init__(self, function: StepFunction, changed: StepTensors, captured: CapturedTensors) -> None:
@@ -46,11 +49,19 @@ class RecordedStep:
 
     @property
     def built(self) -> bool:
-        """True once the step is recorded."""
+        """True if the step has been recorded."""
         return self._recorded is not None
 
     def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> dict[str, Tensor]:
-        """Execute the step; call `build` first."""
+        """Take one gradient step; `build` must have been called.
+
+        Args:
+            inputs: inputs of the step, with the shapes of those passed to `build`.
+            rng: stream from which the random numbers of the step are drawn; None if the step needs none.
+
+        Returns:
+            Mean metrics for the log, name -> [].
+        """
         given = [*draw_all(rng, self._draws), *leaves(inputs)]
         assert layout(given) == layout(self._given), "the step was compiled for other shapes"
         assert self._recorded is not None
@@ -63,10 +74,18 @@ class RecordedStep:
 
     @not_training()
     def build(self, inputs: Sequence[Any], rng: Noise | None, began: bool) -> bool:
-        """Record the step for inputs of these shapes; return True if it was recorded.
+        """Record the step as a CUDA graph, without a lasting change of parameters, optimizer state, buffers or `rng`.
 
-        Everything that the step changes is restored afterwards, and no noise is drawn from `rng`. Raises UserError if
-        the step cannot be recorded and the run `began` with a recorded one.
+        Args:
+            inputs: example inputs; only their shapes and dtypes matter.
+            rng: stream that later calls of the step draw from; None if the step needs no random numbers.
+            began: True if earlier gradient steps of this run were recorded, so that eager code is not allowed.
+
+        Returns:
+            True if the step was recorded; False if it must be executed as eager code.
+
+        Raises:
+            UserError: if the step cannot be recorded and `began` is True.
         """
         self._recorded_tensors = self._captured.own()
         own = [tensor.detach() for tensor in (*self._changed.tensors(), *self._recorded_tensors)]
@@ -104,7 +123,7 @@ class RecordedStep:
 
     @torch.no_grad()
     def _settle(self) -> None:
-        """Copy values of replaced tensors into the recorded ones, and make the recorded ones current again."""
+        """Copy the values of replaced buffers to the recorded buffers, and put the recorded ones into the modules."""
         now = self._captured.own()
         others = {i: tensor.clone() for i, tensor in enumerate(now) if tensor is not self._recorded_tensors[i]}
         for i, value in others.items():
@@ -113,7 +132,15 @@ class RecordedStep:
 
 
 def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> Recorded:
-    """Record the kernels that a function launches on a device, after `WARM_UP` calls without recording."""
+    """Record a function as a CUDA graph, after three calls (`WARM_UP`) without recording.
+
+    Args:
+        function: function without arguments that returns named tensors.
+        device: GPU on which the function launches kernels.
+
+    Returns:
+        A function that replays the graph, and the tensors to which each replay writes the results.
+    """
     with fusing() as loops, torch.cuda.device(device):
 
         def call() -> dict[str, Tensor]:
@@ -135,7 +162,7 @@ def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> R
 
 
 def _write(place: Tensor, value: Tensor) -> None:
-    """Copy an input to its recorded tensor without synchronization; a scalar on the CPU is passed as a number."""
+    """Copy `value` to the recorded input tensor `place` without waiting for the GPU."""
     if value.device.type == "cpu" and value.dim() == 0:
         place.fill_(value.item())
     else:
@@ -143,9 +170,10 @@ def _write(place: Tensor, value: Tensor) -> None:
 
 
 class Watch(TorchDispatchMode):
-    """Mode that collects the tensors a function reads from outside, and raises on operations that synchronize.
+    """Context manager that checks whether a function can be recorded as a CUDA graph.
 
-    A CUDA graph cannot contain an operation that waits for the device.
+    It raises RuntimeError on operations that wait for a value from the GPU, which a CUDA graph cannot contain. It also
+    collects the tensors that the function reads but did not create, in the attribute `read`.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -154,10 +182,10 @@ class Watch(TorchDispatchMode):
         self._created: Any = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the operation; raise RuntimeError if it reads a value back from the device."""
+        """Execute a torch operation; raise RuntimeError if it copies a value from the GPU to the CPU."""
         here = [part for part in _tensors((args, kwargs or {})) if part.device == self.device]
         if here and str(func).startswith(WAITS):
-            raise RuntimeError(f"the operation {func} waits for a value from the device")
+            raise RuntimeError(f"the operation {func} waits for a value from the GPU, which a CUDA graph cannot do")
         result = func(*args, **(kwargs or {}))
         self.read.update({id(part): part for part in here if part not in self._created})
         self._created.update(dict.fromkeys(_tensors(result)))

@@ -1,8 +1,8 @@
-"""Loops over time in a CUDA graph, with each step compiled to a few fused kernels.
+"""Loops over time in a CUDA graph: torch's compiler fuses each loop step to a few kernels.
 
-Without fusion, a step of a Dreamer's model and its gradient launch about a hundred kernels, and the GPU is idle longer
-than it computes. Here torch's compiler compiles the step once, and it is launched for each t. The backward pass
-computes the step again together with its gradient, as in `rlcore.compiled.scan`.
+Without fusion, one time step of a Dreamer world model and its gradient launch about a hundred kernels, and the GPU is
+idle most of the time. With fusion, the step is compiled once, and its kernels are launched for each time step. The
+backward pass computes each step again together with its gradient, as in `rlcore.compiled.scan`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ Kernels = Callable[..., Sequence[Tensor]]
 
 @dataclass
 class FusedLoop:
-    """Kernels of one loop in a function that is called repeatedly; they are compiled when the loop is first executed.
+    """Compiled kernels of one loop over time (a call of `scan`); compiled when the loop is first executed.
 
     Attributes:
-        shapes: shapes of the loop's input tensors.
-        forms: nested structure of a step's y; empty before the first execution.
-        forward: the step.
-        backward: the step, computed again, and its gradient.
-        products: for each weight, True if its gradient is a product after the loop (`expose_products`).
+        shapes: shapes of the tensors that are passed to the loop.
+        forms: list with one example of a step's output y, for its nested structure; empty before the first execution.
+        forward: kernels of one step; None before the first forward pass.
+        backward: kernels that compute one step again, and its gradient; None before the first backward pass.
+        products: for each weight, True if its gradient is computed as one matrix product after the loop (see
+            `expose_products`).
     """
 
     shapes: list[torch.Size] = field(default_factory=list[torch.Size])
@@ -45,82 +46,92 @@ class FusedLoop:
 
 
 class Loops:
-    """Fused loops of a function, in the order in which each call of the function executes them."""
+    """Compiled loops of one function; a loop is identified by its position in the order of execution.
+
+    Each call of the function must therefore execute its loops in the same order.
+    """
 
     def __init__(self) -> None:
         self._known: list[FusedLoop] = []
         self._met = 0
 
     def begin(self) -> None:
-        """Start a call of the function: the next loop is its first one."""
+        """Start a new call of the function: `meet` then returns the first loop again."""
         self._met = 0
 
     def meet(self) -> FusedLoop:
-        """Return the next loop; in the first call, create it."""
+        """Return the next loop in the order of execution; during the first call of the function, create it."""
         self._met += 1
         if self._met > len(self._known):
             self._known.append(FusedLoop())
         return self._known[self._met - 1]
 
 
-class _Here(threading.local):
-    """Loops that this thread fuses; None if it fuses nothing."""
+class _Current(threading.local):
+    """Thread-local variable: the loops of the function that this thread executes; None if loops are not fused."""
 
     loops: Loops | None = None
 
 
-_here = _Here()
+_current = _Current()
 
 
 @contextmanager
 def fusing() -> Iterator[Loops]:
-    """Context manager in which the steps of loops are fused; call `begin` of the result before each function call."""
-    before, loops = _here.loops, Loops()
-    _here.loops = loops
+    """Context manager for repeated calls of one function, in which the steps of its loops over time are fused.
+
+    Yields:
+        The loops of the function; call `begin` of this object before each call of the function.
+    """
+    before, loops = _current.loops, Loops()
+    _current.loops = loops
     try:
         yield loops
     finally:
-        _here.loops = before
+        _current.loops = before
 
 
 @contextmanager
-def _fusing_nothing() -> Iterator[None]:
-    """Context manager in which loops are not fused.
+def _not_fusing() -> Iterator[None]:
+    """Context manager for tracing a loop step; loops inside the step are not fused separately.
 
-    Steps are traced inside it. Python executes a step only once, when it is traced. A loop inside the step would
-    therefore be counted in this call of the function but not in later calls, and the order of the loops would differ.
+    Python executes the code of a step only when the step is traced. A loop inside the step would therefore be counted
+    in the first call of the function but not in later calls, and the positions of all later loops would be wrong.
     """
-    before, _here.loops = _here.loops, None
+    before, _current.loops = _current.loops, None
     try:
         yield
     finally:
-        _here.loops = before
+        _current.loops = before
 
 
 def loop_now() -> FusedLoop | None:
-    """Return the loop to execute now; None if loops are not fused."""
-    return None if _here.loops is None else _here.loops.meet()
+    """Return the compiled loop for the loop that the current function executes next; None if loops are not fused."""
+    return None if _current.loops is None else _current.loops.meet()
 
 
 def go_through_time(loop: FusedLoop, flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
     """Execute a loop over time with fused steps.
 
     Args:
-        loop: kernels of the loop.
-        flat: step as a function of tensors: carry, one row of xs, params -> next carry, other outputs.
-        sizes: number of tensors in carry, xs [T, ...] and params.
-        tensors: all of these tensors, in that order.
+        loop: kernels of the loop; compiled by this function if they do not exist yet.
+        flat: one step as a function of tensors: carry, one row of each tensor in xs, params -> next carry, y.
+        sizes: number of tensors in carry, in xs and in params.
+        tensors: the tensors of the initial carry, then those of xs [T, ...], then those of params.
 
     Returns:
-        The carry after the last step, and the other outputs of all steps, [T, ...].
+        The tensors of the carry after the last step, followed by the tensors of y for all steps, [T, ...].
 
     Raises:
-        RuntimeError: if the tensors have other shapes than when `loop` was first executed, because the function now
-            executes its loops in another order. Also if a step reads parameters that are not its inputs.
+        RuntimeError: if the tensors have other shapes than in the first execution of `loop`; the function then
+            executes its loops in another order than before. Also if a step reads parameters that are not its inputs.
     """
     loop.shapes = loop.shapes or [tensor.shape for tensor in tensors]
     if loop.shapes != [tensor.shape for tensor in tensors]:
-        raise RuntimeError("loops over time are executed in another order than in the first call")
+        raise RuntimeError(
+            "a function in a CUDA graph must execute its loops over time (scan) in the same order in every call; this "
+            "loop has other shapes than the loop at its position in the first call"
+        )
     # Kernels are compiled for the strides of their first inputs.
     return [*_Run.apply(loop, flat, tuple(sizes), *(tensor.contiguous() for tensor in tensors))]
 
@@ -133,7 +144,7 @@ class _Run(torch.autograd.Function):
         for t in range(len(xs[0])):
             given = [*carry, *(x[t] for x in xs), *params]
             if loop.forward is None:
-                with _fusing_nothing():
+                with _not_fusing():
                     loop.forward = fuse(trace_step(flat, given), given)
             olds += carry
             carry, row = split(loop.forward(*given), [sizes[0], None])
@@ -161,7 +172,7 @@ class _Run(torch.autograd.Function):
             given = [*through, *(g[t] for g in by_row), *old, *row, *params]
             if loop.backward is None:
                 back = go_back(ctx.flat, ctx.sizes, (floating, of_xs, of_params), ctx.precision)
-                with _fusing_nothing():
+                with _not_fusing():
                     graph = trace_step(back, given)
                 loop.products = expose_products(graph, len(through) + sum(of_xs))
                 loop.backward = fuse(graph, given)
@@ -175,17 +186,19 @@ class _Run(torch.autograd.Function):
 
 
 def expose_products(graph: Any, first: int) -> list[bool]:
-    """Replace each weight gradient that is a product over a step's B rows by the two factors of the product.
+    """Change a step's graph so that it returns the factors of weight gradients instead of the gradients.
 
-    The gradient is then one product over all T·B rows after the loop, so a tensor of the weight's size is not added T
-    times.
+    The gradient of a weight matrix is usually a product of two matrices with B rows. If each step returns these two
+    matrices, one product over all T·B rows after the loop computes the gradient of the loop. Otherwise T tensors of the
+    weight's size would have to be added.
 
     Args:
-        graph: a step and its gradient; changed in place.
+        graph: traced graph of a step and its gradient; changed in place.
         first: index of the first weight gradient among the graph's outputs; all later outputs are weight gradients too.
 
     Returns:
-        For each weight, True if the graph now returns the factors [B, out] and [B, in].
+        For each weight, True if the graph now returns two factors [B, out] and [B, in] for it, and False if it still
+        returns the gradient because that is not a matrix product.
     """
     aten, exposed = torch.ops.aten, list[bool]()
     passed = (aten.t.default, aten.clone.default, aten.detach.default, aten._to_copy.default)
@@ -212,18 +225,29 @@ def expose_products(graph: Any, first: int) -> list[bool]:
 
 
 def _multiply(out: Tensor, given: Tensor) -> Tensor:
-    """Multiply the factors [T, B, out] and [T, B, in] of a weight gradient [out, in]."""
+    """Compute a weight gradient [out, in] from its factors [T, B, out] and [T, B, in]."""
     return out.flatten(0, 1).t() @ given.flatten(0, 1)
 
 
 def fuse(graph: Any, example: Sequence[Tensor]) -> Kernels:
-    """Compile a graph's operations to kernels.
+    """Compile a traced graph to fused GPU kernels with torch's compiler, without autotuning.
 
-    A second compilation gives the same numbers, because nothing is autotuned. Raises RuntimeError if the graph reads
-    parameters that are not its inputs.
+    Kernels of the same graph therefore always compute bit-identical results.
+
+    Args:
+        graph: the traced graph.
+        example: example inputs of the graph, which define shapes, strides and dtypes.
+
+    Returns:
+        A function with the inputs and outputs of the graph.
+
+    Raises:
+        RuntimeError: if the graph reads parameters that are not its inputs.
     """
     if any(isinstance(value, nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
-        raise RuntimeError("a step of a loop over time reads parameters that are not its inputs (scan's `params`)")
+        raise RuntimeError(
+            "a step of a loop over time reads parameters that are not its inputs; pass them to scan as `params`"
+        )
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernels_folder()))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

@@ -1,4 +1,8 @@
-"""A loss and its gradient as one compiled function, for runs in which the ranks sum the gradient."""
+"""A loss and its gradient as one compiled function, for runs with several ranks.
+
+The sum of the gradients over ranks cannot be compiled. With one rank, the gradient step is compiled as one function
+(`rlcore.compiled.whole_step`).
+"""
 
 from __future__ import annotations
 
@@ -16,22 +20,29 @@ from rlcore.functional.tree import rebuild
 
 
 class ParameterVector(Protocol):
-    """Parameters that are stored in one vector [P] (implemented in `rlcore.optim.flat`)."""
+    """Interface of parameters that are stored in one vector [P]; implemented by `rlcore.optim.flat.FlatParameters`."""
 
     vector: Tensor
     tensors: list[Tensor]
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return views of a vector, by parameter name."""
+        """Split a vector [P] into views with the shapes of the parameters; return parameter name -> view."""
         ...
 
     def join(self, parts: Iterable[Tensor]) -> Tensor:
-        """Concatenate tensors in the parameters' order to a vector."""
+        """Concatenate one tensor per parameter, in the order of the parameters, to a vector [P]."""
         ...
 
 
 class GradientOutput(NamedTuple):
-    """Gradient [P] of a loss, the total weight [] of its samples, its mean metrics, and outputs for later losses."""
+    """Results of a compiled gradient.
+
+    Attributes:
+        gradient: gradient of the loss, [P].
+        weight: sum of the sample weights, [].
+        metrics: means to log, name -> [].
+        aux: tensors that a later loss needs, name -> [...].
+    """
 
     gradient: Tensor
     weight: Tensor
@@ -40,13 +51,13 @@ class GradientOutput(NamedTuple):
 
 
 class CompiledGradient:
-    """Compiled gradient of a loss with respect to one module; the loss may read other modules.
+    """Compiled gradient of a loss with respect to the parameters of one module; the loss may read other modules.
 
     Args:
-        loss: `rlcore.optim.optimizer.Loss`.
-        modules: the trained module first, then the other modules that the loss reads.
-        parameters: parameters of the first module.
-        autocast: returns the context manager in which the loss is computed.
+        loss: function of the type `rlcore.optim.optimizer.Loss`.
+        modules: the trained module, followed by all other modules that the loss reads.
+        parameters: parameters of the trained module.
+        autocast: function that returns the context manager (mixed precision) in which the loss is computed.
         compiler: compilation settings of the run.
     """
 
@@ -70,11 +81,11 @@ class CompiledGradient:
 
     @property
     def built(self) -> bool:
-        """True if the function is compiled."""
+        """True if the gradient has been compiled."""
         return self._function is not None
 
     def __call__(self, inputs: Sequence[Any]) -> GradientOutput:
-        """Compute the gradient for these inputs of the loss; call `build` first."""
+        """Compute the gradient for the given inputs of the loss; `build` must have been called."""
         noise = next((each for each in inputs if isinstance(each, Noise)), None)
         given = self._gather(inputs, noise)
         assert layout(given[len(given) - len(self._layout) :]) == self._layout, "the step was compiled for other shapes"
@@ -88,18 +99,19 @@ class CompiledGradient:
         return output
 
     def build(self, inputs: Sequence[Any], began: bool) -> bool:
-        """Compile the function for inputs of these shapes, if the loss can be traced.
+        """Compile the gradient, if the loss can be traced.
 
         Args:
-            inputs: inputs of the loss. A noise stream among them is only recorded here; each call of the compiled
-                function draws from it as the loss does.
-            began: True if the run has learned with a compiled gradient.
+            inputs: example inputs of the loss, which define the only supported shapes and dtypes. If one of them is a
+                random stream, this method draws nothing from it; each later call draws the numbers that the loss needs.
+            began: True if earlier gradient steps of this run were compiled, so that eager code is not allowed.
 
         Returns:
-            True if the function can be called now; False if the loss stays eager code.
+            True if the gradient was compiled; False if it must be computed as eager code.
 
         Raises:
-            UserError: if the run began compiled and the loss cannot be traced here, for example by another torch.
+            RunError: if `began` is True and the gradient cannot be compiled now.
+            UserError: if `began` is True and the loss cannot be traced, for example with another version of torch.
         """
         seed, prepare = self._compiler.config.seed, self._compiler.prepare
         facts = machine_code.Facts(
@@ -126,7 +138,10 @@ class CompiledGradient:
         ]
 
     def _function_of(self, inputs: Sequence[Any], noise: Noise | None = None) -> Callable[..., tuple[Tensor, ...]]:
-        """Return the gradient as a function of tensors; if `noise` is given, the loss draws from it."""
+        """Return the function of tensors to trace, which computes the loss and its gradient.
+
+        With `noise`, the loss draws random numbers from that stream; without it, they are inputs of the function.
+        """
         objective, captured, draws = (
             Reading(nn.ModuleList(self.modules), self.loss),
             self._captured.names,

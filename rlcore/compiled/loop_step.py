@@ -1,4 +1,4 @@
-"""One step of a loop over time, separate from the loop: as a traced graph, and with its gradient."""
+"""Tracing of one step of a loop over time, and the gradient of one step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ Precision = tuple[str, torch.dtype, bool]
 
 
 def trace_step(function: Flat, example: Sequence[Tensor]) -> Any:
-    """Trace the operations of one step and its gradient, separately from an enclosing trace."""
+    """Trace the function of one loop step to a graph; an outer trace that is in progress does not record it.
+
+    Args:
+        function: step, or step with its gradient, as a function of tensors.
+        example: example inputs; only shapes and dtypes are used.
+
+    Returns:
+        The traced graph, a `torch.fx.GraphModule`.
+    """
     # Imported here with torch's tracer, which is loaded when this function is called.
     from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 
@@ -23,22 +31,25 @@ def trace_step(function: Flat, example: Sequence[Tensor]) -> Any:
 
 
 def precision_now(device: str) -> Precision:
-    """Return device, dtype and state of autocast in the loss; the gradient is computed outside of that context."""
+    """Return the current autocast settings (device, dtype, enabled), which are stored in the forward pass.
+
+    The backward pass needs them to compute a step again, because it runs outside of the autocast context.
+    """
     return device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
 
 
 def go_back(flat: Flat, sizes: Sequence[int], wanted: Sequence[Sequence[bool]], precision: Precision) -> Flat:
-    """Return a function that computes a step again, with its gradient.
+    """Return the backward function of one loop step, which computes the step again to differentiate it.
 
     Args:
-        flat: the step.
-        sizes: number of tensors in carry, xs and params.
-        wanted: for each tensor of these three groups, True if its gradient is needed.
-        precision: autocast settings of the loss.
+        flat: the step as a function of tensors: carry, one row of each tensor in xs, params -> next carry, y.
+        sizes: number of tensors in carry, in xs and in params.
+        wanted: three lists, for carry, xs and params: for each tensor, True if its gradient is needed.
+        precision: autocast settings of the forward pass, from `precision_now`.
 
     Returns:
-        A function of the gradients of the next carry and y (without integer tensors), followed by the inputs of the
-        step. It returns the gradients that are needed.
+        A function. Its inputs are the gradients with respect to the floating-point tensors of the next carry and y,
+        followed by the inputs of the step. Its outputs are the needed gradients with respect to carry, xs and params.
     """
     device, dtype, enabled = precision
 
@@ -64,17 +75,17 @@ def go_back(flat: Flat, sizes: Sequence[int], wanted: Sequence[Sequence[bool]], 
 
 
 def split(tensors: Sequence[Any], sizes: Sequence[int | None]) -> list[list[Any]]:
-    """Split tensors into consecutive groups of these sizes; None stands for all remaining ones."""
+    """Split a list into consecutive groups; `sizes` has the length of each group, None means all remaining items."""
     left = iter(tensors)
     return [[*itertools.islice(left, size)] for size in sizes]
 
 
 def choose(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-    """Return the tensors that are wanted."""
+    """Return the tensors at the positions at which `wanted` is True."""
     return [tensor for tensor, there in zip(tensors, wanted, strict=True) if there]
 
 
 def spread(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-    """Return the tensors at the wanted positions, and None at the others."""
+    """Return a list as long as `wanted`: at each True the next of `tensors`, at each False None."""
     left = iter(tensors)
     return [next(left) if there else None for there in wanted]

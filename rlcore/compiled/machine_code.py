@@ -1,7 +1,8 @@
-"""Functions as machine code: loaded from the cache, or traced and built now.
+"""Functions on tensors as machine code, which is loaded from the cache, or traced and compiled.
 
-A run needs its functions one after the other: policy inference comes before the first update. To build them in
-parallel, training starts with a warm-up that calls all of them (`side_by_side`); missing ones are then built together.
+A run calls its functions one after the other; for example, it needs policy inference long before the first gradient
+step. To compile all functions in parallel, training starts with a warm-up that calls each of them once with eager code
+(`side_by_side`). At the end of the warm-up, all functions that are not in the cache are compiled together.
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ log = logging.getLogger(__name__)
 
 
 def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> GraphModule:
-    """Trace the operations of a function, including its gradients, for tensors of the example's shapes."""
+    """Trace the operations of a function to a graph, including the gradients that the function computes.
+
+    Args:
+        function: function of tensors.
+        example: example inputs. The graph is valid only for inputs of their shapes and dtypes.
+
+    Returns:
+        The traced graph.
+    """
     with not_training(), warnings.catch_warnings():
         from torch.fx.experimental.proxy_tensor import make_fx  # takes 30 ms; only compiled runs need it
 
@@ -57,23 +66,24 @@ def make_once(
     facts: Facts,
     memory: Sequence[int] = (),
 ) -> tuple[Compiled, Any]:
-    """Return machine code for a function of tensors: list of inputs -> list of outputs.
+    """Return machine code for a function of tensors, from the cache or compiled now.
 
-    The function is traced only if the cache does not contain it.
+    The function is traced only if its machine code is not in the cache. During a warm-up (`side_by_side`), a traced
+    function is compiled later, and the eager graph is returned instead.
 
     Args:
-        what: description of the function for messages.
-        function: function of tensors; everything else that it reads must be constant.
-        example: example inputs; the machine code accepts only tensors of these shapes, dtypes and contiguous layout.
-        facts: cache-key inputs, other than the source code of rlcore.
-        memory: as in `TracedFunction`.
+        what: description of the function for messages, such as "the gradient step".
+        function: function of tensors. All other values that it reads must be constant during the run.
+        example: example inputs. The machine code accepts only contiguous tensors with their shapes and dtypes.
+        facts: inputs of the cache key, except the source code of rlcore, which is always part of the key.
+        memory: indices of inputs that contain optimizer state; the outputs with these indices are its new values.
 
     Returns:
-        The machine code, and the result of `facts.notes()` after the function was traced.
+        The machine code as a function (list of inputs -> list of outputs), and `facts.notes()` as of the trace.
 
     Raises:
-        CompilationError: if the function cannot be compiled, or the machine code computes something else.
-        ValueError: if the function reads a tensor of `facts.plain` as a constant.
+        CompilationError: if the function cannot be compiled, or the machine code computes wrong results.
+        ValueError: if the function reads a tensor of `facts.plain`, which would become a constant in machine code.
     """
     example = _distinct(example)
     names = facts.names(example)
@@ -86,7 +96,8 @@ def make_once(
     graph = trace(function, example)
     if any(isinstance(value, torch.nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
         raise CompilationError(
-            f"{what} reads parameters that are not its inputs; add their module to `uses` of the optimizer"
+            f"{what} reads parameters that are not its inputs; pass the module that contains them to the optimizer "
+            "in the argument `uses`"
         )
     constant_ids = {id(value) for value in constants(graph).values()}
     for attribute in (name for name, value in facts.plain.items() if id(value) in constant_ids):
@@ -105,7 +116,7 @@ def make_once(
 
 
 def _distinct(example: Sequence[Tensor]) -> list[Tensor]:
-    """Clone repeated tensors: tracing would merge two inputs that are one object into a single input."""
+    """Return the tensors, with repeated ones cloned: tracing would treat the same object as a single input."""
     seen: set[int] = set()
     return [value.clone() if id(value) in seen else (seen.add(id(value)) or value) for value in example]
 
@@ -116,9 +127,9 @@ _refused: dict[str, CompilationError] = {}  # by key: functions that could not b
 
 @contextmanager
 def side_by_side() -> Iterator[None]:
-    """Context manager for a warm-up: functions requested in it are traced and run uncompiled, and built at its end.
+    """Context manager for a warm-up: functions requested inside it run as eager code and are compiled when it ends.
 
-    A function that cannot be built is logged at once and is not built again when the training requests it.
+    If a function cannot be compiled, a warning is logged. Training does not try again to compile it.
     """
     global _waiting
     _waiting = []
@@ -131,7 +142,7 @@ def side_by_side() -> Iterator[None]:
 
 
 def _build_or_refuse(functions: Sequence[TracedFunction]) -> None:
-    """Build functions together; log those that cannot be built, and build the others without them."""
+    """Compile functions in parallel; if some of them fail, log a warning for each and compile the remaining ones."""
     if not functions:
         return
     try:
@@ -149,24 +160,25 @@ def _build_or_refuse(functions: Sequence[TracedFunction]) -> None:
 
 
 def rehearsing() -> bool:
-    """Return True during a warm-up (inside `side_by_side`); functions then run uncompiled and are built at its end."""
+    """Return True during a warm-up (inside `side_by_side`), in which functions are not compiled yet."""
     return _waiting is not None
 
 
 def leave_as_written(what: str, began_with: str, began: bool, error: Exception, else_do: str = "") -> None:
-    """Log that a function runs as eager code, because it cannot be traced or compiled.
+    """Log a warning that a function runs as eager code; if the run must use compiled code, raise an error instead.
+
+    A resumed run must compute in the same way as before: eager code and compiled code round differently.
 
     Args:
-        what: description of the function, for the message.
-        began_with: description of its compiled form, for the message of a run that began with it.
-        began: True if the run has learned with the compiled form.
-        error: why it cannot be traced or compiled.
-        else_do: another remedy, for the message of a run that began with the compiled form.
+        what: description of the function, such as "the gradient step".
+        began_with: description of the compiled function, such as "a compiled step"; used if `began` is True.
+        began: True if the run used the compiled function in earlier updates.
+        error: error of tracing or compilation.
+        else_do: end of the error message that names a second way to fix the problem; used if `began` is True.
 
     Raises:
-        RunError: if the run `began` with the compiled form, and the function cannot be compiled now.
-        UserError: if the run `began` with the compiled form, and the function cannot be traced now, for example with
-            another version of torch.
+        RunError: if `began` is True, and the function cannot be compiled.
+        UserError: if `began` is True, and the function cannot be traced, for example with another version of torch.
     """
     if isinstance(error, CompilationError):
         if began:
@@ -176,8 +188,8 @@ def leave_as_written(what: str, began_with: str, began: bool, error: Exception, 
         return
     if began:
         raise UserError(
-            f"the run began with {began_with}, which torch {torch.__version__} cannot trace here "
-            f"({first_line(error)}); resume it with the version of torch that it began with{else_do}"
+            f"the run began with {began_with}, but torch {torch.__version__} cannot trace it now "
+            f"({first_line(error)}); resume the run with the version of torch that it began with{else_do}"
         ) from error
     if not rehearsing():
         log.warning("%s is not compiled and runs as eager code: %s", what, first_line(error))
@@ -191,17 +203,21 @@ def _warn(what: str, error: CompilationError) -> None:
 
 @dataclass(frozen=True)
 class Facts:
-    """Cache-key inputs that determine the code of a function before it is traced.
+    """Inputs of a function's cache key that are known before the function is traced.
 
-    If the cache has a function with these inputs, a start neither traces it nor loads the compiler.
+    If the cache contains machine code for the key, the function need not be traced, and torch's compiler is not loaded.
 
     Attributes:
-        config: JSON of the algorithm's config, the environment's spec and other inputs of the function's code.
-        seed: seed of the run; part of the key if the function has constants, which may have been drawn at random.
-        notes: returns JSON to store with the trace, for example the names of its outputs.
+        config: JSON value with everything that affects the traced operations: config of the algorithm, spec of the
+            environment and similar inputs.
+        seed: seed of the run. It is part of the key only if the traced function contains constant tensors, because
+            these may have been drawn at random.
+        notes: function that returns a JSON value to store with the machine code, such as the names of the outputs.
         made_of: functions, objects and classes whose code is traced.
-        plain: name -> tensor that may be replaced later; a function that reads it as a constant is refused.
-        prepare: called before a missing function is built, for example to build all functions in a warm-up.
+        plain: name -> tensor that may be replaced by another one during the run. If the function reads such a tensor,
+            it is not compiled, because the machine code would keep the old tensor.
+        prepare: function that is called if the machine code is not in the cache; it can compile all functions of the
+            run in a warm-up.
     """
 
     config: Any
@@ -212,10 +228,10 @@ class Facts:
     prepare: Callable[[], None] = lambda: None
 
     def names(self, example: Sequence[Tensor]) -> list[str]:
-        """Return the cache keys of a function with these inputs: one for any seed, one for the seed of this run.
+        """Return two cache keys of a function with these example inputs: one without and one with the seed of the run.
 
-        The list is empty if the function contains code other than rlcore's and torch's. Without a trace it is not known
-        what such code reads in addition to its inputs.
+        The list is empty if the function contains code from packages other than rlcore and torch. Such code may read
+        values that only a trace can detect, so it must always be traced.
         """
         if not all(map(_own, self.made_of)):
             return []
@@ -225,7 +241,10 @@ class Facts:
 
 
 def _own(part: Any) -> bool:
-    """Return True if a function and its object, or a module and all its submodules, belong to rlcore or torch."""
+    """Return True if the code of `part` is defined in the packages rlcore or torch.
+
+    For a method, the class of its object is checked too; for a module, the classes of all submodules.
+    """
     if isinstance(part, torch.nn.Module):
         return all(_of_ours(type(module)) for module in part.modules())
     return _of_ours(part) and _of_ours(type(getattr(part, "__self__", torch.nn.Module())))
@@ -236,7 +255,7 @@ def _of_ours(code: Any) -> bool:
 
 
 def code_digest() -> str:
-    """Return the SHA-256 over all source files of rlcore on disk."""
+    """Return the SHA-256 of the names and contents of all source files of rlcore."""
     digest, root = hashlib.sha256(), Path(__file__).parents[1]
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
@@ -247,7 +266,10 @@ CODE = code_digest()  # at import, because later edits do not affect this proces
 
 
 def _find_known(names: Sequence[str]) -> tuple[Compiled, Any] | None:
-    """Return a function that an earlier start traced and its notes; None if there is no undamaged package."""
+    """Return the machine code stored under the first known cache key, and its notes; None if there is none.
+
+    Damaged files are ignored.
+    """
     folder = cache_folder()
     for name in names:
         with suppress(OSError):

@@ -1,11 +1,13 @@
-"""Packages built from one small translation unit: torch's generated code without its model container.
+"""Faster builds of AOTInductor packages, from one small C++ file instead of torch's two large ones.
 
-torch compiles two C++ files for each package. Nine tenths of the first one, the wrapper that calls the kernels, is a
-container for constants, streams and copies of the model, which our functions do not need. Compiling it takes two thirds
-of a build. Here one file contains the wrapper's function, the kernels, and the few C functions of a container that
-torch's runner calls. Kernels are compiled with torch's options, so the numbers are bit-identical.
+torch generates two C++ files for a package: the kernels, and a wrapper that calls them. Most of the wrapper (90 %) is a
+class for constants, streams and copies of a model, which the functions of a run do not use. Compiling this class takes
+two thirds of a build. This module writes one file that contains the wrapper's main function, the kernels, and the few
+C functions that torch needs to load a package. The kernels are compiled with torch's options, so that results are
+bit-identical.
 
-If the generated code does not match the patterns below, or the file does not compile, torch's two files are compiled.
+If the generated code does not match the regular expressions of this module, or the file does not compile, torch's two
+files are compiled.
 """
 
 from __future__ import annotations
@@ -93,9 +95,9 @@ EXPORTED AOTInductorModelContainerRun(
 
 
 def install(place: Path) -> None:
-    """Patch Inductor in this process: it writes one unit for `finish` to an empty folder and then ends the process.
+    """Patch torch's compiler in this process so that it writes one C++ file to `place` and then exits the process.
 
-    If this version of torch does not have the patched functions, nothing changes.
+    `finish` compiles this file. If this version of torch lacks a function that the patch needs, nothing is patched.
     """
     from torch._inductor import cpp_builder  # torch's compiler, which takes seconds to import
 
@@ -105,9 +107,14 @@ def install(place: Path) -> None:
 
 
 def finish(place: Path, run: Callable[[Sequence[str], Path], tuple[int, str]]) -> bool:
-    """Compile the unit in a folder to package.pt2 in the same folder; return True if torch can load the result.
+    """Compile the C++ file that a patched process (`install`) wrote to a folder.
 
-    `run` executes a command in a folder and returns its exit code and output.
+    Args:
+        place: the folder; the result is `package.pt2` in it.
+        run: function that executes a command in a folder and returns its exit code and output.
+
+    Returns:
+        True if the package was written and torch can load it.
     """
     if not (place / COMMAND).exists():
         return False
@@ -125,18 +132,19 @@ def finish(place: Path, run: Callable[[Sequence[str], Path], tuple[int, str]]) -
 
 
 def runner() -> Callable[[str, int], Any] | None:
-    """Return torch's class that loads a library from a path with a number of copies; None if torch does not have it."""
+    """Return torch's class that loads a compiled library (path, number of copies); None if torch does not have it."""
     return getattr(getattr(torch._C, "_aoti", None), "AOTIModelContainerRunnerCpu", None)  # pyright: ignore[reportPrivateUsage]
 
 
 class Commands:
-    """Replacement for torch's function that runs the commands of a build.
+    """Replacement for the function with which torch runs the two compile commands and the link command of a build.
 
-    The two compile commands are deferred. When the link command follows, all three are replaced by one unit.
+    The compile commands are not executed but stored. When the link command follows, one C++ file for `finish` is
+    written instead of executing the three commands.
 
     Args:
-        plain: torch's own function of a command line and a folder.
-        place: folder to which the unit is written.
+        plain: torch's function, which takes a command line and a working directory.
+        place: folder to which the C++ file is written.
     """
 
     def __init__(self, plain: Callable[[str, str], None], place: Path) -> None:
@@ -144,7 +152,15 @@ class Commands:
         self._kept: dict[str, str] = {}  # "wrapper" and "kernel" -> command line
 
     def __call__(self, cmd_line: str, cwd: str) -> None:
-        """Run a command, defer it, or write the unit that replaces it and the deferred ones, and end the process."""
+        """Process one command of the build.
+
+        A compile command is stored. At the link command, the C++ file is written and the process exits; if the file
+        cannot be written, the stored commands and the link command are executed. All other commands are executed.
+
+        Args:
+            cmd_line: the command line.
+            cwd: working directory of the command.
+        """
         words = shlex.split(cmd_line)
         kind = next((k for k in ("wrapper", "kernel") for word in words if word.endswith(f".{k}.cpp")), None)
         if kind and "-c" in words:
@@ -160,7 +176,7 @@ class Commands:
 
 
 def unit(wrapper: str, kernels: str) -> str | None:
-    """Merge the two files of a package into one translation unit; return None if they have an unsupported form."""
+    """Merge the contents of torch's two C++ files into one; return None if they do not have the expected structure."""
     sizes, run = SIZES.search(wrapper), RUN.search(wrapper)
     specs = {found["name"]: found["text"] for found in SPEC.finditer(wrapper)}
     if sizes is None or run is None or int(sizes["constants"]) or set(specs) != {"in", "out"}:
@@ -179,15 +195,15 @@ def unit(wrapper: str, kernels: str) -> str | None:
 
 
 def leave(place: Path, kept: Mapping[str, str], link: Sequence[str]) -> bool:
-    """Write the unit of a package and the command that compiles it to a library, if the package has a supported form.
+    """Write one C++ file for a package, and the command that compiles it, if the generated code can be merged.
 
     Args:
         place: folder to write to.
-        kept: "wrapper" and "kernel" -> torch's command line that compiles this file.
-        link: words of torch's link command.
+        kept: "wrapper" and "kernel" -> torch's command line that compiles the file of that name.
+        link: torch's link command, split into words.
 
     Returns:
-        True if the unit was written.
+        True if the files were written.
     """
     compile_ = {kind: shlex.split(line) for kind, line in kept.items()}
     sources = {kind: next(w for w in words if w.endswith(f".{kind}.cpp")) for kind, words in compile_.items()}
@@ -196,13 +212,12 @@ def leave(place: Path, kept: Mapping[str, str], link: Sequence[str]) -> bool:
         return False
     (place / SOURCE).write_text(text)
     words = compile_["kernel"]
-    flags = [word for word in words if word not in ("-c", "-o", sources["kernel"], _behind(words, "-o"))]
+    flags = [word for word in words if word not in ("-c", "-o", sources["kernel"], _word_after(words, "-o"))]
     libraries = [word for word in link if word.startswith(("-l", "-L"))]
     command = [*flags, SOURCE, "-shared", *libraries, "-Wl,-z,defs", "-o", LIBRARY]  # -z defs: no undefined symbols
     (place / COMMAND).write_text(json.dumps(command))
     return True
 
 
-def _behind(words: Sequence[str], option: str) -> str:
-    """Return the word after an option."""
+def _word_after(words: Sequence[str], option: str) -> str:
     return words[words.index(option) + 1]

@@ -1,9 +1,11 @@
-"""Ahead-of-time compilation on the CPU: a traced function is compiled once; later starts load it in 10 ms.
+"""Cache of compiled functions on the CPU: a traced function is compiled once and later loaded in 10 ms.
 
-The key of a package is the SHA-256 of everything that determines its results: traced code with constants, shapes, torch
-version, CPU, compiler and number of threads. The file name also contains the SHA-256 of the content, so a damaged file
-is detected and built again. Notes (`.json`) are stored in the same way; they map a function that is not traced yet to
-its package.
+A package is a file with the machine code of one function. Its cache key is the SHA-256 of everything that determines
+the results of the function: traced operations, constants, shapes, torch version, CPU, compiler and number of threads.
+The file name contains the key and the SHA-256 of the content, so that a damaged file is detected and built again.
+
+A note is a JSON file that is named in the same way. Its key is computed before tracing (`machine_code.Facts`), and it
+contains the key of the package. If there is a note, the function need not be traced.
 """
 
 from __future__ import annotations
@@ -46,15 +48,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TracedFunction:
-    """Function that was traced to operations on tensors.
+    """Traced function to compile.
 
     Attributes:
         what: description of the function for messages.
-        graph: the operations.
-        example: example inputs.
-        name: key under which later starts find the function without a trace; None if they must trace it.
-        notes: JSON stored under `name`.
-        memory: indices of inputs that are returned, updated, as the outputs of the same indices: optimizer state.
+        graph: traced operations.
+        example: example inputs, which define the supported shapes and dtypes.
+        name: cache key that is known before tracing (`machine_code.Facts.names`); None if later processes must trace
+            the function to find its package.
+        notes: JSON value that is stored under `name`, such as the names of the outputs.
+        memory: indices of inputs that contain optimizer state; the outputs with these indices are its new values.
     """
 
     what: str
@@ -66,21 +69,22 @@ class TracedFunction:
 
     @functools.cached_property
     def key(self) -> str:
-        """SHA-256 of everything that determines the results of the package."""
+        """Cache key of the package, the result of `content_key`."""
         return content_key(self.graph, self.example)
 
 
 def build(functions: Sequence[TracedFunction]) -> list[Compiled]:
-    """Return machine code for traced functions, from the cache or built now.
+    """Return machine code for traced functions, from the cache or compiled now.
 
     Args:
-        functions: functions that are built together; the call fails if one of them fails.
+        functions: functions whose missing packages are compiled in parallel; one failure makes the call fail.
 
     Returns:
-        For each of them a function: list of inputs -> list of outputs.
+        For each function its machine code as a function: list of inputs -> list of outputs.
 
     Raises:
-        CompilationError: if the compiler failed, its output computes wrong results, or the cache cannot be written.
+        CompilationError: if the compiler fails, the machine code computes wrong results, or the cache cannot be
+            written.
     """
     folder, wanted = cache_folder(), {each.key: each for each in functions}
     try:
@@ -107,10 +111,10 @@ def build(functions: Sequence[TracedFunction]) -> list[Compiled]:
 
 
 def cache_folder() -> Path:
-    """Return the folder for packages: SHEPHERD_CACHE, else `.shepherd/compiled` in the working directory.
+    """Return the folder for packages and notes: SHEPHERD_CACHE, or `.shepherd/compiled` in the working directory.
 
-    If another user could write there, return a folder in the home directory instead: a package is code that this
-    process executes.
+    If another user can write to this folder, a folder in the home directory is returned instead, because this process
+    executes the code in the packages.
     """
     chosen = Path(os.environ.get("SHEPHERD_CACHE") or Path(".shepherd", "compiled")).absolute()
     return _own_instead_of(chosen) if _unsafe(chosen) else chosen
@@ -130,7 +134,7 @@ def _own_instead_of(folder: Path) -> Path:
 
 
 def kernels_folder() -> Path:
-    """Return the folder for kernels of torch's compiler, in `cache_folder`; only its owner can enter it."""
+    """Return the folder in `cache_folder` in which torch's compiler caches GPU kernels; only its owner has access."""
     kernels = cache_folder() / "kernels"
     _make_own(kernels.parent)
     if _unsafe(kernels):
@@ -143,13 +147,13 @@ def kernels_folder() -> Path:
 
 
 def _make_own(folder: Path) -> None:
-    """Create a folder that only its owner can enter, whatever the umask is."""
+    """Create a folder to which only its owner has access, with any umask; an existing folder is not changed."""
     make_directory(folder.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _unsafe(file: Path | int) -> str:
-    """Return the reason if another user, except root, could have written a file or folder; "" if none could."""
+    """Return why a file or folder is not safe from changes by other users except root; "" if it is safe."""
     try:
         status = os.stat(file)
     except OSError:  # it does not exist yet
@@ -160,7 +164,10 @@ def _unsafe(file: Path | int) -> str:
 
 
 def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
-    """Return the SHA-256 of everything that determines the results of a package."""
+    """Return the cache key of a traced function: the SHA-256 of everything that determines its results.
+
+    These are the traced code, its constants, the layout of the inputs, and the result of `machine`.
+    """
     parts = {
         "code": {name: part.code for name, part in graph.named_modules() if isinstance(part, torch.fx.GraphModule)},
         "constants": {name: [shape(value), _digest(value)] for name, value in constants(graph).items()},
@@ -171,7 +178,7 @@ def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
 
 
 def constants(graph: GraphModule) -> dict[str, Tensor]:
-    """Return the constant tensors of a graph, by name."""
+    """Return the tensors that are constants in a traced graph, by name."""
     tensors = {
         f"{place}.{name}" if place else name: value
         for place, part in graph.named_modules()
@@ -182,7 +189,7 @@ def constants(graph: GraphModule) -> dict[str, Tensor]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the properties of this machine and process that affect the results of every package."""
+    """Return the properties of machine and process that affect compiled code: CPU, torch, its settings, compiler."""
     compiler = find_compiler()
     return {
         "format": FORMAT,
@@ -193,7 +200,7 @@ def machine() -> dict[str, Any]:
 
 
 def shape(tensor: Tensor) -> list[Any]:
-    """Return shape, strides and dtype of a tensor as JSON."""
+    """Return shape, strides and dtype of a tensor as a JSON value."""
     return [list(tensor.shape), list(tensor.stride()), str(tensor.dtype)]
 
 
@@ -203,16 +210,24 @@ def _digest(tensor: Tensor) -> str:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold a lock in the `with`, so that one process at a time builds a key; the next one finds its package."""
+    """Context manager that holds a lock, so that only one process at a time compiles the function with a cache key."""
     with open(path, "a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def find(folder: Path, key: str, kind: str = "pt2") -> bytes | None:
-    """Return the package or note (kind `json`) stored under a key, or None.
+    """Return the content of the file that is stored under a cache key, or None.
 
-    A file that is damaged, or that another user could have written, is removed with a warning.
+    A file that is damaged, or that another user could have written, is removed, and a warning is logged.
+
+    Args:
+        folder: folder of the cache.
+        key: cache key.
+        kind: "pt2" for a package, "json" for a note.
+
+    Returns:
+        The content, or None.
     """
     for path in sorted(folder.glob(f"{key}.*.{kind}")):
         with open(path, "rb") as handle:
@@ -260,18 +275,19 @@ def _write_whole(folder: Path, name: str, content: bytes) -> None:
 
 @torch.no_grad()
 def check(run: Compiled, traced: TracedFunction) -> None:
-    """Compare the results of machine code with those of the traced function, because compilers have bugs.
+    """Check that machine code computes the same as the traced function, except for rounding.
 
-    If they differ, the comparison is repeated with other inputs close by. At a kink, such as that of a ReLU, rounding
-    decides on which side a number is, and a gradient can include one sample more or less. Wrong code is wrong for all
-    inputs.
+    If the results differ, the check is repeated with slightly different inputs, up to `TRIALS` times in total. The
+    reason is that a correct result can differ at a point where a gradient is discontinuous, such as the zero of a ReLU:
+    rounding decides on which side a number is. Code with a bug computes wrong results for all inputs.
 
     Args:
         run: the machine code.
-        traced: the function.
+        traced: the traced function, with the example inputs.
 
     Raises:
-        CompilationError: if the error exceeds rounding in all trials, relative to the largest number of the tensor.
+        CompilationError: if the results differ by more than rounding in all trials. Rounding is relative to the
+            largest number of a tensor.
     """
     off, rng = list[float](), torch.Generator().manual_seed(0)
     for trial in range(TRIALS):
@@ -279,23 +295,25 @@ def check(run: Compiled, traced: TracedFunction) -> None:
         if (error := _measure(run, traced, example)) is None:
             return
         off.append(error)
-    raise CompilationError(f"the compiled code is wrong by {min(off):.2g}, which is a bug of the compiler")
+    raise CompilationError(
+        f"the compiled code is wrong by {min(off):.2g}, which is a bug of the compiler; set algo.compile=false, or use "
+        "another version of torch or of the C++ compiler"
+    )
 
 
 def _move(value: Tensor, rng: torch.Generator) -> Tensor:
-    """Add relative noise of 0.001 to each number; integer tensors and scalars are returned unchanged."""
+    """Multiply each number by 1 + 0.001 x, with x from a normal distribution; integers and scalars are unchanged."""
     if not value.is_floating_point() or not value.dim():
         return value
     return value * (1 + 1e-3 * torch.randn(value.shape, generator=rng, dtype=value.dtype))
 
 
 def _measure(run: Compiled, traced: TracedFunction, example: list[Tensor]) -> float | None:
-    """Return the error of the machine code on these inputs if it is more than rounding, else None.
+    """Return the largest error of the machine code on the given inputs; None if it is not more than rounding.
 
-    With empty optimizer state, an optimizer like Adam divides each gradient by its own size. A gradient that is zero
-    except for rounding then changes its parameter by a whole learning rate, in a direction that depends on the order of
-    a sum. Therefore each tensor of optimizer state is filled with its mean after a first step, which makes steps as
-    exact as gradients.
+    Optimizer state is not compared at its initial value. In a first step, Adam divides each gradient by its absolute
+    value, so a gradient that consists of rounding errors only would change its parameter by the full learning rate.
+    Each tensor of optimizer state is therefore first filled with the mean that it has after one step.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -317,10 +335,10 @@ _loaded: dict[str, Compiled] = {}  # by the SHA-256 of the package
 
 
 def load(package: bytes) -> Compiled:
-    """Load a package from memory as a function, once in a process.
+    """Load the content of a package as a function; later calls with the same content return the same function.
 
-    torch's own loaders unpack into a folder of /tmp, which they remove only at a normal shutdown of the interpreter. A
-    trainer never shuts down in that way.
+    The package is loaded from memory. torch's loader would unpack it to a folder in /tmp, which is removed only at a
+    normal shutdown of the interpreter, and training processes exit without one.
     """
     digest = hashlib.sha256(package).hexdigest()
     if digest not in _loaded:

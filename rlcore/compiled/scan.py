@@ -1,9 +1,9 @@
-"""A loop over time that is one operation of a compiled function, with its own backward pass.
+"""Scan: a loop over time that is a single operation of a compiled function, with a custom backward pass.
 
-Unrolled, 64 steps of a recurrent network and their gradient are ten thousand operations, which take minutes to compile.
-With torch's scan operator, the size of the graph does not depend on the number of steps. The forward pass also stores
-the carry before each step. The backward pass iterates over them in reverse, computes each step again and multiplies by
-its Jacobian.
+If the loop were unrolled, 64 steps of a recurrent network and their gradient would be ten thousand operations, which
+take minutes to compile. With torch's scan operator, the size of the graph does not depend on the number of steps. The
+forward pass stores the carry (recurrent state) before each step. The backward pass goes through the steps in reverse
+order. For each one, it computes the step again from the stored carry, and multiplies the gradient by its Jacobian.
 """
 
 from __future__ import annotations
@@ -27,12 +27,17 @@ _tracing: list[bool | None] = [None]  # True in a trace on fake tensors, False i
 
 
 class DataDependentScan(Exception):
-    """Exception of a scan in a trace on real tensors, which does not support scans."""
+    """Exception of `scan` in a trace on real tensors, which cannot contain a scan; the trace must use fake tensors."""
 
 
 @contextmanager
 def tracing(by_shapes: bool) -> Iterator[None]:
-    """Context manager of a trace: a scan becomes one operation, or raises `DataDependentScan` if not `by_shapes`."""
+    """Context manager for tracing a function that may call `scan`.
+
+    Args:
+        by_shapes: True for a trace on fake tensors, which have shapes but no values: each scan becomes one operation.
+            False for a trace on real tensors: a scan raises `DataDependentScan`.
+    """
     before, _tracing[0] = _tracing[0], by_shapes
     try:
         yield
@@ -41,30 +46,32 @@ def tracing(by_shapes: bool) -> Iterator[None]:
 
 
 def refuse_sum_over_ranks() -> None:
-    """Raise RuntimeError in a trace, because compiled code cannot exchange tensors with other ranks.
+    """Raise RuntimeError if a function is being traced, because compiled code cannot sum tensors over ranks.
 
-    The traced function then runs as eager code.
+    The function is then not compiled and runs as eager code.
     """
     if _tracing[0] is not None:
         raise RuntimeError("a sum over ranks cannot be compiled")
 
 
 def scan(step: LoopBody, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
-    """Compute a loop over time: carry, y[t] = step(carry, x[t], params) for t = 0, 1, ...
+    """Execute a loop over time: carry, y[t] = step(carry, xs[t], params) for t = 0, 1, ..., T - 1.
 
-    Eager code executes the loop, and so does compiled code if there is only one step. Otherwise the scan is one
-    operation of the compiled function for any number of steps. In a CUDA graph its steps are fused
-    (`rlcore.compiled.fused_scan`). Gradients flow to the first carry, xs and params.
+    Eager code executes the loop in Python, and so does compiled code if T = 1. In machine code with T > 1, the loop is
+    a single operation, whose size does not depend on T. In a CUDA graph, each step is compiled to a few fused kernels
+    (`rlcore.compiled.fused_scan`). Gradients flow to the initial carry, xs and params.
 
     Args:
-        step: function of a carry, one row of xs, and params. It returns the next carry, with the same shapes and
-            dtypes, and y. It must not read tensors other than its arguments. It may call `scan`.
-        carry: nested tensors before the first step.
-        xs: nested tensors [T, ...], including those that reset the carry, such as `is_first`.
+        step: function of the carry, one row of xs, and params. It returns the next carry, whose shapes and dtypes must
+            be those of the initial carry, and the output y. It must not read other tensors than its arguments. It may
+            call `scan`.
+        carry: initial carry (recurrent state), nested tensors.
+        xs: inputs of the steps, nested tensors [T, ...]. If episodes can start within the T rows, pass the flag that
+            resets the carry, such as `is_first`, as one of them.
         params: nested tensors that every step reads, such as `dict(cell.named_parameters())` for `functional_call`.
 
     Returns:
-        The carry after the last step, and y of all steps, [T, ...], with the nested structure of one y.
+        The carry after the last step, and the outputs y of all steps, stacked to [T, ...].
 
     Raises:
         CompilationError: in a compiled function, if the step reads a tensor that requires a gradient and is not one of
@@ -84,10 +91,10 @@ def scan(step: LoopBody, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, An
     return carry, rebuild(y, iter([torch.stack(column) for column in zip(*found, strict=True)]))
 
 
-class _Handed(TorchFunctionMode):
-    """Mode that raises if a step reads a tensor that requires a gradient and is not an argument of the step.
+class _ArgumentCheck(TorchFunctionMode):
+    """Context manager that raises if a step reads a tensor that requires a gradient and is not an argument.
 
-    The gradient of such a tensor would be lost.
+    Without the error, the gradient with respect to this tensor would be missing.
 
     Args:
         tensors: arguments of the step.
@@ -98,7 +105,7 @@ class _Handed(TorchFunctionMode):
         self._known = {id(tensor): tensor for tensor in tensors}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the function and register its results as known tensors."""
+        """Execute a torch function, after checking the tensors it reads; its results are then allowed as inputs."""
         for tensor in _tensors((args, kwargs or {})):
             if id(tensor) not in self._known and tensor.requires_grad:
                 raise CompilationError(
@@ -124,7 +131,7 @@ def _trace(step: LoopBody, carry: Any, xs: Any, params: Any, loop: fused_scan.Fu
 
     def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
         left = iter(tensors)
-        with _Handed(tensors):
+        with _ArgumentCheck(tensors):
             after, y = step(*(rebuild(form, left) for form in (carry, xs, params)))
         forms[:] = [y]
         assert [c.shape for c in leaves(after)] == [c.shape for c in groups[0]], "a step must not change carry shapes"
@@ -145,7 +152,16 @@ def _trace(step: LoopBody, carry: Any, xs: Any, params: Any, loop: fused_scan.Fu
 
 
 def _loop(flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Call torch's operator; return the carry after the last step and the other outputs of all steps, [T, ...]."""
+    """Execute a loop with torch's scan operator.
+
+    Args:
+        flat: one step as a function of tensors: carry, one row of each tensor in xs, params -> next carry, y.
+        sizes: number of tensors in carry, in xs and in params.
+        tensors: the tensors of the initial carry, then those of xs [T, ...], then those of params.
+
+    Returns:
+        The tensors of the carry after the last step, followed by the tensors of y for all steps, [T, ...].
+    """
     from torch._higher_order_ops.scan import scan_op  # loads torch's compiler, as tracing does
 
     carry, xs, params = split(tensors, sizes)
@@ -157,7 +173,7 @@ def _loop(flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> tuple[
 
 
 class _Scan(torch.autograd.Function):
-    """Scan that also returns the carry before each step, which the backward pass needs."""
+    """Autograd function of a scan; it also returns the carry before each step, which the backward pass needs."""
 
     @staticmethod
     def forward(flat: Flat, sizes: Sequence[int], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -185,7 +201,10 @@ class _Scan(torch.autograd.Function):
 
 
 class _Back(torch.autograd.Function):
-    """Backward pass of a scan, as a separate function: transforms of torch.func do not support the scan operator."""
+    """Backward pass of a scan.
+
+    It is a separate autograd function, because torch.func's transforms such as `grad` do not support the scan operator.
+    """
 
     @staticmethod
     def forward(
@@ -212,8 +231,8 @@ class _Back(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Do nothing, because there is no second derivative."""
+        """Do nothing; second derivatives of a scan are not supported, so no tensors need to be stored."""
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise NotImplementedError("a scan has no second derivative")
+        raise NotImplementedError("second derivatives of a scan are not supported")

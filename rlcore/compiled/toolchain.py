@@ -1,4 +1,4 @@
-"""Detection of the C++ compiler of this machine. Does not import torch."""
+"""Detection of the C++ compiler of this machine. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -14,21 +14,27 @@ PLAIN_PATH = re.compile(r"[\w/.+-]+", re.ASCII)
 
 
 def find_compiler() -> str | None:
-    """Return the path of the C++ compiler: CXX, else g++, else clang++; None if this machine has none."""
+    """Return the path of the C++ compiler, or None if this machine has none.
+
+    It is the one in the environment variable CXX or, if that is not set, g++ or clang++.
+    """
     # CXX may start with a wrapper: `ccache g++`.
     candidates = os.environ.get("CXX", "").split()[::-1] or ["g++", "clang++"]
     return next((path for name in candidates if (path := shutil.which(name))), None)
 
 
 def missing_requirement() -> str | None:
-    """Return why this machine cannot compile, and how to fix that; None if it can."""
+    """Return the reason why functions cannot be compiled on this machine, with a fix; None if they can."""
     if find_compiler() is None:
         return "this machine has no C++ compiler (CXX, g++, clang++); on Debian and Ubuntu: apt install g++"
     torch = find_spec("torch")
     assert torch is not None and torch.origin is not None
     if PLAIN_PATH.fullmatch(torch.origin) is None:
         folder = Path(torch.origin).parent
-        return f"the compiler cannot read torch's headers in {folder}; install in a path without special characters"
+        return (
+            f"the C++ compiler cannot read torch's headers in {folder}, because the path contains special characters; "
+            "install torch in a path of letters, digits and / _ . + - only"
+        )
     return None
 
 

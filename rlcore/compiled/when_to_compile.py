@@ -1,6 +1,7 @@
 """Decision whether policy inference and gradient steps of a run are compiled.
 
-It depends on the config and this machine, and never on the cache: a resumed run must compute as it began.
+The decision depends on the config and the machine, but not on the cache of compiled functions, so that it is
+reproducible. A resumed run keeps the decision, because compiled and eager code round differently.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ DESCRIPTIONS = {EAGER: "not compiled", AHEAD_OF_TIME: "compiled", RECORDED: "rec
 
 
 def unsupported_setting(config: RunConfig) -> str | None:
-    """Return the setting that compiled steps do not support, and the supported values; None if all are supported."""
+    """Return the first setting in the config that excludes compiled gradient steps, and the values that do not.
+
+    The result has the form "key=value; use ...". It is None if compiled gradient steps support all settings.
+    """
     fabric = config.fabric
     if fabric.precision.startswith("16"):
         return f"fabric.precision={fabric.precision}; use 32-true or bf16-mixed"
@@ -44,33 +48,34 @@ def on_gpu(config: RunConfig) -> bool:
 
 
 def check(config: RunConfig) -> None:
-    """Raise UserError if `algo.compile=true` is combined with a setting that is never compiled; it names both keys."""
+    """Raise UserError if `algo.compile=true` is combined with a setting that compiled steps do not support."""
     setting = unsupported_setting(config)
     if config.algo.compile is True and setting:
         raise UserError(f"algo.compile=true: cannot be combined with {setting}, or set algo.compile=auto")
 
 
 def check_compiler(config: RunConfig) -> None:
-    """Raise UserError if `algo.compile=true` and this machine cannot compile; it names the reason and the fix."""
+    """Raise UserError if `algo.compile=true` and this machine cannot compile functions (see `missing_requirement`)."""
     missing = None if config.algo.compile is not True or on_gpu(config) else missing_requirement()
     if missing:
         raise UserError(f"algo.compile=true: {missing}, or set algo.compile=auto")
 
 
 def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[], Arithmetic | None]) -> str:
-    """Decide how a run computes its gradient steps, and log the decision with its reason.
+    """Decide whether a run compiles its gradient steps, and log the decision with its reason.
 
     Args:
         config: configuration of the run.
-        saved: fingerprint of the checkpoint that the run resumes from, None for a new run. With `auto`, a resumed run
-            keeps the earlier decision, even if `algo.total_steps` has changed.
-        count: returns the arithmetic of the run, which takes some tenths of a second; called for a new run with `auto`.
+        saved: fingerprint of the checkpoint from which the run resumes; None for a new run. With `algo.compile=auto`, a
+            resumed run keeps the earlier decision, even if `algo.total_steps` has changed.
+        count: function that counts the operations of the run, which takes some tenths of a second, or returns None if
+            they cannot be counted. It is called only for a new run with `algo.compile=auto`.
 
     Returns:
-        EAGER, AHEAD_OF_TIME or, on a GPU, RECORDED (a CUDA graph).
+        EAGER, AHEAD_OF_TIME (machine code, on the CPU) or RECORDED (a CUDA graph, on a GPU).
 
     Raises:
-        UserError: if the run must be compiled and this is impossible here.
+        UserError: if the config or the resumed run requires compiled steps, but config or machine do not support them.
     """
     before = saved["learning"]["compile"] if saved is not None else None
     way, reason = _choose(config, before, count)
@@ -79,7 +84,7 @@ def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[
 
 
 def _choose(config: RunConfig, before: str | None, count: Callable[[], Arithmetic | None]) -> tuple[str, str]:
-    """Return how a run computes its gradient steps, and the reason; `before` is the decision of a resumed run."""
+    """Return the decision of `decide` and its reason; `before` is the earlier decision of a resumed run, or None."""
     mode, setting, way = config.algo.compile, unsupported_setting(config), RECORDED if on_gpu(config) else AHEAD_OF_TIME
     if mode is not False and before not in (None, EAGER) and (setting or before != way):
         other = (
@@ -105,7 +110,7 @@ def _choose(config: RunConfig, before: str | None, count: Callable[[], Arithmeti
 
 
 def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> tuple[bool, str]:
-    """Return True if compilation saves a new run more time than it costs, and the reason as text."""
+    """Return True if compilation saves at least 44 s (`WORTHWHILE`) of a new run, and a sentence for the log."""
     if config.dry_run:
         return False, "compiling would not save a dry run any time"
     if config.algo.total_steps * MANY * A_STEP < WORTHWHILE:

@@ -1,4 +1,8 @@
-"""Gradient steps as machine code: one function of the tensors that it changes and reads, of noise and of its inputs."""
+"""Gradient steps as machine code.
+
+A gradient step is compiled as one function. Its inputs are the parameters and optimizer state that the step changes,
+all other tensors that it reads, the random numbers it needs, and the batch. It returns the changed tensors and metrics.
+"""
 
 from __future__ import annotations
 
@@ -19,45 +23,56 @@ StepFunction = Callable[[Sequence[Any], Any], dict[str, Tensor]]
 
 
 class StepTensors(Protocol):
-    """Tensors that a step changes, and its learning rates (implemented in `rlcore.optim.mutable_state`)."""
+    """Interface of the tensors that a gradient step changes, and of its learning rates.
+
+    The tensors are parameter vectors, optimizer state and step counts. `rlcore.optim.mutable_state` implements this
+    interface.
+    """
 
     def tensors(self) -> list[Tensor]:
-        """Return all these tensors, learning rates last."""
+        """Return the current tensors that the step changes, followed by the learning rates."""
         ...
 
     def memory(self) -> list[int]:
-        """Return the indices of optimizer state in `tensors`."""
+        """Return the indices of the optimizer state in the result of `tensors()`."""
         ...
 
     def take(self, tensors: Iterator[Tensor]) -> None:
-        """Replace the tensors, except the learning rates, by these."""
+        """Replace the tensors by the given ones; the order is that of `tensors()`, without the learning rates."""
         ...
 
     def give(self) -> None:
-        """Copy changed parameter vectors to parameters that are stored elsewhere."""
+        """Copy the changed parameter vectors to those parameters that are not views of the vectors."""
         ...
 
     def drop(self) -> None:
-        """Discard the gradients of a step that was interrupted."""
+        """Discard the accumulated gradients of a step that was interrupted."""
         ...
 
     def apart(self, tensors: Iterator[Tensor]) -> AbstractContextManager[Callable[[], list[Tensor]]]:
-        """Return a context manager in which these tensors replace those of the step, in the order of `tensors()`.
+        """Return a context manager in which the step uses other tensors; at its end, the originals are restored.
 
-        It yields a function that returns the tensors as changed inside the context, without the learning rates.
+        Args:
+            tensors: tensors to use, in the order of `tensors()`.
+
+        Returns:
+            The context manager. It yields a function that returns the tensors after the step has changed them, in the
+            order of `tensors()`, without the learning rates.
         """
         ...
 
 
 class CompiledStep:
-    """Gradient step that is compiled as one function, for the shapes of the first inputs.
+    """Gradient step that is compiled to machine code as one function.
+
+    The machine code supports only inputs with the shapes and dtypes of those passed to `build`.
 
     Args:
-        function: the step.
-        changed: tensors that the step changes.
-        captured: other tensors that it reads: buffers, and modules that it does not train.
+        function: the gradient step as eager code.
+        changed: tensors that the step changes: parameters and optimizer state; also the learning rates.
+        captured: other tensors that the step reads: buffers, and parameters of modules that it does not train.
         compiler: compilation settings of the run.
-        decides: cache-key inputs of the code.
+        decides: everything that affects the traced operations, for the cache key.
         made_of: functions and modules whose code is traced.
     """
 
@@ -79,11 +94,19 @@ class CompiledStep:
 
     @property
     def built(self) -> bool:
-        """True if the step is compiled."""
+        """True if the step has been compiled."""
         return self._code is not None
 
     def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> dict[str, Tensor]:
-        """Execute the step; call `build` first."""
+        """Take one gradient step; `build` must have been called.
+
+        Args:
+            inputs: inputs of the step, with the shapes of those passed to `build`.
+            rng: stream from which the random numbers of the step are drawn; None if the step needs none.
+
+        Returns:
+            Mean metrics for the log, name -> [].
+        """
         given = [*draw_all(rng, self._draws), *inputs_of(inputs)]
         assert layout(given) == self._layout, "the step was compiled for other shapes"
         assert self._code is not None
@@ -94,18 +117,20 @@ class CompiledStep:
         return dict(zip(names, outputs, strict=True))
 
     def build(self, inputs: Sequence[Any], rng: Noise | None, began: bool) -> bool:
-        """Compile the step for inputs of these shapes, if it can be traced.
+        """Compile the step, if it can be traced.
 
         Args:
-            inputs: inputs of the step.
-            rng: its noise stream; nothing is drawn from it.
-            began: True if the run has learned with a compiled step.
+            inputs: example inputs of the step, which define the only supported shapes and dtypes.
+            rng: stream that later calls of the step draw from, None if the step needs no random numbers; this method
+                draws nothing from it.
+            began: True if earlier gradient steps of this run were compiled, so that eager code is not allowed.
 
         Returns:
-            True if the compiled step can be called now; False if the step stays eager code.
+            True if the step was compiled; False if it must be executed as eager code.
 
         Raises:
-            UserError: if the run began compiled and the step cannot be traced here, for example by another torch.
+            RunError: if `began` is True and the step cannot be compiled now.
+            UserError: if `began` is True and the step cannot be traced, for example with another version of torch.
         """
         try:
             recorder = None if rng is None else Recorder()
@@ -133,9 +158,15 @@ class CompiledStep:
         self._code, self._outputs = machine_code.make_once("the gradient step", function, example, facts, memory)
 
     def _apart(self, tensors: Sequence[Tensor], inputs: Sequence[Any], rng: Any) -> tuple[Tensor, ...]:
-        """Execute the step with these tensors instead of its own; return changed tensors, replaced buffers and metrics.
+        """Execute the step as eager code on other tensors, and restore its original tensors afterwards.
 
-        The step's own tensors are restored afterwards.
+        Args:
+            tensors: tensors to use instead of those in `changed` and `captured`, in this order.
+            inputs: inputs of the step.
+            rng: random stream of the step.
+
+        Returns:
+            The changed tensors without learning rates, then the buffers that the step has replaced, then the metrics.
         """
         left, own = iter(tensors), dict(enumerate(self._captured.own()))
         with self._changed.apart(left) as changed:

@@ -327,12 +327,12 @@ def test_minibatches_that_ranks_draw_by_themselves_are_noticed(monkeypatch: pyte
 
 
 @heavy
-@pytest.mark.parametrize("of", ["acting", "the gradient step"])
+@pytest.mark.parametrize("of", ["policy inference", "the gradient step"])
 def test_a_number_that_a_learner_changes_and_compiled_code_does_not_see_is_noticed(
     of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an exploration rate that is an attribute of the agent, or a coefficient that is one of the learner."""
-    rate = {"acting": 1.0, "the gradient step": 1.0}
+    rate = {"policy inference": 1.0, "the gradient step": 1.0}
 
     def less(self: a2c.Learner, *arguments: Any) -> Any:
         rate[of] *= 1 - 1e-6  # too little to be seen in actions or weights
@@ -340,7 +340,7 @@ def test_a_number_that_a_learner_changes_and_compiled_code_does_not_see_is_notic
 
     def act(self: Agent, *arguments: Any) -> Any:
         carry, action, extras = ACT(self, *arguments)
-        return carry, action * rate["acting"], extras
+        return carry, action * rate["policy inference"], extras
 
     def loss(self: a2c.Learner, *inputs: Any) -> Any:
         total, weight, means = LOSS(self, *inputs)

@@ -111,7 +111,7 @@ def test_an_agent_that_cannot_be_traced_acts_as_it_is_written_and_it_is_said(
         one = training("CartPole-v1", True)
         steps, _ = one.collector.collect(4)
     assert one.collector.compiled is False and steps.action.shape == (4, 3, 1)
-    assert "acting is not compiled and runs as eager code: " in caplog.text
+    assert "policy inference is not compiled and runs as eager code: " in caplog.text
 
 
 def test_a_run_goes_on_acting_as_it_began_whatever_can_be_traced_now(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_a_run_goes_on_acting_as_it_began_whatever_can_be_traced_now(monkeypatch
         if late:
             one.collector.collect(4)
         one.collector.load_state_dict(states[0])
-        with pytest.raises(UserError, match=r"began with compiled acting, which torch .* cannot trace here"):
+        with pytest.raises(UserError, match=r"began with compiled policy inference, but torch .* cannot trace it now"):
             one.collector.collect(4)
     monkeypatch.setattr(Agent, "act", ACT)  # as on a machine that can
     for late in (False, True):
@@ -155,7 +155,10 @@ def test_a_tensor_that_is_no_buffer_is_no_constant_of_compiled_acting(
     assert one.collector.collect(4)[0].action.any()
     one.learner.agent.exploration = torch.tensor(0.0)
     assert not one.collector.collect(4)[0].action.any()
-    assert "acting reads the tensor 'exploration', which is not a buffer; register it with self.reg" in caplog.text
+    assert (
+        "policy inference reads the tensor 'exploration', which is not a buffer; register it with self.reg"
+        in caplog.text
+    )
     other = training("Pendulum-v1", True)
     other.learner.agent.register_buffer("exploration", torch.tensor(2.0))
     assert other.collector.collect(4)[0].action.any()

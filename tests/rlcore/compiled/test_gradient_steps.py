@@ -73,7 +73,7 @@ def test_updates_are_those_of_the_code_as_it_is_written(case: str, built: list[s
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
         assert one.learner.updates == plain.learner.updates
         plain.load_state_dict(one.state_dict())
-    assert built == ["acting", "the gradient step"]
+    assert built == ["policy inference", "the gradient step"]
 
 
 def test_parts_of_a_rollout_make_the_step_of_the_whole() -> None:

@@ -147,7 +147,7 @@ def test_packages_are_checked_with_observations_that_tell_them_apart(
     one.collect()
     acting = seen[0]
     (obs,) = [value for value in acting.example if value.shape == (3, 4) and value.dtype == torch.float32]
-    assert acting.what == "acting" and len(obs.unique()) == 12
+    assert acting.what == "policy inference" and len(obs.unique()) == 12
     blind = [torch.zeros_like(value) if value is obs else value for value in acting.example]
     with pytest.raises(CompilationError, match="wrong by"):
         package.check(lambda inputs: list(acting.graph(*blind)), acting)
