@@ -1,4 +1,4 @@
-"""Checks of the properties that every algorithm must have, for built-in algorithms and for your own.
+"""Conformance checks: tests of the properties that every algorithm must have, built-in or written by a user.
 
     import pytest
     from flows.config.compose import compose
@@ -8,8 +8,9 @@
     def test_conformance(check):
         check(compose(["exp=mine", "algo.total_steps=400"])[0])
 
-A check takes a config, trains a few iterations in this process, and raises an AssertionError that describes the fault.
-Use a config with small networks and short episodes, and turn on every option that adds state.
+A check takes the config of an experiment, trains for a few iterations in this process, and raises AssertionError with a
+description of the fault if the algorithm lacks the property. Use a config with small networks and short episodes, and
+turn on all options that add state to the algorithm, so that this state is checked too.
 """
 
 from __future__ import annotations

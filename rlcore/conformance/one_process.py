@@ -1,4 +1,4 @@
-"""Checks that train in one process."""
+"""Conformance checks of an algorithm that is trained without other ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rlcore.types import State
 
 
 def same_seed_gives_the_same_bits(config: RunConfig) -> None:
-    """Check that two trainings with equal configs end in equal states, and that another seed leads to another state."""
+    """Check that two trainings with the same config end in bit-identical states, and that the seed has an effect."""
     first, second, other = (
         bits(train_a_while(each)) for each in (config, config, dataclasses.replace(config, seed=config.seed + 1))
     )
@@ -42,7 +42,10 @@ def same_seed_gives_the_same_bits(config: RunConfig) -> None:
 
 
 def interrupted_equals_uninterrupted(config: RunConfig) -> None:
-    """Check that a training that is saved and loaded ends in a state that is bit-identical to an uninterrupted one."""
+    """Check that a training that is interrupted and resumed ends in the same state as an uninterrupted one, bit by bit.
+
+    To resume, the state is saved to a checkpoint and loaded into a new training.
+    """
     training = train_a_while(config)
     training.state_dict()  # if an environment cannot be saved, saving truncates its episode
     whole = bits(run(training))
@@ -55,7 +58,7 @@ def interrupted_equals_uninterrupted(config: RunConfig) -> None:
 
 
 def state_survives_a_checkpoint(config: RunConfig) -> None:
-    """Check that the `state_dict` of a learner that has loaded a state is exactly this state."""
+    """Check that `load_state_dict` followed by `state_dict` returns the loaded state of a learner, bit by bit."""
     stored = nested_state.encode(train_a_while(config).learner.state_dict())
     other = fresh(dataclasses.replace(config, seed=config.seed + 1)).learner
     other.load_state_dict(nested_state.decode(*stored))
@@ -65,10 +68,11 @@ def state_survives_a_checkpoint(config: RunConfig) -> None:
 
 
 def parts_are_complete(config: RunConfig) -> None:
-    """Check that `components()` contains every module, optimizer, target, noise stream and step with state.
+    """Check that the learner's `components()` returns all objects with state, so that checkpoints are complete.
 
-    Everything that an update changes in these objects must be part of the learner's state. The state must also contain
-    the mode (compiled or eager) of steps and optimizers, because a resumed run must compute in the same way.
+    Objects with state are modules, optimizers, target networks, random streams and gradient steps (`Step`). Everything
+    that an update changes in them must be part of the learner's `state_dict`. The `state_dict` must also record whether
+    each gradient step is compiled, because a resumed run must compute in the same way.
     """
     training = fresh(config)
     before = _contents(training)
@@ -90,15 +94,15 @@ def parts_are_complete(config: RunConfig) -> None:
 
 
 def _with(training: Training, step: Step | Optimizer, began: bool) -> State:
-    """Return the learner's state after setting the mode of a step: compiled if `began` is true, otherwise eager."""
+    """Mark a gradient step as compiled (`began` is True) or eager, and return the learner's `state_dict` after that."""
     step._began = began  # pyright: ignore[reportPrivateUsage]
     return training.learner.state_dict()
 
 
 def _contents(training: Training) -> dict[str, Any]:
-    """Return the encoded states of all stateful objects in a learner and its behavior policy, by their paths.
+    """Return the encoded states of all objects with state in a learner and its behavior policy.
 
-    For a module, each tensor has its own entry.
+    Keys are attribute paths of the objects. A module has one entry for each parameter and buffer.
     """
     found: dict[str, Any] = {}
     places = find_all(training.learner, Stateful)
@@ -116,8 +120,9 @@ def _contents(training: Training) -> dict[str, Any]:
 def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
     """Check that each optimizer changes only its own parameters, and that its loss depends on all of them.
 
-    The parameters need not all change within a few updates, because a gradient can be zero below a threshold, as with
-    free nats. After an update, `.grad` of every parameter must be None.
+    An optimizer must change at least one of its parameters within a few updates. It need not change all of them,
+    because a loss can have a zero gradient at first, such as the KL loss of a Dreamer below its free nats. After an
+    update, `.grad` of every parameter must be None.
     """
     training = fresh(config)
     named, optimizers = parameters(training.learner), find_all(training.learner, Optimizer)
@@ -161,7 +166,7 @@ def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
 
 
 def acting_changes_nothing(config: RunConfig) -> None:
-    """Check that collecting data does not change the learner's state."""
+    """Check that collecting data with the behavior policy does not change the learner's state."""
     training = fresh(config)
     before = nested_state.encode(training.learner.state_dict())
     training.collector.collect(2 * training.plan.collect_length)
@@ -169,10 +174,10 @@ def acting_changes_nothing(config: RunConfig) -> None:
 
 
 def a_loaded_policy_acts_alike(config: RunConfig) -> None:
-    """Check that a loaded policy returns the same as the trained agent; evaluation, videos and servers load policies.
+    """Check that a policy loaded from a checkpoint returns the same actions, carry and extras as the trained agent.
 
-    Both take two steps. Between them, the carry of the loaded policy is converted to JSON and back, as if by the client
-    of a server.
+    Evaluations, videos and policy servers use loaded policies. The check compares two time steps. Between them, the
+    carry (recurrent state) of the loaded policy is converted to JSON and back, as a client of a policy server does.
     """
     training = train_a_while(config)
     agent, spec = with_history(training.learner.agent, training.envs.spec), training.envs.spec
@@ -201,7 +206,10 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
 
 
 def a_player_elsewhere_acts_alike(config: RunConfig) -> None:
-    """Check that a copy of the behavior policy in another process acts like the learner's own after `sync_weights`."""
+    """Check that `sync_weights` makes a copy of the behavior policy act like the original.
+
+    Processes that collect data asynchronously have such a copy.
+    """
     training = fresh(config)
     elsewhere = copy.deepcopy(training.behavior_policy)
     learner, obs, count = run(training).learner, _obs(training), config.env.num_envs
@@ -223,7 +231,7 @@ def a_player_elsewhere_acts_alike(config: RunConfig) -> None:
 
 
 def greedy_is_deterministic(config: RunConfig) -> None:
-    """Check that greedy actions need no noise and are always the same, and that sampled actions vary."""
+    """Check that greedy actions need no random numbers and are deterministic, and that sampled actions vary."""
     training = train_a_while(config)
     agent, obs, count = with_history(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
@@ -239,7 +247,7 @@ def greedy_is_deterministic(config: RunConfig) -> None:
 
 
 def an_episodes_start_forgets(config: RunConfig) -> None:
-    """Check that the carry has no effect at the first time step of an episode, at which `is_first` is True."""
+    """Check that the carry (recurrent state) has no effect on the first time step of an episode, with `is_first` True."""
     training = train_a_while(config)
     agent, obs, count = with_history(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)

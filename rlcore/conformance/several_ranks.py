@@ -1,4 +1,7 @@
-"""Checks with two ranks, which are threads of one process here and compute what two processes would."""
+"""Conformance checks of training with two ranks.
+
+In a run, each rank is a process. In these checks, each rank is a thread, which computes the same results.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,17 @@ EVEN: dict[str, Callable[..., Tensor]] = {
 
 
 def ranks_stay_one(config: RunConfig) -> None:
-    """Check that two ranks with different data have equal parameters after a few updates."""
+    """Check that two ranks, which collect different data, still have equal parameters after a few updates."""
     first, second = (parameters(training.learner) for training in on_two_ranks(lambda **how: run(fresh(config, **how))))
     for name, parameter in first.items():
         assert torch.equal(parameter, second[name]), f"{name} differs between two ranks"
 
 
 def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:
-    """Check that two ranks that load the state saved by rank 0 end in the same state as uninterrupted ranks."""
+    """Check that training on two ranks can be interrupted and resumed without an effect on its results.
+
+    Two new ranks load the state that rank 0 has saved. They must end in the same state as two uninterrupted ranks.
+    """
 
     def save(**how: Any) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
         training = run(fresh(config, **how))
@@ -63,19 +69,19 @@ def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:
 
 
 def two_ranks_learn_as_one(config: RunConfig) -> None:
-    """Check that two ranks, each with one half of a batch, learn the same as one rank with the whole batch.
+    """Check that two ranks, each with one half of a batch, learn the same as one rank with the complete batch.
 
     An algorithm passes only if every sum or quantile over samples includes the samples of all ranks
-    (`context.ranks.sum`). Examples are the divisor of a loss, mean and std of advantages, statistics of observations
-    and returns, and thresholds.
+    (`context.ranks.sum`). Examples are the divisor of a loss, mean and standard deviation of advantages, statistics of
+    observations and returns, and thresholds.
 
-    The check compares the parameters and buffers of all modules. To make them comparable, every optimizer step here
-    goes along the gradient, because update rules such as Adam can make rounding errors as large as a step. Each batch
-    is one minibatch (`Config.merge_minibatches`), and all random numbers of an update are equal.
+    The check compares the parameters and buffers of all modules after a few updates. Three changes make them
+    comparable. Each optimizer takes steps of gradient descent, because rules such as Adam can turn a rounding error
+    into a full step. Each batch is a single minibatch (`Config.merge_minibatches`). All random numbers are constants.
 
     The comparison is made twice: with the collected rewards and initial weights, and with large rewards and weights.
-    The second one tests scales with a lower bound, such as max(1, quantile of the returns), which have no effect on
-    small returns.
+    The second comparison tests normalization by a scale with a lower bound, such as max(1, quantile of the returns).
+    With small returns, such a scale is always 1.
     """
     fabric = dataclasses.replace(config.fabric, precision="32-true")
     config = dataclasses.replace(config, algo=config.algo.merge_minibatches(), fabric=fabric)
@@ -94,7 +100,18 @@ def _compare_ranks(
     tolerance: float,
     prepare: Callable[[Learner], None] = lambda learner: None,
 ) -> None:
-    """Train two ranks and one rank on the same batches, and check that their modules are equal within a tolerance."""
+    """Check that training on two ranks gives the same parameters and buffers as training on one rank.
+
+    Args:
+        config: config of each of the two ranks.
+        wide: config of the single rank, with twice as many environments.
+        batches: batches for the single rank; each of the two ranks uses one half of every batch.
+        tolerance: relative and absolute tolerance of the comparison.
+        prepare: function that changes each learner before the training.
+
+    Raises:
+        AssertionError: if a parameter or buffer differs by more than the tolerance.
+    """
 
     def learn(config: RunConfig, halves: tuple[int, ...], **how: Any) -> Learner:
         learner = fresh(config, **how).learner
@@ -123,7 +140,7 @@ def _compare_ranks(
 
 @torch.no_grad()
 def _enlarge(learner: Learner) -> None:
-    """Make all weights larger and more different, so that predictions vary by more than the lower bounds of scales."""
+    """Multiply all weights by 3 and add noise, so that predictions vary more than any lower bound of a scale."""
     rng = torch.Generator().manual_seed(0)
     for parameter in parameters(learner).values():
         noise = torch.randn(parameter.shape, generator=rng).to(parameter)
@@ -131,7 +148,7 @@ def _enlarge(learner: Learner) -> None:
 
 
 def _batches(training: Training) -> list[Batch]:
-    """Return copies of the first batches of a training."""
+    """Collect data until the buffer returns batches for a few updates (`FEW`), and return copies of these batches."""
     found: list[Batch] = []
     while len(found) < FEW:
         check_budget(training)
@@ -142,9 +159,14 @@ def _batches(training: Training) -> list[Batch]:
 
 
 def _part(batch: Batch, halves: tuple[int, ...]) -> Batch:
-    """Return a copy of the given halves of a batch, which is divided by environments.
+    """Return a copy of a part of a batch: the first half of its environments, the second half, or both.
 
-    If the number of environments is odd, the last one is omitted.
+    Args:
+        batch: the batch. If its number of environments is odd, the last one is omitted.
+        halves: (0,) for the first half, (1,) for the second one, (0, 1) for both.
+
+    Returns:
+        The copy.
     """
     half = batch.last.reward.shape[0] // 2
     of = slice(half * halves[0], half * (halves[-1] + 1))
@@ -160,9 +182,10 @@ def _part(batch: Batch, halves: tuple[int, ...]) -> Batch:
 
 @contextmanager
 def _one_length() -> Iterator[None]:
-    """Return a context in which all update rules are replaced by steps along the gradient.
+    """Return a context in which all optimizers use gradient descent instead of their update rule, such as Adam.
 
-    The first training in this context determines the scale of the steps, and the others use the same scale.
+    In the first training in this context, each step has the length `STEP`. In later trainings, step n multiplies the
+    gradient by the same factor as step n of the first training.
     """
     lengths: list[Tensor] = []
     taken: dict[int, int] = {}  # steps of each thread
@@ -182,7 +205,7 @@ def _one_length() -> Iterator[None]:
 def _even_draws() -> Iterator[None]:
     """Return a context in which all random streams return constants.
 
-    It then does not matter which rank draws the noise of a sample.
+    All samples then get the same random numbers, no matter which rank draws them.
     """
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(streams, "generator", lambda *_: Even()))
@@ -192,52 +215,56 @@ def _even_draws() -> Iterator[None]:
 
 
 class Even(np.random.Generator):
-    """Random generator that always draws the same number and never changes an order."""
+    """Substitute for a NumPy random generator; each method returns constants, and permutations keep the order."""
 
     def __init__(self) -> None:
         super().__init__(np.random.PCG64(0))
 
     def standard_normal(self, size: Any = None, dtype: Any = float, out: Any = None) -> Any:
-        """Return 0.5 everywhere."""
+        """Return an array of this size in which all numbers are 0.5."""
         return np.full(() if size is None else size, 0.5, dtype)
 
     def standard_exponential(self, size: Any = None, dtype: Any = float, method: Any = "zig", out: Any = None) -> Any:
-        """Return 0.5 everywhere."""
+        """Return an array of this size in which all numbers are 0.5."""
         return self.standard_normal(size, dtype)
 
     random = standard_normal
 
     def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
-        """Return the number half a standard deviation above the mean."""
+        """Return an array of this size in which all numbers are loc + 0.5 scale."""
         return np.broadcast_to(np.asarray(loc) + 0.5 * np.asarray(scale), () if size is None else size).copy()
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
-        """Return the middle of the interval."""
+        """Return an array of this size in which all numbers are the midpoint of low and high."""
         return self.normal(low, np.asarray(high) - low, size)
 
     def integers(
         self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64, endpoint: Any = False
     ) -> Any:
-        """Return the smallest integer."""
+        """Return an array of this size in which all numbers are the lower bound: `low`, or 0 if `high` is None."""
         return np.full(() if size is None else size, 0 if high is None else low, dtype)
 
     def permutation(self, x: Any, axis: int = 0) -> Any:
-        """Return the order unchanged."""
+        """Return a copy of `x`, or 0, 1, ..., x - 1 for an integer, without a change of the order."""
         return np.arange(x) if isinstance(x, int) else np.array(x)
 
     def shuffle(self, x: Any, axis: int = 0) -> None:
-        """Keep the order unchanged."""
+        """Do nothing, so that the order of `x` stays the same."""
 
 
 class Meeting:
-    """Exchange of values between ranks that are threads of one process."""
+    """Object through which ranks that are threads of one process exchange values.
+
+    Args:
+        size: number of ranks.
+    """
 
     def __init__(self, size: int) -> None:
         self.size, self.held = size, [None] * size
         self.barrier = threading.Barrier(size, timeout=60)
 
     def exchange(self, rank: int, value: Any) -> list[Any]:
-        """Wait for all ranks, and return their values in the order of ranks."""
+        """Wait until all ranks have called this method, and return the values they passed, in the order of ranks."""
         self.held[rank] = value
         self.barrier.wait()
         everyone = list(self.held)
@@ -246,22 +273,34 @@ class Meeting:
 
 
 class InThread:
-    """Rank that is a thread, with the interface of `rlcore.types.Ranks`."""
+    """Implementation of the interface `rlcore.types.Ranks` for a rank that is a thread.
+
+    Args:
+        meeting: object through which the ranks exchange values.
+        rank: number of this rank, from 0.
+    """
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
 
     def sum(self, value: Tensor) -> Tensor:
-        """Return the sum over the threads."""
+        """Return the sum of the tensors that all ranks pass."""
         return torch.stack(self.gather(value.clone())).sum(0)  # a rank may overwrite its value before the other reads
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the value of each thread."""
+        """Return the values that all ranks pass, in the order of ranks."""
         return self.meeting.exchange(self.rank, value)
 
 
 def on_two_ranks(work: Callable[..., Any]) -> list[Any]:
-    """Call `work(ranks=...)` in two threads, one per rank; return both results or raise the first error."""
+    """Execute a function on two ranks, which are threads.
+
+    Args:
+        work: function that is called as `work(ranks=...)` in each thread, with an object of type `rlcore.types.Ranks`.
+
+    Returns:
+        The results of rank 0 and rank 1. If a call raises an exception, this exception is raised instead.
+    """
     meeting, made, failed = Meeting(2), {}, []
 
     def rank(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Check of agent outputs that a replay buffer stores."""
+"""Conformance check that updates use the agent outputs in the replay buffer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CARRY = "the carry"
 
 
 def stored_agent_outputs_are_used(config: RunConfig) -> None:
-    """Check that updates use all outputs of the agent that a `Replay` stores: the carry, and extras such as `value`.
+    """Check that updates use all agent outputs that the replay buffer stores: the carry, and extras such as `value`.
 
-    Updates must read them, and replace extras by newer ones, because the stored ones are from an older agent. If an
-    extra must not be replaced, such as the log-probability of an action, list it in `Replay(..., fixed_extras=[...])`;
-    this check then only requires that updates read it.
+    An update must read all of these outputs. It must also store newer extras (`batch.write_back`), because
+    the stored ones were computed by an older version of the agent. If an extra must not be replaced, such as the
+    log-probability of an action, list it in `Replay(..., fixed_extras=[...])`; it must then only be read.
     """
     training = fresh(config)
     buffer = training.buffer
@@ -57,13 +57,22 @@ def stored_agent_outputs_are_used(config: RunConfig) -> None:
         "Replay(...)"
     )
     assert not stale, (
-        f"the replay buffer stores {_list(stale)} of an older agent, and no update replaces it by a newer one; call "
+        f"the replay buffer stores {_list(stale)} of older agents, and no update replaces it by a newer one; call "
         "batch.write_back in update, or list it in Replay(..., fixed_extras=[...]) if it must not be replaced"
     )
 
 
 def _updated(config: RunConfig, state: tuple[bytes, bytes], batch: Batch) -> tuple[bytes, bytes]:
-    """Return the state of a learner after an update with this batch. The replay buffer is not changed."""
+    """Return the encoded state of a learner after one update, without a change of the replay buffer.
+
+    Args:
+        config: config of the learner.
+        state: encoded state of the learner before the update.
+        batch: batch of the update.
+
+    Returns:
+        The encoded state.
+    """
     learner = fresh(config).learner
     learner.load_state_dict(nested_state.decode(*state))
     learner.update(dataclasses.replace(batch, write_back=lambda extras: None), np.random.default_rng(0))
@@ -71,7 +80,7 @@ def _updated(config: RunConfig, state: tuple[bytes, bytes], batch: Batch) -> tup
 
 
 def _changed(batch: Batch, name: str) -> Batch:
-    """Return the batch with changed values of the extra `name`, or of the carry."""
+    """Return the batch with other values of the extra `name`, or of the carry if `name` is `CARRY`."""
     steps = batch.steps
     if name == CARRY:
         return dataclasses.replace(batch, steps=dataclasses.replace(steps, carry=map_leaves(_change, steps.carry)))
@@ -80,7 +89,10 @@ def _changed(batch: Batch, name: str) -> Batch:
 
 
 def _change(value: Tensor) -> Tensor:
-    """Add 1 to floats; reverse the order of integers and booleans, because integers can be indices."""
+    """Return other values of the same shape and dtype.
+
+    Floats are increased by 1. Integers and booleans are put in reverse order, so that indices stay in range.
+    """
     return value + 1 if value.is_floating_point() else value.flip([*range(value.dim())][:2]).clone()
 
 

@@ -1,4 +1,4 @@
-"""Checks that compiled functions compute the same as the code, also after updates."""
+"""Conformance checks that compiled functions compute the same as eager code, also after updates."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ log = logging.getLogger(__name__)
 
 
 def compiled_equals_eager(config: RunConfig) -> None:
-    """Check that traced graphs compute the same as the code, except for rounding, without building machine code.
+    """Check that traced functions compute the same as eager code, except for rounding, without compiling them.
 
-    The check traces the functions of a training with one rank, and of a training with two ranks, in which only
-    gradients are compiled. In a graph, a value that is not a parameter, buffer or argument is a constant, so a later
-    change of the value would have no effect. Therefore, the functions are traced again after a few updates, and the
-    graphs must be equal.
+    The check traces policy inference and gradient steps of a training with one rank, and policy inference and gradients
+    of a training with two ranks.
+
+    A traced graph contains each value that is not a parameter, buffer or argument as a constant, so that later changes
+    of this value have no effect. To detect such values, the functions are traced again after a few updates, and the two
+    graphs of each function must be equal.
     """
     traced: list[ToCompile] = []
     for how in _ways(config):
@@ -47,10 +49,10 @@ def compiled_equals_eager(config: RunConfig) -> None:
 
 
 def machine_code_equals_eager(config: RunConfig) -> None:
-    """Check that every function of the algorithm compiles, and that the machine code computes the same as its graph.
+    """Check that all functions of the algorithm can be compiled, and that machine code and traced graph agree.
 
-    This can take minutes. The machine code is cached like that of trainings, in SHEPHERD_CACHE or `.shepherd/compiled`.
-    Without a C++ compiler, the check is skipped with a warning in the log.
+    The check can take minutes. The machine code is stored in the cache that training uses: SHEPHERD_CACHE or
+    `.shepherd/compiled`. If this machine has no C++ compiler, a warning is logged and the check is skipped.
     """
     if missing := missing_requirement():
         log.warning("machine code is not checked: %s", missing)
@@ -70,16 +72,25 @@ def machine_code_equals_eager(config: RunConfig) -> None:
 
 
 def _ways(config: RunConfig) -> list[dict[str, Any]]:
-    """Return keyword arguments of `fresh` for the trainings to compile.
+    """Return keyword arguments of `fresh` for each training whose functions are to be compiled.
 
-    These are one training with a single rank and, if the learner has a `Step`, one training as rank 0 of two, in which
-    other functions are compiled.
+    The first training has one rank. If the learner has a `Step` (gradient step that can be compiled as one function), a
+    second training is rank 0 of two, because with two ranks only the gradient in such a step is compiled.
     """
     return [{}, {"ranks": NullRanks(size=2)}] if find_all(fresh(config).learner, Step) else [{}]
 
 
 def _compare(config: RunConfig, traced: list[ToCompile], how: dict[str, Any]) -> None:
-    """Compare an eager training with a training that runs traced graphs, after each of a few updates."""
+    """Compare an eager training with one that executes traced graphs: rollouts and modules, over a few updates.
+
+    Args:
+        config: config of both trainings.
+        traced: list to which the traced functions are appended.
+        how: keyword arguments of `fresh` for both trainings.
+
+    Raises:
+        AssertionError: if outputs of the agent, parameters or buffers differ by more than rounding.
+    """
     eager = fresh(config, **how)
     with _graphs(traced):
         compiled = fresh(config, compiled=True, **how)
@@ -108,7 +119,7 @@ def _compare(config: RunConfig, traced: list[ToCompile], how: dict[str, Any]) ->
 
 
 def _collect(training: Training) -> dict[str, Tensor]:
-    """Collect one rollout, and return its actions, extras and carry by name."""
+    """Collect one rollout, and return its actions, its extras and the last carry, each by name."""
     rows: dict[str, Tensor] = {}
 
     def extend(steps: Trajectory, last: Trajectory) -> None:
@@ -130,9 +141,9 @@ def _agree(one: Tensor, other: Tensor) -> bool:
 
 @contextmanager
 def _graphs(traced: list[ToCompile]) -> Iterator[None]:
-    """Return a context that runs traced graphs instead of machine code and ignores the cache of machine code.
+    """Return a context in which functions are traced but not compiled, and the traced graphs are executed.
 
-    Each graph is appended to `traced`.
+    The cache of compiled functions is ignored. Each function and its graph are appended to `traced`.
     """
     trace, functions = machine_code.trace, []
 

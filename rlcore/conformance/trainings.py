@@ -1,4 +1,4 @@
-"""Small trainings for checks, and functions that find the parameters, buffers and objects in them."""
+"""Short trainings for conformance checks, and functions that find parameters, buffers and objects in a learner."""
 
 from __future__ import annotations
 
@@ -22,9 +22,16 @@ FEW = 3  # iterations with an update; a replay buffer that is not filled yet ret
 
 
 def fresh(config: RunConfig, **how: Any) -> Training:
-    """Create a training.
+    """Create a new training that has not collected any data.
 
-    Its environment card (measured properties of the environment) is measured once per process and environment.
+    The environment card (measured properties of the environment) is measured only once per process and environment.
+
+    Args:
+        config: config of the training.
+        **how: further arguments of `Training`, such as `ranks` or `compiled`.
+
+    Returns:
+        The training.
     """
     one = repr(dataclasses.replace(config.env, num_envs=1))  # the card does not depend on the number of environments
     if one not in _CARDS:
@@ -38,12 +45,12 @@ _BUILDING = threading.Lock()
 
 
 def train_a_while(config: RunConfig) -> Training:
-    """Create a training and run it for a few iterations."""
+    """Create a training, run it until three updates (`FEW`) are done, and return it."""
     return run(fresh(config))
 
 
 def run(training: Training) -> Training:
-    """Run a training for a few iterations and return it."""
+    """Run a training until three further updates (`FEW`) are done, and return it."""
     learned = 0
     while learned < FEW:
         check_budget(training)
@@ -56,29 +63,29 @@ def run(training: Training) -> Training:
 
 
 def check_budget(training: Training) -> None:
-    """Raise AssertionError if training ended before enough updates, because a check would then test nothing."""
+    """Raise AssertionError if the training has reached `algo.total_steps`; a check needs a few updates before that."""
     assert training.policy_steps < training.budget, (
         f"algo.total_steps={training.budget}: training ends before {FEW} updates; use a larger value"
     )
 
 
 def bits(training: Training) -> tuple[bytes, bytes]:
-    """Return the encoded state of a training, as in a checkpoint; equal values mean bit-identical states."""
+    """Return the state of a training, encoded as in a checkpoint; equal results mean bit-identical states."""
     return nested_state.encode(training.state_dict())
 
 
 def module_tensors(learner: Learner) -> dict[str, Tensor]:
-    """Return all parameters and buffers of a learner's modules, by name."""
+    """Return all parameters and buffers of the modules in a learner, by their attribute paths."""
     modules = find_all(learner, nn.Module)
     tensors = {f"{at}.{name}": buffer for at, part in modules.items() for name, buffer in part.named_buffers()}
     return {**parameters(learner), **tensors}
 
 
 def find_all(learner: Any, kind: type[Kind]) -> dict[str, Kind]:
-    """Return all objects of class `kind` in a learner, by their paths.
+    """Return all objects of class `kind` that a learner refers to, by their attribute paths.
 
-    Attributes, lists, dicts and nested objects are searched; nested objects only if their class belongs to the
-    learner's package or to rlcore.
+    The attributes of the learner are searched, including lists, tuples and mappings. The attributes of another object
+    are searched only if its class is defined in rlcore or in the top-level package of the learner's class.
     """
     ours = {each.__module__.partition(".")[0] for each in (type(learner), Training)}
     found: dict[str, Kind] = {}
