@@ -247,7 +247,7 @@ def greedy_is_deterministic(config: RunConfig) -> None:
 
 
 def an_episodes_start_forgets(config: RunConfig) -> None:
-    """Check that the carry (recurrent state) has no effect on the first time step of an episode, with `is_first` True."""
+    """Check that the carry (recurrent state) has no effect on the first time step of an episode (is_first=True)."""
     training = train_a_while(config)
     agent, obs, count = with_history(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)

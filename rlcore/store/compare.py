@@ -1,4 +1,4 @@
-"""Bitwise comparison of the learning states of two checkpoints."""
+"""Bitwise comparison of two checkpoints: all state that affects learning, but no times or versions."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from rlcore.types import Chunk
 
 
 class NothingInCommonError(UserError):
-    """Error for two runs that have no undamaged checkpoints at the same number of policy steps."""
+    """Error for two runs that cannot be compared: they have no checkpoints at the same number of policy steps."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Entry of a checkpoint's learning state that differs between two checkpoints.
+    """Tensor, array or single value in the learning state that differs between two checkpoints.
 
     Attributes:
-        entry: path of the entry, such as `learner/agent/critic.layers.0.weight`.
-        index: index of the first element that differs; () for a single value.
-        first: value of this element in the first checkpoint.
-        second: value of this element in the second checkpoint.
-        largest: largest absolute difference in the entry; None if the entries are not numbers of the same shape.
+        entry: path of the value in the learning state, such as `learner/agent/critic.layers.0.weight`.
+        index: index of the first element that differs; () if the value is not a tensor or array.
+        first: value of this element in the first checkpoint; "absent" if this checkpoint does not have the entry.
+        second: value of this element in the second checkpoint, or "absent".
+        largest: largest absolute difference of two elements; None if the two values cannot be subtracted.
     """
 
     entry: str
@@ -49,21 +49,21 @@ class Difference:
 
 
 def common(first: Path, second: Path) -> tuple[Path, Path]:
-    """Return the two checkpoints to compare, given two paths.
+    """Select the two checkpoints to compare.
 
-    If both paths are checkpoints, they are returned. Otherwise the result is the newest pair of undamaged checkpoints
-    with the same number of policy steps.
+    If both paths are checkpoints, these are compared. If a path is a run, its checkpoint is selected: the two
+    checkpoints must have the same number of policy steps and be undamaged, and the newest such pair is used.
 
     Args:
-        first: run or checkpoint directory.
-        second: run or checkpoint directory.
+        first: directory of a run or of a checkpoint.
+        second: directory of a run or of a checkpoint.
 
     Returns:
-        The first and the second checkpoint.
+        The checkpoint of `first` and that of `second`.
 
     Raises:
-        NothingInCommonError: the runs have no undamaged checkpoints with the same number of policy steps.
-        UserError: a path is neither a run nor a checkpoint, or a given checkpoint is damaged.
+        NothingInCommonError: there are no undamaged checkpoints at the same number of policy steps.
+        UserError: a path is neither a run nor a checkpoint, or it is a damaged checkpoint.
     """
     there = [_checkpoints(place) for place in (first, second)]
     if all((place / "manifest.json").exists() for place in (first, second)):
@@ -73,8 +73,8 @@ def common(first: Path, second: Path) -> tuple[Path, Path]:
         if all(checkpoint.damage(path) is None for path in pair):
             return pair
     raise NothingInCommonError(
-        f"{first} and {second}: no good checkpoint at the same policy step; they have {_list(there[0])} and "
-        f"{_list(there[1])} (checkpoint.keep_last=null keeps all)"
+        f"{first} and {second}: no undamaged checkpoints at the same number of policy steps; the first has "
+        f"{_list(there[0])}, the second {_list(there[1])}; train with checkpoint.keep_last=null to keep all checkpoints"
     )
 
 
@@ -82,7 +82,7 @@ def _checkpoints(place: Path) -> dict[int, Path]:
     if (place / "manifest.json").exists():
         wrong = checkpoint.damage(place)
         if wrong:
-            raise UserError(f"checkpoint {place}: {wrong}")
+            raise UserError(f"checkpoint {place}: {wrong}; choose another checkpoint")
         return {checkpoint.manifest(place)["policy_steps"]: place}
     run = RunDirectory.existing(place)
     found = {_policy_steps(path): path for path in checkpoint.newest_first(run.checkpoints)}
@@ -92,7 +92,7 @@ def _checkpoints(place: Path) -> dict[int, Path]:
 
 
 def _policy_steps(path: Path) -> int:
-    """Return the policy steps of a checkpoint. If it is damaged, return the number in its name; it is skipped later."""
+    """Return the policy steps in the manifest of a checkpoint; if it is damaged, those in the name of its folder."""
     try:
         return checkpoint.manifest(path)["policy_steps"]
     except UserError:
@@ -104,9 +104,9 @@ def _list(choices: Mapping[int, Path]) -> str:
 
 
 def differences(first: Path, second: Path) -> Iterator[Difference]:
-    """Yield the entries in which the learning states of two undamaged checkpoints differ.
+    """Yield all differences between the learning states of two undamaged checkpoints.
 
-    The entries have the order of the first checkpoint.
+    They have the order of the values in the first checkpoint. Values that exist only in the second one follow.
     """
     states = [dict(_leaves(checkpoint.load(path)[0])) for path in (first, second)]
     for entry in [*states[0], *(e for e in states[1] if e not in states[0])]:
@@ -120,12 +120,18 @@ def differences(first: Path, second: Path) -> Iterator[Difference]:
 
 
 def tensor_digests(state: Any) -> str:
-    """Return 8 hexadecimal digits of the SHA-256 of each tensor, array and chunk of a state, concatenated in order."""
+    """Return a string with 8 hexadecimal digits for each tensor, array and chunk of a state, in their order.
+
+    They are the first digits of the SHA-256 of its content, so that a difference in one tensor is visible.
+    """
     return "".join(_digest(value) for _, value in _tensors(state))
 
 
 def tensor_names(state: Any) -> list[str]:
-    """Return the path of every tensor, array and chunk of a state, such as `learner/agent/critic.layers.0.weight`."""
+    """Return the path of each tensor, array and chunk of a state, such as `learner/agent/critic.layers.0.weight`.
+
+    The order is that of the digests in the result of `tensor_digests`.
+    """
     return [place for place, _ in _tensors(state)]
 
 
@@ -182,6 +188,6 @@ def _differs(entry: str, first: Any, second: Any) -> Difference | None:
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
-    """Return the bits of a float tensor as integers, so that NaN equals itself and 0.0 differs from -0.0."""
+    """Reinterpret the bits of a float tensor as integers, so that NaN equals itself and 0.0 differs from -0.0."""
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return x.contiguous().view(kinds[x.element_size()]) if x.is_floating_point() else x

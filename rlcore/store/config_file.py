@@ -9,7 +9,7 @@ from rlcore.store.directory import RunDirectory
 
 
 def config_of(run: RunDirectory) -> RunConfig:
-    """Load and validate the configuration of a run. Raises UserError, with the file's name, if it is invalid."""
+    """Load and validate config.yaml of a run. Raises UserError, with the name of the file, if it is invalid."""
     try:
         return build_config(run.read_config())
     except UserError as error:

@@ -1,6 +1,7 @@
-"""Datasets that are named by a folder (written by `shepherd collect`) or by `minari:NAME`.
+"""Reading of datasets for offline training.
 
-torch is imported only if rows are read.
+A dataset is named by the path of a folder that `shepherd collect` wrote, or by `minari:NAME` if it is a Minari dataset.
+torch is imported only if the rows of a dataset are read.
 """
 
 from __future__ import annotations
@@ -24,32 +25,36 @@ MINARI = "minari:"
 
 
 def is_minari(source: str) -> bool:
-    """Return True if the name refers to a Minari dataset."""
+    """Return True if the name of a dataset has the form `minari:NAME`."""
     return source.startswith(MINARI)
 
 
 def read_spec(source: str) -> EnvSpec:
-    """Return observation keys and action of a dataset. Raise UserError if it does not exist or cannot be read."""
+    """Return the spec of a dataset: its observation keys and its action space.
+
+    Raises UserError if the dataset does not exist or cannot be read.
+    """
     if is_minari(source):
         return minari_datasets.read_spec(source.removeprefix(MINARI))
     try:
         return EnvSpec.from_json(json.loads((Path(source) / "manifest.json").read_text())["spec"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{source}: cannot read a dataset ({type(error).__name__}: {error}); give minari:NAME, or the folder "
-            "`dataset` of a run"
+            f"{source}: cannot read a dataset ({type(error).__name__}: {error}); give minari:NAME, or the path of the "
+            "folder `dataset` in a run"
         ) from None
 
 
 def read_rows(source: str, spec: EnvSpec) -> TensorDict:
-    """Load the rows of a dataset.
+    """Load all rows of a dataset.
 
     Args:
         source: folder, or `minari:NAME`.
-        spec: spec of the environment, which the dataset must match.
+        spec: spec of the environment to train on; the dataset must have the same observation keys and actions.
 
     Returns:
-        [T, K] in the form of `rlcore.data.dataset`; `action` is in the environment's form.
+        The rows of K environments, [T, K], with the columns that `rlcore.data.dataset` describes; K is 1 for a Minari
+        dataset. `action` has the format of the environment.
 
     Raises:
         UserError: the dataset does not exist, is damaged, or has other spaces than the environment.
@@ -68,13 +73,16 @@ def read_rows(source: str, spec: EnvSpec) -> TensorDict:
 
 
 def refuse_unfit(source: str, spec: EnvSpec) -> None:
-    """Raise UserError with the first difference between the spaces of a dataset and those of an environment."""
+    """Raise UserError if observation keys or actions of a dataset differ from those of an environment.
+
+    The message describes the first difference.
+    """
     for difference in _differences(read_spec(source), spec):
         raise UserError(f"{source}: {difference}; choose a dataset of {spec.id}")
 
 
 def digest(source: str) -> str:
-    """Return the SHA-256 over the names and contents of a dataset's files."""
+    """Return the SHA-256 over the names and contents of all files of a dataset."""
     root = minari_datasets.folder(source.removeprefix(MINARI)) if is_minari(source) else Path(source)
     whole = hashlib.sha256()
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
@@ -84,7 +92,7 @@ def digest(source: str) -> str:
 
 
 def _differences(theirs: EnvSpec, ours: EnvSpec) -> Iterator[str]:
-    """Yield a message for every space in which a dataset differs from an environment."""
+    """Yield a description of each difference between the spaces of a dataset and those of an environment."""
     for key, part in ours.obs.items():
         if (found := theirs.obs.get(key)) is None:
             yield f"it has no observation {key!r}, only {', '.join(theirs.obs) or 'ones that agents cannot use'}"
@@ -95,7 +103,7 @@ def _differences(theirs: EnvSpec, ours: EnvSpec) -> Iterator[str]:
 
 
 def _kind(part: ArraySpec | ActionSpec) -> str:
-    """Return the kind of a dtype without its size, such as "int"; uint8 is a kind of its own."""
+    """Return the kind of a dtype, without its size: "f" for floats, "u" for uint8, "i" for other integers and bool."""
     kind = np.dtype(part.dtype).kind
     return "i" if kind in "iub" and part.dtype != "uint8" else kind
 

@@ -1,7 +1,7 @@
-"""Run directory: the folder with all files of a run. Trackers such as MLflow have only copies of them.
+"""Run directory: the folder with all files of a run. Experiment trackers such as MLflow receive copies of them.
 
-Config, log and code of a run can be confidential. The folder is therefore created with access for its owner only, which
-also protects the files inside. To share a run, change the folder's permissions with `chmod`.
+Config, log and code of a run can be confidential. Therefore only the owner has access to the folder and to the files in
+it. To share a run, change the permissions of the folder with `chmod`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ log = logging.getLogger(__name__)
 
 
 class RunDirectory:
-    """Paths of the files of a run, and access to the small ones.
+    """Paths of the files of a run, methods that read the small files, and the locks of the run.
 
         config.yaml, config_overrides.txt, run.json (run id), env_card.json, events.jsonl, summary.json, lineage.json
         run.log, lock; code.diff, if the code had uncommitted changes
         dataset/  checkpoints/<policy_steps>/  evaluations/<policy_steps>.json  media/
-        set_aside/<run id>/: earlier runs of this folder
+        set_aside/<run id>/: files of earlier runs in this folder
+
+    All methods that read a file raise UserError if the file is damaged, except where the method says otherwise.
 
     Args:
-        path: the run's folder, which need not exist. It is made absolute, because an environment can call `os.chdir`.
+        path: the run's folder, which need not exist. A relative path is converted to an absolute one at once, because
+            an environment can change the working directory later.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -70,19 +73,17 @@ class RunDirectory:
         self._made: list[Path] = []  # folders that `make` created, the run's own first
 
     def read_config(self) -> dict[str, Any]:
-        """Read config.yaml as plain values, which are the input of `rlcore.run_config.build_config`.
-
-        This and all other methods that read a file raise UserError if the file is damaged.
-        """
+        """Read config.yaml as nested dicts, without validation (see `rlcore.store.config_file.config_of`)."""
         fix = "restore it from a copy, or move the run's folder away"
         return read_mapping(self.config, fix, ("algo.name", "env.id"))
 
     @property
     def name(self) -> str:
-        """Display name of the run: `run_name` if the path of the folder ends in it, otherwise the name of the folder.
+        """Name of the run in tables and plots.
 
-        If the folder is one of several seeds (such as `seed_3`), the names of its two parent folders are included:
-        sweep/trial/seed.
+        It is the config key `run_name` if the path of the run's folder ends in it. Otherwise, for example after the
+        folder was renamed, it is the name of the folder. For the run of one seed in a sweep, it is the last three
+        parts of the path: sweep/trial/seed_N.
         """
         chosen = Path(self.read_config()["run_name"] or self.path.name).parts
         place = self.path.absolute().parts
@@ -90,12 +91,16 @@ class RunDirectory:
         return "/".join(place[-depth:])
 
     def read_card(self) -> dict[str, Any]:
-        """Read the environment card (measured properties of the environment), the result of `environment_card`."""
+        """Read env_card.json: properties of the environment, measured by the stage `make-env`."""
         fix = f"`shepherd stage make-env {self.path}` measures the environment again"
         return read_mapping(self.card, fix, ("tier",))
 
     def read_baseline(self) -> dict[str, Any] | None:
-        """Read the result of random actions that `collect` measured; None if it is missing or damaged."""
+        """Read the return of a random policy, measured by the stage `collect`.
+
+        Returns:
+            The statistics (mean, number of episodes and others); None if the file is missing or damaged.
+        """
         if not (self.dataset / "manifest.json").exists():
             return None
         try:
@@ -105,12 +110,17 @@ class RunDirectory:
             return None
 
     def read_dataset_manifest(self) -> dict[str, Any]:
-        """Read the manifest of the dataset that `collect` wrote."""
+        """Read manifest.json of the run's dataset, which the stage `collect` wrote."""
         fix = f"`shepherd stage collect {self.path}` collects it again"
         return read_mapping(self.dataset / "manifest.json", fix, ("result.mean", "result.episodes"))
 
     def read_summary(self) -> dict[str, Any]:
-        """Read summary.json. Return {} before the run has ended, and if the file is damaged: it can be recomputed."""
+        """Read summary.json, the results of the run.
+
+        Returns:
+            The results; {} if the file does not exist because the run has not ended, or if it is damaged. A damaged
+            summary can be recomputed from the event log.
+        """
         try:
             return read_mapping(self.summary, "it is recomputed from the event log") if self.summary.exists() else {}
         except UserError as damaged:
@@ -118,9 +128,14 @@ class RunDirectory:
             return {}
 
     def read_identity(self) -> dict[str, Any]:
-        """Read the facts recorded when the run was created: format, run_id, created, commit, dirty, lock_hash, plugins.
+        """Read run.json, which was written when the run was created, and check the format of the run directory.
 
-        Raises UserError if another version of Shepherd created the run.
+        Returns:
+            Keys: format, run_id, created (time), commit and dirty (state of the git repository), lock_hash (of the
+            installed packages), plugins.
+
+        Raises:
+            UserError: the file is damaged, or an incompatible version of Shepherd created the run.
         """
         found = read_mapping(self.identity, "restore it from a copy, or move the run's folder away", ("run_id",))
         if found.get("format") != FORMAT:
@@ -128,7 +143,7 @@ class RunDirectory:
         return found
 
     def read_overrides(self) -> list[str]:
-        """Read the command-line overrides of the run; [] if the file does not exist."""
+        """Read the overrides (KEY=VALUE) with which the run was started; [] if the file does not exist."""
         try:
             return self.overrides.read_text().splitlines()
         except FileNotFoundError:
@@ -141,7 +156,17 @@ class RunDirectory:
 
     @staticmethod
     def existing(path: str | Path) -> RunDirectory:
-        """Return the run directory at `path`. Raises UserError if there is no run, or one of another version."""
+        """Return the directory of an existing run.
+
+        Args:
+            path: the run's folder.
+
+        Returns:
+            The run directory.
+
+        Raises:
+            UserError: the folder does not contain a run, or an incompatible version of Shepherd created the run.
+        """
         run = RunDirectory(path)
         if not os.path.lexists(run.config):
             inside = [str(each.path) for each in itertools.islice(RunDirectory.below(Path(path)), SHOWN + 1)]
@@ -155,7 +180,17 @@ class RunDirectory:
 
     @staticmethod
     def of_checkpoint(path: Path) -> RunDirectory:
-        """Return the run directory that contains a checkpoint. Raise UserError if the checkpoint is not in a run."""
+        """Return the directory of the run to which a checkpoint belongs.
+
+        Args:
+            path: the checkpoint's folder, RUN/checkpoints/<policy_steps>.
+
+        Returns:
+            The run directory.
+
+        Raises:
+            UserError: the checkpoint is not in the folder of a run.
+        """
         run = RunDirectory(path.parents[1])
         if path.parent != run.checkpoints or not run.config.exists():
             raise UserError(
@@ -166,7 +201,7 @@ class RunDirectory:
 
     @staticmethod
     def below(folder: Path) -> Iterator[RunDirectory]:
-        """Yield the run directories in a folder, recursively and sorted; folders inside a run are not searched."""
+        """Yield all runs in a folder and its subfolders, sorted by path; subfolders of a run are not searched."""
         for place, folders, files in os.walk(folder):
             folders.sort()
             if "config.yaml" in files and "run.json" in files:
@@ -175,7 +210,7 @@ class RunDirectory:
 
     @staticmethod
     def new(path: str | Path) -> RunDirectory:
-        """Return the directory for a new run at `path`. Raise UserError if `path` already contains a run."""
+        """Return the directory of a new run, without creating it. Raises UserError if `path` already contains a run."""
         run = RunDirectory(path)
         try:
             there = run.config.exists()
@@ -189,7 +224,16 @@ class RunDirectory:
         return run
 
     def make(self, overrides: str, identity: Mapping[str, Any], config: str, code_diff: bytes = b"") -> None:
-        """Create the folder with these files; config.yaml is the last one, because it marks a folder as a run."""
+        """Create the run's folder and its first files.
+
+        config.yaml is written last, because a folder counts as a run if it contains this file.
+
+        Args:
+            overrides: content of config_overrides.txt, one override per line.
+            identity: content of run.json, without the format (see `read_identity`).
+            config: content of config.yaml.
+            code_diff: content of code.diff; empty if the code had no uncommitted changes.
+        """
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_private(self.path)
         with self.writing():
@@ -203,9 +247,10 @@ class RunDirectory:
 
     @contextmanager
     def removed_if_refused(self) -> Iterator[None]:
-        """Context manager that removes the run if a UserError is raised before the environment card is written.
+        """Context manager that removes the folder of a new run if the run cannot start because of a user's mistake.
 
-        It removes only folders that `make` of this object created, once, and not while another process uses the run.
+        The folder is removed if a UserError is raised before the environment card has been written. Only folders that
+        this object has created (`make`) are removed, and only if no other process uses the run.
         """
         try:
             yield
@@ -220,19 +265,19 @@ class RunDirectory:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Context manager in which this process is the only writer of the run; raises UserError if another one is.
+        """Context manager that holds the lock of the process that writes the run's files: the trainer.
 
-        The lock is released when the process ends, even if it is killed.
+        The lock is released when the process ends, even if it is killed. Raises UserError if another process has it.
         """
         with self._holding(self.lock):
             yield
 
     @contextmanager
     def driving(self) -> Iterator[None]:
-        """Context manager in which this process is the only one that runs the stages of the run.
+        """Context manager that holds the lock of the process that executes the stages of a run, such as training.
 
-        The trainer, which is a child process of this one, takes the lock of `writing`. Raise UserError if another
-        process has one of the two locks.
+        The trainer is a child process of it and takes a second lock (`writing`). Raises UserError if another process
+        has one of the two locks.
         """
         self.refuse_second_writer()  # first, so that no lock file is created in the run of another process
         with self._holding(self.driver):
@@ -247,14 +292,14 @@ class RunDirectory:
             os.close(descriptor)
 
     def refuse_second_writer(self) -> None:
-        """Raise UserError, without changing anything, if another process runs the stages of this run or writes it."""
+        """Raise UserError if another process holds a lock of this run (`driving` or `writing`); take no lock."""
         for path in (self.driver, self.lock):
             if path.exists():
                 with contextlib.suppress(PermissionError), open(path, "rb") as handle:
                     self._lock(handle.fileno())
 
     def is_taken(self) -> bool:
-        """Return True if a process runs the stages of this run or writes it now. Does not wait or change anything."""
+        """Return True if a process holds a lock of this run (`driving` or `writing`), without waiting for it."""
         for path in (self.driver, self.lock):
             with contextlib.suppress(FileNotFoundError, PermissionError), open(path, "rb") as handle:
                 try:
@@ -264,7 +309,7 @@ class RunDirectory:
         return False
 
     def _take_lock(self, path: Path) -> int:
-        """Lock a file, write the name of this process into it, and return the file descriptor."""
+        """Lock a file, write process id and host into it for error messages, and return the file descriptor."""
         try:
             make_private(self.path)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -290,7 +335,9 @@ class RunDirectory:
                 if attempt < ATTEMPTS - 1:
                     time.sleep(PAUSE)
             except OSError as error:
-                raise UserError(f"{self.lock}: this file system cannot lock files ({error.strerror})") from error
+                raise UserError(
+                    f"{self.lock}: this file system cannot lock files ({error.strerror}); choose another run_dir"
+                ) from error
         owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"
         raise UserError(f"{self.path}: {owner} is writing this run; wait for it or choose another run_dir")
 
@@ -306,10 +353,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file durably and atomically: readers see either the old or the new content. Its folder is created.
+    """Write a file durably and atomically, so that readers see either the old or the new content.
 
-    Raise DiskFault if the write fails. The old file is then unchanged, unless only the last step (fsync of the folder)
-    failed.
+    A missing folder is created.
+
+    Args:
+        path: the file.
+        data: its new content.
+
+    Raises:
+        DiskFault: the write failed. The old file is unchanged, except if only the last step failed, which makes the new
+            file name durable (fsync of the folder).
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
@@ -325,7 +379,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _discard_leftovers(path: Path) -> None:
-    """Remove temporary files that killed processes left when they wrote this file."""
+    """Remove temporary files of `write_bytes` for this path whose processes were killed."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
         pid = leftover.name.rpartition("-")[2]
         if not (pid.isdecimal() and _lives(int(pid))):

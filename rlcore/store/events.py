@@ -1,25 +1,28 @@
-"""Event log of a run: append-only JSON lines, from which the contents of MLflow, TensorBoard and plots are derived.
+"""Event log of a run: a file of JSON lines to which events are appended, the source of all trackers and plots.
 
 Each event has `kind` and `time` (seconds since 1970). Events of training also have `policy_steps` and `env_steps`. A
-policy step in which an environment is only reset is not an environment step (rlcore/train/collect.py). The kinds:
+policy step in which an environment is only reset is not an environment step (rlcore/train/collect.py). The kinds are:
 
-    start       run_id, algo, env_id, seed             once
-    resume      policy_steps                           a new process continued from that checkpoint
-    baseline    mean, std, ci95, episodes              the random policy
-    metrics     policy_steps, values {name: number}    one window of metric.log_every
-    evaluation  policy_steps, final, greedy {mean, std, ci95, episodes}, stochastic {...} (final only)
-                metrics and evaluations in training: wall_s, cpu_s: seconds so far (not with metric.disable_timer)
+    start       run_id, algo, env_id, seed             written once, when the run starts
+    resume      policy_steps                           a new process resumed the run at this number of policy steps
+    baseline    mean, std, ci95, episodes              return of a random policy
+    metrics     policy_steps, values {name: number}    means over the last metric.log_every policy steps
+    evaluation  policy_steps, final (bool), greedy {mean, std, ci95, episodes}; if final, also stochastic {...}
     checkpoint  policy_steps, path, digest of the learning state, tensors (rlcore.store.compare.tensor_digests)
-    registered  name, version, aliases
+    registered  name, version, aliases                 the policy was added to the model registry
     end         status (finished, stopped_early, dry_run, pruned, interrupted, failed, died), policy_steps, reason
 
-If a run is killed and resumed, the log can contain the same event twice. Training is deterministic, so both are equal
-except for times. Readers therefore return only the first event of each (kind, policy_steps, final). A final evaluation
-with another number of episodes is a different event.
+Metrics, and evaluations during training, also have wall_s and cpu_s: seconds of training so far. These are missing if
+metric.disable_timer=true.
+
+If a run is killed and resumed, it logs some events a second time. Because training is deterministic, the two events are
+equal except for times. Readers therefore skip an event if an earlier one has the same kind, policy_steps and final. A
+final evaluation is also skipped only if it has as many episodes as the previous one.
 
 An incomplete last line, which a killed process can leave, is ignored. Other damaged lines are skipped with a warning. A
-checkpoint stores the number of logged values, so that a resumed run can report how many were lost. Training does not
-depend on the log: all state, including the evaluations for early stopping, is in the checkpoints.
+checkpoint stores the number of values that were logged before it, so that a resumed run can report how many are missing
+from the log. Training does not depend on the log: all state, including the evaluations for early stopping, is in the
+checkpoints.
 """
 
 from __future__ import annotations
@@ -54,21 +57,20 @@ AnyEvent = TypeVar("AnyEvent", bound=Mapping[str, Any])
 
 
 def last_event(events: Iterable[AnyEvent], kind: str, **fields: Any) -> AnyEvent | None:
-    """Return the last event of a kind whose fields have these values, or None."""
+    """Return the last event of a kind in which all given fields have the given values; None if there is none."""
     found = [e for e in events if e["kind"] == kind and all(e.get(k) == v for k, v in fields.items())]
     return found[-1] if found else None
 
 
 def ending(events: Iterable[AnyEvent], ended: AnyEvent | None = None) -> AnyEvent | None:
-    """Return the `end` event of training, or None if training has not ended or its process died without writing one.
+    """Return the `end` event of a run's training, or None if training runs or was killed.
 
-    If the last stages of a complete run are repeated, a trainer writes a `resume` event without training. The run still
-    counts as complete, until metrics or checkpoints follow its `end` event.
+    If a stage after training is repeated in a complete run, the trainer may log a `resume` event without training. The
+    run still counts as ended, until metrics or a checkpoint with more policy steps follow.
 
     Args:
-        events: all events of a log. If `ended` is passed: only the events that were added after the call that returned
-            it.
-        ended: result of an earlier call for the events before these; None for the start of a log.
+        events: all events of a log; in a repeated call, only the events that were added since the previous call.
+        ended: result of the previous call; None in the first call.
 
     Returns:
         The event, or None.
@@ -84,10 +86,10 @@ def ending(events: Iterable[AnyEvent], ended: AnyEvent | None = None) -> AnyEven
 
 
 class EventLog:
-    """Writer of an event log; several processes can append to the same file.
+    """Writer of an event log. Several processes can append to the same log.
 
     Args:
-        path: `events.jsonl`; created with the first event.
+        path: path of `events.jsonl`; the file is created with the first event.
     """
 
     def __init__(self, path: Path) -> None:
@@ -96,18 +98,18 @@ class EventLog:
     def append(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Append an event to the log.
 
-        Metrics are written to the page cache of the operating system, which survives a killed process; `sync` makes
-        them durable. All other events are durable on return.
+        When this method returns, the event survives if the process is killed. All events except metrics also survive a
+        power failure; metrics survive it after the next call of `sync`.
 
         Args:
-            kind: a kind in the table at the top of this module.
-            **fields: values of the event, without NaN or infinity.
+            kind: kind of the event; the docstring of the module lists all kinds.
+            **fields: values of the event; NaN and infinity are not allowed.
 
         Returns:
             The event.
 
         Raises:
-            DiskFault: the write failed. An incomplete line is removed before the next event is written.
+            DiskFault: the write failed. If a part of the line was written, the next call removes it.
         """
         event = {"kind": kind, "time": round(time.time(), 3), **fields}
         line = json.dumps(event, allow_nan=False) + "\n"
@@ -129,10 +131,10 @@ class EventLog:
         return event
 
     def sync(self) -> None:
-        """Make all events durable.
+        """Make all events of the log durable, so that they survive a power failure.
 
-        This is called before a checkpoint is written, because a run that resumes from it does not write these events
-        again.
+        The trainer calls this before it writes a checkpoint: a run that resumes from the checkpoint does not log the
+        earlier events again.
         """
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
@@ -163,13 +165,13 @@ class EventLog:
 
 
 class StepSet:
-    """Set of step numbers that needs 8 bytes per step and is fast if steps are added mostly in ascending order."""
+    """Set of integers that needs 8 bytes per integer, and is fast if they are added mostly in ascending order."""
 
     def __init__(self) -> None:
         self._ascending = array("q")
 
     def add(self, step: int) -> bool:
-        """Add a step; return True if it was not in the set."""
+        """Add an integer; return False if the set already contained it."""
         known = self._ascending
         if not known or step > known[-1]:
             known.append(step)
@@ -182,7 +184,7 @@ class StepSet:
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a log in order, without repeated events and without an incomplete last line."""
+    """Yield all events of a log in order; repeated events and an incomplete last line are skipped."""
     return EventReader(path).read()
 
 
@@ -200,16 +202,22 @@ class EventReader:
         self._judged: tuple[Any, ...] | None = None
 
     def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the events of all complete lines, or only of those that start before the byte `until`.
+        """Yield the events that were added since the previous call, line by line while the file is read.
 
-        The file is read lazily.
+        Repeated events and an incomplete last line are skipped.
+
+        Args:
+            until: position in the file, in bytes; only lines that start before it are read. None: all lines.
+
+        Yields:
+            The events, in order.
         """
         if not self.path.exists():
             return
         try:
             file = open(self.path, "rb")  # noqa: SIM115 - closed below; an error while reading is another one
         except OSError as error:
-            fix = "restore it from a copy, or move it away to begin another log"
+            fix = "make it readable, restore it from a copy, or move it away, so that a new log is created"
             raise UserError(f"{self.path}: cannot be read ({error.strerror}); {fix}") from None
         with file:
             file.seek(self.offset)
@@ -224,7 +232,7 @@ class EventReader:
                     yield event
 
     def _again(self, event: dict[str, Any]) -> bool:
-        """Return True if an equal event was read before."""
+        """Return True if an equal event was read before, so that this one is a repetition."""
         if event["kind"] == "evaluation" and event["final"]:
             # Compared only with the previous one: of evaluations with 100, 1,000 and 100 episodes, the third is new.
             before, self._judged = self._judged, (event["policy_steps"], event["greedy"].get("episodes"))
@@ -234,7 +242,7 @@ class EventReader:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """Parse a line; return the event, or None if it is damaged."""
+    """Parse a line of the log; return the event, or None if the line is damaged."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

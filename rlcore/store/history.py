@@ -1,4 +1,4 @@
-"""Cached contents of a run's event log; later calls in the same process read only the new lines."""
+"""Cache of event logs: repeated calls in the same process read only the lines that were added to a log."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LOGS = 8  # number of logs that a process keeps in memory
 
 
 class History:
-    """Contents of an event log: all events except metrics, and the values of the metrics in `KEPT`.
+    """Contents of an event log: all events except metrics, and the values of the most important metrics (`KEPT`).
 
-    Only trackers use other metrics.
+    The other metrics are not kept in memory, because only experiment trackers use them.
 
     Args:
-        path: `events.jsonl`, which need not exist yet.
+        path: path of `events.jsonl`, which need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,7 +48,7 @@ class History:
         self._last = b""  # the last bytes that were read
 
     def refresh(self) -> None:
-        """Read the events added since the last call."""
+        """Read the events that were added to the log since the previous call."""
         for event in self._reader.read():
             kind = event["kind"]
             self.ended = ending((event,), self.ended)
@@ -65,27 +65,33 @@ class History:
         self._file, self._last = self._mark(self._reader.offset)
 
     def continues(self) -> bool:
-        """Return True if the file is the same as before and was only extended; otherwise a new run has replaced it."""
+        """Return True if the file is still the one that was read, with or without new lines.
+
+        If it is False, a new run has replaced the file, and all of it must be read again.
+        """
         return self._file is None or (self._file, self._last) == self._mark(self._reader.offset)
 
     def of(self, kind: str) -> list[Event]:
-        """Return the events of a kind other than metrics, in the log's order."""
+        """Return all events of a kind, which must not be `metrics`, in the order of the log."""
         return self._by_kind.get(kind, [])
 
     @property
     def evaluations(self) -> list[Event]:
-        """Evaluations during training, in the log's order."""
+        """Evaluation events during training, without the final evaluation, in the order of the log."""
         return evaluations(self.of("evaluation"))
 
     def last(self, kind: str, **fields: Any) -> Event | None:
-        """Return the last event of a kind whose fields have these values, or None."""
+        """Return the last event of a kind in which all given fields have the given values; None if there is none."""
         fitting: Iterator[Event] = (
             event for event in reversed(self.of(kind)) if all(event.get(key) == value for key, value in fields.items())
         )
         return next(fitting, None)
 
     def _mark(self, offset: int) -> tuple[tuple[int, int] | None, bytes]:
-        """Return what identifies the log: its device and inode, and the last bytes before an offset."""
+        """Return data that identifies the log file: its device and inode, and up to 256 bytes before an offset.
+
+        If another file replaces the log, at least one of them differs.
+        """
         try:
             descriptor = os.open(self._reader.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # the reader reports the error
@@ -102,7 +108,10 @@ _reading = threading.Lock()
 
 
 def history(path: Path) -> History:
-    """Return the history of a log, after its new events were read. Calls for the same log return the same object."""
+    """Return the contents of a log, including events that were added since the previous call.
+
+    The last 8 logs (`LOGS`) are cached: calls for the same log return the same object, with the new events added.
+    """
     path = path.absolute()
     with _reading:
         found = _read.pop(path, None)

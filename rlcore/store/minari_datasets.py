@@ -1,10 +1,12 @@
-"""Reading and writing of datasets in Minari's format (https://minari.farama.org), which other libraries use.
+"""Reading and writing of offline RL datasets in the format of Minari (https://minari.farama.org).
 
-The `minari` package (extra `minari`) reads and writes them in MINARI_DATASETS_PATH, by default ~/.minari/datasets. It
-is imported on first use.
+Minari is a standard format for such datasets. They are stored in the folder MINARI_DATASETS_PATH, by default
+~/.minari/datasets. The package `minari` is an optional dependency (extra `minari`), which is imported on first use.
 
-    Minari, an episode of n actions     observations [n+1, ...]   actions, rewards, terminations, truncations [n, ...]
-    `Trajectory`, the same episode      n+1 rows; reward and flags are one row later, with the resulting observation
+An episode of n actions has different rows in the two formats:
+
+    Minari          observations [n+1, ...]; actions, rewards, terminations, truncations [n, ...]
+    `Trajectory`    n+1 rows; reward and flags are in the row of the observation that follows the action
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ BARE = "state", "rgb"  # keys for a vector or an image that an environment retur
 
 @dataclass(frozen=True)
 class PlayedEpisode:
-    """Complete episode of n actions.
+    """Complete episode of n actions, to be written to a Minari dataset.
 
     Attributes:
-        seed: seed of the environment's reset.
-        obs: key -> [n+1, ...].
-        action: [n, ...], in the environment's form.
-        reward: [n] float32.
-        terminated: [n] bool.
-        truncated: [n] bool.
+        seed: seed with which the environment was reset.
+        obs: observations, key -> [n+1, ...].
+        action: actions [n, ...], in the format of the environment.
+        reward: rewards of the actions, [n] float32.
+        terminated: [n] bool; True in the last row if the episode terminated.
+        truncated: [n] bool; True in the last row if the episode was truncated.
     """
 
     seed: int
@@ -55,7 +57,7 @@ class PlayedEpisode:
 
 
 def check_name(name: str) -> None:
-    """Raise UserError if a new dataset cannot have this name, or if Minari is not installed."""
+    """Raise UserError if the name is not valid for a new dataset, if it exists, or if Minari is not installed."""
     try:
         _minari(name, ".dataset.minari_dataset").parse_dataset_id(name)
     except (ValueError, TypeError):  # TypeError if the version is missing
@@ -68,14 +70,14 @@ def check_name(name: str) -> None:
 
 
 def write(name: str, episodes: Iterable[PlayedEpisode], env: gymnasium.Env, about: Mapping[str, Any]) -> str:
-    """Write a Minari dataset without loss; images are not compressed to JPEG.
+    """Write a Minari dataset. Images are stored without JPEG compression, so that no information is lost.
 
     Args:
-        name: name of the new dataset, checked by `check_name`.
-        episodes: episodes in order.
+        name: name of the new dataset, for which `check_name` must have passed.
+        episodes: the episodes, in the order in which they are stored.
         env: environment from `rlcore.envs.make`; its spaces and its Gymnasium spec are stored with the dataset.
-        about: metadata: Minari's `algorithm_name`, `author`, `description` and `requirements`, and `shepherd`, a
-            mapping of JSON values.
+        about: metadata to store: Minari's keys `algorithm_name`, `author`, `description` and `requirements`, and the
+            key `shepherd` with a mapping of JSON values.
 
     Returns:
         The folder of the dataset.
@@ -117,9 +119,10 @@ def write(name: str, episodes: Iterable[PlayedEpisode], env: gymnasium.Env, abou
 
 
 def read_spec(name: str) -> EnvSpec:
-    """Return observation keys and action of a Minari dataset; keys that agents cannot use are omitted.
+    """Return the spec of a Minari dataset: its observation keys and its action space.
 
-    Raise UserError if the dataset does not exist, cannot be read, or has an action space that is not supported.
+    Observation keys with a type of space that agents do not support are omitted. Raises UserError if the dataset does
+    not exist, cannot be read, or has an action space that is not supported.
     """
     dataset, obs = _load(name), {}
     for key, _, leaf in _leaves(dataset.observation_space):
@@ -131,15 +134,19 @@ def read_spec(name: str) -> EnvSpec:
 
 
 def read(name: str, keys: Iterable[str]) -> dict[str, np.ndarray]:
-    """Read the rows of a dataset: its episodes concatenated, each including its last observation.
+    """Read all episodes of a dataset, concatenated to T rows.
+
+    An episode of n actions has n+1 rows. Its last row contains the last observation; because no action follows, the
+    action of this row is a copy of the previous one.
 
     Args:
         name: name of the dataset.
-        keys: observation keys to read, among those of `read_spec`.
+        keys: observation keys to read, a subset of those that `read_spec` returns.
 
     Returns:
-        obs/<key> [T, ...], action [T, ...] in the environment's form, reward [T] float32, and terminated, truncated and
-        is_first [T] bool. The last row of an episode has no action and repeats the one before.
+        Columns by name: obs/<key> [T, ...], action [T, ...] in the format of the environment, reward [T] float32, and
+        terminated, truncated and is_first [T] bool. Reward and flags are in the row of the observation that follows
+        the action.
 
     Raises:
         UserError: the dataset has no episodes, or an episode has inconsistent lengths.
@@ -152,12 +159,12 @@ def read(name: str, keys: Iterable[str]) -> dict[str, np.ndarray]:
             for column, rows in _rows(episode, {key: paths[key] for key in keys}).items():
                 parts.setdefault(column, []).append(rows)
     if not parts:
-        raise UserError(f"minari:{name}: has no episodes")
+        raise UserError(f"minari:{name}: has no episodes; choose another dataset")
     return {column: np.concatenate(rows) for column, rows in parts.items()}
 
 
 def folder(name: str) -> Path:
-    """Return the folder of a dataset, which need not exist."""
+    """Return the folder in which Minari stores the dataset with this name, whether or not it exists."""
     return _minari(name, ".storage.datasets_root_dir").get_dataset_path(name)
 
 
@@ -183,14 +190,17 @@ def _rows(episode: Any, paths: Mapping[str, tuple[Any, ...]]) -> dict[str, np.nd
 
 
 def _leaves(space: spaces.Space[Any]) -> list[Leaf]:
-    """Return the flattened observation keys of a space, with the names that `rlcore.envs.make` gives them."""
+    """Return the arrays in an observation space with their keys, which are those of `rlcore.envs.make`.
+
+    Nested spaces are flattened.
+    """
     if kind_of("", space) == "image":
         return [(BARE[1], (), space)]
     return flat_leaves(space)
 
 
 def _is_bare(env: gymnasium.Env) -> bool:
-    """Return True if the observation of the unwrapped environment is a single array, not a dict."""
+    """Return True if the unwrapped environment returns observations as a single array instead of a dict."""
     return len(found := obs_spaces(env)) == 1 and found.keys() <= {*BARE} and _is_leaf(bare_env(env).observation_space)
 
 
@@ -213,7 +223,10 @@ def _load(name: str) -> Any:
 
 
 def _minari(name: str, module: str = "") -> Any:
-    """Import the `minari` package or a module of it. Raises UserError if it is not installed."""
+    """Import the package `minari`, or its submodule `module`. Raises UserError if it is not installed.
+
+    `name` is the name of a dataset, for the error message.
+    """
     try:
         return import_module(f"minari{module}")
     except ImportError:
@@ -222,7 +235,7 @@ def _minari(name: str, module: str = "") -> Any:
 
 @contextmanager
 def _tell_mistakes(name: str) -> Iterator[None]:
-    """Context manager that converts all errors of reading a dataset to a UserError; datasets are not trusted."""
+    """Context manager that converts any error of reading a dataset to UserError, because a dataset can be damaged."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Retries of failed writes, so that data in memory is not lost if the disk is full for a moment."""
+"""Repetition of failed writes, so that data in memory is not lost if the disk is full for a short time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def retry(write: Callable[[], Result]) -> Result:
-    """Call `write` and return its result; if it raises `DiskFault`, retry after each of `PAUSES`."""
+    """Call `write` and return its result; if it raises `DiskFault`, repeat the call after 1 s and again after 2 s."""
     for pause in PAUSES:
         try:
             return write()

@@ -1,4 +1,4 @@
-"""Reading of small JSON and YAML files of runs and sweeps; a damaged file causes an error message of one sentence."""
+"""Reading of small JSON and YAML files of runs and sweeps, with short error messages for damaged files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,22 @@ LONG = 20_000  # characters; a longer text is not parsed by libyaml, because dee
 
 
 def describe_other_format(found: Any, ours: int) -> str:
-    """Return the rest of an error message about a file whose format number is not `ours`."""
+    """Return the end of an error message about a file that another version of Shepherd wrote.
+
+    The caller puts the name of the file before it.
+
+    Args:
+        found: format number in the file.
+        ours: format number that this version reads.
+
+    Returns:
+        The text: which version wrote the file, and what the user can do.
+    """
     if isinstance(found, int) and found > ours:
-        return f"was written by a newer version of Shepherd (format {found}, this version reads {ours}); use that one"
+        return (
+            f"was written by a newer version of Shepherd (format {found}, this version reads {ours}); "
+            "use the newer version"
+        )
     return "was written by Shepherd 0.1.0, which this version cannot read; train again with this version"
 
 
@@ -28,15 +41,15 @@ def read_mapping(path: Path, fix: str, keys: Sequence[str] = ()) -> dict[str, An
     """Load a mapping from a JSON or YAML file.
 
     Args:
-        path: the file; read as YAML if its name ends in `.yaml`.
-        fix: what the user can do if the file is damaged; appended to the message.
-        keys: dotted keys that are required.
+        path: the file; it is read as YAML if its name ends in `.yaml`, otherwise as JSON.
+        fix: end of the error message, which tells the user what to do if the file is damaged.
+        keys: keys that the file must contain; nested ones have the form "result.mean".
 
     Returns:
         The mapping.
 
     Raises:
-        UserError: the file cannot be read, is not a mapping, or lacks a key. The message has the file and the fix.
+        UserError: the file cannot be read, does not contain a mapping, or lacks one of `keys`.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -56,5 +69,5 @@ def read_mapping(path: Path, fix: str, keys: Sequence[str] = ()) -> dict[str, An
 
 @functools.lru_cache(maxsize=8)
 def _parse(text: str) -> Any:
-    """Parse YAML. The result is cached, because several stages read the config of a run."""
+    """Parse YAML. The result is cached, because a process reads the config of a run several times."""
     return yaml.load(text, FAST if len(text) < LONG else yaml.SafeLoader)

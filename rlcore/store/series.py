@@ -1,4 +1,4 @@
-"""Values of a run's metrics over time, read from its event log for trackers, CSV, DVC, plots and comparisons."""
+"""Time series of a run's metrics, read from its event log for experiment trackers, CSV, DVC, plots and comparisons."""
 
 from __future__ import annotations
 
@@ -24,14 +24,26 @@ FINAL = {"greedy": "Test/cumulative_reward", "stochastic": "Test/cumulative_rewa
 
 
 class PointFilter:
-    """Filter that removes logged values that occur twice in an event log."""
+    """Filter for metric values: a value that was logged before, for example by a resumed run, is skipped."""
 
     def __init__(self) -> None:
         self._clocks = {name: StepSet() for name in CLOCKS}
         self._others: set[tuple[str, int, float]] = set()
 
     def add(self, name: str, step: int, value: float) -> bool:
-        """Add a logged value; return True if it is new. For clocks, values with equal steps are the same."""
+        """Add a value of a metric; return False if an equal one was added before.
+
+        Values are equal if metric, step and number are equal. For the metrics of elapsed time (`CLOCKS`), metric and
+        step are enough, because a resumed run measures other times.
+
+        Args:
+            name: name of the metric.
+            step: policy steps at which the value was logged.
+            value: the number.
+
+        Returns:
+            True if the value is new.
+        """
         if name in self._clocks:
             return self._clocks[name].add(step)
         known = len(self._others)
@@ -40,9 +52,14 @@ class PointFilter:
 
 
 def points(events: Iterable[Event], seen: PointFilter | None = None) -> Iterator[Point]:
-    """Yield the logged metric values (`Point`) of events, in order and without duplicates.
+    """Yield all metric values in events, in order and without duplicates.
 
-    To process a growing log in several calls, pass the same `seen` each time.
+    Args:
+        events: events of a log. A growing log can be processed in several calls.
+        seen: filter with the values of previous calls, if there are any; it is updated.
+
+    Yields:
+        `Point`: metric, value, milliseconds since 1970, policy steps.
     """
     seen = seen or PointFilter()
     for event in events:
@@ -57,7 +74,7 @@ def points(events: Iterable[Event], seen: PointFilter | None = None) -> Iterator
 
 
 class Line(Sequence[tuple[int, float]]):
-    """Logged values (policy_steps, value) of one metric, in ascending order, stored with 16 bytes each."""
+    """Time series of one metric: pairs (policy_steps, value) in ascending order of policy steps, 16 bytes per pair."""
 
     def __init__(self, points: Iterable[tuple[int, float]] = ()) -> None:
         self._steps, self._values = array("q"), array("d")
@@ -65,13 +82,13 @@ class Line(Sequence[tuple[int, float]]):
             self.add(step, value)
 
     def add(self, step: int, value: float) -> None:
-        """Add a value after those with the same or fewer policy steps."""
+        """Insert a value, after all values with as many or fewer policy steps."""
         place = bisect_right(self._steps, step) if self._steps and step < self._steps[-1] else len(self._steps)
         self._steps.insert(place, step)
         self._values.insert(place, value)
 
     def __len__(self) -> int:
-        """Return the number of logged values."""
+        """Return the number of pairs."""
         return len(self._steps)
 
     @overload
@@ -81,7 +98,7 @@ class Line(Sequence[tuple[int, float]]):
     def __getitem__(self, index: slice) -> Line: ...
 
     def __getitem__(self, index: int | slice) -> tuple[int, float] | Line:
-        """Return a point, or the points of a slice."""
+        """Return the pair (policy_steps, value) at an index, or the part of the time series in a slice."""
         if isinstance(index, int):
             return self._steps[index], self._values[index]
         return Line(zip(self._steps[index], self._values[index], strict=True))
@@ -91,14 +108,14 @@ class Line(Sequence[tuple[int, float]]):
         return zip(self._steps, self._values, strict=True)
 
     def __eq__(self, other: object) -> bool:
-        """Compare with any sequence of pairs."""
+        """Return True if `other` is a sequence of the same pairs."""
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 
 def lines(events: Iterable[Event], kept: Sequence[str] | None = None) -> dict[str, Line]:
-    """Return metric -> points, for all metrics or only those in `kept`."""
+    """Return the time series of all metrics in events, or only of the metrics in `kept`, by metric name."""
     found: dict[str, Line] = {}
     for name, value, _, step in points(events):
         if kept is None or name in kept:
@@ -107,7 +124,7 @@ def lines(events: Iterable[Event], kept: Sequence[str] | None = None) -> dict[st
 
 
 def evaluations(events: Iterable[Event]) -> list[Event]:
-    """Return the evaluation events during training, in the order of the log."""
+    """Return the evaluation events during training, without the final evaluation, in the order of the log."""
     return [e for e in events if e["kind"] == "evaluation" and not e["final"] and e.get("greedy")]
 
 

@@ -44,7 +44,7 @@ def files(run: RunDirectory) -> dict[str, bytes]:
     ("number", "reason"),
     [
         (2, "Shepherd 0.1.0, which this version cannot read; train again with this version$"),
-        (9, "a newer version of Shepherd .format 9, this version reads 3.; use that one$"),
+        (9, "a newer version of Shepherd .format 9, this version reads 3.; use the newer version$"),
     ],
 )
 def test_session_refuses_checkpoints_of_other_versions(tmp_path: Path, number: int, reason: str) -> None:

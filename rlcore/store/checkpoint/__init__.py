@@ -1,15 +1,15 @@
 """Checkpoints: directories that are written atomically and verified when they are read.
 
-    checkpoints/<policy_steps>/manifest.json        every file's size and SHA-256; format; policy_steps; its own SHA-256
-                               learning/state.json  nested state, tensors replaced by their names
-                               learning/tensors.safetensors
-                               bookkeeping/state.json  times, metrics not yet logged, versions, the fingerprint
-    checkpoints/chunks/                             data that no longer changes: written once, referred to by manifests
-    checkpoints/names.json                          names of the `latest` and `best` checkpoint; its own SHA-256
+    checkpoints/<policy_steps>/manifest.json        size and SHA-256 of every file; format; policy_steps; checksum
+                               learning/state.json  structure of the learning state, with names in place of tensors
+                               learning/tensors.safetensors    the tensors
+                               bookkeeping/state.json  times, metrics not yet logged, versions, fingerprint of the run
+    checkpoints/chunks/                             data that no longer changes; several checkpoints refer to one file
+    checkpoints/names.json                          which checkpoints are `latest` and `best`; checksum
 
-Order of writing: files in a temporary directory next to the final one, each with fsync; manifest, fsync; rename; fsync
-of the parent. Older checkpoints are removed only after that. Reading never unpickles; all data is JSON or safetensors.
-No other folder is used, not even TMPDIR.
+The files of a checkpoint are written to a temporary directory in `checkpoints`, the manifest last, each with fsync. The
+directory is then renamed, and the renaming is made durable with fsync. Older checkpoints are removed only after that.
+All data is JSON or safetensors, so reading a checkpoint never unpickles. No files are written outside `checkpoints`.
 """
 
 from rlcore.store.checkpoint.chunks import chunks_of as chunks_of

@@ -1,9 +1,9 @@
-"""Chunks of a checkpoint's state: parts that no longer change, each in a file that several checkpoints share.
+"""Chunks: parts of the learning state that no longer change, such as older rows of a replay buffer.
 
-    checkpoints/chunks/<32 digits of its SHA-256>.safetensors
+    checkpoints/chunks/<first 32 digits of the file's SHA-256>.safetensors
 
-A checkpoint therefore writes only data that is new since the previous checkpoint. A chunk to which no checkpoint refers
-is removed.
+Each chunk is a file that several checkpoints share, so that a new checkpoint only writes data that was added since the
+previous one. A chunk is removed when no checkpoint refers to it any more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOLDER = "chunks"  # next to the checkpoints
 
 
 def chunks_of(state: Any) -> Iterator[Chunk]:
-    """Yield the chunks of a nested state."""
+    """Yield all chunks in a nested state of dicts, lists and tuples."""
     if isinstance(state, Chunk):
         yield state
     elif isinstance(state, Mapping):
@@ -40,11 +40,11 @@ def chunks_of(state: Any) -> Iterator[Chunk]:
 
 
 def write_chunks(directory: Path, state: Any) -> None:
-    """Write all chunks of a state that are not on disk yet; they are durable on return.
+    """Write all chunks of a state to disk, except those that are stored already. The files are durable on return.
 
     Args:
         directory: the run's `checkpoints` folder.
-        state: nested state; `Chunk.stored` of its chunks is updated.
+        state: nested state with chunks. The attribute `stored` of each written chunk is set to its manifest entry.
 
     Raises:
         DiskFault: the write failed.
@@ -68,7 +68,7 @@ def _there(chunk: Chunk, folder: Path) -> bool:
 
 
 def digest(chunk: Chunk) -> str:
-    """Return the SHA-256 of a chunk's file; the file need not be written yet."""
+    """Return the SHA-256 that the file of a chunk has, or will have once it is written."""
     for entry in chunk.stored.values():
         return entry["sha256"]
     return hashlib.sha256(_content(chunk)).hexdigest()
@@ -97,24 +97,24 @@ def entry_of(chunk: Chunk, directory: Path) -> dict[str, Any]:
 
 
 def chunk_of(entry: Any, directory: Path) -> Chunk:
-    """Return the chunk for a manifest entry, which is not trusted.
+    """Return a chunk whose file is read later, when its method `columns` is called.
 
-    The file is read and verified when `Chunk.columns` is called, which raises UserError if the file is damaged.
+    That call verifies the file, and raises UserError if it is damaged.
 
     Args:
-        entry: file, size and sha256, from a checkpoint.
+        entry: manifest entry of the chunk (file, size, sha256), read from a checkpoint. Any JSON value is accepted.
         directory: the run's `checkpoints` folder.
 
     Returns:
         The chunk.
 
     Raises:
-        ValueError: `write_chunks` cannot have written the entry.
+        ValueError: `entry` is not a valid manifest entry.
     """
     if not isinstance(entry, dict) or set(entry) != {"file", "size", "sha256"}:
-        raise ValueError("not the entry of a chunk")
+        raise ValueError("the manifest entry of a chunk must have exactly the keys file, size and sha256")
     if not re.fullmatch(r"[0-9a-f]{32}\.safetensors", str(entry["file"])):
-        raise ValueError("not the file name of a chunk")
+        raise ValueError("the file name of a chunk must be 32 hexadecimal digits and .safetensors")
     return Chunk(functools.partial(_read, directory, entry), {str((directory / FOLDER).absolute()): entry})
 
 
@@ -128,7 +128,7 @@ def _read(directory: Path, entry: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def sweep(directory: Path, wanted: Collection[str]) -> None:
-    """Remove all chunk files whose names are not in `wanted`."""
+    """Remove all files in the folder of chunks, except those whose names are in `wanted`."""
     folder = directory / FOLDER
     for path in folder.iterdir():
         if path.name not in wanted:

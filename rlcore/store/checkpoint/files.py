@@ -1,4 +1,4 @@
-"""Reading of single files of a checkpoint, with verification of type, size and SHA-256."""
+"""Reading of a single file of a checkpoint, with verification of its type, size and SHA-256."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ MANIFEST_LIMIT = 1 << 22  # maximum size in bytes; a manifest has an entry for e
 
 
 class Damage(Exception):
-    """Error for a damaged checkpoint; the message names the damaged file."""
+    """Error for a damaged checkpoint, whose message names the damaged file; an older checkpoint can be used instead."""
 
 
 class Unreadable(Damage):
-    """Error for a checkpoint that may be undamaged, but cannot be read by this version or user; it is not skipped."""
+    """Error for a checkpoint that cannot be read now but may be undamaged, for example without read permission.
+
+    Such a checkpoint is not skipped: using an older one instead would discard training without need.
+    """
 
 
 class OtherVersion(Unreadable):
-    """Checkpoint that another version of Shepherd wrote."""
+    """Error for a checkpoint that was written by another version of Shepherd."""
 
 
 def read_json(data: bytes, name: str) -> Any:
-    """Parse JSON. Raise UserError with the file's name if it is invalid."""
+    """Parse the content of a JSON file. Raise UserError with the file name `name` if it is not valid JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -38,7 +41,19 @@ def read_json(data: bytes, name: str) -> Any:
 
 
 def read_whole(path: Path, name: str, entry: Mapping[str, Any]) -> bytes:
-    """Return a file's content. Raise Damage if its size or SHA-256 differs from its entry in the manifest."""
+    """Read a file of a checkpoint and verify it.
+
+    Args:
+        path: folder of the checkpoint.
+        name: path of the file in this folder.
+        entry: size and sha256 of the file in the manifest.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        Damage: if size or SHA-256 differ from the manifest entry, or the file is missing or not a regular file.
+    """
     data = read(path, name, entry)
     if entry != {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}:
         raise Damage(f"{name} has changed since it was written")
@@ -46,7 +61,19 @@ def read_whole(path: Path, name: str, entry: Mapping[str, Any]) -> bytes:
 
 
 def read(path: Path, name: str, entry: Any) -> bytes:
-    """Return the content of a regular file of the expected size; raise Damage for links, pipes and devices."""
+    """Read a file of a checkpoint, after a check of its type and size.
+
+    Args:
+        path: folder of the checkpoint.
+        name: path of the file in this folder.
+        entry: manifest entry of the file with its size; None for the manifest, which may have up to 4 MiB.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        Damage: if the size is wrong, or the file is missing, a link, a pipe or a device.
+    """
     try:
         descriptor = os.open(path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as handle:

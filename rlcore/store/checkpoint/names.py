@@ -1,4 +1,4 @@
-"""Choice of checkpoints (newest, latest, best), and removal of old ones."""
+"""Selection of a checkpoint by name (latest, best, policy steps) or age, and removal of old checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def newest_first(directory: Path) -> Iterator[Path]:
-    """Yield the checkpoints of a run in descending order of policy steps, including damaged ones."""
+    """Yield the paths of all checkpoints of a run, damaged ones included, in descending order of policy steps."""
     names = [p for p in directory.iterdir() if _is_numbered(p.name)] if directory.is_dir() else []
     yield from sorted(names, key=lambda p: -int(p.name))
 
@@ -37,35 +37,45 @@ def _is_numbered(name: Any) -> bool:
 
 
 def find(directory: Path, policy_steps: int) -> Path | None:
-    """Return the checkpoint at `policy_steps`, or None."""
+    """Return the path of the checkpoint that was written at `policy_steps`, or None if there is none."""
     path = directory / str(policy_steps)
     return path if path.exists() else None
 
 
 def policy_steps(path: Path) -> int:
-    """Return the policy steps of a checkpoint, which are its name."""
+    """Return the number of policy steps after which a checkpoint was written; its folder has this number as name."""
     return int(path.name)
 
 
 def newest_good(directory: Path, with_chunks: bool = False) -> Path | None:
-    """Return the newest undamaged checkpoint, or None. For each damaged one that is skipped, a warning is logged.
+    """Return the newest undamaged checkpoint. Damaged checkpoints are skipped with a warning.
 
     Args:
         directory: the run's `checkpoints` folder.
-        with_chunks: also verify the chunks, which are needed to resume training, but not to load the policy.
+        with_chunks: if True, also verify the chunks (`rlcore.store.checkpoint.chunks`), which are needed to resume
+            training. They are not needed to load the policy.
 
     Returns:
-        The checkpoint's directory, or None.
+        The checkpoint's directory, or None if there is no undamaged checkpoint.
 
     Raises:
-        UserError: a checkpoint may be undamaged but cannot be read (another version, no permission); it is not skipped.
+        UserError: a newer checkpoint cannot be read but may be undamaged, because another version of Shepherd wrote it
+            or this user has no permission. Such a checkpoint is not skipped.
     """
     found = _newest_verified(directory, with_chunks)
     return found and found[0]
 
 
 def load_newest(directory: Path, with_chunks: bool = False) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
-    """Load the newest undamaged checkpoint; return its path and the result of `load` (see `newest_good`)."""
+    """Load the newest undamaged checkpoint, which is selected as in `newest_good`.
+
+    Args:
+        directory: the run's `checkpoints` folder.
+        with_chunks: see `newest_good`.
+
+    Returns:
+        Path, learning state and bookkeeping state of the checkpoint; None if there is no undamaged checkpoint.
+    """
     found = _newest_verified(directory, with_chunks)
     if found is None:
         return None
@@ -75,7 +85,14 @@ def load_newest(directory: Path, with_chunks: bool = False) -> tuple[Path, dict[
 
 
 def newest_bookkeeping(directory: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Load only the bookkeeping of the newest undamaged checkpoint, without importing torch (see `newest_good`)."""
+    """Load only the bookkeeping state of the newest undamaged checkpoint, without importing torch.
+
+    Args:
+        directory: the run's `checkpoints` folder.
+
+    Returns:
+        Path and bookkeeping state of the checkpoint; None if there is no undamaged checkpoint.
+    """
     found = _newest_verified(directory, with_chunks=False)
     if found is None:
         return None
@@ -91,16 +108,16 @@ def _newest_verified(directory: Path, with_chunks: bool) -> tuple[Path, dict[str
         except OtherVersion as wrong:
             raise UserError(f"checkpoint {path}: {wrong}") from None
         except Unreadable as wrong:
-            raise UserError(f"checkpoint {path}: {wrong}; correct that and try again") from None
+            raise UserError(f"checkpoint {path}: {wrong}; make it readable and try again") from None
         except Damage as wrong:
             log.warning("checkpoint %s is damaged and was skipped: %s", path, wrong)
     return None
 
 
 def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
-    """Return the checkpoint that `latest`, `best` or a number of policy steps refers to.
+    """Return the path of the checkpoint with a name: `latest`, `best` or a number of policy steps.
 
-    Raise UserError, with a list of the existing checkpoints, if there is none.
+    Raises UserError, with a list of the existing checkpoints, if there is no checkpoint with this name.
     """
     there = [p.name for p in newest_first(run.checkpoints)]
     if not there:
@@ -108,7 +125,9 @@ def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
     if str(name) == "latest":
         good = newest_good(run.checkpoints)
         if good is None:
-            raise UserError(f"{run.path}: every checkpoint is damaged ({', '.join(there)})")
+            raise UserError(
+                f"{run.path}: every checkpoint is damaged ({', '.join(there)}); restore one from a copy, or train again"
+            )
         return good
     if str(name) == "best":
         best = _names(run).get("best")
@@ -121,7 +140,7 @@ def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
 
 
 def choose(run: RunDirectory) -> Path:
-    """Return the best checkpoint of a run by evaluations during training; if there is none, return the latest one."""
+    """Return the checkpoint with the best evaluation during training, or the latest one if that does not exist."""
     try:
         path = resolve(run, "best")
     except UserError:
@@ -134,14 +153,17 @@ def choose(run: RunDirectory) -> Path:
 
 
 def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
-    """Name a checkpoint `latest`, and remove older ones except the best one and the newest `keep` scheduled ones.
+    """Name a new checkpoint `latest`, and remove older checkpoints that are no longer needed.
 
-    Checkpoints after `saved` are damaged ones that were skipped on resume. They are ignored, and training will
-    overwrite them. If the disk fails, a warning is logged and the run continues.
+    The new checkpoint, the best one and the newest `keep` scheduled ones are kept. If a file cannot be written or
+    removed, a warning is logged and training continues.
+
+    Checkpoints with more policy steps than `saved` can exist if they were damaged, so that the run resumed from an
+    earlier checkpoint. They are not removed, because training will overwrite them.
 
     Args:
         run: the run.
-        keep: number of scheduled checkpoints to keep; None: all.
+        keep: number of scheduled checkpoints to keep (`checkpoint.keep_last`); None: all.
         saved: the checkpoint that was just written.
     """
     try:
@@ -162,7 +184,7 @@ def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
 
 
 def _is_scheduled(path: Path) -> bool:
-    """Return True if `checkpoint.keep_last` counts a checkpoint; damaged ones are counted too."""
+    """Return True if a checkpoint is a scheduled one, which `checkpoint.keep_last` counts, or if it is damaged."""
     try:
         return read_manifest(path).get("scheduled", True) is not False
     except Damage:
@@ -170,7 +192,7 @@ def _is_scheduled(path: Path) -> bool:
 
 
 def name_best(run: RunDirectory, path: Path) -> None:
-    """Name this checkpoint `best`. Raise DiskFault if the write fails."""
+    """Store in names.json that a checkpoint is the best one. Raises DiskFault if the write fails."""
     _write_names(run, _names(run) | {"best": path.name})
 
 
@@ -179,7 +201,10 @@ def _write_names(run: RunDirectory, names: Mapping[str, str]) -> None:
 
 
 def _names(run: RunDirectory) -> dict[str, str]:
-    """Read which checkpoints are `latest` and `best`; if the file is damaged, warn and use the event log."""
+    """Read names.json: `latest` and `best` -> name of the checkpoint's folder.
+
+    If the file is missing or damaged, the result has only `best`, which is determined from the event log.
+    """
     try:
         names = unseal(run.names.read_bytes())
         if all(_is_numbered(name) for name in names.values()):
@@ -194,7 +219,11 @@ def _names(run: RunDirectory) -> dict[str, str]:
 
 
 def _best_of_log(run: RunDirectory) -> dict[str, str]:
-    """Return `best` by the event log: the highest mean return during training, the last one if several are equal."""
+    """Determine the best checkpoint from the event log: {"best": name}, or {} if there is none.
+
+    It is the checkpoint at the evaluation with the highest mean return during training. If several evaluations have
+    this return, the last one counts.
+    """
     events = history(run.events).evaluations
     best = max(events, key=lambda e: (e["greedy"]["mean"], e["policy_steps"]), default=None)
     path = find(run.checkpoints, best["policy_steps"]) if best else None

@@ -1,7 +1,7 @@
-"""Encoding of nested state as JSON for the structure and safetensors for the tensors, without pickle.
+"""Encoding of a nested state without pickle: its structure as JSON, its tensors as safetensors.
 
-The data to decode is not trusted. Every invalid input causes an error message of one sentence, and the memory for
-decoding is limited by the size of the input.
+Decoding is safe for input from untrusted sources: invalid input raises UserError with a short message, and the memory
+used is limited by the size of the input.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def encode(state: Any, entry_of: Callable[[Chunk], Any] | None = None) -> tuple[
     """Encode a nested state as two byte strings: its structure and its tensors.
 
     Args:
-        state: dicts with string or integer keys, lists, tensors, arrays, chunks and JSON values.
-        entry_of: function that returns a JSON value that identifies a chunk. If it is not given, or returns None, the
-            content of the chunk is included.
+        state: nested dicts (with string or integer keys), lists and tuples of tensors, arrays, chunks and JSON values.
+        entry_of: function that returns a JSON value that identifies a chunk, so that only this value is encoded. If the
+            function is missing or returns None, the content of the chunk is encoded.
 
     Returns:
-        JSON of the structure, and safetensors.
+        The structure as JSON, and the tensors and arrays as safetensors.
 
     Raises:
-        TypeError: the state contains a value of another type; the message has its path.
+        TypeError: the state contains a value of another type; the message has its path in the state.
     """
     from safetensors.torch import save
 
@@ -45,19 +45,19 @@ def decode(
     names: tuple[str, str] = ("the shape", "the tensors"),
     chunk: Callable[[Any], Chunk] | None = None,
 ) -> Any:
-    """Decode the outputs of `encode`; tuples become lists.
+    """Decode a state that `encode` has encoded. Tuples in the state are returned as lists.
 
     Args:
-        shape: JSON of the structure.
-        tensors: safetensors.
-        names: names of the two files, for error messages.
-        chunk: returns the chunk of an entry.
+        shape: structure of the state as JSON, the first output of `encode`.
+        tensors: tensors as safetensors, the second output of `encode`.
+        names: names of the files that contain `shape` and `tensors`, for error messages.
+        chunk: function that returns the chunk for a value that `entry_of` returned.
 
     Returns:
         The state.
 
     Raises:
-        UserError: `encode` cannot have written the data.
+        UserError: the data is not a valid output of `encode`.
     """
     numbers = _read_tensors(tensors, names[1])
     try:
@@ -65,7 +65,7 @@ def decode(
     except (ValueError, TypeError, KeyError, RecursionError):
         raise UserError(f"{names[0]} is not the state of a checkpoint") from None
     if numbers:
-        raise UserError(f"{names[1]} has tensors that {names[0]} does not refer to")
+        raise UserError(f"{names[1]} contains tensors that {names[0]} does not refer to")
     return state
 
 
@@ -79,9 +79,16 @@ def _read_tensors(data: bytes, name: str) -> dict[str, torch.Tensor]:
 
 
 def _split(value: Any, name: str, tensors: dict[str, torch.Tensor], entry_of: Callable[[Chunk], Any] | None) -> Any:
-    """Convert a state to JSON values, and add its tensors to `tensors`.
+    """Convert a nested state to JSON values, and add its tensors and arrays to the dict `tensors`.
 
-    In the result, {"tensor": name} or {"array": name} stands for a tensor or an array.
+    Args:
+        value: the state, or a part of it.
+        name: path of this part in the complete state; "" for the complete state.
+        tensors: name -> tensor; extended in place.
+        entry_of: as in `encode`.
+
+    Returns:
+        The JSON value. It has {"tensor": name} in place of a tensor, and {"array": name} in place of an array.
     """
     if isinstance(value, Chunk):
         if entry_of is not None and (entry := entry_of(value)) is not None:
@@ -100,13 +107,17 @@ def _split(value: Any, name: str, tensors: dict[str, torch.Tensor], entry_of: Ca
         return value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"{name}: a {type(value).__name__} cannot be stored in a checkpoint")
+    raise TypeError(
+        f"{name}: a {type(value).__name__} cannot be stored in a checkpoint; return a tensor, a NumPy array, a JSON "
+        "value, or a dict, list or tuple of these from state_dict()"
+    )
 
 
 def _put(tensor: torch.Tensor, name: str, tensors: dict[str, torch.Tensor]) -> str:
-    """Store a tensor under a unique name and return the name.
+    """Add a tensor to `tensors` under its path in the state, and return the name.
 
-    A name that is taken gets a suffix: the key "a/b" and the nested keys "a", "b" would otherwise both be named a/b.
+    If another tensor has this name, an apostrophe is appended. For example, the key "a/b" and the nested keys "a" and
+    "b" both have the path a/b.
     """
     while name in tensors:
         name += "'"
@@ -117,13 +128,22 @@ def _put(tensor: torch.Tensor, name: str, tensors: dict[str, torch.Tensor]) -> s
 def _plain_key(key: Any) -> str | int:
     if isinstance(key, (str, int)):
         return key
-    raise TypeError(f"a {type(key).__name__} cannot be a key in a checkpoint")
+    raise TypeError(f"a {type(key).__name__} cannot be a key in a checkpoint; use str or int")
 
 
 def _join(shape: Any, tensors: dict[str, torch.Tensor], chunk: Callable[[Any], Chunk] | None) -> Any:
-    """Return the state for a structure from `_split`; each used tensor is removed, so that none is used twice."""
+    """Convert the result of `_split` back to a nested state.
+
+    Args:
+        shape: the JSON value.
+        tensors: name -> tensor; each tensor that the state contains is removed from this dict.
+        chunk: as in `decode`.
+
+    Returns:
+        The state.
+    """
     if isinstance(shape, list):
-        raise TypeError("a list without the key 'list'")
+        raise TypeError("a list must be encoded as {'list': [...]}")
     if not isinstance(shape, dict):
         return shape
     ((kind, content),) = shape.items()
@@ -137,7 +157,7 @@ def _join(shape: Any, tensors: dict[str, torch.Tensor], chunk: Callable[[Any], C
         columns = _join(content, tensors, None)
         return Chunk(lambda: columns)
     if not isinstance(content, list):
-        raise TypeError(f"{kind} of a {type(content).__name__}")
+        raise TypeError(f"the value of {kind!r} must be a list, not a {type(content).__name__}")
     if kind == "list":
         return [_join(v, tensors, chunk) for v in content]
     if kind == "items":

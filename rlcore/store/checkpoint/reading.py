@@ -1,4 +1,4 @@
-"""Reading and verification of a checkpoint. Error messages name the damaged file."""
+"""Reading and verification of a complete checkpoint. Error messages name the damaged file."""
 
 from __future__ import annotations
 
@@ -29,25 +29,33 @@ FOLDERS = {
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Load the learning and bookkeeping states of a checkpoint; tuples become lists.
+    """Load the two states of a checkpoint, after verification of its files.
 
-    All files are verified. A chunk is read and verified when its columns are requested.
+    A chunk (file that several checkpoints share) is read and verified later, when its method `columns` is called.
 
     Args:
         path: the checkpoint's directory.
 
     Returns:
-        The learning state and the bookkeeping state, as passed to `save`.
+        The learning state and the bookkeeping state that were passed to `save`, with lists in place of tuples.
 
     Raises:
-        UserError: the checkpoint is damaged, has another format, or was not written by `save`.
+        UserError: the checkpoint is damaged, or was written by another version of Shepherd.
     """
     with in_a_sentence(path):
         return decode(read_files(path), path)
 
 
 def decode(files: Mapping[str, bytes], path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Decode the learning and bookkeeping states from verified files; chunks are read later, on request."""
+    """Decode the learning state and the bookkeeping state of a checkpoint.
+
+    Args:
+        files: name -> content of the checkpoint's files, from `read_files`.
+        path: the checkpoint's directory; chunks are read from its parent when their method `columns` is called.
+
+    Returns:
+        The learning state and the bookkeeping state.
+    """
     from rlcore.store.checkpoint import nested_state  # torch
 
     learning = nested_state.decode(
@@ -57,22 +65,22 @@ def decode(files: Mapping[str, bytes], path: Path) -> tuple[dict[str, Any], dict
         chunk=functools.partial(chunk_of, directory=path.absolute().parent),
     )
     if not isinstance(learning, dict):
-        raise Damage("learning/state.json has no state")
+        raise Damage("learning/state.json does not contain a mapping")
     return learning, decode_bookkeeping(files)
 
 
 def decode_bookkeeping(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Decode only the bookkeeping from verified files, without importing torch."""
+    """Decode the bookkeeping state from the result of `read_files`, without importing torch."""
     name = "bookkeeping/state.json"
     bookkeeping = read_json(files[name], name)
     if not isinstance(bookkeeping, dict):
-        raise Damage(f"{name} has no state")
+        raise Damage(f"{name} does not contain a mapping")
     return bookkeeping
 
 
 @contextmanager
 def in_a_sentence(path: Path) -> Iterator[None]:
-    """Context manager that converts errors about a checkpoint to a UserError with its path, in one sentence."""
+    """Context manager that converts errors about a checkpoint to UserError, with the checkpoint's path and a fix."""
     try:
         yield
     except OtherVersion as wrong:
@@ -82,9 +90,17 @@ def in_a_sentence(path: Path) -> Iterator[None]:
 
 
 def manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint: format, policy_steps, files {name: {size, sha256}}, digest.
+    """Return the manifest of a checkpoint, with a digest of its learning state.
 
-    The digest is the SHA-256 over names and hashes of the learning files. Raise UserError if the manifest is damaged.
+    Args:
+        path: the checkpoint's directory.
+
+    Returns:
+        Keys: format; policy_steps; files {name: {size, sha256}}; digest, the SHA-256 over names and hashes of the files
+        in `learning`; if there are chunks, chunks {name: {size, sha256}}; scheduled=False if it is not a scheduled one.
+
+    Raises:
+        UserError: the manifest is damaged or was written by another version of Shepherd.
     """
     with in_a_sentence(path):
         content = read_manifest(path)
@@ -93,15 +109,15 @@ def manifest(path: Path) -> dict[str, Any]:
 
 
 def damage(path: Path, with_chunks: bool = True) -> str | None:
-    """Verify a checkpoint. Return the reason why it is damaged, with the file's name, or None if it is undamaged.
+    """Verify a checkpoint and return a description of the damage.
 
     Args:
         path: the checkpoint's directory.
-        with_chunks: also verify the chunks. They are not needed to load a policy, and those of a replay buffer can be
-            large.
+        with_chunks: if True, also verify the chunks, such as the rows of a replay buffer. They can be large, and are
+            needed only to resume training, not to load the policy.
 
     Returns:
-        The reason, or None.
+        The name of the damaged file and what is wrong with it; None if the checkpoint is undamaged.
     """
     try:
         read_files(path, with_chunks)
@@ -111,7 +127,18 @@ def damage(path: Path, with_chunks: bool = True) -> str | None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest's format, policy_steps and files {name: {size, sha256}}. Raises Damage if it is damaged."""
+    """Read and verify manifest.json of a checkpoint.
+
+    Args:
+        path: the checkpoint's directory.
+
+    Returns:
+        The content: format, policy_steps, files {name: {size, sha256}} and optional keys (see `manifest`).
+
+    Raises:
+        Damage: the manifest is damaged or belongs to another checkpoint.
+        OtherVersion: another version of Shepherd wrote the manifest.
+    """
     data = read(path, "manifest.json", None)
     other = _format(data)
     if other not in (None, FORMAT):
@@ -132,7 +159,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _format(data: bytes) -> int | None:
-    """Return the format number in a manifest, which can be damaged, or None."""
+    """Return the format number in the content of a manifest; None if it is damaged."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
@@ -142,9 +169,17 @@ def _format(data: bytes) -> int | None:
 
 
 def read_files(path: Path, with_chunks: bool = False) -> dict[str, bytes]:
-    """Return the contents of a checkpoint's `FILES` by name. Raises Damage if a file differs from the manifest.
+    """Read and verify the files of a checkpoint that contain its two states.
 
-    If `with_chunks` is True, the chunks are verified too.
+    Args:
+        path: the checkpoint's directory.
+        with_chunks: if True, also verify the chunks, without returning their contents.
+
+    Returns:
+        The contents of the three files in `FILES`, by name.
+
+    Raises:
+        Damage: a file differs from the manifest, is missing, or does not belong to the checkpoint.
     """
     manifest = read_manifest(path)
     entries = manifest["files"]

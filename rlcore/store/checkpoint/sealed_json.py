@@ -9,13 +9,16 @@ from typing import Any
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
-    """Return JSON of the content with an additional key `sha256`, the digest of all other keys; deterministic."""
+    """Return a mapping as JSON with the additional key `sha256`, which is the digest of all other keys and values.
+
+    Equal mappings always give the same bytes.
+    """
     body = {key: value for key, value in content.items() if key != "sha256"}
     return _canonical(body | {"sha256": hashlib.sha256(_canonical(body)).hexdigest()})
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """Return the content passed to `seal`. Raises ValueError if the bytes are not an output of `seal`."""
+    """Verify the output of `seal` and return the mapping without `sha256`. Raises ValueError if any byte differs."""
     try:
         content = json.loads(data)
         if isinstance(content, dict) and seal(content) == data:

@@ -32,17 +32,18 @@ def save(
 ) -> Path:
     """Write a checkpoint durably and atomically.
 
-    If the free disk space is less than twice the checkpoint's size, a warning is logged. The checkpoint is still
-    written: training may end before the disk is full, and a failed write does not damage existing checkpoints.
+    If the free disk space is less than twice the size of the checkpoint, a warning is logged. The checkpoint is
+    written anyway: training may end before the disk is full, and a failed write does not damage existing checkpoints.
 
     Args:
         directory: the run's `checkpoints` folder.
-        policy_steps: name of the checkpoint.
-        learning: nested dicts and lists of tensors, arrays, chunks and JSON values.
-        bookkeeping: JSON values.
-        replace: if True, overwrite an undamaged checkpoint of that name. By default it is kept, because training is
-            deterministic and would write the same bits.
-        scheduled: False for checkpoints of evaluations and interruptions, which `prune` does not count.
+        policy_steps: number of policy steps of the run so far, which is the name of the checkpoint.
+        learning: learning state: nested dicts and lists of tensors, arrays, chunks and JSON values.
+        bookkeeping: other state of the run, such as times and versions: JSON values.
+        replace: if True, overwrite an existing checkpoint at the same number of policy steps. If False, an undamaged
+            one is kept, because training is deterministic and would write the same bits.
+        scheduled: False for a checkpoint that was written because of an evaluation or an interruption;
+            `checkpoint.keep_last` does not count it.
 
     Returns:
         The checkpoint's directory.
@@ -103,15 +104,19 @@ def _warn_of_space(directory: Path, size: int) -> None:
 
 
 def move_aside(path: Path) -> None:
-    """Rename a checkpoint to a temporary name atomically, so that a kill leaves no partial checkpoint."""
+    """Rename a checkpoint to a temporary name before its removal.
+
+    The renaming is atomic, so that no partly removed checkpoint remains if the process is killed during the removal.
+    """
     if os.path.lexists(path):
         os.rename(path, path.with_name(f".{path.name}.tmp-{os.getpid()}-old"))
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove temporary folders, including those of killed processes. The run's lock excludes other writers.
+    """Remove the temporary folders of checkpoints, including those of processes that were killed.
 
-    If a removal fails, it is retried with the next checkpoint.
+    The run's lock ensures that no other process writes checkpoints at the same time. If a removal fails, it is repeated
+    when the next checkpoint is written.
     """
     for leftover in directory.glob(".[0-9]*.tmp-*"):
         _remove(leftover)

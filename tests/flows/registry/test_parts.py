@@ -165,7 +165,7 @@ def test_two_models_of_one_name_are_refused_before_anything_is_made(tmp_path: Pa
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        ("9", "was written by a newer version of Shepherd .format 9, this version reads 2.; use that one"),
+        ("9", "was written by a newer version of Shepherd .format 9, this version reads 2.; use the newer version"),
         ("1", "was written by Shepherd 0.1.0, which this version cannot read; train again with this version"),
         ("null", "has no format number, so it does not describe a policy"),
     ],

@@ -153,7 +153,7 @@ def test_read_mapping_names_the_key_that_is_missing(tmp_path: Path) -> None:
     ("number", "reason"),
     [
         (None, "was written by Shepherd 0.1.0, which this version cannot read; train again with this version"),
-        (9, r"was written by a newer version of Shepherd \(format 9, this version reads 2\); use that one"),
+        (9, r"was written by a newer version of Shepherd \(format 9, this version reads 2\); use the newer version"),
     ],
 )
 def test_run_directory_refuses_other_versions(tmp_path: Path, number: int | None, reason: str) -> None:
