@@ -131,8 +131,8 @@ class RunDirectory:
         """Read run.json, which was written when the run was created, and check the format of the run directory.
 
         Returns:
-            Keys: format, run_id, created (time), commit and dirty (state of the git repository), lock_hash (of the
-            installed packages), plugins.
+            Keys: format, run_id, created (time), commit and dirty (state of the git repository), lock_hash (of
+            requirements.lock), plugins.
 
         Raises:
             UserError: the file is damaged, or an incompatible version of Shepherd created the run.

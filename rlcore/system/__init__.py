@@ -1,1 +1,1 @@
-"""Operating system services: child processes that end with their parent, durable files, fast imports."""
+"""Functions close to the operating system: child processes that end with their parent, durable files, fast imports."""

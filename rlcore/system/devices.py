@@ -1,4 +1,4 @@
-"""Computing devices of this machine."""
+"""CPU cores and GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use, or all cores if the system does not report it."""
+    """Return the number of CPU cores that this process may use, or of all cores if the system does not report that."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -33,7 +33,10 @@ def gpu_name(device: torch.device) -> str:
 
 @functools.cache
 def processor() -> dict[str, str]:
-    """Return the CPU's model and instruction sets, which affect code generation, under the names of /proc/cpuinfo."""
+    """Return the model and instruction sets of the CPU, on which compiled code depends.
+
+    The keys are those of /proc/cpuinfo, such as "model name" and "flags".
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

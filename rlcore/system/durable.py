@@ -1,4 +1,4 @@
-"""Durable files and directory entries, which survive a power failure."""
+"""Writing of files and folders that survive a power failure (durable)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and make its content durable; call `sync_directory` to make its name durable too."""
+    """Write a file, with fsync of its content; its name is durable after a call of `sync_directory` for its folder."""
     with open(path, "wb") as handle:
         handle.write(content)
         handle.flush()
@@ -16,7 +16,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names of all files in a directory durable."""
+    """Make all entries of a folder durable: files that were created, renamed or removed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -25,7 +25,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Create a folder and its missing parents, and make their names durable."""
+    """Create a folder and its missing parents, durably."""
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True)
@@ -33,10 +33,10 @@ def make_directory(path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Create a folder that only its owner can access; missing parents get the default mode.
+    """Create a folder that only its owner can access, durably. An existing folder is not changed.
 
-    An existing folder keeps its mode. If the parent has the setgid bit, it is shared on purpose: its group can access
-    the new folder too, as far as the umask allows.
+    Missing parents get default permissions. A parent with the setgid bit is shared with a group on purpose; the group
+    can then access the new folder too, unless the umask forbids it.
     """
     if not path.is_dir():
         make_directory(path.parent)

@@ -1,4 +1,4 @@
-"""Child processes forked from this process, so that imports take CPU time and memory only once."""
+"""Child processes that are forked from this process, so that libraries are imported only once."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def fork_here(name: str, run: Callable[[], None], *, keep: Sequence[int], stderr: int) -> Forked | None:
-    """Run a function in a forked child with its own session; the child ends when this process ends.
+    """Run a function in a forked child process, which ends when this process ends.
+
+    The child has its own session and ignores the signals SIGINT, SIGTERM and SIGHUP.
 
     Args:
-        name: name of the child in process lists, at most 15 characters; its command line is that of this process.
-        run: function to call in the child, which then exits with code 0, or 1 after an exception. The signals SIGINT,
-            SIGTERM and SIGHUP are ignored in the child.
-        keep: descriptors that stay open in the child, in addition to the standard ones. All others are closed,
-            including those of locks.
-        stderr: descriptor of the child's stderr.
+        name: name of the child in process lists, at most 15 characters. (Its command line is that of this process.)
+        run: function to call in the child. The child then exits with code 0, or with code 1 after an exception.
+        keep: file descriptors that stay open in the child, in addition to stdin, stdout and stderr. All other
+            descriptors are closed in the child, including those of locks.
+        stderr: file descriptor to use as stderr of the child; stdin and stdout are pipes.
 
     Returns:
-        The child. None if this process has other threads, because the child would never get the locks that they hold.
+        The child. None if this process has other threads: the child could then wait forever for a lock that another
+        thread held at the time of the fork.
     """
     if threading.active_count() > 1:
         return None
@@ -51,7 +53,7 @@ def fork_here(name: str, run: Callable[[], None], *, keep: Sequence[int], stderr
 
 
 def _become(name: str, run: Callable[[], None], descriptors: Sequence[int], keep: Sequence[int]) -> NoReturn:
-    """Detach the child from signals, streams and descriptors of its parent, then run the function and exit."""
+    """In the child, replace signal handlers, standard streams and descriptors of the parent; then run and exit."""
     code = 1
     try:
         os.setsid()

@@ -1,17 +1,21 @@
-"""Fork server: process that imports large libraries once and forks children, which start faster than new processes.
+"""Fork server: a process that imports large libraries once and forks children, which start faster than new processes.
 
-    python -m rlcore.system.fork_server LISTENING_DESCRIPTOR MODULE ...       (by `forked.start_server`)
+    python -m rlcore.system.fork_server LISTENING_DESCRIPTOR MODULE ...       (called by `forked.start_server`)
 
-The server imports the modules and waits for requests. Each module has `main`, and `load`, which imports what `main`
-needs. A client sends a module, its arguments, environment and working directory. With SCM_RIGHTS it also sends the
-descriptors of a lifeline, stdin, stdout and stderr. The server forks; the child applies these settings in its own
-session and calls `main`. The child ends when its client ends, not when the server ends. The server reports the child's
-exit code to the client. If the server ends first, the child continues, and the client learns from the pidfd when it
-ends.
+The server imports the modules on its command line and then waits for requests. Each module must have two functions:
+`main`, and `load`, which imports the libraries that `main` needs.
 
-A forked child computes the same results as a new process: when the server forks, it has one thread, has not used CUDA,
-and has not drawn random numbers. It declines a request if settings that libraries read at import have changed since it
-started.
+1. A client sends a request with a module, its arguments, environment variables and working directory. With SCM_RIGHTS,
+   it also sends the descriptors of a lifeline (pipe that is closed when the client ends), stdin, stdout and stderr.
+2. The server forks. The child applies the settings of the request in a new session and calls `main` of the module.
+3. When the child ends, the server sends its exit code to the client.
+
+The child ends when its client ends, but not when the server ends. If the server ends before the child, the client can
+still detect the end of the child, with a pidfd that it received from the server.
+
+A forked child computes the same results as a new process, because the server has a single thread, does not use CUDA and
+does not draw random numbers. The server declines a request if environment variables that libraries read during their
+import differ from its own. The client then starts a new process.
 """
 
 from __future__ import annotations
@@ -94,7 +98,7 @@ class _Server:
 
     @staticmethod
     def _receive(connection: socket.socket, descriptors: list[int]) -> dict[str, Any]:
-        """Receive a request and return it; append its descriptors to the list."""
+        """Receive a request and return it; the file descriptors in it are appended to `descriptors`."""
         header, received, _, _ = socket.recv_fds(connection, HEADER.size, 4, socket.MSG_CMSG_CLOEXEC)
         descriptors.extend(received)
         if len(header) < HEADER.size:
@@ -103,14 +107,14 @@ class _Server:
             return json.loads(reading.read(HEADER.unpack(header)[0]))
 
     def _can(self, request: dict[str, Any]) -> bool:
-        """Return True if a fork of this process is equivalent to a new process for this request."""
+        """Return True if a fork of the server computes the same as a new process would for this request."""
         spec = PathFinder.find_spec("rlcore", request["path"].split(os.pathsep))
         same = spec is not None and spec.origin == rlcore.__file__
         fixed = _at_import(self.set_by_imports | request["env"])
         return same and request["module"] in self.modules and fixed == self.fixed
 
     def _become(self, request: dict[str, Any], descriptors: Sequence[int], connection: socket.socket) -> NoReturn:
-        """Apply the request in the child, run the module, and exit."""
+        """In the forked child, apply the settings of the request, call `main` of its module, and exit."""
         try:
             self.selector.close()
             for _, other in self.children.values():
@@ -138,7 +142,7 @@ class _Server:
 
 
 def _at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that are read when Python and its libraries are loaded."""
+    """Return the environment variables that Python or a library reads while it is loaded; forks cannot change them."""
     fixed = {key: value for key, value in environment.items() if key.startswith(AT_IMPORT) and key not in ANEW}
     # OpenCV adds its own folder when it is imported.
     paths = [path for path in fixed.pop("LD_LIBRARY_PATH", "").split(":") if path and "/cv2/" not in path]
@@ -146,13 +150,16 @@ def _at_import(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _seed_as_a_fresh_process() -> None:
-    """Seed NumPy's global generator with entropy, so that it differs between forks; Shepherd does not draw from it."""
+    """Seed NumPy's global generator at random, as in a new process; otherwise it would be equal in all forks.
+
+    Shepherd does not use this generator, but environments may.
+    """
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
 
 
 def main() -> NoReturn:
-    """Run the server."""
+    """Import the modules and answer requests until the parent process ends."""
     listening, *modules = sys.argv[1:]
     _Server(socket.socket(fileno=int(listening)), modules).serve()
 

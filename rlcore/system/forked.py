@@ -1,4 +1,4 @@
-"""Client of the fork server (`fork_server`), which forks child processes that need no imports."""
+"""Client of the fork server (`rlcore.system.fork_server`), and the class for the child processes that it forks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,18 @@ UNKNOWN = 255  # exit code of a child if its server ended first
 
 
 class Forked:
-    """Forked child process, with the part of the interface of subprocess.Popen that its users need.
+    """Forked child process, with those methods and attributes of subprocess.Popen that its users need.
 
-    The child ends when there is no more reference to this object. `stdin` and `stdout` are pipes. `returncode` is
-    negative if a signal ended the child. With a `connection`, the child was forked by a server, which reports the exit
-    code; without one, it was forked by this process.
+    The child is ended when this object is deleted. `stdin` and `stdout` are pipes. `returncode` is None while the child
+    runs, and negative if a signal ended it.
+
+    Args:
+        pid: process id of the child.
+        pidfd: file descriptor that refers to the child and becomes readable when it ends.
+        connection: connection to the fork server that forked the child and will report its exit code; None if this
+            process forked the child.
+        lifeline: write end of a pipe; the child ends when it is closed.
+        pipes: stdin and stdout of the child.
     """
 
     def __init__(
@@ -48,13 +55,13 @@ class Forked:
             weakref.finalize(self, connection.close).atexit = False
 
     def poll(self) -> int | None:
-        """Return the exit code, or None while the child runs."""
+        """Return the exit code of the child, or None while it runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.wait(0.0)
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the child has ended and return its exit code.
+        """Wait until the child has ended and return its exit code; 255 if the server ended before the child.
 
         Raises subprocess.TimeoutExpired if this takes more than `timeout` seconds.
         """
@@ -70,7 +77,10 @@ class Forked:
         return self.returncode
 
     def _read_code(self, server: socket.socket) -> int | None:
-        """Return the exit code reported by the server, or None if the server has ended; then watch the pidfd."""
+        """Receive the exit code from the server; None if the server has ended.
+
+        After that, `wait` uses the pidfd to detect the end of the child.
+        """
         code = b""
         with contextlib.suppress(ConnectionError):
             code = server.recv(16)
@@ -89,16 +99,25 @@ class Forked:
             signal.pidfd_send_signal(self._pidfd, number)
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
+        """Send SIGTERM to the child, unless it has ended."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
+        """Send SIGKILL to the child, unless it has ended."""
         self.send_signal(signal.SIGKILL)
 
 
 def start_server(listening: socket.socket, *modules: str, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a fork server with these modules that listens on a socket and ends with this process."""
+    """Start a fork server, which ends when this process ends.
+
+    Args:
+        listening: socket on which the server accepts requests.
+        *modules: names of the modules that children can run; the server imports them.
+        env: environment variables of the server.
+
+    Returns:
+        The process of the server.
+    """
     return spawn(
         "rlcore.system.fork_server",
         str(listening.fileno()),
@@ -112,17 +131,18 @@ def start_server(listening: socket.socket, *modules: str, env: Mapping[str, str]
 
 
 def fork(address: Path, module: str, *arguments: str, env: Mapping[str, str], stderr: int) -> Forked | None:
-    """Request a child from a server: `python -m MODULE ARGUMENT ...` with pipes for stdin and stdout.
+    """Start `python -m MODULE ARGUMENT ...` as a fork of a fork server, with pipes for stdin and stdout.
 
     Args:
         address: path of the server's socket.
-        module: one of the modules with which the server was started.
-        *arguments: arguments of the module.
+        module: name of a module, one of those with which the server was started.
+        *arguments: command-line arguments of the module.
         env: environment variables of the child.
-        stderr: descriptor of the child's stderr.
+        stderr: file descriptor to use as stderr of the child.
 
     Returns:
-        The child. None if no server answers or it declines; the caller can then start a new process.
+        The child. None if no server answers within 60 s, or if the server declines the request because a fork would not
+        be equivalent to a new process. The caller can then start a new process.
     """
     request = {"module": module, "arguments": arguments, "env": dict(env), "cwd": os.getcwd(), "path": import_path()}
     body = json.dumps(request).encode()

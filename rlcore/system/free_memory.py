@@ -1,4 +1,4 @@
-"""Free resources of this machine: memory, disk, threads, cores."""
+"""Measurement of the resources that this process can use: memory, disk space, threads, CPU cores."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ UNLIMITED = 1 << 60  # bytes; version 1 of control groups reports a number near 
 
 @dataclass(frozen=True)
 class FreeResources:
-    """Free memory and disk in bytes, the maximum number of threads, and the number of cores.
+    """Resources that this process can use.
 
-    `device` is the free memory of one GPU in bytes; None if it was not measured.
+    Attributes:
+        memory: available memory in bytes.
+        disk: free disk space in bytes.
+        threads: maximum number of threads.
+        cores: number of CPU cores.
+        device: free memory of one GPU in bytes; None if it was not measured.
     """
 
     memory: int
@@ -31,18 +36,21 @@ class FreeResources:
 
     @staticmethod
     def at(folder: Path) -> FreeResources:
-        """Measure the free resources; `disk` is the free space at a folder, which does not have to exist yet."""
+        """Measure the resources, except GPU memory; `disk` is the free space for a folder, which need not exist yet."""
         there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
         return FreeResources(memory(), shutil.disk_usage(there).free, threads(), cores())
 
 
 def memory() -> int:
-    """Return the bytes of memory available without swapping, limited by the machine and by control groups."""
+    """Return the memory in bytes that this process can still use without swapping.
+
+    It is the smallest of the memory available on the machine and in the control groups (cgroups) of this process.
+    """
     return min([_available(), *(room for group in _groups("memory") if (room := _room(group)) is not None)])
 
 
 def threads() -> int:
-    """Return the smallest limit for threads: of the user, of the system, of memory mappings, and of control groups."""
+    """Return the maximum number of threads: the smallest limit of user, system, memory mappings and control groups."""
     limits = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
     limits += [_number(Path(f"/proc/sys/kernel/{name}")) for name in ("threads-max", "pid_max")]
     mappings = _number(Path("/proc/sys/vm/max_map_count"))
@@ -59,7 +67,10 @@ def _available() -> int:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Yield the control groups of this process (version 1 or 2), from its own group to the root."""
+    """Yield the folders of this process's control groups (cgroup version 1 or 2), from the innermost to the root.
+
+    `controller` is the controlled resource, such as "memory" or "pids".
+    """
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -75,7 +86,10 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _room(group: Path) -> int | None:
-    """Return the bytes that a control group can still use, including its file cache; None if it has no limit."""
+    """Return the memory in bytes that a control group can still use; None if it has no limit.
+
+    Inactive file cache of the group counts as free.
+    """
     for limit, used, cache in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -87,7 +101,7 @@ def _room(group: Path) -> int | None:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in a file; None if there is no file or it contains `max`."""
+    """Return the number in a file; None if the file does not exist or contains `max` (no limit)."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Return of free memory of the C heap to the system."""
+"""Release of unused heap memory to the operating system."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 def trim() -> None:
-    """Return free pages of the heap to the system, if the C library has `malloc_trim`.
+    """Give free pages of the heap back to the operating system, with `malloc_trim` if the C library has it.
 
-    Compiled functions allocate aligned memory, and glibc reuses little of it after it is freed. A heap with 120 MB in
-    use had grown to 380 MB after ten thousand steps of SAC, and continued to grow.
+    Otherwise the memory of a training would grow: compiled functions allocate aligned memory, and glibc reuses little
+    of it after it was freed. After ten thousand steps of SAC, the heap had 380 MB, of which only 120 MB were in use.
     """
     _malloc_trim()(0)
 

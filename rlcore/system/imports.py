@@ -1,4 +1,4 @@
-"""Faster imports of large libraries. The import of this module loads only the standard library."""
+"""Faster imports of large libraries, such as torch. This module imports only the standard library."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ COMPILER = "torch._dynamo"
 
 @contextmanager
 def large_imports(module: str) -> Iterator[None]:
-    """Context manager for the import of `module`, which excludes its objects from garbage collection.
+    """Context manager in which a large module is imported; objects created in it are never garbage-collected.
 
-    A large module creates hundreds of thousands of objects that are never freed. Python would check them repeatedly
-    during the import and again at exit, which takes up to a third of the CPU time of a short process.
+    A large library creates hundreds of thousands of objects that exist until the process ends. Python's garbage
+    collector would examine them repeatedly during the import and again at exit, which takes up to a third of the CPU
+    time of a short process.
+
+    Args:
+        module: name of the module; if it is imported already, nothing is changed.
     """
     if module in sys.modules:
         yield
@@ -33,10 +37,11 @@ def large_imports(module: str) -> Iterator[None]:
 
 
 def import_soon(*modules: str) -> None:
-    """Import modules in a thread, while the main thread waits for another process.
+    """Start to import modules in another thread, for example while the main thread waits for another process.
 
-    Code that needs one of the modules earlier waits for it. Errors are ignored here and raised by the later import. The
-    process does not exit before the imports are finished, because Python cannot exit safely while an extension loads.
+    An import statement for one of the modules waits until it is imported. Errors in the other thread are ignored; the
+    import statement raises them again. The process does not exit before all imports are finished, because Python cannot
+    exit safely while an extension module is being loaded.
     """
 
     def load() -> None:
@@ -50,9 +55,10 @@ def import_soon(*modules: str) -> None:
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """Context manager to import lightning_fabric without torch's compiler, which takes as long to import as torch.
+    """Context manager in which lightning_fabric can be imported without an import of torch's compiler.
 
-    Fabric needs only one class of it, to detect compiled modules. Code that compiles imports the real compiler later.
+    The import of the compiler takes as long as that of torch. Fabric uses only one class of the compiler, to detect
+    compiled modules; a substitute is defined for it. If the compiler is needed later, it is imported as usual.
     """
     import torch  # noqa: F401 - first, because torch must not use the stand-in during its own import
 
@@ -74,4 +80,7 @@ class _CompiledType(type):
 
 
 class _OptimizedModule(metaclass=_CompiledType):
-    """Stand-in for torch's class of that name; `isinstance` is always False until the real compiler is imported."""
+    """Substitute for the class `torch._dynamo.OptimizedModule`.
+
+    `isinstance` returns False until torch's compiler is imported, and from then on the result for torch's class.
+    """

@@ -1,11 +1,13 @@
-"""Child processes that end when their parent ends in any way. The import of this module loads no large library.
+"""Lifeline: a pipe that ends a child process as soon as its parent has ended, for whatever reason.
 
     python -m rlcore.system.lifeline DESCRIPTOR MODULE [ARGUMENT ...]      as python -m MODULE, with a lifeline
 
-The parent keeps one end of a pipe open and never writes to it. When the parent ends, even by SIGKILL, the kernel closes
-that end and sends SIGIO to the child. The default action of SIGIO ends a process without Python's cooperation, so an
-engine that hangs in a step with the interpreter lock ends too. A parent that is only stopped (SIGSTOP) keeps its end
-open. Unlike PR_SET_PDEATHSIG, the lifeline depends on the process, not on the thread that started the child.
+The parent keeps the write end of the pipe open and never writes to it. When the parent ends, even by SIGKILL, the
+kernel closes this end and sends SIGIO to the child. SIGIO ends the child without executing Python code, so that it also
+ends a child that hangs in C code, such as a game engine. If the parent is only paused (SIGSTOP), the pipe stays open.
+
+Linux has the alternative PR_SET_PDEATHSIG, but that ends the child when the thread that started it ends. This module
+imports no large library.
 """
 
 from __future__ import annotations
@@ -25,18 +27,19 @@ from typing import Any
 
 
 def spawn(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options: Any) -> subprocess.Popen[bytes]:
-    """Start `python -m MODULE ARGUMENT ...` as a child that ends with this process.
+    """Start `python -m MODULE ARGUMENT ...` as a child process that ends when this process ends.
 
-    The child has the same import path as this process. Files in its working directory cannot shadow modules.
+    The child has the import path of this process. Files in its working directory cannot shadow modules.
 
     Args:
-        module: module with a `__main__` part.
-        *arguments: arguments of the module.
-        pass_fds: descriptors that the child inherits.
-        **options: options of subprocess.Popen; `env` replaces the environment of this process.
+        module: name of the module to run.
+        *arguments: command-line arguments of the module.
+        pass_fds: file descriptors that the child inherits.
+        **options: arguments of subprocess.Popen, such as `env`, the environment variables of the child (by default
+            those of this process).
 
     Returns:
-        The child. It also ends when there is no more reference to this object.
+        The child. It also ends when this object is deleted.
     """
     lifeline, ours = os.pipe()
     options["env"] = {**options.get("env", os.environ), "PYTHONPATH": import_path()}
@@ -55,7 +58,7 @@ def spawn(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options:
 
 
 def children_seconds() -> float:
-    """Return the CPU seconds of all children that this process has waited for, and of running children of `spawn`."""
+    """Return the CPU time in seconds of all ended children of this process and of running children from `spawn`."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     ticks = 0
     for child in list(_children):
@@ -69,12 +72,12 @@ _children: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
 
 def import_path() -> str:
-    """Return the PYTHONPATH that gives a child (`python -P`) the same import path as this process."""
+    """Return the value of PYTHONPATH with which a child (`python -P`) has the import path of this process."""
     return os.pathsep.join(place or os.getcwd() for place in sys.path)
 
 
 def die_with_parent(lifeline: int) -> None:
-    """End this process when the other end of a pipe closes.
+    """Set up this process so that it ends when the write end of a pipe is closed, because the parent has ended.
 
     Args:
         lifeline: read end of a pipe that the parent keeps open and never writes to.
@@ -87,17 +90,17 @@ def die_with_parent(lifeline: int) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return True if a process is paused (by SIGSTOP or a debugger), so that missing progress is not an error."""
+    """Return True if a process is paused by SIGSTOP or a debugger, which explains why it makes no progress."""
     return _status(pid) in ("stopped", "tracing-stop")
 
 
 def alive(pid: int) -> bool:
-    """Return True if a process runs or is paused; False for a zombie, which has ended but was not waited for."""
+    """Return True if a process exists and has not ended; a zombie, for which its parent has not waited, has ended."""
     return _status(pid) not in ("", "zombie", "dead")
 
 
 def _status(pid: int) -> str:
-    """Return psutil's name of a process state; empty if the process does not exist."""
+    """Return the state of a process as psutil names it, such as "running"; "" if the process does not exist."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -106,7 +109,7 @@ def _status(pid: int) -> str:
 
 
 def main() -> None:
-    """Run a module in a child with a lifeline."""
+    """Run the module that the command line names, with the lifeline that it names (entry point of the child)."""
     die_with_parent(int(sys.argv[1]))
     del sys.argv[:2]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

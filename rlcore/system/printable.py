@@ -1,4 +1,4 @@
-"""Text from users, files and environments, made safe for a terminal: its control characters are escaped."""
+"""Safe output of text from users, files and environments to a terminal, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ DETAIL = {"detail": True}
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with each control character as its Python escape, for example `\x1b`; `\n` and `\t` are kept."""
+    r"""Replace control characters in a text by Python escapes, such as `\x1b`, except newlines and tabs."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def printable_line(text: str) -> str:
-    r"""Return `text` as one line: as `printable` does, with `\n` and `\t` escaped too."""
+    r"""Replace control characters in a text by Python escapes, including newlines and tabs, so that it is one line."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def print_safely(*parts: Any, sep: str = " ", file: TextIO | None = None, flush: bool = False) -> None:
-    """Print as `print` does, with control characters escaped; the commands print with this function or with rich."""
+    """Print like `print`, but with control characters escaped. Commands print only with this function or with rich."""
     print(printable(sep.join(map(str, parts))), file=sys.stdout if file is None else file, flush=flush)
 
 
 def print_traceback() -> None:
-    """Print the traceback of the exception that is being handled on stderr, with control characters escaped."""
+    """Print the traceback of the current exception to stderr, with control characters escaped."""
     print_safely(traceback.format_exc().rstrip("\n"), file=sys.stderr)
 
 
@@ -41,12 +41,12 @@ class PrintableFormatter(logging.Formatter):
     """Formatter of log lines that escapes control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return the text of a log record, with control characters escaped."""
         return printable(super().format(record))
 
 
 def log_handler(format: str) -> logging.Handler:
-    """Return a handler that writes log lines to stderr in this format, with control characters escaped."""
+    """Return a log handler for stderr that escapes control characters; `format` is a format string of `logging`."""
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter(format))
     return handler

@@ -1,4 +1,7 @@
-"""Redaction of passwords and tokens, in URLs and in settings with such names, from printed and stored text."""
+"""Redaction of passwords and tokens in text that is printed or stored.
+
+Secrets are detected in URLs, and in settings with a key such as `password` or `api_key`.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ NAMED = re.compile(rf"{NAME}$", re.IGNORECASE)
 
 
 def is_secret(key: str) -> bool:
-    """Return True if the name of a key implies that its value is secret."""
+    """Return True if a key ends in password, passwd, token, secret or api_key, so that its value is secret."""
     return NAMED.search(key) is not None
 
 
 def redact(text: str) -> str:
-    """Return a text with `***` in place of passwords and tokens in URLs and in values of secret keys.
+    """Replace passwords and tokens in a text by `***`: those in URLs, and the values of secret keys (`is_secret`).
 
-    Examples: postgresql://me:***@host/db, env.wrapper.password=***.
+    Examples of results: postgresql://me:***@host/db, env.wrapper.password=***.
     """
     for pattern in (PASSWORD, TOKEN, QUERY, SETTING, ENTRY, UNKNOWN):
         text = pattern.sub(rf"\g<1>{HIDDEN}", text)

@@ -1,4 +1,4 @@
-"""Protection of torch's global settings in this process from changes by environments."""
+"""Protection of torch's global settings (switches), such as the default dtype, from changes by environments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TINY = 3e-308  # half of it is denormal, and therefore 0 if the CPU flushes deno
 
 
 def read_switches() -> Switches:
-    """Return the value of every switch that affects results of computations; takes 2 µs."""
+    """Return the values of all global settings of torch that affect the results of computations; takes 2 µs."""
     import torch
 
     tensor = torch.empty(0)  # faster than torch.get_default_device(), which takes 4 µs
@@ -39,7 +39,14 @@ def read_switches() -> Switches:
 
 
 def set_switches_back(before: Switches) -> list[str]:
-    """Restore every switch that has changed; return a description of each change."""
+    """Restore all global settings of torch that have changed.
+
+    Args:
+        before: earlier result of `read_switches`.
+
+    Returns:
+        The calls that would repeat the changes, such as "torch.set_num_threads(1)".
+    """
     import torch
 
     changes = list[str]()
@@ -53,7 +60,7 @@ def set_switches_back(before: Switches) -> list[str]:
 
 @contextmanager
 def keeping_switches() -> Iterator[None]:
-    """Context manager that restores the switches afterwards, because an environment may change them."""
+    """Context manager that restores torch's global settings at its end; environments may change them inside it."""
     before = read_switches()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Clock of the training time, which stops while code is compiled."""
+"""Clock that measures the time of training; it is stopped while functions are compiled."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from rlcore.system.lifeline import children_seconds
 
 
 def clock() -> tuple[float, float]:
-    """Return wall seconds, and CPU seconds of this process and its children, without those inside `not_training`."""
+    """Return wall time, and CPU time of this process and its children, in seconds, without the time in `not_training`.
+
+    Only differences of two results are meaningful.
+    """
     return wall(), time.process_time() + children_seconds() - _spent[1]
 
 
 def wall() -> float:
-    """Return wall seconds, without those inside `not_training`."""
+    """Return wall time in seconds, without the time in `not_training`; only differences are meaningful."""
     return time.perf_counter() - _spent[0]
 
 

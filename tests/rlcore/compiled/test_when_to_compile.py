@@ -192,6 +192,7 @@ def test_torch_in_a_folder_with_a_space_cannot_be_compiled_against(monkeypatch: 
     monkeypatch.setattr(toolchain, "find_spec", lambda name: elsewhere)
     assert decide(config(), None, count) == EAGER
     with pytest.raises(
-        UserError, match=r"^algo.compile=true: .* in /home/my user/torch; install in a path without special char"
+        UserError,
+        match=r"^algo.compile=true: .* in /home/my user/torch, because the path contains special characters; install torch",
     ):
         decide(config(algo__compile=True), None, count)
