@@ -143,7 +143,10 @@ def _run(work: Path, words: Sequence[str], folder: Path | None = None) -> tuple[
         try:
             code = child.wait(BUILD_LIMIT)
         except subprocess.TimeoutExpired:
-            raise CompilationError(f"the C++ compiler did not finish in {BUILD_LIMIT:.0f} s") from None
+            raise CompilationError(
+                f"the C++ compiler did not finish in {BUILD_LIMIT:.0f} s; reduce the load of this machine or set "
+                "algo.compile=false"
+            ) from None
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # the shell's cat, and compilers of a child that has died

@@ -29,7 +29,7 @@ Recorded = tuple[Callable[[], None], dict[str, Tensor]]  # function that replays
 
 
 class RecordedStep:
-    """Gradient step that is recorded as a CUDA graph; it computes the same operations as the eager step.
+    """Gradient step that is recorded as a CUDA graph; it executes the same operations as the eager step.
 
     The graph supports only inputs with the shapes of those passed to `build`.
 
@@ -94,7 +94,7 @@ class RecordedStep:
             self._record(inputs, None if rng is None else Recorder(own[0].device), own[0].device)
         except Exception as error:  # recording can raise any exception in a user's loss
             self._recorded = None
-            machine_code.leave_as_written("the gradient step", "a recorded step", began, error)
+            machine_code.leave_as_written("the gradient step", "gradient steps recorded as a CUDA graph", began, error)
         finally:
             self._captured.replace(dict(enumerate(self._recorded_tensors)))
             for tensor, value in zip(own, before, strict=True):

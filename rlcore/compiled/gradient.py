@@ -128,7 +128,7 @@ class CompiledGradient:
                 "the gradient", self._function_of(inputs), example, facts
             )
         except Exception as error:  # tracing can raise any exception in a user's loss
-            machine_code.leave_as_written("the gradient", "a compiled step", began, error)
+            machine_code.leave_as_written("the gradient", "compiled gradient steps", began, error)
         return self.built
 
     def _gather(self, inputs: Sequence[Any], noise: Noise | None = None) -> list[Tensor]:

@@ -171,7 +171,7 @@ def leave_as_written(what: str, began_with: str, began: bool, error: Exception, 
 
     Args:
         what: description of the function, such as "the gradient step".
-        began_with: description of the compiled function, such as "a compiled step"; used if `began` is True.
+        began_with: description of the compiled function, such as "compiled gradient steps"; used if `began` is True.
         began: True if the run used the compiled function in earlier updates.
         error: error of tracing or compilation.
         else_do: end of the error message that names a second way to fix the problem; used if `began` is True.

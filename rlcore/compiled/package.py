@@ -277,9 +277,9 @@ def _write_whole(folder: Path, name: str, content: bytes) -> None:
 def check(run: Compiled, traced: TracedFunction) -> None:
     """Check that machine code computes the same as the traced function, except for rounding.
 
-    If the results differ, the check is repeated with slightly different inputs, up to `TRIALS` times in total. The
-    reason is that a correct result can differ at a point where a gradient is discontinuous, such as the zero of a ReLU:
-    rounding decides on which side a number is. Code with a bug computes wrong results for all inputs.
+    If the results differ, the check is repeated with slightly different inputs, up to 5 times in total (`TRIALS`).
+    Results of correct code can differ for some inputs: at a discontinuity of a gradient, such as the zero of a ReLU, a
+    rounding error decides which gradient is computed. The results of wrong code differ for all inputs.
 
     Args:
         run: the machine code.

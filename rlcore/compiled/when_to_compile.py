@@ -25,7 +25,8 @@ WORTHWHILE = 44.0  # seconds that compilation must save: twice the time of the f
 MANY = 20  # upper bound of the gradient steps per policy step in practice
 A_STEP = 1.1e-3  # seconds that compilation saves in a small gradient step; runs below 2,000 policy steps stay eager
 EAGER, AHEAD_OF_TIME, RECORDED = "eager", "ahead-of-time", "cuda-graph"
-DESCRIPTIONS = {EAGER: "not compiled", AHEAD_OF_TIME: "compiled", RECORDED: "recorded"}
+DESCRIPTIONS = {EAGER: "not compiled", AHEAD_OF_TIME: "compiled", RECORDED: "recorded as a CUDA graph"}
+STEPS = {AHEAD_OF_TIME: "compiled gradient steps", RECORDED: "gradient steps recorded as a CUDA graph"}
 
 
 def unsupported_setting(config: RunConfig) -> str | None:
@@ -79,7 +80,7 @@ def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[
     """
     before = saved["learning"]["compile"] if saved is not None else None
     way, reason = _choose(config, before, count)
-    log.info("%s: %s", "recorded as a CUDA graph" if way == RECORDED else DESCRIPTIONS[way], reason)
+    log.info("%s: %s", DESCRIPTIONS[way], reason)
     return way
 
 
@@ -90,7 +91,7 @@ def _choose(config: RunConfig, before: str | None, count: Callable[[], Arithmeti
         other = (
             setting or f"fabric.accelerator={config.fabric.accelerator}; use {'cuda' if before == RECORDED else 'cpu'}"
         )
-        raise UserError(f"the run began with a {DESCRIPTIONS[before]} step, which is not available with {other}")
+        raise UserError(f"the run began with {STEPS[before]}, which are not available with {other}")
     if mode is False:
         return EAGER, "algo.compile=false"
     if setting:
@@ -101,7 +102,7 @@ def _choose(config: RunConfig, before: str | None, count: Callable[[], Arithmeti
     missing = None if way == RECORDED else missing_requirement()
     if before is not None:
         if before == AHEAD_OF_TIME and missing:
-            raise UserError(f"algo.compile=auto: the run began with a compiled step, but {missing}")
+            raise UserError(f"algo.compile=auto: the run began with {STEPS[before]}, but {missing}")
         return before, "as when this run began"
     if missing:
         return EAGER, missing

@@ -138,7 +138,7 @@ class CompiledStep:
             self._draws = [] if recorder is None else [*recorder.draws]
             self._make(inputs, recorder)
         except Exception as error:  # tracing can raise any exception in a user's loss
-            machine_code.leave_as_written("the gradient step", "a compiled step", began, error)
+            machine_code.leave_as_written("the gradient step", "compiled gradient steps", began, error)
         return self.built
 
     def _make(self, inputs: Sequence[Any], noise: Noise | None) -> None:

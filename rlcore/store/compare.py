@@ -51,8 +51,8 @@ class Difference:
 def common(first: Path, second: Path) -> tuple[Path, Path]:
     """Select the two checkpoints to compare.
 
-    If both paths are checkpoints, these are compared. If a path is a run, its checkpoint is selected: the two
-    checkpoints must have the same number of policy steps and be undamaged, and the newest such pair is used.
+    If both paths are checkpoints, these are selected. If one or both paths are runs, the newest two undamaged
+    checkpoints with the same number of policy steps are selected.
 
     Args:
         first: directory of a run or of a checkpoint.

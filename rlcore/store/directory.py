@@ -42,7 +42,7 @@ class RunDirectory:
         dataset/  checkpoints/<policy_steps>/  evaluations/<policy_steps>.json  media/
         set_aside/<run id>/: files of earlier runs in this folder
 
-    All methods that read a file raise UserError if the file is damaged, except where the method says otherwise.
+    All methods that read a file raise UserError if the file is damaged, unless their docstring says otherwise.
 
     Args:
         path: the run's folder, which need not exist. A relative path is converted to an absolute one at once, because

@@ -6,7 +6,7 @@ policy step in which an environment is only reset is not an environment step (rl
     start       run_id, algo, env_id, seed             written once, when the run starts
     resume      policy_steps                           a new process resumed the run at this number of policy steps
     baseline    mean, std, ci95, episodes              return of a random policy
-    metrics     policy_steps, values {name: number}    means over the last metric.log_every policy steps
+    metrics     policy_steps, values {name: number}    averages since the previous metrics event
     evaluation  policy_steps, final (bool), greedy {mean, std, ci95, episodes}; if final, also stochastic {...}
     checkpoint  policy_steps, path, digest of the learning state, tensors (rlcore.store.compare.tensor_digests)
     registered  name, version, aliases                 the policy was added to the model registry
@@ -16,8 +16,9 @@ Metrics, and evaluations during training, also have wall_s and cpu_s: seconds of
 metric.disable_timer=true.
 
 If a run is killed and resumed, it logs some events a second time. Because training is deterministic, the two events are
-equal except for times. Readers therefore skip an event if an earlier one has the same kind, policy_steps and final. A
-final evaluation is also skipped only if it has as many episodes as the previous one.
+equal except for times. `EventReader` therefore skips a metrics event or an evaluation during training if an earlier one
+has the same policy_steps. It skips a final evaluation if the previous final evaluation has the same policy_steps and
+the same number of episodes.
 
 An incomplete last line, which a killed process can leave, is ignored. Other damaged lines are skipped with a warning. A
 checkpoint stores the number of values that were logged before it, so that a resumed run can report how many are missing
@@ -118,7 +119,7 @@ class EventLog:
             descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)  # else another process's line could look incomplete
-                size = self._mend(descriptor)
+                size = self._remove_incomplete_line(descriptor)
                 self._write(descriptor, line.encode())
                 if kind != "metrics":
                     os.fsync(descriptor)
@@ -150,7 +151,7 @@ class EventLog:
             os.close(descriptor)
 
     @staticmethod
-    def _mend(descriptor: int) -> int:
+    def _remove_incomplete_line(descriptor: int) -> int:
         """Remove an incomplete last line; return the size of the file after that."""
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
@@ -199,7 +200,7 @@ class EventReader:
         self.path = path
         self.offset, self._lines = 0, 0  # number of bytes and lines read so far
         self._seen = {"metrics": StepSet(), "evaluation": StepSet()}
-        self._judged: tuple[Any, ...] | None = None
+        self._last_final: tuple[Any, ...] | None = None
 
     def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield the events that were added since the previous call, line by line while the file is read.
@@ -227,16 +228,16 @@ class EventReader:
                 self.offset, self._lines = self.offset + len(line), self._lines + 1
                 event = _event(line)
                 if event is None:
-                    _tell(self.path, self._lines)
-                elif not self._again(event):
+                    _warn_damaged_line(self.path, self._lines)
+                elif not self._is_repeated(event):
                     yield event
 
-    def _again(self, event: dict[str, Any]) -> bool:
+    def _is_repeated(self, event: dict[str, Any]) -> bool:
         """Return True if an equal event was read before, so that this one is a repetition."""
         if event["kind"] == "evaluation" and event["final"]:
             # Compared only with the previous one: of evaluations with 100, 1,000 and 100 episodes, the third is new.
-            before, self._judged = self._judged, (event["policy_steps"], event["greedy"].get("episodes"))
-            return self._judged == before
+            before, self._last_final = self._last_final, (event["policy_steps"], event["greedy"].get("episodes"))
+            return self._last_final == before
         seen = self._seen.get(event["kind"])
         return seen is not None and not seen.add(event["policy_steps"])
 
@@ -257,5 +258,5 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 @functools.cache  # warn once per line, because a log is read many times in a process
-def _tell(path: Path, number: int) -> None:
+def _warn_damaged_line(path: Path, number: int) -> None:
     log.warning("%s: line %d is damaged and was skipped", path, number)

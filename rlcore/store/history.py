@@ -43,7 +43,7 @@ class History:
         self.lines: dict[str, Line] = {}  # metric in KEPT -> its logged values
         self.events: list[Event] = []  # all events except metrics, in the log's order
         self._by_kind: dict[str, list[Event]] = {}
-        self._reader, self._told = EventReader(path), PointFilter()
+        self._reader, self._seen_points = EventReader(path), PointFilter()
         self._file: tuple[int, int] | None = None  # device and inode of the file
         self._last = b""  # the last bytes that were read
 
@@ -59,7 +59,7 @@ class History:
             else:
                 self.events.append(event)
                 self._by_kind.setdefault(kind, []).append(event)
-            for name, value, _, step in points((event,), self._told):
+            for name, value, _, step in points((event,), self._seen_points):
                 if name in KEPT:
                     self.lines.setdefault(name, Line()).add(step, value)
         self._file, self._last = self._mark(self._reader.offset)

@@ -128,7 +128,7 @@ def read_spec(name: str) -> EnvSpec:
     for key, _, leaf in _leaves(dataset.observation_space):
         with suppress(UserError):
             obs[key] = array_spec(key, leaf)
-    with _tell_mistakes(name):
+    with _convert_errors(name):
         known = dataset.env_spec
         return EnvSpec(name if known is None else known.id, obs, action_spec(dataset.action_space))
 
@@ -154,7 +154,7 @@ def read(name: str, keys: Iterable[str]) -> dict[str, np.ndarray]:
     dataset = _load(name)
     paths = {key: path for key, path, _ in _leaves(dataset.observation_space)}
     parts: dict[str, list[np.ndarray]] = {}
-    with _tell_mistakes(name):
+    with _convert_errors(name):
         for episode in dataset.iterate_episodes():
             for column, rows in _rows(episode, {key: paths[key] for key in keys}).items():
                 parts.setdefault(column, []).append(rows)
@@ -218,7 +218,7 @@ def _load(name: str) -> Any:
             f"minari:{name}: not in {folder('')}{there}; `minari download {name}` downloads a dataset hosted by "
             f"Minari, `shepherd collect RUN --minari {name}` creates one"
         )
-    with _tell_mistakes(name):
+    with _convert_errors(name):
         return package.load_dataset(name)
 
 
@@ -234,7 +234,7 @@ def _minari(name: str, module: str = "") -> Any:
 
 
 @contextmanager
-def _tell_mistakes(name: str) -> Iterator[None]:
+def _convert_errors(name: str) -> Iterator[None]:
     """Context manager that converts any error of reading a dataset to UserError, because a dataset can be damaged."""
     try:
         yield

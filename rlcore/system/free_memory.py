@@ -46,7 +46,7 @@ def memory() -> int:
 
     It is the smallest of the memory available on the machine and in the control groups (cgroups) of this process.
     """
-    return min([_available(), *(room for group in _groups("memory") if (room := _room(group)) is not None)])
+    return min([_available(), *(room for group in _groups("memory") if (room := _group_memory(group)) is not None)])
 
 
 def threads() -> int:
@@ -85,7 +85,7 @@ def _groups(controller: str) -> Iterator[Path]:
         yield from (group for group in (place, *place.parents) if group.is_relative_to(root) and group.is_dir())
 
 
-def _room(group: Path) -> int | None:
+def _group_memory(group: Path) -> int | None:
     """Return the memory in bytes that a control group can still use; None if it has no limit.
 
     Inactive file cache of the group counts as free.

@@ -163,7 +163,8 @@ def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
 
     Args:
         run: the run.
-        keep: number of scheduled checkpoints to keep (`checkpoint.keep_last`); None: all.
+        keep: number of scheduled checkpoints to keep (`checkpoint.keep_last`); None: all. A checkpoint is scheduled
+            unless it was written because of an evaluation or an interruption.
         saved: the checkpoint that was just written.
     """
     try:
@@ -184,7 +185,11 @@ def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
 
 
 def _is_scheduled(path: Path) -> bool:
-    """Return True if a checkpoint is a scheduled one, which `checkpoint.keep_last` counts, or if it is damaged."""
+    """Return True if `checkpoint.keep_last` counts a checkpoint.
+
+    It counts all checkpoints, damaged ones included, except those that were written because of an evaluation or an
+    interruption.
+    """
     try:
         return read_manifest(path).get("scheduled", True) is not False
     except Damage:

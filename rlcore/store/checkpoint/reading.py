@@ -29,7 +29,7 @@ FOLDERS = {
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Load the two states of a checkpoint, after verification of its files.
+    """Load the learning state and the bookkeeping state of a checkpoint, after verification of its files.
 
     A chunk (file that several checkpoints share) is read and verified later, when its method `columns` is called.
 
@@ -97,7 +97,8 @@ def manifest(path: Path) -> dict[str, Any]:
 
     Returns:
         Keys: format; policy_steps; files {name: {size, sha256}}; digest, the SHA-256 over names and hashes of the files
-        in `learning`; if there are chunks, chunks {name: {size, sha256}}; scheduled=False if it is not a scheduled one.
+        in `learning`; chunks {name: {size, sha256}}, if there are any; scheduled, which is False if the checkpoint was
+        written because of an evaluation or an interruption.
 
     Raises:
         UserError: the manifest is damaged or was written by another version of Shepherd.
@@ -169,7 +170,7 @@ def _format(data: bytes) -> int | None:
 
 
 def read_files(path: Path, with_chunks: bool = False) -> dict[str, bytes]:
-    """Read and verify the files of a checkpoint that contain its two states.
+    """Read and verify the files of a checkpoint, which contain its learning state and its bookkeeping state.
 
     Args:
         path: the checkpoint's directory.

@@ -108,7 +108,7 @@ def test_a_step_that_waits_for_the_device_is_taken_as_it_is_written(caplog: pyte
     began, later = Recorded(), Branching()
     began.step({"x": x}, 0.5, rng=Noise(0, "probe"))
     later.step.load_state_dict(began.step.state_dict())
-    with pytest.raises(UserError, match="began with a recorded step"):
+    with pytest.raises(UserError, match="began with gradient steps recorded as a CUDA graph"):
         later.step({"x": x}, 0.5, rng=Noise(0, "probe"))
 
 

@@ -158,9 +158,11 @@ def test_on_a_gpu_steps_are_recorded_and_a_run_stays_what_it_began_with(monkeypa
     assert decide(config(algo__compile=True, **gpu), None, count) == RECORDED
     for before in (EAGER, RECORDED):
         assert decide(config(**gpu), {"learning": {"compile": before}}, count) == before
-    with pytest.raises(UserError, match="began with a compiled step, .* fabric.accelerator=cuda; use cpu"):
+    with pytest.raises(UserError, match="began with compiled gradient steps, .* fabric.accelerator=cuda; use cpu"):
         decide(config(**gpu), {"learning": {"compile": AHEAD_OF_TIME}}, count)
-    with pytest.raises(UserError, match="began with a recorded step, .* fabric.accelerator=cpu; use cuda"):
+    with pytest.raises(
+        UserError, match="began with gradient steps recorded as a CUDA graph, .* fabric.accelerator=cpu; use cuda"
+    ):
         decide(config(), {"learning": {"compile": RECORDED}}, count)
     assert decide(config(fabric__devices=2, **gpu), None, count) == EAGER
 
@@ -183,7 +185,7 @@ def test_without_a_compiler_auto_is_eager_and_true_says_what_to_install(monkeypa
     assert decide(config(), None, count) == EAGER
     with pytest.raises(UserError, match=r"^algo.compile=true: this machine has no C\+\+ compiler .* apt install g\+\+"):
         decide(config(algo__compile=True), None, count)
-    with pytest.raises(UserError, match=r"began with a compiled step, but this machine has no C\+\+ compiler"):
+    with pytest.raises(UserError, match=r"began with compiled gradient steps, but this machine has no C\+\+ compiler"):
         decide(config(), {"learning": {"compile": AHEAD_OF_TIME}}, count)
 
 

@@ -392,7 +392,7 @@ def test_whatever_can_be_called_is_a_loss_and_what_cannot_be_traced_runs_as_it_i
     assert again.compiled == (make is not branching)
     other = Optimizer(linear(), branching(linear()), PLAIN, context(compiled=True))
     other.load_state_dict(optimizer.state_dict())
-    with nullcontext() if make is branching else pytest.raises(UserError, match="began with a compiled step"):
+    with nullcontext() if make is branching else pytest.raises(UserError, match="began with compiled gradient steps"):
         stepped(other, [3, 4])
 
 

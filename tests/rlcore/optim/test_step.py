@@ -183,7 +183,7 @@ def test_a_step_that_cannot_be_traced_is_taken_once_as_it_is_written(caplog: pyt
     began.step({"x": x}, 0.5, rng=Noise(0, "probe"))
     later = Branching(True)
     later.step.load_state_dict(began.step.state_dict())
-    with pytest.raises(UserError, match="began with a compiled step"):
+    with pytest.raises(UserError, match="began with compiled gradient steps"):
         later.step({"x": x}, 0.5, rng=Noise(0, "probe"))
 
 

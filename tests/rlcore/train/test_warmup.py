@@ -239,7 +239,9 @@ def test_resume_of_a_compiled_run_does_not_fall_back(wrong: list[str], monkeypat
     monkeypatch.setenv("SHEPHERD_CACHE", str(Path(os.environ["SHEPHERD_CACHE"]) / "another"))
     again = training("sac", "Pendulum-v1", **small)
     again.load_state_dict(nested_state.decode(*state))
-    with pytest.raises(RunError, match="the run began with a compiled step, but the gradient step cannot be compiled"):
+    with pytest.raises(
+        RunError, match="the run began with compiled gradient steps, but the gradient step cannot be compiled"
+    ):
         iterate(again, 1)
 
 
