@@ -242,7 +242,10 @@ def test_a_module_that_is_not_declared_is_no_constant_of_the_compiled_step(
     optimizer = Optimizer(actor, loss, PLAIN, context(compiled=True))
     with caplog.at_level("WARNING"):
         optimizer.accumulate(torch.ones(1, 2))
-    assert not optimizer.compiled and "not its inputs; add their module to `uses` of the optimizer" in caplog.text
+    assert (
+        not optimizer.compiled
+        and "not its inputs; pass the module that contains them to the optimizer in the argument `uses`" in caplog.text
+    )
 
 
 @pytest.mark.parametrize("compiled", [False, True])

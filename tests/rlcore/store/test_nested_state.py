@@ -91,7 +91,7 @@ def test_keys_of_another_type_are_refused() -> None:
             b'{"items": [["v", {"tensor": "/w"}], ["w", {"tensor": "/w"}]]}',
             "shape.json is not the state of a checkpoint",
         ),
-        (b'{"items": []}', "numbers.safetensors has tensors that shape.json does not refer to"),
+        (b'{"items": []}', "numbers.safetensors contains tensors that shape.json does not refer to"),
     ],
 )
 def test_a_shape_that_was_never_encoded_is_refused_with_the_name_of_its_file(shape: bytes, says: str) -> None:
