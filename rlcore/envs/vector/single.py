@@ -236,7 +236,7 @@ class SingleEnv:
             try:
                 value = new[key]
             except (KeyError, TypeError, IndexError):
-                raise self._fault(f"the observation has no key {key!r}, although its space has") from None
+                raise self._fault(f"key {key!r} is missing from the observation") from None
             if value.__class__ is np.ndarray:
                 if value.shape != shape or value.dtype is not dtype:
                     value = self._fitting(key, value, shape, dtype)
