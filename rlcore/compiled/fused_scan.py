@@ -189,8 +189,8 @@ def expose_products(graph: Any, first: int) -> list[bool]:
     """Change a step's graph so that it returns the factors of weight gradients instead of the gradients.
 
     The gradient of a weight matrix is usually a product of two matrices with B rows. If each step returns these two
-    matrices, one product over all T·B rows after the loop computes the gradient of the loop. Otherwise T tensors of the
-    weight's size would have to be added.
+    matrices, the sum of the gradients of T steps is a single product over T·B rows, which is computed after the loop.
+    Otherwise T tensors of the weight's size would have to be added.
 
     Args:
         graph: traced graph of a step and its gradient; changed in place.

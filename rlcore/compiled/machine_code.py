@@ -79,7 +79,8 @@ def make_once(
         memory: indices of inputs that contain optimizer state; the outputs with these indices are its new values.
 
     Returns:
-        The machine code as a function (list of inputs -> list of outputs), and `facts.notes()` as of the trace.
+        The machine code as a function (list of inputs -> list of outputs), and the result of `facts.notes()` from the
+        time at which the function was traced.
 
     Raises:
         CompilationError: if the function cannot be compiled, or the machine code computes wrong results.

@@ -190,9 +190,9 @@ def _rows(episode: Any, paths: Mapping[str, tuple[Any, ...]]) -> dict[str, np.nd
 
 
 def _leaves(space: spaces.Space[Any]) -> list[Leaf]:
-    """Return the arrays in an observation space with their keys, which are those of `rlcore.envs.make`.
+    """Flatten an observation space: return (key, path, space) for each space in it that is not a Dict or Tuple.
 
-    Nested spaces are flattened.
+    The keys are those that an environment from `rlcore.envs.make` uses.
     """
     if kind_of("", space) == "image":
         return [(BARE[1], (), space)]
