@@ -57,12 +57,12 @@ def time_call(function: Callable[[], Any]) -> tuple[float, float]:
 
 
 def bytes_read() -> int:
-    """Return the bytes that this process has read so far, from the disk or its cache."""
+    """Return the number of bytes that this process has read since its start, from the disk or the page cache."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def size(folder: Path) -> int:
-    """Return the total bytes of the files below a folder."""
+    """Return the total size of all files in a folder and its subfolders, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -116,7 +116,7 @@ def figures(folder: Path) -> list[tuple[str, float, float, float]]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure and print the table."""
     if sys.argv[1:2] == [RESUME]:
         resume(sys.argv[2])
         return

@@ -31,8 +31,14 @@ def normal(gain: float) -> Draw:
 def at_the_limit(new: float, old: float) -> Draw:
     """Return a sampler of returns like those of CartPole, which are limited to 500.
 
-    A share of the episodes (`new`, `old`) fails early, with a return drawn uniformly from 150 to 500. All others
-    return 500.
+    In some episodes the policy fails, and the return is drawn uniformly from 150 to 500. In all others it is 500.
+
+    Args:
+        new: probability of a failure with the new version.
+        old: probability of a failure with the champion.
+
+    Returns:
+        The sampler.
     """
 
     def draw(rng: np.random.Generator, share: float) -> Returns:
@@ -42,7 +48,10 @@ def at_the_limit(new: float, old: float) -> Draw:
 
 
 def success(new: float, old: float) -> Draw:
-    """Return a sampler of returns like those of FrozenLake: 1 with probability `new` or `old`, otherwise 0."""
+    """Return a sampler of returns like those of FrozenLake, which are 1 or 0.
+
+    The probability of 1 is `new` for the new version, and `old` for the champion.
+    """
     return lambda rng: (1.0 * (rng.random(EPISODES) < new), 1.0 * (rng.random(EPISODES) < old), 0.0)
 
 
@@ -61,7 +70,10 @@ def rare_failures(rng: np.random.Generator) -> tuple[Returns, Returns, float]:
 
 
 def slow(new: float, old: float) -> Draw:
-    """Return a sampler of returns like those of Acrobot: minus the number of steps to the goal, at least -500."""
+    """Return a sampler of returns like those of Acrobot: minus the number of steps to the goal, at least -500.
+
+    Larger values of `new` and `old` mean more steps with the new version and the champion.
+    """
     draw: Callable[[np.random.Generator, float], Returns] = lambda rng, mean: np.clip(  # noqa: E731
         -mean - rng.gamma(2, 15, EPISODES), -500, 0
     )
@@ -89,9 +101,17 @@ KINDS: dict[str, tuple[str, Draw]] = {
 
 
 def end_early(new: list[float], old: list[float], random: float) -> tuple[bool, int]:
-    """Apply the gate with early stopping: it tests after every `LOOK_EVERY` episodes if it can decide already.
+    """Decide with early stopping if a new model version becomes the champion.
 
-    Returns (True if the new version becomes the champion, number of episodes played).
+    After every `LOOK_EVERY` episodes, it is tested if the remaining episodes can still change the decision.
+
+    Args:
+        new: returns of the new version, one per episode.
+        old: returns of the champion, one per episode.
+        random: mean return of a random policy.
+
+    Returns:
+        (True if the new version becomes the champion, number of episodes played).
     """
     for count in range(FEWEST_SEEN, EPISODES, LOOK_EVERY):
         decision = is_decided(new[:count], old[:count], EPISODES, random)

@@ -52,13 +52,13 @@ def write_pages(folder: Path) -> None:
 
 
 def count_reaching(gate: dict[str, Any]) -> int:
-    """Return the number of seeds with a result that reaches the threshold of a gate."""
+    """Return the number of seeds whose result reaches the threshold in `gate`, an entry of learning.json."""
     low, high = gate.get("at_least", gate.get("iqm_at_least", -math.inf)), gate.get("at_most", math.inf)
     return sum(low <= value <= high for value in gate["values"])
 
 
 def mark(gate: dict[str, Any]) -> str:
-    """Return the threshold of a gate as text, for example "475" or "at most 0.1 of the mean image's error"."""
+    """Return the threshold in `gate` as text, for example "475" or "at most 0.1 of the mean image's error"."""
     if "iqm_at_least" in gate:
         return f"IQM at least the peer's {number(gate['iqm_at_least'])}{PHRASES[gate['of']][0]}"
     value = f"at most {number(gate['at_most'])}" if "at_most" in gate else number(gate["at_least"])
@@ -66,7 +66,7 @@ def mark(gate: dict[str, Any]) -> str:
 
 
 def passes(figures: dict[str, Any]) -> bool:
-    """Return True if every gate is reached by 80 % of the seeds and training kept the preset's limit of CPU time."""
+    """Return True if 80 % of a preset's seeds reach each threshold, and training did not exceed the CPU time limit."""
     in_time = figures.get("cpu_s", 0.0) <= (figures.get("within_s") or math.inf)
     return in_time and all(_is_reached(gate) for gate in figures["gates"])
 
@@ -78,7 +78,7 @@ def _is_reached(gate: dict[str, Any]) -> bool:
 
 
 def verdict(figures: dict[str, Any]) -> str:
-    """Return, as text, how many seeds reach the threshold of each gate, and the CPU time if the preset limits it."""
+    """Return, as text, how many seeds of a preset reach each threshold, and the CPU time if the preset limits it."""
     limit = figures.get("within_s")
     return ", ".join(
         f"{count_reaching(gate)} of {len(gate['values'])} seeds reach {mark(gate)} after {gate['policy_steps']:,} steps"
@@ -107,7 +107,7 @@ def page(algorithm: str, figures: dict[str, Any]) -> str:
 
 
 def section(name: str, of: dict[str, Any]) -> list[str]:
-    """Return the lines of a preset's section: command, return of each seed, learning curve."""
+    """Return the lines of the Markdown section about a preset: command, return of each seed, learning curve."""
     source = f"{of['machine']}, {of['day']}, code and config {of['digest']}"
     by_seed = [
         f"{PHRASES[gate['of']][1]}after {gate['policy_steps']:,} steps {list_returns(gate['values'])}"
@@ -127,7 +127,7 @@ def section(name: str, of: dict[str, Any]) -> list[str]:
 
 
 def peer(figures: dict[str, Any], gate: dict[str, Any]) -> list[str]:
-    """Return the lines about another implementation with the same hyperparameters (`benchmarks.learning_peers`)."""
+    """Return Markdown lines with the results of another library that was trained with a preset's hyperparameters."""
     return [
         "",
         f"{figures['who']} with the same hyperparameters: {PHRASES[gate['of']][1]}after {gate['policy_steps']:,} steps "

@@ -1,4 +1,4 @@
-"""Returns of SheepRL 0.8.4 or Stable-Baselines3, trained with the hyperparameters of one of our presets.
+"""Measurement of the returns that SheepRL 0.8.4 or Stable-Baselines3 reach with the hyperparameters of our presets.
 
     python -m benchmarks.learning_peers --peers .shepherd/peers/bin/python --only sac_hopper      three seeds: an hour
 

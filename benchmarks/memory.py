@@ -16,9 +16,9 @@ EVERY, SELDOM = 0.1, 0.005
 class PeakMemory(threading.Thread):
     """Thread that samples the memory of a process and its descendants until `stop` is called.
 
-    It measures the proportional set size, which counts pages shared by several processes once, such as those shared
-    by a fork and its parent. `wait4` reports only the largest process, which is less than a fifth of the memory of a
-    build with its compilers.
+    The proportional set size is measured. It counts a page once if several processes share it, for example a forked
+    process and its parent. `os.wait4` cannot be used, because it reports only the memory of the largest process. When
+    compilers run, that is less than a fifth of the total.
 
     Args:
         pid: process id of the root.

@@ -109,7 +109,7 @@ def processors(runs: Iterable[Record]) -> str:
 
 
 def table(done: dict[Pair, list[Record]]) -> list[str]:
-    """Return the table of final returns and CPU times."""
+    """Return the lines of the Markdown table: robot, algorithm, final return of each run, mean, and CPU time."""
     rows = [
         "| robot | algorithm | final evaluation of each run's selected policy | mean | CPU minutes per seed |",
         "|---|---|---|---|---|",

@@ -74,14 +74,15 @@ class Case:
     pictures: float | None = None  # upper limit of the reconstruction error, as a fraction of the mean image's error
 
     def gates(self, total_steps: int, peer: float = 0.0) -> list[tuple[str, int, dict[str, float]]]:
-        """Return the thresholds as tuples (key of `MEASURES`, policy steps at which it is measured, threshold).
+        """Return the thresholds that the seeds must reach.
 
         Args:
             total_steps: length of a run in policy steps.
-            peer: interquartile mean over the seeds of another library, the threshold of `as_peer`.
+            peer: interquartile mean over the seeds of another library; it is a threshold if `as_peer` is set.
 
         Returns:
-            The tuples. The key of a threshold is "at_least", "at_most" or "iqm_at_least".
+            Tuples (quantity to measure: a key of `MEASURES`, policy steps at which it is measured, threshold). The
+            threshold is a mapping with the key "at_least", "at_most" or "iqm_at_least".
         """
         marks = {"training": self.training, "evaluations": self.evaluations, "greedy": self.mark}
         low = [*(("greedy", *earlier) for earlier in self.earlier)]
@@ -258,7 +259,7 @@ def validate(name: str, case: Case, seeds: Sequence[int], workers: int | None) -
 
 
 def digest(learned: dict[str, Any]) -> str:
-    """Return a digest of rlcore's code and of the part of a config that affects learning, without the seed."""
+    """Return a digest of rlcore's code and of the config keys that affect learning; the seed is not included."""
     hashed = hashlib.sha256(json.dumps(learned | {"seed": None}, sort_keys=True).encode())
     for file in sorted((ROOT / "rlcore").rglob("*.py")):
         hashed.update(file.read_bytes())

@@ -86,7 +86,7 @@ class Learner(protocols.Learner):
         self.step = Step(self.gradient_step, [self.optimizer], [], context)
 
     def loss(self, obs: dict[str, Tensor], action: Tensor, returns: Tensor, weight: Tensor) -> Any:
-        """Return the sum over rows [N] of weight · (-log π(a|s) (G - b(s)) + (b(s) - G)²), the weight, and metrics."""
+        """Return the sum of weight · (-log π(a|s) (G - b(s)) + (b(s) - G)²) over N rows, sum of weights, metrics."""
         policy, baseline = self.agent(obs)
         of_policy = -policy.logprob(action) * (returns - baseline.detach())
         of_value = (baseline - returns).square()

@@ -15,9 +15,9 @@ from rlcore.system.secrets import redact
 
 
 def run_command(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code: 0 or the command's code, 2 after a user error, 1 after a failure.
+    """Run a command and return its exit code: that of the command, or 2 after a user error, or 1 after a failure.
 
-    Errors that the user can understand are printed as one line each, without a traceback.
+    Known errors are printed as one line each, without a traceback. Other exceptions are raised.
     """
     try:
         return command()
@@ -53,9 +53,10 @@ def run_command(command: Callable[[], int]) -> int:
 
 @contextmanager
 def name_continuation(command: str) -> Iterator[None]:
-    """Context manager that adds "continue with: <command>" to the messages about an interrupted run.
+    """Context manager that adds "continue with: <command>" to messages about an interrupted run.
 
-    These are the message after a signal, and the messages of machine faults such as a full disk.
+    The text is added to the message that is printed after a signal, and to the messages of machine faults, such as a
+    full disk.
 
     Args:
         command: command line that resumes the run.

@@ -1,4 +1,4 @@
-"""Lock files between processes. The operating system releases a lock when its process ends."""
+"""Lock files, with which processes exclude each other. The operating system releases a lock when its process ends."""
 
 from __future__ import annotations
 

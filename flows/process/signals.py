@@ -40,7 +40,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 @dataclass
 class _Interruption:
-    """State of the signal handling of this process."""
+    """Data of this process about received signals, and about what to do when the command ends."""
 
     depth: int = 0  # nesting level of `terminable`
     first: float | None = None  # time of the first signal (`time.monotonic`)
@@ -64,7 +64,7 @@ def exit_sentence(sentence: str | None = None) -> str:
 
 
 def is_interrupted() -> bool:
-    """Return True if this process has received a signal to end."""
+    """Return True if this process has received SIGINT, SIGTERM or SIGHUP inside `terminable`."""
     return _state.first is not None
 
 

@@ -50,9 +50,10 @@ def confirm(sweep: Sweep) -> Iterator[Job]:
 
 
 def sides(sweep: Sweep) -> dict[str, list[TrialRun]]:
-    """Return the confirmation runs of a sweep: "winner" or "default" -> its runs, in the order of the seeds.
+    """Return the runs that compare a sweep's best trial with the default configuration.
 
-    The result is empty if no trial was completed or `sweep.confirm_seeds` is 0.
+    The result maps "winner" (best trial) and "default" to their runs, in the order of the seeds. It is empty if no
+    trial was completed or `sweep.confirm_seeds` is 0.
     """
     best = sweep.study.best()
     if best is None or not sweep.config.confirm_seeds:

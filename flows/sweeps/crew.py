@@ -25,7 +25,7 @@ OnProgress = Callable[[dict[str, Any]], None]
 
 
 class WorkerProcesses:
-    """Pool of worker processes. A worker is started when it is first needed, and restarted if it has died.
+    """Pool of worker processes that train runs. A worker is started when it is first needed, and again if it dies.
 
     Args:
         places: additional environment variables of each worker, such as CUDA_VISIBLE_DEVICES; one mapping per worker.

@@ -36,7 +36,7 @@ PARTING, PARTING_LOOK = 20.0, 0.5  # seconds that a cancelled sweep waits for it
 
 
 class WorkPoolExecutor:
-    """Executor that trains jobs as flow runs of the deployment `train-<algorithm>/<deployment>`.
+    """Executor that trains the jobs of a sweep (its trials) as flow runs of `train-<algorithm>/<deployment>`.
 
     At most `sweep.workers` jobs run at the same time.
 
@@ -53,16 +53,16 @@ class WorkPoolExecutor:
 
     @property
     def free(self) -> bool:
-        """True if another job can be started."""
+        """True if another job (trial) can be started, because fewer than `sweep.workers` are running."""
         return len(self._running) + len(self._ended) < self._sweep.config.workers
 
     @property
     def busy(self) -> bool:
-        """True if `wait` has a job to wait for."""
+        """True if a job was started that `wait` has not returned yet."""
         return bool(self._running or self._ended)
 
     def start(self, job: Job) -> None:
-        """Start the first unfinished run of a job.
+        """Start the first unfinished run of a job (the runs of a trial, one per seed).
 
         If an earlier process of the sweep has already submitted a flow run for it, that flow run is used.
         """
@@ -163,11 +163,11 @@ class WorkPoolExecutor:
 
 @contextmanager
 def cancel_with(flow_run: UUID, hands: WorkPoolExecutor) -> Iterator[None]:
-    """Context manager that cancels the jobs of an executor if the flow run of the sweep is cancelled.
+    """Context manager that cancels the running trials of a sweep if the flow run of the sweep is cancelled.
 
     Args:
         flow_run: id of the sweep's flow run.
-        hands: the executor.
+        hands: the executor, which runs the trials.
 
     Yields:
         Nothing.

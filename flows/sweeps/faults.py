@@ -18,7 +18,7 @@ class Faults:
     Only faults that occur while this process runs the sweep are collected.
 
     Args:
-        study: study of the sweep.
+        study: Optuna study of the sweep.
         go_on: command that resumes the sweep, for error messages.
     """
 

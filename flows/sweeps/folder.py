@@ -94,7 +94,7 @@ class SweepFolder:
         return self.plan_file.exists()
 
     def read(self) -> SweepPlan:
-        """Return the stored plan."""
+        """Return the plan of the sweep, read from sweep.json."""
         noted = self._read_note()
         config = build(SweepConfig, noted["config"], "sweep.")
         pace = TrialIntervals(**noted["pace"]) if noted["pace"] else None
@@ -123,43 +123,43 @@ class SweepFolder:
 
     @property
     def trials(self) -> list[Path]:
-        """Folders of the existing trials."""
+        """Folders of the trials that have been started."""
         return sorted(self.runs.glob("trial_*"))
 
     @property
     def report(self) -> Path:
-        """HTML page with the results."""
+        """Path of report.html, the page with the results of the sweep."""
         return self.runs / "report.html"
 
     @property
     def figures(self) -> Path:
-        """State and results as JSON, for programs."""
+        """Path of report.json, which contains the state and the results of the sweep for programs."""
         return self.runs / "report.json"
 
     @property
     def pictures(self) -> Path:
-        """Folder of the pictures."""
+        """Folder of the pictures that show the results of the sweep."""
         return self.runs / "pictures"
 
     @property
     def comparison(self) -> Path:
-        """Folder of the comparison between the winner and the default configuration."""
+        """Folder of the comparison between the sweep's best trial and the default configuration."""
         return self.runs / "confirmation"
 
     @property
     def files(self) -> list[Path]:
-        """Existing result files, for people and programs."""
+        """Paths of all files with results of the sweep that exist."""
         every = (self.report, self.figures, self.preset, *sorted(self.pictures.glob("*.*")))
         return [path for path in every if path.exists()]
 
     @property
     def conf(self) -> Path:
-        """Config folder that contains the best configuration as a preset."""
+        """Config folder for SHEPHERD_SEARCH_PATH; it contains the sweep's best configuration as a preset."""
         return self.runs / "conf"
 
     @property
     def preset(self) -> Path:
-        """Preset file of the best configuration."""
+        """Path of the preset file with the sweep's best configuration."""
         return self.conf / "exp" / f"{self.name}_best.yaml"
 
     @property
@@ -225,7 +225,7 @@ class SweepFolder:
 
     @contextmanager
     def driving(self) -> Iterator[None]:
-        """Lock the sweep inside this context; raise UserError if another process is running it."""
+        """Context manager that locks the sweep; raises UserError if another process of this machine is running it."""
         with hold(self.path / "lock", refusal=f"is running sweep {self.name}; wait until it ends"):
             yield
 

@@ -37,7 +37,9 @@ def end_by(error: Exception) -> End:
 
 
 class Job:
-    """Runs that one worker trains one after another.
+    """Unit of work of a sweep or group: the runs of a trial, or one run of a group.
+
+    One worker trains the runs of a job, one after another.
 
     Args:
         label: name in messages, such as "trial 7: algo.gamma=0.9".
@@ -54,16 +56,16 @@ class Executor(Protocol):
 
     @property
     def free(self) -> bool:
-        """True if another job can be started."""
+        """True if a worker is free, so that another job can be started."""
         ...
 
     @property
     def busy(self) -> bool:
-        """True if `wait` has a job to wait for."""
+        """True if a job was started that `wait` has not returned yet."""
         ...
 
     def start(self, job: Job) -> None:
-        """Start or resume a job."""
+        """Start a job, or resume it if some of its runs were trained before."""
         ...
 
     def wait(self) -> tuple[Job, End]:

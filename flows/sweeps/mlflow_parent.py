@@ -118,7 +118,7 @@ def _try(action: Callable[[], object]) -> None:
 
 
 def _log_values(client: MlflowClient, parent: str, status: Mapping[str, Any]) -> None:
-    """Log two metrics with the trial number as step: `value` of the trial, and `best`, the best value up to it."""
+    """Log two metrics with the trial number as step: `value` of this trial, and `best`, the best value up to it."""
     from mlflow.entities import Metric
 
     there = {metric.step for metric in client.get_metric_history(parent, "value")}

@@ -90,7 +90,7 @@ class SweepConfig:
     space: dict[str, Any] = arg({}, "search space: key -> range or choices of its values (docs/sweeps.md)")
 
     def check(self, prefix: str) -> None:
-        """Raise UserError if a batch has fewer trials than there are workers."""
+        """Raise UserError if `batch`, the number of trials in a batch, is less than `workers`."""
         if self.mode == "batch" and self.workers > self.batch:
             raise UserError(
                 f"{prefix}workers={self.workers}: must not exceed the {self.batch} trials of a batch, because some "
@@ -132,9 +132,10 @@ class SweepPlan:
 
 
 def plan(overrides: Sequence[str]) -> SweepPlan:
-    """Return the plan that the arguments of `shepherd sweep` define.
+    """Return the plan of the sweep that the arguments of `shepherd sweep` define.
 
-    The arguments are `sweep=PRESET`, `sweep.KEY=VALUE`, overrides of the runs, and the keys to vary.
+    The arguments are `sweep=PRESET`, settings `sweep.KEY=VALUE`, overrides of all runs such as `env.id=CartPole-v1`,
+    and keys to vary such as `algo.gamma=interval(0.9,1)`.
     """
     preset = [override.partition("=")[2] for override in overrides if override.startswith("sweep=")]
     if len(preset) > 1:

@@ -173,9 +173,10 @@ def _is_about(error: UserError, key: str) -> bool:
 
 
 def _task_of_default(plan: SweepPlan, elsewhere: bool) -> str:
-    """Check the default configuration, with which the winner is compared, and return its task.
+    """Check the config of the default configuration, and return its task as text.
 
-    The task is the environment with the settings that change the meaning of returns.
+    The task is the environment, together with the settings that change the meaning of returns. The best trial is
+    compared with the default configuration, so the sweep's trials must have this task, too.
     """
     try:
         config, values = compose(plan.base)

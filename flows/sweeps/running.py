@@ -33,7 +33,7 @@ from prefect.context import FlowRunContext  # isort: skip
 
 @contextmanager
 def managed_sweep(algo: str, overrides: list[str], name: str, accelerator: str = "") -> Iterator[Sweep]:
-    """Context manager that creates or resumes a sweep, locks it, and ends its trials on exit.
+    """Context manager that creates or resumes a sweep, locks it, and prepares the execution of its trials.
 
     If the flow runs on a Prefect worker, the trials of the sweep are flow runs of the work pool. Otherwise (command
     line, notebook, test) they are processes of this machine.

@@ -1,4 +1,4 @@
-"""Storage of a study: Optuna's database, opened for writing or read-only."""
+"""Database that contains the Optuna study of a sweep, opened for writing or read-only."""
 
 from __future__ import annotations
 

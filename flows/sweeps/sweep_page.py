@@ -61,7 +61,16 @@ def page(
 
 
 def markdown(status: Mapping[str, Any], definition: str, command: str) -> str:
-    """Return a summary of a sweep in Markdown, for Prefect and MLflow; arguments as for `page`."""
+    """Return a summary of a sweep in Markdown, for Prefect and MLflow.
+
+    Args:
+        status: result of `flows.sweeps.sweep_report.status`.
+        definition: sentence that defines the value of a trial.
+        command: command that trains the best configuration.
+
+    Returns:
+        The summary.
+    """
     lines = [f"## Sweep {status['name']}", "", *(f"- {name}: {text}" for name, text in facts(status)), "", definition]
     if best := status["best"]:
         values = "".join(f"\n| `{key}` | {spell(value)} |" for key, value in best["params"].items())

@@ -259,7 +259,7 @@ _MIRRORS: dict[str, Mirror] = {}
 
 
 def _mirror_of(run: RunDirectory) -> Mirror:
-    """Return the `Mirror` of a run. Create a new one if there is none, or if the last update failed."""
+    """Return the mirror client of a run. Create a new one if there is none, or if the last update failed."""
     key = str(run.path.absolute())
     if key in _MIRRORS and _MIRRORS[key].answer() is False:
         _MIRRORS.pop(key).end()

@@ -77,9 +77,9 @@ def prefect_api() -> Iterator[str]:
 
 @contextmanager
 def _faults_in_a_sentence() -> Iterator[None]:
-    """Context manager that raises a `MachineFault` with a one-sentence message if Prefect's API has failed.
+    """Context manager that converts two errors of Prefect to a `MachineFault` with a one-sentence message.
 
-    The same happens if the flow run of this command was deleted in Prefect.
+    The errors are: Prefect's API does not answer, and the flow run of this command was deleted.
     """
     import httpx  # this import takes no time, because Prefect has imported the package already
     from prefect.exceptions import ObjectNotFound
@@ -249,7 +249,7 @@ def serve(login: str, descriptor: int | None = None) -> None:
     """Run the private Prefect server in this process: print the port when it answers, and serve until stdin is closed.
 
     Args:
-        login: `user:password` that every request must carry.
+        login: `user:password` that every request must contain.
         descriptor: File descriptor of a listening socket; None = create a socket.
     """
     # A service manager sends SIGTERM to every process, and an interrupted flow still needs this API.

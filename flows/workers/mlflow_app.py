@@ -1,7 +1,8 @@
-"""MLflow's server behind the access check of `guard`. Its start page shows runs.
+"""MLflow's web application behind the access check of `flows.workers.guard`. Its start page shows training runs.
 
-`mlflow server --app-name shepherd` and `shepherd ui` start it; `shepherd` is an entry point of this package. MLflow's
-own `--app-name basic-auth` has a database of users and needs further packages. This application has one user.
+`shepherd ui` and `mlflow server --app-name shepherd` start it; `shepherd` is an entry point of this package. MLflow's
+application with a password, `--app-name basic-auth`, is not used, because it needs a database of users and further
+packages. This application has only one user.
 """
 
 from __future__ import annotations

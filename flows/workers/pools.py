@@ -1,4 +1,4 @@
-"""Work pools and deployments, created through the API of the server of PREFECT_API_URL."""
+"""Prefect work pools and deployments of this project, and their creation on the server of PREFECT_API_URL."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def prefect_yaml() -> str:
 def pull_steps() -> list[dict[str, Any]]:
     """Return the pull steps of the deployments, by which a Prefect worker gets the code before it executes a flow run.
 
-    Usually the worker uses the code of this checkout. If SHEPHERD_REPOSITORY is set, it clones the commit of this
-    checkout from that repository, so that workers can be on any machine. Raises UserError if the repository is to be
-    cloned, but this checkout has uncommitted changes or the repository does not contain its commit.
+    Usually the worker uses the code of this checkout. If SHEPHERD_REPOSITORY is set, the worker clones the commit of
+    this checkout from that repository, so it can be on any machine. In this case, UserError is raised if the checkout
+    has uncommitted changes, or if the repository does not contain its commit.
     """
     repository = os.environ.get(REPOSITORY)
     if not repository:

@@ -33,7 +33,11 @@ def pause(lived: float, before: float) -> float:
 
 
 def main(arguments: list[str]) -> None:
-    """Start the program again each time it ends. This function never returns."""
+    """Run a program in a loop, with a pause between two runs. This function never returns.
+
+    Args:
+        arguments: module of the program, and its arguments.
+    """
     seconds = 0.0
     while True:
         began = time.monotonic()

@@ -71,7 +71,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def start(server: Server) -> bool:
-    """Start a server. Returns False if it is running already."""
+    """Start a server in the background and return True; return False if it is already running."""
     if server.name in running():
         return False
     with open(log_of(server), "ab", opener=_private) as output:
@@ -183,14 +183,14 @@ def list_trained() -> list[RunDirectory]:
 
 
 def port_of(name: str) -> int | None:
-    """Return the port that a server was started with; None if it is not running."""
+    """Return the port in the command line of a running server; None if the server is not running."""
     pid = running().get(name)
     port = (_word_after("--port", pid) or _word_after("-p", pid)) if pid else None
     return int(port) if port else None
 
 
 def variable_of(name: str, key: str) -> str | None:
-    """Return an environment variable that a server was started with; None if it is not running."""
+    """Return the value of an environment variable of a running server; None if the server is not running."""
     pid = running().get(name)
     with suppress(psutil.Error):
         return psutil.Process(pid).environ().get(key, "") if pid else None

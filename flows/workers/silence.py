@@ -40,7 +40,7 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatMonitor:
-    """Monitor of the time that has passed since the last heartbeat of each flow run, without server outages."""
+    """Monitor that measures the time since the last heartbeat of each flow run. Server outages are not counted."""
 
     def __init__(self) -> None:
         self._looked = float("-inf")
