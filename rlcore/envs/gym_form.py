@@ -17,11 +17,10 @@ COMPATIBLE = (
 
 
 def explain_form(env: gymnasium.Env, call: str, error: BaseException, action: Any = None) -> str:
-    """Explain an environment's failed call if its cause is a return value of the wrong form; otherwise return "".
+    """Explain why a call of an environment failed, if the environment does not follow the Gymnasium API.
 
-    The expected form is the tuple that Gymnasium's API specifies for `reset` and `step`. To see the return value, the
-    unwrapped environment is called once more, because wrappers hide it. This is done only if a wrong tuple can be the
-    cause of `error`.
+    Gymnasium specifies the tuples that `reset` and `step` return. If a wrong tuple can be the cause of `error`, the
+    method of the unwrapped environment is called once more to get the tuple, because the wrappers hide it.
 
     Args:
         env: the environment.
@@ -30,7 +29,7 @@ def explain_form(env: gymnasium.Env, call: str, error: BaseException, action: An
         action: action of the step.
 
     Returns:
-        An explanation for the user, or "".
+        An explanation for the user; "" if there is another cause.
     """
     if not isinstance(error, (TypeError, ValueError, LookupError)) or (call == "step" and "unpack" not in str(error)):
         return ""
@@ -38,7 +37,10 @@ def explain_form(env: gymnasium.Env, call: str, error: BaseException, action: An
 
 
 def describe_form(env: gymnasium.Env, call: str, action: Any = None) -> str:
-    """Call reset or step of the unwrapped environment again; describe a wrong return value, else return ""."""
+    """Call `reset` or `step` of the unwrapped environment again, and describe the return value if it is wrong.
+
+    Return "" if the return value has the form that Gymnasium specifies.
+    """
     try:
         given: Any = env.unwrapped.reset() if call == "reset" else env.unwrapped.step(action)
     except Exception:

@@ -17,7 +17,7 @@ LUMA = np.array([299, 587, 114])  # weights of red, green and blue in thousandth
 
 
 def image_keys(env: gymnasium.Env) -> dict[str, ArraySpec]:
-    """Return image key -> shape and dtype, for the images of an environment with flat dict observations."""
+    """Return observation key -> spec (shape and dtype) of each image; the observations of `env` are a flat dict."""
     found = {key: space for key, space in obs_spaces(env).items() if kind_of(key, space) == "image"}
     return {key: ArraySpec(tuple(space.shape), str(space.dtype)) for key, space in found.items()}
 

@@ -57,7 +57,7 @@ class EnvSettings:
 
     @staticmethod
     def of(config: EnvConfig | EnvSettings) -> EnvSettings:
-        """Return the settings in a config group `env`; an argument of type `EnvSettings` is returned unchanged."""
+        """Convert a config group `env` to `EnvSettings`; an argument of type `EnvSettings` is returned unchanged."""
         if isinstance(config, EnvSettings):
             return config
         stack = config.actions_as_observation

@@ -22,7 +22,7 @@ def draw_allowed(spec: EnvSpec, obs: Mapping[str, Any], rng: np.random.Generator
         rng: random generator.
 
     Returns:
-        Choices [B, A] int64, counted from 0.
+        Choices [B, A] int64, counted from 0; A is the number of sub-actions.
     """
     masks, nvec = {key: np.asarray(obs[key]) for key in spec.mask_keys}, spec.action.nvec
     uniform = rng.random((len(masks[spec.mask_keys[0]]), len(nvec)))

@@ -1,4 +1,4 @@
-"""Encoding of plain values for checkpoints: numbers, text, arrays, random generators, and containers of them."""
+"""Encoding of numbers, text, arrays, random generators, and containers of them for checkpoints, without pickle."""
 
 from __future__ import annotations
 
@@ -104,9 +104,10 @@ def decode(encoded: Any) -> Any:
 
 
 def restore_in_place(value: Any, encoded: Any) -> bool:
-    """Set the state of a random generator without replacing the object, because other objects can refer to it.
+    """Set the random generator `value` to the state that is encoded in `encoded`; return True.
 
-    If `value` and `encoded` are not random generators of the same type, return False and change nothing.
+    The object is not replaced by a new one, because other objects can refer to it. If `value` and `encoded` are not
+    random generators of the same type, return False and change nothing.
     """
     if not isinstance(encoded, dict) or encoded["kind"] not in ("generator", "random state"):
         return False

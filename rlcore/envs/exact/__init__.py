@@ -1,1 +1,1 @@
-"""Exact saving and restoring of environments, and the measurement of which method is exact."""
+"""Exact saving and restoring of environments, and tests that determine which method is exact for an environment."""

@@ -58,10 +58,10 @@ class Recording:
         return obs
 
     def try_step(self, env: gymnasium.Env, action: Any) -> None:
-        """Take one action; if the environment raises an error, record it as the end of the episode.
+        """Take one action; if the environment raises an error, record the error as the end of the episode.
 
-        An error is possible, because the recorded actions can be invalid in an episode that differs from the recorded
-        one.
+        The method is used to replay actions of another recording. If the episode then takes another course, an action
+        can be invalid and raise an error.
         """
         try:
             self.step(env, action)
@@ -157,7 +157,10 @@ def record_episode(
 
 
 def timer() -> Callable[[], bool]:
-    """Start a timer; return a function that returns True until the time limit of the recordings is reached."""
+    """Start a timer; return a function that returns True until the time limit of all recordings is reached.
+
+    The limit is `MAX_SECONDS` of processor time or `MAX_WAIT` seconds of wall-clock time, whichever is reached first.
+    """
     cpu, wall = time.process_time() + MAX_SECONDS, time.monotonic() + MAX_WAIT
     return lambda: time.process_time() < cpu and time.monotonic() < wall
 
@@ -185,8 +188,8 @@ def allowed_action(action: Any, spec: EnvSpec, obs: dict[str, Any]) -> Any:
 def random_action(spec: EnvSpec, rng: np.random.Generator, obs: dict[str, Any] | None = None) -> Any:
     """Draw a uniformly random action; unbounded elements of a Box are drawn from the standard normal distribution.
 
-    The action has the form of the environment's action space. If an observation is given, discrete actions are drawn
-    among the choices that its action masks allow.
+    The action is an element of the environment's action space. If an observation is given, discrete actions are drawn
+    among the choices that the action masks in the observation allow.
     """
     action, keys = spec.action, spec.mask_keys if obs is not None else ()
     if action.continuous:

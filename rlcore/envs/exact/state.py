@@ -85,7 +85,10 @@ def _encode_attributes(layer: Any, engines: Sequence[str]) -> State:
 
 
 def _is_canvas(value: Any) -> bool:
-    """Return True for an object of pygame (screen, clock), which is not saved, because rendering redraws everything."""
+    """Return True if a value is an object of pygame, for example a screen or a clock.
+
+    Such objects are not saved, because rendering draws everything again.
+    """
     return type(value).__module__.partition(".")[0] == "pygame"
 
 

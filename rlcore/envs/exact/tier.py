@@ -230,7 +230,10 @@ def _seedless(tried: str) -> str:
 
 
 def _why_not_reusable(make_env: Build, episodes: list[Recording], seed: int) -> str:
-    """Return the first difference between episodes in a used environment and in new ones; "" if there is none."""
+    """Return a message that names the first difference between episodes in a used environment and in new ones.
+
+    Return "" if there is no difference, so that one environment can be used for several episodes.
+    """
     if len(episodes) < 2:
         return "no second episode was reached, so a used environment could not be compared with a new one"
     with make_env() as env:

@@ -53,7 +53,7 @@ class Preprocessing(AtariPreprocessing):
         return super().reset(**options)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take one action for `frame_skip` frames; the observation is the maximum of the last two frames."""
+        """Take one action for `frame_skip` frames; the observation is the pixelwise maximum of the last two frames."""
         game: Any = self.env.unwrapped
         emulator = game.ale
         chosen = press_joystick(game, action) if game.continuous else (game._action_set[action].value, 1.0)
@@ -144,7 +144,7 @@ class AtariSuite(ImportedSuite):
         return Preprocessing(game, stickiness, **{"grayscale_newaxis": True, **own})
 
     def evaluation(self, env_id: str, wrapper: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return `env.wrapper` with `terminal_on_life_loss=false`: evaluation episodes end with the game."""
+        """Return `env.wrapper` with `terminal_on_life_loss=false`, so that evaluation episodes end with the game."""
         return {**wrapper, "terminal_on_life_loss": False} if "terminal_on_life_loss" in wrapper else wrapper
 
     def capture(self, env: gymnasium.Env) -> State:

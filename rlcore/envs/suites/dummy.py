@@ -115,5 +115,5 @@ class DummySuite(Suite):
         return CLASSES[env_id](**arguments, render_mode=render_mode)
 
     def source(self, env_id: str) -> Any:
-        """Return the class of an id."""
+        """Return the environment class of an id."""
         return CLASSES[env_id]

@@ -22,7 +22,7 @@ PACKAGES = ("gymnasium.", "ale_py.", "minigrid.")  # ids of classes in these pac
 
 
 class GymnasiumSuite(Suite):
-    """Suite of the ids in Gymnasium's registry that have their class in a given package."""
+    """Suite of the ids in Gymnasium's registry whose environment class is in the package `package`."""
 
     targets = ("gymnasium.make", "gym.make", "sheeprl.envs.wrappers.gym.make")
 
@@ -54,7 +54,7 @@ class GymnasiumSuite(Suite):
         return gymnasium.make(env_id, disable_env_checker=True, **drawn, **arguments)
 
     def source(self, env_id: str) -> Any:
-        """Return the class of an id."""
+        """Return the environment class of an id, or the function that creates its environment."""
         made_by = gymnasium.registry[env_id].entry_point
         return load_env_creator(made_by) if isinstance(made_by, str) else made_by
 
@@ -183,7 +183,7 @@ class CartPoleLanes:
 
 
 def entry(spec: EnvSpec) -> str:
-    """Return `module:name` of the entry point of a registered id; missing parts are empty."""
+    """Return `module:name` of the entry point of a registered id; a part that is not known is an empty string."""
     made_by = spec.entry_point
     if isinstance(made_by, str):
         return made_by

@@ -1,4 +1,4 @@
-"""Environments and wrappers of the user, given by `env.wrapper._target_` as in SheepRL's config files."""
+"""Suites for environments and wrappers of the user, selected by `env.wrapper._target_` as in SheepRL's config files."""
 
 from __future__ import annotations
 

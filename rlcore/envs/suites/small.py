@@ -145,5 +145,5 @@ class SmallSuite(Suite):
         return CLASSES[env_id](**every)
 
     def source(self, env_id: str) -> Any:
-        """Return the class of an id."""
+        """Return the environment class of an id."""
         return CLASSES[env_id]

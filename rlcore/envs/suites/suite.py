@@ -47,11 +47,11 @@ class Lanes(Protocol):
         ...
 
     def put(self, index: int, env: gymnasium.Env) -> None:
-        """Copy the state of a single environment (its `unwrapped`) to the copy with this index."""
+        """Set the state of lane `index`, one of the B copies, to that of a single environment (its `unwrapped`)."""
         ...
 
     def take(self, index: int, env: gymnasium.Env) -> None:
-        """Copy the state of the copy with this index to a single environment (its `unwrapped`)."""
+        """Set the state of a single environment (its `unwrapped`) to that of lane `index`, one of the B copies."""
         ...
 
     def attributes(self, envs: Sequence[gymnasium.Env]) -> Mapping[str, np.ndarray | list[Any]] | None:
@@ -169,7 +169,7 @@ class Suite(Protocol):
         return {}
 
     def restore(self, env: gymnasium.Env, state: State) -> None:
-        """Restore the engines of an environment (its `unwrapped`) from a captured state."""
+        """Restore the attributes `engines` of an environment (its `unwrapped`) from a state that `capture` returned."""
         assert not state, f"the suite {self.name} implements capture, but not restore"
 
     def evaluation(self, env_id: str, wrapper: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -236,7 +236,7 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
     Args:
         suite: the suite.
         env_id: an id of the suite.
-        wrapper: `env.wrapper`.
+        wrapper: keys and values of the config group `env.wrapper`.
         render_mode: as in Gymnasium; None if nothing is rendered.
 
     Returns:
@@ -279,7 +279,10 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
 
 
 def check_arguments(suite: Suite, env_id: str, wrapper: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `env.wrapper` without the keys in `Suite.decided`; raise UserError for an unknown argument."""
+    """Return the keys of `env.wrapper` that are passed to the environment as arguments.
+
+    These are all keys that are not in `Suite.decided`. Raise UserError if the environment has no such argument.
+    """
     arguments = {key: value for key, value in wrapper.items() if key not in suite.decided}
     known = suite.parameters(env_id)
     for key in arguments:

@@ -104,7 +104,7 @@ class EpisodicVectorEnv(ABC):
 
     @abstractmethod
     def _capture(self) -> State:
-        """Return the stacked states of all environments (`rlcore.envs.exact.stacked`)."""
+        """Return the states of all environments, stacked to arrays by `rlcore.envs.exact.stacked.stack`."""
 
     @abstractmethod
     def _restore(self, states: list[State]) -> None:
