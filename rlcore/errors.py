@@ -1,4 +1,7 @@
-"""Errors that are reported in one sentence: user errors (exit code 2) and run failures (exit code 1)."""
+"""Errors that commands report by their message, without a traceback.
+
+A command ends with exit code 2 after a mistake of the user, and with exit code 1 after a failure of a run.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 class Mistakes:
-    """Collection of user errors that are reported together."""
+    """Collection of `UserError`s, so that all mistakes in a command or config are reported together."""
 
     def __init__(self) -> None:
         self._found: list[UserError] = []

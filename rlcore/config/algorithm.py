@@ -51,13 +51,17 @@ class AlgorithmConfig:
             raise UserError(f"{prefix}compile={self.compile}: must be one of auto, true, false")
         images: Any = getattr(getattr(self, "cnn_keys", None), "encoder", ())
         if images and "image" not in self.kinds:
-            raise UserError(f"{prefix}cnn_keys.encoder=[{','.join(images)}]: {self.name} reads no images; set it to []")
+            key = f"{prefix}cnn_keys.encoder"
+            raise UserError(f"{key}=[{','.join(images)}]: {self.name} cannot read images; set {key}=[]")
 
     def check_with(self, run: RunConfig) -> None:
         """Raise UserError if the values of this group cannot be combined with values of other groups of the config."""
 
     def check_spec(self, spec: EnvSpec) -> None:
-        """Raise UserError, with key and fix, if the algorithm cannot be trained in an environment."""
+        """Raise UserError if the algorithm cannot be trained in the environment that `spec` describes.
+
+        The message names the config key and how to fix it.
+        """
 
     def notices(self, run: RunConfig) -> Iterator[str]:
         """Yield messages for the user about keys whose effect differs from what a user would expect."""
@@ -65,7 +69,7 @@ class AlgorithmConfig:
 
     @property
     def obeys_masks(self) -> bool:
-        """Return True if the policy never takes an action that the environment's mask forbids."""
+        """Return True if the policy never chooses an action that the environment's action mask forbids."""
         return False
 
     def env_notices(self, spec: EnvSpec) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Strict conversion of plain values to a config dataclass: checks keys, types and bounds.
+"""Strict conversion of nested mappings to config dataclasses, with checks of keys, types and bounds.
 
-Values come from Hydra, a run directory or a mapping. Errors are of type `UserError`; the message has the key, the
-value, the allowed values, and a similar key if there is one. No value can cause an import.
+The values are from Hydra, from the config file of a run or from Python code. Errors are of type `UserError`; their
+message has the key, the value, the allowed values, and a similar key if there is one. No value causes an import.
 """
 
 from __future__ import annotations
@@ -178,9 +178,9 @@ def _convert_scalar(value: Any, annotation: Any, key: str) -> Any:
 
 
 def _refuse_control_characters(value: Any, key: str, escape: Callable[[str], str]) -> None:
-    """Raise UserError if text, also inside lists and mappings, contains terminal control characters.
+    """Raise UserError if a text contains terminal control characters; also check texts in lists and mappings.
 
-    `escape` replaces such characters by escape sequences.
+    `escape` is a function that replaces control characters in a text by escape sequences.
     """
     if isinstance(value, Mapping):
         for name, part in value.items():

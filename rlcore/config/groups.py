@@ -1,4 +1,4 @@
-"""Config of a run: one dataclass per Hydra group."""
+"""Config of a run: one dataclass for each group of keys, such as `env` or `buffer`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ActionsAsObservationConfig:
 
 @dataclass(frozen=True)
 class RestartConfig:
-    """Restart of environments that raised an exception or whose process died."""
+    """Limits for restarting an environment that raised an exception, or whose process died, during training."""
 
     attempts: int = arg(
         0,
@@ -309,7 +309,7 @@ class DistributionConfig:
 
 @dataclass(frozen=True)
 class AggregatorConfig:
-    """Reduction of the values in a logging window (`metric.log_every` policy steps) to one logged value."""
+    """Reduction of each metric: how its values within `metric.log_every` policy steps become one logged value."""
 
     metrics: dict[str, Any] = arg(
         {}, "reduction of each metric, as a mapping from its name to mean, sum, max, min or last; default mean"
@@ -321,7 +321,7 @@ class AggregatorConfig:
 
 @dataclass(frozen=True)
 class LoggerConfig:
-    """Logger backend that gets a copy of the event log, in addition to MLflow."""
+    """Logger backend, such as TensorBoard, that receives all metrics in addition to MLflow."""
 
     name: str = arg(
         "tensorboard",
@@ -335,7 +335,7 @@ class LoggerConfig:
 
 @dataclass(frozen=True)
 class MetricConfig:
-    """Metrics and loggers."""
+    """Logging of metrics: how often, reduced in which way, and to which logger backend."""
 
     log_level: int = arg(1, "0 = log no metrics; 1 = log all metrics", choices=(0, 1))
     log_every: int = arg(5000, "policy steps per logged point of a metric", low=1)
@@ -347,7 +347,7 @@ class MetricConfig:
 
 @dataclass(frozen=True)
 class ModelManagerConfig:
-    """Registration of models in MLflow."""
+    """Registration of trained models in the model registry of MLflow."""
 
     disabled: bool = arg(False, "true = do not register the model")
     models: dict[str, Any] = arg(
@@ -485,7 +485,7 @@ class RunConfig:
 
     @property
     def width(self) -> int:
-        """Return the number of environments of all ranks."""
+        """Return the total number of environments: `env.num_envs` times the number of ranks (processes)."""
         return self.env.num_envs * self.fabric.ranks
 
     @property

@@ -20,11 +20,17 @@ REQUIRED = object()
 
 
 class Needs(NamedTuple):
-    """Condition for a key to have an effect: another key of the same group must have a suitable value."""
+    """Condition for a config key to have an effect: another key of the same group must have a suitable value.
+
+    Attributes:
+        key: name of the other key.
+        holds: function that takes the value of the other key and returns True if the condition is met.
+        words: text that follows the other key in an error message, for example "=true".
+    """
 
     key: str
     holds: Callable[[Any], bool]
-    words: str  # text after that other key in an error message, for example "=true"
+    words: str
 
 
 def arg(
@@ -97,7 +103,7 @@ class Argument:
 
     @property
     def allowed(self) -> str:
-        """Return a description of the allowed values."""
+        """Return a description of the allowed values, for example `one of auto, ddp` or `integer that is >= 1`."""
         if self.choices is not None:
             return "one of " + ", ".join(spell(c) for c in self.choices)
         limits = ((">", self.above), (">=", self.low), ("<=", self.high))
@@ -106,7 +112,7 @@ class Argument:
 
 
 def type_name(annotation: Any) -> str:
-    """Return a description of a type annotation for users: `integer`, `number or null`, `list of text`."""
+    """Describe a type annotation in the words of config files: `integer`, `number or null`, `list of text`."""
     names = {bool: "true/false", int: "integer", float: "number", str: "text", type(None): "null", Any: "anything"}
     names |= {list: "list", tuple: "list"}
     if annotation in names:

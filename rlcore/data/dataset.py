@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 def as_tensordict(steps: Trajectory) -> TensorDict:
-    """Convert a trajectory [T, B] to a TensorDict of batch size [T, B], without a copy. `carry` is not converted."""
+    """Convert a trajectory [T, B] to a TensorDict of batch size [T, B] that shares its tensors.
+
+    The agent's carry (recurrent state) is omitted.
+    """
     from tensordict import TensorDict  # imported here, because the import takes half a second
 
     parts = {"obs": steps.obs, "action": steps.action} | {flag: getattr(steps, flag) for flag in FLAGS}
@@ -84,10 +87,13 @@ def _column(rows: TensorDict, key: Any, what: str, spec: ArraySpec | ActionSpec)
     column = rows.get(key, None)
     if column is None:
         there = ", ".join(map(str, rows.get("obs").keys()))
-        raise UserError(f"the dataset has no {what}; its observations are {there}")
+        raise UserError(
+            f"the dataset has no {what}, which the environment has (observation keys of the dataset: {there}); use a "
+            "dataset of the same environment"
+        )
     if column.shape[1:] != spec.shape:
         shapes = f"{list(column.shape[1:])}, but the environment has {list(spec.shape)}"
-        raise UserError(f"the dataset has {what} of shape {shapes}")
+        raise UserError(f"the dataset has {what} of shape {shapes}; use a dataset of the same environment")
     return column.to(getattr(torch, spec.dtype))
 
 

@@ -11,8 +11,8 @@ class WholeEpisodes(NamedTuple):
     """Complete episodes in a replay buffer, ordered by their last row, then by environment.
 
     Attributes:
-        begins: [E] int64, places of their first rows; the place of a row is row · B + environment.
-        lengths: [E] int64, numbers of their rows, including the row that ended the episode.
+        begins: [E] int64, for each episode the place of its first row: row · B + environment.
+        lengths: [E] int64, for each episode the number of its rows, including the row in which it ended.
     """
 
     begins: np.ndarray
@@ -38,7 +38,10 @@ class EpisodeIndex:
         self._first = 0  # smallest place of the first row of a complete episode
 
     def next_row(self, oldest: int) -> int:
-        """Return the first row at or after `oldest` that was not passed to `find` yet."""
+        """Return the first row of the flags that the next call of `find` needs.
+
+        This is the first row that was not passed to `find` yet, or `oldest`, the oldest stored row, if that is later.
+        """
         if oldest > self._row:
             self._row, self._open[:] = oldest, -1
         return self._row
@@ -47,8 +50,9 @@ class EpisodeIndex:
         """Return the complete episodes among the rows at or after row `oldest`.
 
         Args:
-            ended: [rows, B] bool, True if an episode ended in the row; has the rows from `next_row` to the newest one.
-            oldest: the oldest row that is stored.
+            ended: [rows, B] bool, True if an episode ended in the row. It has the rows from `next_row(oldest)` to the
+                newest row of the buffer.
+            oldest: number of the oldest row that the buffer stores.
 
         Returns:
             All complete episodes, including those that earlier calls returned. If nothing changed, the same object is

@@ -1,4 +1,4 @@
-"""Copying of K batches at once from the ring buffers of a replay buffer."""
+"""Copying of several batches in one operation from the ring buffers in which a replay buffer stores its rows."""
 
 from __future__ import annotations
 

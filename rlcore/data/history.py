@@ -1,8 +1,9 @@
 """Observation history: past observations and actions that an agent sees in addition to the newest observation.
 
 An agent that uses past data has an attribute `history`: key -> `Window`. The key is an observation key, or ACTION for
-the agent's own past actions. For this key, `act` and the losses receive the last frames, [frames, *shape], instead of
-the newest one only; past actions are [frames, A]. In row t, frame j of n frames (frame n-1 is the newest) is
+the agent's past actions. For an observation key with a window, `act` and the losses receive the last n frames,
+[n, *shape], and not only the newest one. Past actions are [n, A]. In row (time step) t, frame j, counted from 0 for the
+oldest to n-1 for the newest, is that of
 
     row  t - min((n-1-j) · dilation, age[t])        age: rows since the first row of the episode
 
@@ -162,10 +163,10 @@ def _newest(batch: Batch, history: History) -> Columns:
 class HistoryWrapper(nn.Module):
     """Wrapper that adds past observations and actions to the input of an agent that has a `history`.
 
-    Its carry is {"agent": carry of the agent, "past": past rows [B, rows, ...]}.
+    The carry of the wrapper is {"agent": carry of the wrapped agent, "past": name -> past rows [B, rows, ...]}.
 
     Args:
-        agent: agent with a `history`.
+        agent: agent with an attribute `history`: key -> window.
         spec: spec of the environment.
     """
 
@@ -174,7 +175,7 @@ class HistoryWrapper(nn.Module):
         self.agent, self.spec, self.history = agent, spec, dict(agent.history)
 
     def initial(self, batch_size: int) -> Carry:
-        """Return the carry at the start of an episode."""
+        """Return the carry at the start of an episode: the initial carry of the agent, and past rows of zeros."""
         past, spec = dict[str, Tensor](), self.spec
         for key, window in self.history.items():
             if key == ACTION:

@@ -99,7 +99,9 @@ class Replay(Buffer):
         if size <= (length := sampler.length):
             raise ValueError(f"size={size}: too small for sequences of {length} steps; must be at least {length + 1}")
         if unknown := {*fixed_extras} - {*(extras or ())}:
-            raise ValueError(f"fixed_extras={sorted(unknown)}: not in extras ({', '.join(extras or ()) or 'none'})")
+            raise ValueError(
+                f"fixed_extras={sorted(unknown)}: must be names in extras ({', '.join(extras or ()) or 'none'})"
+            )
         self.extras, self.fixed_extras = tuple(extras or ()), tuple(fixed_extras)
         self.sampler, self.size, self.batch_size, self.before = sampler, size, batch_size, before
         self.ratio, self.starts, self.pretrain = Fraction(str(ratio)), starts, pretrain
@@ -143,8 +145,8 @@ class Replay(Buffer):
     def capacity(self) -> int:
         """Number of rows per environment for which the buffer has space.
 
-        It is larger than `size`, because chunks are stored completely, but does not exceed the number of rows that the
-        run collects by more than a few. The system allocates host memory only when rows are written.
+        It is larger than `size`, because the buffer also stores the other rows of the oldest chunk. If the run collects
+        fewer rows, it has space only for these. The system allocates host memory only when rows are written.
         """
         return self._slots
 
@@ -161,7 +163,7 @@ class Replay(Buffer):
 
     @property
     def learned_rows(self) -> int:
-        """Number of rows of one batch that the learner trains on."""
+        """Number of rows of one batch on which the learner trains: `batch_size` sequences of L rows."""
         return self.batch_size * self.sampler.length
 
     @property
@@ -176,7 +178,7 @@ class Replay(Buffer):
 
     @property
     def collected(self) -> int:
-        """Index of the first row that this run collected; the rows before it are from a dataset."""
+        """Index of the first row that this run collected; earlier rows were loaded from a dataset."""
         return self.written - self._steps_seen // (self.width * self.ranks.size)
 
     # Rows -------------------------------------------------------------------------------------------------------------
@@ -209,7 +211,10 @@ class Replay(Buffer):
         self._last = last  # not written yet, because the next call usually contains the same time step with its action
 
     def _write_last(self) -> None:
-        """Write the time step after the newest row, which is needed to sample the newest transition."""
+        """Write the current time step, which has no action yet, after the newest row.
+
+        The newest transition ends in this time step and can only be sampled after it is written.
+        """
         if self._last is not None:
             self._write(self.written, 1, self._columns(self._last))
             self._last = None
@@ -371,7 +376,7 @@ class Replay(Buffer):
         return {"Params/replay_ratio": taken / self._steps_seen} if self._steps_seen else {}
 
     def copy_rows(self) -> TensorDict:
-        """Return a copy of the rows that can be sampled as a TensorDict [rows, B], in time order."""
+        """Copy all rows that can be sampled to a TensorDict [rows, B], in time order."""
         rows = {name: ring.ring.between(self.oldest, self.written) for name, ring in self._rings.items()}
         steps = as_trajectory(rows["given"], rows["given"]["action"])
         steps.extras = rows.get("said", {})
@@ -380,7 +385,10 @@ class Replay(Buffer):
     # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """Return the counters, the state of the random stream, and the rows that can be sampled, in chunks."""
+        """Return the state for a checkpoint: counters, state of the random stream, and all rows that can be sampled.
+
+        The rows are divided into chunks, which consecutive checkpoints share.
+        """
         self._write_last()
         first = max(0, self.oldest - self.before)
         rows = {name: ring.state(first, self.written) for name, ring in self._rings.items()}

@@ -1,7 +1,7 @@
 """Ring buffers of named columns [slots, B, ...], in host memory, in files, or on a device.
 
-The *place* of a row is the number row · B + environment; rows are counted from the start of the run. A ring buffer
-stores a row in the slot (row modulo slots).
+A row has the data of one time step of B environments. Rows are counted from the start of the run, and row r is stored
+in slot r % slots. The *place* of a row of one environment is the number row · B + environment.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def form_of(columns: Mapping[str, Tensor], lead: int) -> Form:
 
 
 def form_bytes(form: Form) -> int:
-    """Return the size in bytes of one row of one environment."""
+    """Return the size in bytes of one row of one environment, the sum over all columns in `form`."""
     return sum(row_size(shape, dtype) for shape, dtype in form.values())
 
 
@@ -104,7 +104,7 @@ class HostRing:
         return next(rows for known, rows, _ in self._columns if known == name)
 
     def write(self, row: int, count: int, columns: Mapping[str, Tensor], absent: Mapping[str, Any]) -> None:
-        """See `Ring`."""
+        """Write `count` consecutive rows, starting at row number `row` (see `Ring.write`)."""
         begin = row % self.slots
         end = begin + count
         for table in self._tables if self._filed else ():
@@ -119,7 +119,7 @@ class HostRing:
                 rows[begin:], rows[: end - self.slots] = array[: self.slots - begin], array[self.slots - begin :]
 
     def gather(self, places: np.ndarray, first: int, *cuts: slice | int) -> list[dict[str, Tensor]]:
-        """See `Ring`."""
+        """Copy the rows at `places` [..., T, N], one dict of columns for each of `cuts` (see `Ring.gather`)."""
         # `take(mode="wrap")` computes the slot of a place by repeated subtraction. If one subtraction is enough, this
         # takes an eighth of the time of a division.
         places = places - first // (self.slots * self.width) * (self.slots * self.width)
@@ -134,14 +134,14 @@ class HostRing:
         return found
 
     def put(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
-        """See `Ring`."""
+        """Overwrite the rows at `places` [N] with `columns`: name -> [N, ...]."""
         row, env = np.divmod(places % (self.slots * self.width), self.width)
         for name, rows, dtype in self._columns:
             if name in columns:
                 rows[row, env] = _array(columns[name], dtype)
 
     def between(self, begin: int, end: int) -> dict[str, Tensor]:
-        """See `Ring`."""
+        """Copy the rows from number `begin` up to and excluding `end`; return column -> [end - begin, B, ...]."""
         slots = np.arange(begin, end) % self.slots
         return {name: _tensor(rows[slots], dtype) for name, rows, dtype in self._columns}
 
@@ -164,7 +164,7 @@ class DeviceRing:
         }
 
     def write(self, row: int, count: int, columns: Mapping[str, Tensor], absent: Mapping[str, Any]) -> None:
-        """See `Ring`."""
+        """Write `count` consecutive rows, starting at row number `row` (see `Ring.write`)."""
         begin = row % self.slots
         first = min(count, self.slots - begin)
         for name, rows in self._columns.items():
@@ -174,7 +174,7 @@ class DeviceRing:
             rows[begin : begin + first], rows[: count - first] = value[:first], value[first:]
 
     def gather(self, places: np.ndarray, first: int, *cuts: slice | int) -> list[dict[str, Tensor]]:
-        """See `Ring`."""
+        """Copy the rows at `places` [..., T, N], one dict of columns for each of `cuts` (see `Ring.gather`)."""
         return [self._select(places[..., cut, :]) for cut in cuts]
 
     def _select(self, places: np.ndarray) -> dict[str, Tensor]:
@@ -185,14 +185,14 @@ class DeviceRing:
         }
 
     def put(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
-        """See `Ring`."""
+        """Overwrite the rows at `places` [N] with `columns`: name -> [N, ...]."""
         index = self._index(places)
         for name, value in columns.items():
             rows = self._columns[name]
             rows.view(-1, *rows.shape[2:])[index] = value.to(self.device, rows.dtype, non_blocking=True)
 
     def between(self, begin: int, end: int) -> dict[str, Tensor]:
-        """See `Ring`."""
+        """Copy the rows from number `begin` up to and excluding `end`; return column -> [end - begin, B, ...]."""
         slots = to_device(torch.arange(begin, end) % self.slots, self.device)
         return {name: rows[slots] for name, rows in self._columns.items()}
 

@@ -48,15 +48,15 @@ class Rollout(Buffer):
 
 
 def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Draw K = ceil(N / size) minibatches of equal shape per epoch, in which each valid sample occurs once.
+    """Divide N samples at random into K = ceil(N / size) minibatches of equal shape, again in each epoch.
 
-    Samples of weight 0, such as resets, are not valid. K depends only on N and not on the number of valid samples.
-    Therefore every run and every rank takes the configured number of gradient steps. The last minibatch is padded with
-    repeated samples of weight 0. If it would consist only of padding, the valid samples are instead distributed evenly
-    over all minibatches.
+    Samples of weight 0, for example steps that only reset an environment, are not used; all other samples occur once
+    per epoch. K depends only on N and not on the number of used samples, so that every run and every rank takes the
+    configured number of gradient steps. If there are too few samples, the last minibatch is padded by repeated samples
+    with weight 0. If it would consist only of padding, the samples are instead distributed evenly over all minibatches.
 
     Args:
-        weight: [N]; samples of weight 0 are not used.
+        weight: [N]; weight of each sample.
         size: M, size of a minibatch.
         epochs: E, number of epochs, each in a new random order.
         rng: draws the order.
@@ -87,8 +87,9 @@ def cut_sequences(length: int, width: int, longest: int) -> tuple[Tensor, Tensor
         longest: maximum number of rows of a sequence.
 
     Returns:
-        Row indices t·B + b, [S, L] int64, of S = ceil(T / longest) · B sequences, and a mask [S, L] bool. A shorter
-        sequence is padded by repeating its last row; the mask is False for the padding.
+        Indices t·B + b of the rows of each sequence, [S, L] int64, and a mask [S, L] bool. There are
+        S = ceil(T / longest) · B sequences, and L is the length of the longest one. Shorter ones are padded by
+        repeating their last row; the mask is False for the padding.
     """
     count = math.ceil(length / longest)
     first = torch.arange(count + 1) * length // count

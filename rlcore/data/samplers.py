@@ -39,7 +39,7 @@ class Remembered(Protocol):
 
     @property
     def collected(self) -> int:
-        """Index of the first row that this run collected. The rows before it are from a dataset."""
+        """Index of the first row that this run collected; earlier rows were loaded from a dataset."""
         ...
 
     @property
@@ -76,7 +76,8 @@ class Sampler:
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
         """Sample the places [count] int64 of the first rows of sequences.
 
-        A place is row · B + environment. Every sequence is complete: row + L ≤ `memory.written`.
+        A place is row · B + environment. All L rows of a sequence and the row after them are in the buffer:
+        row + L ≤ `memory.written`.
         """
         raise NotImplementedError
 
@@ -100,7 +101,8 @@ class Sampler:
             NotImplementedError: the sampler does not implement this method.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} cannot return the newest sequences, because it does not implement `queue`"
+            f"{type(self).__name__} does not implement `queue`, so it cannot return the newest sequences; implement "
+            "it, or set buffer.online=false"
         )
 
 

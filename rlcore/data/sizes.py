@@ -1,4 +1,4 @@
-"""Sizes of a replay buffer and its chunks, computed from the environment's spec without importing torch."""
+"""Size in bytes of a replay buffer's rows, and the chunk size of its checkpoints; this module does not import torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Transfer of time steps between environments and agents, and the staging buffer in which a rollout is collected.
+"""Transfer of time steps between environments and agents, and the buffer in which a rollout is collected.
 
-Data of NumPy environments is converted to tensors; tensors of other environments stay on their device if possible.
+Environments return NumPy arrays, which are converted to tensors, or tensors, which stay on their device if possible.
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ class Transition(NamedTuple):
     Attributes:
         obs: key -> [N, ...], observation before the first step.
         action: [N, A], action of the first step.
-        reward: [N] float32, sum of γᵏ rₖ over the n steps (k = 0, 1, …), or over fewer steps if the episode ends
-            earlier.
-        discount: [N], γ to the power of the number of these steps; 0 if the episode terminated.
-        next_obs: key -> [N, ...], observation after the last of these steps.
+        reward: [N] float32, sum of γᵏ rₖ over the steps k = 0, 1, … of the transition. It has n steps, or fewer if the
+            episode ends earlier.
+        discount: [N], γ to the power of the number of steps of the transition; 0 if the episode terminated.
+        next_obs: key -> [N, ...], observation after the last step of the transition.
         weight: [N] float32; 0 if the first step only resets the environment, otherwise 1.
     """
 

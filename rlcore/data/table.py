@@ -1,4 +1,4 @@
-"""Arrays of the rows of a replay buffer, in memory or in a temporary file that is removed when the process ends."""
+"""Arrays in which a replay buffer stores rows: in memory, or in a temporary file that the system removes at the end."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class PlayedRows:
         self.bytes, self._limit = 0, limit
 
     def __call__(self, time_step: TimeStep, action: np.ndarray) -> None:
-        """Record a time step and the action that was chosen for it."""
+        """Record a time step and the action, in the environment's format, that was chosen after it."""
         if self._limit is not None and self.bytes > self._limit:
             return
         for key, value in (columns(time_step) | {"action": action}).items():

@@ -87,26 +87,31 @@ class LoadedPolicy:
     def step(
         self, obs: Any, carry: Carry | None = None, is_first: Any = None, greedy: bool = True
     ) -> tuple[np.ndarray, Carry]:
-        """Return actions like `predict`, and the carry (recurrent state); works for every policy.
+        """Return the actions of a feed-forward or recurrent policy for observations, and the carry (recurrent state).
 
         Args:
-            obs: see `predict`.
+            obs: one observation or a batch of B observations, as for `predict`.
             carry: the carry that the last call returned; None starts new episodes.
             is_first: [B] bool, True if an observation is the first of an episode. None: False for all, or True for all
                 if `carry` is None.
             greedy: True: the most likely action; False: a sample.
 
         Returns:
-            Actions (see `predict`), and the carry to pass with the next observations.
+            Actions in the environment's format, one or a batch like `obs`; and the carry for the next call.
 
         Raises:
-            UserError: For invalid observations (see `predict`), or if `is_first` has another length than the batch.
+            UserError: If an observation key is missing, has another shape or is not finite, or if the length of
+                `is_first` is not B.
         """
         outputs, carry = self._answer(obs, carry, is_first, greedy)
         return outputs["action"], carry
 
     def _answer(self, obs: Any, carry: Carry | None, is_first: Any, greedy: bool) -> tuple[dict[str, np.ndarray], Any]:
-        """Return action, logprob and value by name, and the carry; the arrays are batched if the observations are."""
+        """Validate observations and call the agent; return its outputs and the new carry (recurrent state).
+
+        The outputs are a dict with `action` and, if the agent returns them, `logprob` and `value`. If `obs` is a single
+        observation, they have no batch dimension.
+        """
         given = obs if isinstance(obs, Mapping) else {self.obs_keys[0]: obs}
         arrays = {key: self._array(given, key) for key in self.obs_keys}
         single = [arrays[key].ndim == len(self.spec.obs[key].shape) for key in self.obs_keys]

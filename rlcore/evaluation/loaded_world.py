@@ -124,7 +124,9 @@ class LoadedWorldModel:
         """
         rssm, actor, count = self.world.rssm, self.agent.actor, len(state.deter)
         if action is None and not self.acts:
-            raise UserError("imagine: this world model was loaded without its actor; pass the actions")
+            raise UserError(
+                "imagine: action=None needs an actor, but this world model was loaded without it; pass the actions"
+            )
         given = None if action is None else self._flat(action, None, count)
         states, taken = list[ModelState](), list[Tensor]()
         for t in range(steps if given is None else len(given)):

@@ -97,7 +97,7 @@ class EpisodeRecorder:
         return self._first
 
     def result(self, count: int | None = None) -> EvalResult:
-        """Return the result of the first `count` episodes; None: of all episodes."""
+        """Return the result of the episodes 0 to `count` - 1, which must have ended; None: of all episodes."""
         ordered = [self.done[i] for i in range(self.episodes if count is None else count)]
         returns, lengths, cut = zip(*ordered, strict=True)
         return EvalResult(list(returns), list(lengths), sum(cut))

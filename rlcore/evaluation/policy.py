@@ -188,7 +188,7 @@ def _read_part(path: Path) -> Source:
 def _description(path: Path, name: str) -> dict[str, Any]:
     description = read_json((path / name).read_bytes(), name)
     if not isinstance(description, dict) or not isinstance(description.get("format"), int):
-        raise UserError(f"{name} has no format number, so it does not describe a policy")
+        raise UserError(f"{name} has no key format with an integer, so it is not a description of a policy")
     if description["format"] != FORMAT:
         raise UserError(f"{name} {describe_other_format(description['format'], FORMAT)}")
     return description
@@ -227,7 +227,10 @@ def describe_mismatch(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str
 
 
 def differing_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the entries that have different shapes in two states: name, shape in `theirs`, shape in `ours`."""
+    """Yield (name, shape in `theirs`, shape in `ours`) for each entry that has different shapes in two states.
+
+    The shapes are texts; "absent" if a state does not have the entry.
+    """
     for name in sorted({*theirs, *ours}):
         found, wanted = (_shape_of(state.get(name)) for state in (theirs, ours))
         if wanted != found:

@@ -157,7 +157,7 @@ def _frame(env: gymnasium.Env) -> np.ndarray:
         if not is_failure(error):
             raise
         reason = (isinstance(error, Exception) and first_line(error)) or spell_error(error)
-        raise UserError(f"{_name(env)}: cannot be rendered here ({reason})") from error
+        raise UserError(f"{_name(env)}: render() failed on this machine ({reason})") from error
     if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.shape[2] != 3:
         what = getattr(picture, "shape", None) or type(picture).__name__
         raise UserError(f"{_name(env)}: render() returned {what}, expected an image [height, width, 3]")
@@ -168,9 +168,10 @@ def _frame(env: gymnasium.Env) -> np.ndarray:
 
 @contextmanager
 def writing(path: Path, rate: float, shape: tuple[int, ...]) -> Iterator[Callable[[np.ndarray], None]]:
-    """Return a context manager that yields a function to write frames of shape `shape` to a video.
+    """Return a context manager that writes a video; it yields a function that appends a frame.
 
-    The file appears at `path` when it is complete.
+    The file appears at `path` when it is complete. `rate` is the number of frames per second, and `shape` is the shape
+    of a frame, (height, width, 3).
     """
     import imageio_ffmpeg
 

@@ -1,8 +1,8 @@
 """Action distributions of policies: sampling from given noise, modes, log-probabilities and entropies.
 
-Noise is an argument, because the caller owns the random stream. The classes are plain tensor code: constructing an
-object of torch.distributions costs more than the forward pass of a small network. Tests compare every method with
-torch.distributions.
+Noise is an argument of `sample`, because the caller owns the random stream. The classes do not use torch.distributions,
+because the construction of such an object takes longer than the forward pass of a small network. Tests compare every
+method with torch.distributions.
 """
 
 from __future__ import annotations
@@ -154,7 +154,9 @@ class SquashedNormal(TanhNormal):
 
 
 class TruncatedNormal:
-    """Independent normals truncated to [-1, 1] (Burkardt 2014, "The truncated normal distribution", 2.3-2.5).
+    """Independent normal distributions, each truncated to [-1, 1].
+
+    Burkardt 2014, "The truncated normal distribution", sections 2.3 to 2.5:
 
         p(x) = φ((x - μ) / σ) / (σ Z),    Z = Φ(b) - Φ(a),    a = (-1 - μ) / σ,    b = (1 - μ) / σ
 

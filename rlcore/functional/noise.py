@@ -100,7 +100,10 @@ class Noise:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict`; raise KeyError if it is from another type of device."""
         if set(state) != {"host"} | ({self.device.type} if self._device is not None else set()):
-            raise KeyError(f"the stream was saved for {' and '.join(state)}, but noise is drawn on {self.device.type}")
+            raise KeyError(
+                f"the state of the random stream is for {' and '.join(state)}, but this stream draws on "
+                f"{self.device.type}; use the same type of device as when it was saved"
+            )
         streams.load_generator_state(self.host, state["host"])
         if self._device is not None:
             self._device.set_state(state[self.device.type].cpu())

@@ -18,7 +18,7 @@ class TransitionTargets:
         reward: [T, B] float32; reward of the transition.
         terminated: [T, B] bool; the transition leads to an absorbing state.
         done: [T, B] bool; the transition ends its episode (terminated or truncated).
-        weight: [T, B] float32; 0 if the transition is only a reset, otherwise 1.
+        weight: [T, B] float32; 0 if the transition only resets the environment, otherwise 1.
     """
 
     reward: Tensor
@@ -94,10 +94,10 @@ def discounted_sum(x: Tensor, decay: Tensor) -> Tensor:
 
 
 def discounted_scan(x: Tensor, decay: Tensor) -> Tensor:
-    """Compute `discounted_sum` by a parallel scan of log2(T) operations (Hillis and Steele 1986).
+    """Compute yₜ = xₜ + decayₜ yₜ₊₁ with y_T = 0 by a parallel scan of log2(T) operations (Hillis and Steele 1986).
 
-    x and decay are [T, ...]. The scan combines pairs (decay, x) of adjacent ranges by the associative operation
-    (d, x)∘(d', x') = (d d', x + d x').
+    x and decay are [T, ...], and the result y is [T, ...]. The scan combines pairs (decay, x) of adjacent ranges of
+    time steps by the associative operation (d, x)∘(d', x') = (d d', x + d x').
     """
     assert x.shape == decay.shape, (x.shape, decay.shape)
     length = x.shape[0]

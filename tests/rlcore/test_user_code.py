@@ -148,7 +148,7 @@ def test_new_run_refuses_what_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_record_names_a_renderer_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     where(monkeypatch, "render", name)
     with (
-        pytest.raises(UserError, match=rf"^Leaver-v0: cannot be rendered here \({name}\)"),
+        pytest.raises(UserError, match=rf"^Leaver-v0: render\(\) failed on this machine \({name}\)"),
         limited_env(EnvConfig(id="Leaver-v0"), "rgb_array") as env,
     ):
         record(lambda: lambda obs: 0, env, tmp_path / "film.mp4", [0], 10)

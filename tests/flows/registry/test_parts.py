@@ -95,7 +95,7 @@ def test_a_world_model_alone_is_looked_into_and_is_no_policy(
     action = torch.zeros(5, 2, dtype=torch.int64).numpy()
     told, wanted = (model.decode(model.imagine(begin, action)[0]) for model in (alone, whole))
     assert (told.reward == wanted.reward).all() and (told.obs["state"] == wanted.obs["state"]).all()
-    with pytest.raises(UserError, match="this world model was loaded without its actor; pass the actions"):
+    with pytest.raises(UserError, match="an actor, but this world model was loaded without it; pass the actions"):
         alone.imagine(begin)
     with pytest.raises(UserError, match="contains only the component world_model of a learner, not a policy"):
         flows.load_policy("models:/alone-world_model/1")
@@ -167,7 +167,7 @@ def test_two_models_of_one_name_are_refused_before_anything_is_made(tmp_path: Pa
     [
         ("9", "was written by a newer version of Shepherd .format 9, this version reads 2.; use the newer version"),
         ("1", "was written by Shepherd 0.1.0, which this version cannot read; train again with this version"),
-        ("null", "has no format number, so it does not describe a policy"),
+        ("null", "has no key format with an integer, so it is not a description of a policy"),
     ],
 )
 def test_load_part_refuses_other_formats(tmp_path: Path, number: str, reason: str) -> None:

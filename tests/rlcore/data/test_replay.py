@@ -231,7 +231,10 @@ def test_a_dataset_of_another_environment_is_refused_by_what_differs() -> None:
     spec = context.spec
     array = ArraySpec((4,), "float32")
     for change, sentence in (
-        ({"obs": {"rgb": array}}, "no observation 'rgb'; its observations are state"),
+        (
+            {"obs": {"rgb": array}},
+            r"no observation 'rgb', which the environment has \(observation keys of the dataset: state\)",
+        ),
         ({"obs": {"state": array}}, r"observation 'state' of shape \[3\], but the environment has \[4\]"),
         ({"action": dataclasses.replace(spec.action, shape=(2,))}, r"actions of shape \[\], .* \[2\]"),
     ):
