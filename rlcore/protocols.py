@@ -69,7 +69,7 @@ class Agent(Protocol):
     """Interface of agents: an `nn.Module` with everything that inference needs (parameters, normalizer, `act`).
 
     Training, evaluation and serving construct an agent from the algorithm's config, the spec of the environment, the
-    config of the action distribution, and a torch.Generator for the initial weights.
+    type of the action distribution, and a torch.Generator for the initial weights.
 
     The optional attribute `keys` lists the observation keys that the agent reads; without it, all keys are passed. The
     optional attribute `history` declares keys of which the agent also sees past observations (`rlcore.data.history`).
@@ -161,7 +161,8 @@ class Learner:
     def behavior_policy(self) -> Any:
         """Behavior policy: the `Agent` that collects data. By default, this is `agent`.
 
-        If a learner uses another agent, for example with exploration, the agent's state must be in a component.
+        A learner can use another agent instead, for example one that explores more. The state of that agent must then
+        be part of one of the learner's `components`.
         """
         return self.agent
 

@@ -62,7 +62,9 @@ class EnvConfig:
     id: str = arg(REQUIRED, "id of the environment: any Gymnasium id, for example CartPole-v1")
     num_envs: int = arg(4, "B: number of environments of each rank that are stepped together", low=1)
     frame_stack: int = arg(
-        1, "number of frames stacked in image observations (vector observations are not stacked); -1 = 1", low=-1
+        1,
+        "number of frames stacked in image observations (vector observations are not stacked); 1 or -1 = no stacking",
+        low=-1,
     )
     frame_stack_dilation: int = arg(
         1,
@@ -258,7 +260,7 @@ class BufferConfig:
     )
     online: bool = arg(
         False,
-        "start each batch with the newest sequences, each used once, oldest first; the rest of the batch is sampled",
+        "start each batch with sequences that were not used yet, oldest first; the rest of the batch is sampled",
     )
     sample_next_obs: bool = arg(False, "read next observations from the next row", unused="they are never stored twice")
     share_data: bool = arg(False, "train all ranks on the rollouts of all ranks", unused=ALL_RANKS)
@@ -356,7 +358,8 @@ class ModelManagerConfig:
     )
     gate_time: float | None = arg(
         1.0,
-        "maximum duration of the comparison with the champion, as a multiple of the training time; null = no limit",
+        "maximum duration of the comparison of a new model with the champion (the best registered model so far), as a "
+        "multiple of the training time; null = no limit",
         above=0,
     )
 
