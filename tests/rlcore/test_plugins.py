@@ -151,7 +151,7 @@ class Incomplete:
     [
         ("ppo", Incomplete, "the name is taken"),
         ("mine", type("Empty", (), {}), ": Config is missing"),
-        ("mine", Incomplete, "Config must be a subclass of AlgorithmConfig"),
+        ("mine", Incomplete, "Config must be a subclass of rlcore.config.algorithm.AlgorithmConfig"),
     ],
 )
 def test_a_mistake_in_an_algorithm_is_a_sentence(name: str, module: object, says: str) -> None:
