@@ -113,7 +113,7 @@ class OffPolicyConfig(ReplayConfig):
     smallest: ClassVar[int] = SMALLEST  # smallest image side in pixels that the convolutions accept
 
     tau: float = arg(0.005, "τ of the soft update of target critics", above=0, high=1)
-    hidden_size: int = arg(256, "default units of hidden layers", low=1)
+    hidden_size: int = arg(256, "default number of units in each hidden layer", low=1)
     n_step: int = arg(1, "rewards summed in a target before bootstrapping (n-step return)", low=1)
     mlp_keys: KeysConfig = arg(KeysConfig(("state",)), "vector observation keys")
     cnn_keys: KeysConfig = arg(KeysConfig(), "image observation keys")

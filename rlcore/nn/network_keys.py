@@ -89,8 +89,10 @@ class DecodedKeysConfig(KeysConfig):
 class EncoderConfig(MLPConfig):
     """Config keys of an observation encoder: an MLP for the concatenated vector keys, a CNN for the image keys."""
 
-    mlp_features_dim: int | None = arg(64, "features of a final linear layer; null = no such layer", low=1)
-    cnn_features_dim: int = arg(512, "features of image keys", low=1)
+    mlp_features_dim: int | None = arg(
+        64, "output features of the MLP's final linear layer; null = no such layer", low=1
+    )
+    cnn_features_dim: int = arg(512, "output features of the CNN", low=1)
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class NetworkConfig:
     batch_norm: bool = arg(False, "batch normalization of the inputs and after each activation")
     renorm_warmup: int = arg(
         100_000,
-        "batches before batch renormalization by running statistics starts",
+        "number of batches after which batch normalization becomes batch renormalization",
         low=0,
         needs=Needs("batch_norm", bool, "=true"),
     )

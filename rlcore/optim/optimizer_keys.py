@@ -41,7 +41,9 @@ class OptimizerConfig:
     lr: float = arg(1e-3, "learning rate", above=0)
     eps: float | None = arg(1e-4, "added to the denominator (Adam, LaProp, RMSprop)", above=0)
     weight_decay: float = arg(0.0, "L2 penalty (decoupled for adamw, laprop)", low=0)
-    betas: tuple[float, float] | None = arg((0.9, 0.999), "decay of both moments (Adam, LaProp)", low=0, high=1)
+    betas: tuple[float, float] | None = arg(
+        (0.9, 0.999), "decay rates of the two moments (Adam, LaProp)", low=0, high=1
+    )
     alpha: float | None = arg(None, "decay of the squared gradient (RMSprop, 0.99; rmsprop_tf, 0.9)", low=0, high=1)
     centered: bool | None = arg(None, "normalize by the variance (RMSprop)")
     momentum: float | None = arg(None, "momentum (SGD, RMSprop)", low=0)

@@ -44,7 +44,7 @@ class DreamerConfig(ReplayConfig):
     learning_starts: int = other_default(ReplayConfig, "learning_starts", 1000)
     mlp_keys: DecodedKeysConfig = arg(DecodedKeysConfig(("state",)), "vector observation keys")
     cnn_keys: DecodedKeysConfig = arg(DecodedKeysConfig(), "image observation keys")
-    dense_units: int = arg(400, "default units of hidden layers", low=1)
+    dense_units: int = arg(400, "default number of units in each hidden layer", low=1)
     mlp_layers: int = arg(4, "default number of hidden layers", low=0)
     dense_act: str = arg("elu", "default activation", choices=tuple(ACTIVATIONS))
     cnn_act: str = arg("elu", "default activation of convolutions", choices=tuple(ACTIVATIONS))

@@ -28,7 +28,7 @@ class OnPolicyConfig(AlgorithmConfig):
 
     rollout_steps: int = arg(128, "steps of each environment in a rollout", low=1)
     gamma: float = arg(0.99, "discount of one step", above=0, high=1)
-    gae_lambda: float = arg(0.95, "λ of the advantage estimator", low=0, high=1)
+    gae_lambda: float = arg(0.95, "λ of generalized advantage estimation", low=0, high=1)
     gae_method: str = arg(
         "loop",
         "computation of advantages: loop (sequential), log_scan (parallel), or auto (loop if rollout_steps <= 16, "
@@ -56,10 +56,10 @@ class OnPolicyConfig(AlgorithmConfig):
     reward_clip: float = arg(
         10.0, "clip normalized rewards to this absolute value", above=0, needs=Needs("normalize_reward", bool, "=true")
     )
-    dense_units: int = arg(64, "default units of hidden layers", low=1)
+    dense_units: int = arg(64, "default number of units in each hidden layer", low=1)
     mlp_layers: int = arg(2, "default number of hidden layers", low=0)
     dense_act: str = arg("tanh", "default activation", choices=tuple(ACTIVATIONS))
-    layer_norm: bool = arg(False, "default use of LayerNorm")
+    layer_norm: bool = arg(False, "use LayerNorm in hidden layers, by default")
     mlp_keys: KeysConfig = arg(KeysConfig(("state",)), "vector observation keys")
     cnn_keys: KeysConfig = arg(KeysConfig(), "image observation keys")
     encoder: EncoderConfig = arg(EncoderConfig(), "encoder, shared by actor and critic")

@@ -71,7 +71,9 @@ class Config(SoftConfig):
         above=0,
         needs=Needs("normalize_obs", bool, "=true"),
     )
-    encoder: FlatEncoderConfig = arg(FlatEncoderConfig(), "observation encoder; actor and critics have one each")
+    encoder: FlatEncoderConfig = arg(
+        FlatEncoderConfig(), "observation encoder; the actor has one, the critics share another"
+    )
     actor: SquashedActorConfig = arg(SquashedActorConfig(), "actor network")
     critic: CriticConfig = arg(CriticConfig(), "critic networks")
 

@@ -43,7 +43,10 @@ def test_help_lists_the_presets():
 def test_help_gives_default_meaning_and_what_is_allowed():
     text = " ".join(train_help(["gae_lambda"]).split())
     assert "algo.gae_lambda = 0.95" in text
-    assert "λ of the advantage estimator (ppo, a2c, ppo_recurrent only). Allowed: number that is >= 0 and <= 1" in text
+    assert (
+        "λ of generalized advantage estimation (ppo, a2c, ppo_recurrent only). Allowed: number that is >= 0 and <= 1"
+        in text
+    )
 
 
 def test_help_shows_a_presets_values_beside_the_defaults():

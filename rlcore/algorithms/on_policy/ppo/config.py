@@ -24,11 +24,15 @@ class Config(OnPolicyConfig):
     clip_coef: float = arg(0.2, "clip range ε of the surrogate objective", above=0)
     anneal_clip_coef: bool = arg(False, "decrease clip_coef linearly to 0 at total_steps")
     clip_coef_schedule: Schedule = arg(None, "clip range schedule [[policy steps, clip_coef], ...]; null = constant")
-    clip_vloss: bool = arg(False, "clip the value loss with the same ε")
+    clip_vloss: bool = arg(False, "clip the value loss; clip_coef is the clip range")
     dual_clip: float | None = arg(
-        None, "c of dual clip, which bounds the loss of actions with a negative advantage; null = off", above=1
+        None,
+        "constant c of dual-clip PPO, which bounds the loss of actions with a negative advantage; null = off",
+        above=1,
     )
-    target_kl: float | None = arg(None, "stop an update if the KL exceeds 1.5 times this value; null = off", above=0)
+    target_kl: float | None = arg(
+        None, "stop an update if the KL divergence exceeds 1.5 times this value; null = off", above=0
+    )
 
     def notices(self, run: RunConfig) -> Iterator[str]:
         """Yield a message if `per_rank_batch_size` is larger than a rollout and is therefore reduced."""

@@ -35,7 +35,7 @@ class EncoderConfig(PerceptronConfig):
     """Config keys of the encoder, which maps observations to the latent vector z."""
 
     tau: float = arg(0.05, "τ of the soft update of the target critics' encoder", above=0, high=1)
-    features_dim: int = arg(50, "features of image keys in the latent vector z", low=1)
+    features_dim: int = arg(50, "number of features of all image keys together in the latent vector z", low=1)
     optimizer: OptimizerConfig = arg(OPTIMIZER, "optimizer of the encoder on the reconstruction loss")
 
 
@@ -96,10 +96,10 @@ class Config(SoftConfig):
     learning_starts: int = other_default(OffPolicyConfig, "learning_starts", 1000)
     per_rank_pretrain_steps: int = other_default(OffPolicyConfig, "per_rank_pretrain_steps", 1000)
     cnn_channels_multiplier: int = arg(1, "default multiplier of the 32 channels of convolutions", low=1)
-    dense_units: int = arg(64, "default units of hidden layers for vector keys", low=1)
+    dense_units: int = arg(64, "default number of units in each hidden layer for vector keys", low=1)
     mlp_layers: int = arg(2, "default number of hidden layers for vector keys", low=0)
     dense_act: str = arg("relu", "default activation for vector keys", choices=tuple(ACTIVATIONS))
-    layer_norm: bool = arg(False, "default use of LayerNorm for vector keys")
+    layer_norm: bool = arg(False, "use LayerNorm in hidden layers for vector keys, by default")
     mlp_keys: DecodedKeysConfig = arg(DecodedKeysConfig(("state",)), "vector observation keys")
     cnn_keys: DecodedKeysConfig = arg(DecodedKeysConfig(), "image observation keys")
     encoder: EncoderConfig = arg(EncoderConfig(), "encoder, trained on the critic loss and the reconstruction loss")
