@@ -39,15 +39,17 @@ def compare(sides: list[str] = [], out: str = "report", threshold: float | None 
     """Compare groups of runs and write a verdict, pictures, tables and a page.
 
     Args:
-        sides: two or more groups (`group=NAME` of their runs), sweeps, folders or globs of runs, or searches
-            mlflow:EXPERIMENT?FILTER. A single name of a sweep compares its winner with the default configuration.
+        sides: two or more groups of runs to compare. Each one is the name of a group (`group=NAME` in the config of its
+            runs), a sweep, a folder or a glob of runs, or a search mlflow:EXPERIMENT?FILTER. If the only element is a
+            sweep, the winner of the sweep is compared with the default configuration.
         out: the folder for index.html, the pictures, runs.csv, points.csv and compare.json.
-        threshold: return for "steps to a threshold"; with several environments a score (0 is random, 1 is solved).
-            Default: the return at which the environment is solved.
-        runs: the folder that is searched for groups; default: the folder of new runs.
+        threshold: return for the table "steps to a threshold"; with several environments, a normalized score (0 is
+            random, 1 is solved). Default: the return at which the environment is solved.
+        runs: the folder that is searched for groups; default: the folder to which new runs are written.
 
     Returns:
-        The verdict in a sentence, True if the groups were ranked, the name of the best group, and the output folder.
+        Verdict as a sentence (`result`), True if the groups were ranked (`ranked`), name of the significantly best
+        group or None (`best`), and output folder (`report`).
     """
     call(f"compare {' against '.join(sides)}")
     return _compare(sides, out, threshold, runs)

@@ -1,4 +1,7 @@
-"""Prefect flow of a group: it trains one run for each of several values, in worker processes of this machine."""
+"""Prefect flow that trains a group of runs in worker processes of this machine.
+
+The runs of a group have the same config except for keys with several values, such as `seed=0,1,2`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from flows.workers.local_api import prefect_api
 @flow(name="train-group", version=VERSION, persist_result=False)
 @shorten_failures
 def train_group(overrides: list[str], workers: int | None = None) -> Any:
-    """Train one run for each combination of the listed values, for example three runs for `seed=0,1,2`.
+    """Train one run for each combination of values in the overrides, for example three runs for `seed=0,1,2`.
 
     Finished runs are skipped.
 
@@ -44,6 +47,9 @@ def log_of(group: RunGroup) -> Any:
 
 
 def run_group(overrides: list[str], workers: int | None = None) -> dict[str, Any]:
-    """Run the flow of a group, like `shepherd train`, and return its result."""
+    """Run the flow `train_group` in this process, as `shepherd train seed=0,1,2` does, and return its result.
+
+    The arguments and the result are those of `train_group`.
+    """
     with terminable_flow(), prefect_api():
         return train_group(overrides, workers)

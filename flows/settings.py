@@ -1,7 +1,8 @@
 """Folders, addresses and environment variables of the project's databases, artifacts and servers.
 
-Everything is stored in `<home>/.shepherd`, so a command does not depend on the working directory. Prefect and MLflow
-read their settings when they are imported: call `configure_environment` before that.
+By default, databases and artifacts are stored in `<home>/.shepherd`, so a command does not depend on the working
+directory. `configure_environment` must be called before Prefect and MLflow are imported, because they read environment
+variables on import.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _derived: set[tuple[str, str]] = set()  # variables and values that this process
 
 
 def home() -> Path:
-    """Return the project's folder.
+    """Return the project's home folder, in which the folder `.shepherd` is.
 
-    It is SHEPHERD_HOME if that variable is set. Otherwise it is the checkout that contains this file, and without a
-    checkout the working directory.
+    It is the value of the environment variable SHEPHERD_HOME, if it is set. Otherwise it is the Git checkout that
+    contains this file. If this file is not in a checkout, it is the working directory.
     """
     chosen = os.environ.get("SHEPHERD_HOME")
     if chosen:
@@ -45,9 +46,9 @@ def home() -> Path:
 def state_folder() -> Path:
     """Return `<home>/.shepherd`, the folder of databases, artifacts, caches and locks. Create it on first use.
 
-    Git ignores the folder. Only its owner can enter it; if the home folder has the setgid bit, its group can, too.
-    Earlier versions created the folder with access for everyone, so the permissions of an existing folder are
-    corrected.
+    Git ignores the folder. Only the owner of the folder can enter it; if the home folder has the setgid bit, its group
+    can enter it, too. Earlier versions of this project created the folder with access for everyone, so the permissions
+    of an existing folder are corrected. Raises UserError if the folder cannot be created.
     """
     folder = home() / ".shepherd"
     try:
@@ -65,30 +66,34 @@ def state_folder() -> Path:
 
 
 def warm_folder() -> Path | None:
-    """Return the folder with the sockets of the shared fork server and mirror, which `flows.runs.warm` starts.
+    """Return the folder with the sockets of two helper processes that several runs share; None if there are none.
 
-    Return None if this process does not use them.
+    The first one forks trainers from a process with imported libraries. The second one copies event logs to MLflow.
+    `flows.runs.warm` starts both.
     """
     folder = os.environ.get(WARM)
     return Path(folder) if folder else None
 
 
 def tracking_uri() -> str:
-    """Return the address of the MLflow store with runs and models.
+    """Return the address of the MLflow store for runs and models.
 
-    It is MLFLOW_TRACKING_URI if that variable is set, else the project's own SQLite file.
+    It is the environment variable MLFLOW_TRACKING_URI if the user has set it, else an SQLite file in the state folder.
     """
     chosen = os.environ.get("MLFLOW_TRACKING_URI")
     return chosen if chosen and ("MLFLOW_TRACKING_URI", chosen) not in _derived else own_store()
 
 
 def own_store() -> str:
-    """Return the address of the project's own SQLite file for MLflow."""
+    """Return the address of the SQLite file in the state folder that MLflow uses by default."""
     return f"sqlite:///{state_folder() / 'mlflow.db'}"
 
 
 def server_host() -> str:
-    """Return the host on which the servers of `make up` listen: SHEPHERD_HOST, else the loopback address."""
+    """Return the address on which the servers of `make up` listen.
+
+    It is the environment variable SHEPHERD_HOST if it is set, else the loopback address.
+    """
     return os.environ.get("SHEPHERD_HOST") or LOOPBACK
 
 
@@ -101,17 +106,18 @@ def allowed_hosts() -> list[str]:
 
 
 def database_url(of: str, driver: str) -> str | None:
-    """Return the address of a service's database on the PostgreSQL server of SHEPHERD_DATABASE_URL.
+    """Return the address of the PostgreSQL database of a service.
 
-    Return None if that variable is not set.
+    The environment variable SHEPHERD_DATABASE_URL has the address of the PostgreSQL server. If the variable ends with a
+    name (`postgresql://…/NAME`), the database of the service is called NAME_<of>, otherwise shepherd_<of>.
 
     Args:
-        of: the service that uses the database: "prefect", "mlflow" or "optuna". The database is NAME_<of> for the
-            address .../NAME, and shepherd_<of> for an address without a name.
-        driver: "psycopg2", "asyncpg", or "" for an address that PostgreSQL's own clients read.
+        of: the service that uses the database: "prefect", "mlflow" or "optuna".
+        driver: "psycopg2" or "asyncpg" for an address in SQLAlchemy's form, or "" for an address that PostgreSQL's
+            clients read.
 
     Returns:
-        The address with its password; in SQLAlchemy's form if a driver is given.
+        The address, including the password; None if SHEPHERD_DATABASE_URL is not set.
 
     Raises:
         UserError: If SHEPHERD_DATABASE_URL is not the address of a PostgreSQL server.
@@ -132,36 +138,42 @@ def database_url(of: str, driver: str) -> str | None:
 
 
 def split_address(address: str, key: str) -> SplitResult:
-    """Split an address into its parts. Raise a `UserError` about `key` if the address is malformed."""
+    """Split a URL into its parts; raise a `UserError` if it is malformed.
+
+    `key` is the environment variable or config key that contains the URL, for the message.
+    """
     try:
         return urlsplit(address)
     except ValueError as error:
-        raise UserError(f"{key}={address}: not an address ({error})") from None
+        raise UserError(f"{key}={address}: not an address ({error}); correct it or leave {key} unset") from None
 
 
 def artifact_root() -> str:
-    """Return the address at which MLflow stores files: those of the project's own store and of the server of `make up`.
+    """Return the URL of the folder in which MLflow stores artifacts (files of runs and models).
 
-    It is SHEPHERD_ARTIFACTS (a folder or an address such as s3://bucket/folder) if that variable is set, else a folder
-    in `state_folder()`.
+    The environment variable SHEPHERD_ARTIFACTS sets it to a folder or an address such as s3://bucket/folder; the
+    default is a folder in `state_folder()`. It applies to the default SQLite store and to the server of `make up`, but
+    not to other MLflow servers.
     """
     chosen = os.environ.get("SHEPHERD_ARTIFACTS") or str(state_folder() / "mlartifacts")
     return chosen if "://" in chosen else _from_home(chosen).as_uri()
 
 
 def run_root() -> str:
-    """Return the default of `log_root`, the folder of all runs: SHEPHERD_RUN_ROOT, else `runs`.
+    """Return the default of the config key `log_root`, which is the folder of all runs.
 
-    SHEPHERD_RUN_ROOT is made absolute, because workers share it and each has its own working directory.
+    It is the environment variable SHEPHERD_RUN_ROOT if it is set, else `runs`. SHEPHERD_RUN_ROOT is made absolute,
+    because workers share this folder and have different working directories.
     """
     chosen = os.environ.get("SHEPHERD_RUN_ROOT")
     return str(_from_home(chosen)) if chosen else "runs"
 
 
 def sweeps_folder() -> Path:
-    """Return the folder of the plans and studies of sweeps: in SHEPHERD_RUN_ROOT if that is set, else the state folder.
+    """Return the folder in which sweeps store their plans and Optuna studies.
 
-    SHEPHERD_RUN_ROOT is shared, so a sweep's flow that is retried on another worker finds its sweep there.
+    If the environment variable SHEPHERD_RUN_ROOT is set, the folder is inside that folder, which all workers share. A
+    worker on another machine can then continue a sweep. Otherwise the folder is inside the state folder.
     """
     shared = os.environ.get("SHEPHERD_RUN_ROOT")
     return _from_home(shared) / ".sweeps" if shared else state_folder() / "sweeps"
@@ -172,22 +184,23 @@ def _from_home(path: str) -> Path:
 
 
 def database_lock() -> Path:
-    """Return the lock file of the local databases.
+    """Return the path of the lock file for the SQLite databases in the state folder.
 
-    A process that opens them without a server holds a shared lock, and so does `make up` while it starts servers.
+    A process that opens the databases without a server holds a shared lock on the file. `make up` needs an exclusive
+    lock while it starts the servers, so it is refused if such a process is running.
     """
     return state_folder() / "databases.lock"
 
 
 def configure_environment() -> None:
-    """Set the environment variables that Prefect and MLflow read when they are imported, unless they are set already.
+    """Set the environment variables that Prefect and MLflow read when they are imported.
 
-    If SHEPHERD_HOME has changed since an earlier call, as in a notebook, the values of that call are replaced.
+    The file `.env` is read first. Variables that the user has set keep their values. Variables that an earlier call has
+    set are set again, because SHEPHERD_HOME may have changed in the meantime, for example in a notebook.
 
-    `.env` is read first. Without a server, Prefect's recorder would write one task run at a time and drop the rest of
-    its queue when the process ends. Writing in batches is fast enough that no history is lost. The interval between
-    batches must be a whole number of seconds: Prefect 3.8 truncates the fraction, and at 0 the recorder uses a whole
-    core.
+    Prefect's task-run recorder is set to write in batches. By default, it would write one task run at a time, and drop
+    those that are still waiting when the process ends. The interval between batches must be an integer number of
+    seconds: Prefect 3.8 truncates fractions, and with an interval of 0 the recorder uses a complete CPU core.
     """
     read_dotenv()
     _make_paths_absolute()
@@ -224,7 +237,10 @@ def configure_environment() -> None:
 
 
 def read_dotenv() -> None:
-    """Set the project's variables from `.env` in the working directory or the home, unless they are set already."""
+    """Set environment variables of this project from the file `.env`; variables that are already set are not changed.
+
+    The file is read from the working directory and from the project's home folder; the former has precedence.
+    """
     from dotenv import dotenv_values
 
     for folder in dict.fromkeys((Path.cwd(), home())):

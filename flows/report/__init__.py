@@ -1,1 +1,1 @@
-"""Output for people: sentences, tables, pictures and pages."""
+"""Output for people: sentences, tables, pictures and HTML pages about runs and sweeps."""

@@ -1,4 +1,4 @@
-"""Paths and command lines for users to copy."""
+"""Paths and command lines that are printed so that users can copy them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rlcore import plugins
 
 
 def short_path(path: Path) -> str:
-    """Return a path relative to the current folder if it is inside it, otherwise the path unchanged."""
+    """Return a path relative to the working directory if it is inside the working directory, otherwise unchanged."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
 
 def bin_folder() -> str:
-    """Return the text to put before `shepherd` in a command line, so that the shell finds the command.
+    """Return the folder of the command `shepherd`, to be written before the command's name in a command line.
 
-    It is the folder with the commands of this Python environment and a slash, or "" if PATH contains `shepherd`.
+    The result ends with a slash. It is "" if the shell finds `shepherd` in PATH without the folder.
     """
     return "" if shutil.which("shepherd") else shlex.quote(short_path(Path(sys.executable).parent) + "/")
 
@@ -29,7 +29,7 @@ def bin_folder() -> str:
 def resume_command(run_dir: str | Path, modules: Sequence[str] | None = None) -> str:
     """Return the command line that resumes a run.
 
-    `modules` are the plugins of the run; None stands for the plugins of this process.
+    The command line contains the plugins in `modules`; None stands for the plugins of this process.
     """
     return f"{bin_folder()}shepherd {shlex.join(['resume', str(run_dir), *plugins.as_typed(modules)])}"
 
@@ -40,7 +40,10 @@ def sweep_resume_command(name: str) -> str:
 
 
 def continue_command(run_dir: Path, modules: Sequence[str] | None = None) -> str:
-    """Return the command line that resumes a run, or its sweep if the run belongs to a trial."""
+    """Return the command line that resumes a run; if the run is a trial of a sweep, the command resumes the sweep.
+
+    The command line contains the plugins in `modules`; None stands for the plugins of this process.
+    """
     trial, sweep = run_dir.parent, run_dir.parent.parent
     if trial.name.startswith("trial_") and sweep.parent.name == "sweeps":
         return sweep_resume_command(sweep.name)
@@ -50,7 +53,8 @@ def continue_command(run_dir: Path, modules: Sequence[str] | None = None) -> str
 def stage_command(stage: str, run_dir: str, params: str | None, overrides: Sequence[str]) -> str:
     """Return the command line that runs one stage of a run.
 
-    `params` is the path of a parameter file; without it, `overrides` are ignored.
+    `params` is the path of a parameter file of a DVC pipeline, or None. The command line contains `overrides` only if
+    there is a parameter file.
     """
     behind = ["--params", params, *overrides] if params is not None else []
     return shlex.join(["shepherd", "stage", stage, run_dir, *behind, *plugins.as_typed()])

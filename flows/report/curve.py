@@ -29,8 +29,9 @@ FINAL_MARKS = {"greedy": (VERMILION, "*", 14), "stochastic": (GREEN_MARK, "D", 7
 def learning_curve(run: RunDirectory) -> Path:
     """Draw media/learning_curve.png from the event log and return its path.
 
-    The picture shows training returns, evaluations and the mean return of the random policy, as far as they exist. If
-    the existing file is newer than all of these events, it is kept, because drawing takes a quarter of a second.
+    The picture shows the returns of training episodes, the evaluations and the mean return of the random policy; those
+    that are not in the log are omitted. If the picture exists and is newer than the log's events about them, it is not
+    drawn again, because drawing takes 0.25 s.
     """
     log = history(run.events)
     newest = max((event["time"] for kind in SHOWN for event in log.of(kind)), default=0.0)
@@ -67,7 +68,7 @@ def learning_curve(run: RunDirectory) -> Path:
 
 
 def _open_frame(axes: Axes, *missing: str) -> None:
-    """Remove the frame on the `missing` sides and draw a pale grid behind the data."""
+    """Remove the frame of a panel on the sides `missing` ("top", "right", …) and draw a pale grid behind the data."""
     axes.spines[list(missing)].set_visible(False)
     axes.grid(axis="y", color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
@@ -87,9 +88,10 @@ def _draw_training(axes: Axes, points: Line | None) -> None:
 
 
 def running_mean(values: Sequence[float], reach: int) -> list[float]:
-    """Return the running mean: for each value, the mean of this value and `reach` neighbors on either side.
+    """Return the running mean: for each value, the mean of this value and `reach` neighbors on each side.
 
-    Near the ends, fewer neighbors are used, the same number on both sides.
+    A value near the start or the end of `values` has fewer than `reach` neighbors on one side. Then fewer neighbors are
+    used, the same number on both sides.
     """
     sums = [0.0, *accumulate(values)]
     near = [min(reach, i, len(values) - 1 - i) for i in range(len(values))]
@@ -120,7 +122,17 @@ def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
 def _draw_intervals(
     axes: Axes, xs: Sequence[int], evaluations: Sequence[Any], colour: str, mark: str, size: float, label: str = ""
 ) -> None:
-    """Draw the mean return of each evaluation with its 95 % interval."""
+    """Draw the mean return of each evaluation with its 95 % interval.
+
+    Args:
+        axes: the panel.
+        xs: x position of each evaluation.
+        evaluations: mappings with `mean` and `ci95` (lower and upper end of the interval).
+        colour: color of markers and intervals.
+        mark: Matplotlib's code of the marker, such as "o".
+        size: size of the marker in points.
+        label: entry in the legend; "" for none.
+    """
     means = [evaluation["mean"] for evaluation in evaluations]
     # By rounding, an interval may end slightly before its mean, but the length of a bar cannot be negative.
     below = [max(0.0, evaluation["mean"] - evaluation["ci95"][0]) for evaluation in evaluations]

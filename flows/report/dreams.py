@@ -1,8 +1,8 @@
 """Pictures and videos of a world model's predictions.
 
-A dream is a trajectory that the world model predicts without further observations. Some dreams use the actions of a
-recorded episode and are compared with the recorded observations (the truth). The others use actions of the agent's
-policy.
+A dream is a trajectory that the world model imagines: it observes the first steps of a recorded episode and predicts
+the following ones without observations. There are two kinds. The first kind uses the recorded actions, and is compared
+with the recorded observations (the truth). The second kind uses actions of the agent's policy.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def picture_dreams(run: RunDirectory, path: Path, on_progress: OnProgress | None
     Args:
         run: the run that defines environment and seed.
         path: the checkpoint's directory.
-        on_progress: see `rlcore.evaluation.dream.dream`.
+        on_progress: called after every step with the number of finished episodes and the number of all episodes.
 
     Returns:
-        The files, relative to the run.
+        The paths of the files, relative to the run directory.
 
     Raises:
         UserError: If the run's algorithm has no world model.
@@ -78,7 +78,7 @@ def picture_dreams(run: RunDirectory, path: Path, on_progress: OnProgress | None
 
 
 def try_to_draw(run: RunDirectory, path: str, on_progress: OnProgress | None = None) -> list[str]:
-    """Call `picture_dreams` during a run; log failures instead of raising them, so that they do not end the run."""
+    """Call `picture_dreams` during a run; if it fails, log a warning and return [], so that the run continues."""
     try:
         return picture_dreams(run, Path(path), on_progress)
     except BaseException as error:
@@ -92,9 +92,9 @@ def try_to_draw(run: RunDirectory, path: str, on_progress: OnProgress | None = N
 
 
 def as_pictures(images: np.ndarray, spec: ArraySpec) -> np.ndarray:
-    """Convert images [..., *shape] of an environment to RGB pictures [..., height, width, 3] uint8.
+    """Convert image observations [..., *shape] to RGB pictures [..., height, width, 3] uint8.
 
-    If an observation is a stack of frames, the newest frame is used.
+    `spec` has the shape and dtype of the observations. If an observation is a stack of frames, the newest one is used.
     """
     rows = images if not spec.channels_first else np.moveaxis(images, -3, -1)
     lead = images.ndim - len(spec.shape)
@@ -108,7 +108,10 @@ def as_pictures(images: np.ndarray, spec: ArraySpec) -> np.ndarray:
 
 
 def _difference(model: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return the difference of images: gray if equal, brighter if the model is brighter."""
+    """Return an image of the difference between the predicted and the recorded image.
+
+    A pixel is gray if both images are equal, and brighter if the predicted image is brighter.
+    """
     return ((model.astype(int) - truth.astype(int) + 255) // 2).astype(np.uint8)
 
 
@@ -119,12 +122,12 @@ def _enlarge(pictures: np.ndarray, side: int) -> np.ndarray:
 
 
 def _blank(pictures: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Replace pictures [..., height, width, 3] by white if `there` [...] is False."""
+    """Make each picture of an array [..., height, width, 3] white if its value in `there` [...] is False."""
     return np.where(there[..., None, None, None], pictures, np.uint8(255))
 
 
 def _frame(picture: Picture, colour: str, edge: int = EDGE) -> Picture:
-    """Return a picture with a frame around it."""
+    """Return a picture with a frame of `edge` pixels in a color around it."""
     whole = np.empty((picture.shape[0] + 2 * edge, picture.shape[1] + 2 * edge, 3), np.uint8)
     whole[:] = _rgb(colour)
     whole[edge:-edge, edge:-edge] = picture
@@ -147,7 +150,7 @@ def _tile(rows: Sequence[Sequence[Picture]], left: int, top: int) -> Picture:
 
 
 def _write(page: Picture, words: Sequence[tuple[float, float, str, str, str]], size: int = 15) -> Picture:
-    """Write texts on a page; each is (x, y, Pillow's anchor, text, color)."""
+    """Return a copy of a page with texts; each element of `words` is (x, y, Pillow's text anchor, text, color)."""
     image = Image.fromarray(page)
     pen, font = ImageDraw.Draw(image), ImageFont.load_default(size)
     for x, y, anchor, text, colour in words:
@@ -162,8 +165,8 @@ def _rgb(colour: str) -> tuple[int, int, int]:
 def _beside_the_truth(dreams: Dream, key: str, spec: ArraySpec) -> Iterator[Picture]:
     """Yield the frames of a video that compares predicted images with recorded ones.
 
-    A frame has three rows: the recorded image (truth), the predicted image, and their difference. It has a column for
-    each sequence.
+    A frame of the video shows one time step. It has three rows: the recorded image (truth), the predicted image, and
+    their difference. It has one column for each recorded sequence.
     """
     truth, model = (as_pictures(prediction.obs[key], spec) for prediction in (dreams.truth, dreams.model))
     kinds = {"truth": truth, "model": model, "difference": _difference(model, truth)}
@@ -180,7 +183,7 @@ def _beside_the_truth(dreams: Dream, key: str, spec: ArraySpec) -> Iterator[Pict
 def _strips(dreams: Dream, key: str, spec: ArraySpec) -> Picture:
     """Draw a picture that compares predicted images with recorded ones; time runs from left to right.
 
-    Each sequence has three rows: recorded images (truth), predicted images, and their difference.
+    There are three rows for each recorded sequence: recorded images (truth), predicted images, and their difference.
     """
     shown = [t for t in SHOWN if t < len(dreams.there)]
     truth, model = (as_pictures(prediction.obs[key], spec) for prediction in (dreams.truth, dreams.model))
@@ -206,16 +209,19 @@ def _strips(dreams: Dream, key: str, spec: ArraySpec) -> Picture:
 
 
 def _read_numbers(dreams: Dream) -> dict[str, np.ndarray]:
-    """Return the model's predictions for N dreams of H steps: name in charts -> array [H+1, N]."""
+    """Return what the model predicts in N dreams of H steps: title of the chart -> array [H+1, N].
+
+    The predictions are the reward, the value and the continuation probability, as far as the model has them.
+    """
     own = dreams.own
     numbers = {"reward": own.reward, "value": own.value, CONTINUE: own.continues}
     return {name: part for name, part in numbers.items() if part is not None}
 
 
 def _lives(dreams: Dream) -> np.ndarray:
-    """Return a boolean array [H+1, N] that is True until the model predicts the end of the episode.
+    """Return a boolean array [H+1, N] that is True for the steps of a dream until the predicted end of its episode.
 
-    The step with this prediction is included.
+    The end is the first step with a continuation probability of at most 0.5; it is still True in the array.
     """
     if dreams.own.continues is None:
         return np.ones_like(dreams.own.reward, bool)
@@ -224,10 +230,10 @@ def _lives(dreams: Dream) -> np.ndarray:
 
 
 def _show_dreams(dreams: Dream, key: str, spec: ArraySpec, side: int) -> list[list[Picture]]:
-    """Return the images of the dreams, one list for each step.
+    """Return a list for each step of the dreams, with the image of each dream.
 
-    An image is pale after the predicted end of the episode. The border of an image has the color that its dream has in
-    the charts.
+    Images after the predicted end of an episode are pale. The border of an image has the color that is used for the
+    dream in the charts. `side` is the approximate height of an image in pixels.
     """
     pictures = _enlarge(as_pictures(dreams.own.obs[key], spec), side)
     pictures = np.where(_lives(dreams)[..., None, None, None], pictures, 255 - (255 - pictures) // 4)
@@ -235,9 +241,10 @@ def _show_dreams(dreams: Dream, key: str, spec: ArraySpec, side: int) -> list[li
 
 
 def _own_dream(dreams: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Picture]:
-    """Yield the frames of a video of the policy's dreams.
+    """Yield the frames of a video of the dreams with actions of the policy.
 
-    The images of the dreams are side by side. Below them are charts of the model's predictions up to the shown step.
+    A frame shows one step of all dreams side by side. Below are charts of the model's predictions, in which later steps
+    are pale.
     """
     keys = [_show_dreams(dreams, key, spec, CELL) for key, spec in images.items()]
     keys = [rows for rows in keys if rows[0][0].shape == keys[0][0][0].shape]
@@ -253,9 +260,9 @@ def _own_dream(dreams: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Pictu
 
 
 def _own_strips(dreams: Dream, images: Mapping[str, ArraySpec]) -> Picture:
-    """Draw each dream as a row of images, with time from left to right.
+    """Draw the dreams with actions of the policy, each as a row of images with time from left to right.
 
-    Below them are charts of the model's predictions with the same time axis.
+    Below the rows are charts of the model's predictions with the same time axis.
     """
     rows = _show_dreams(dreams, *next(iter(images.items())), SMALL_CELL)
     shown = np.linspace(0, len(rows) - 1, min(len(rows), 11)).round().astype(int)
@@ -267,9 +274,15 @@ def _own_strips(dreams: Dream, images: Mapping[str, ArraySpec]) -> Picture:
 
 
 def _chart(dreams: Dream, width: int, reach: tuple[float, float]) -> tuple[Picture, Callable[[int], float]]:
-    """Draw charts of the model's predictions one below the other; first and last step are at x = `reach`, in pixels.
+    """Draw charts of the model's predictions in the dreams, one below the other.
 
-    Returns the picture, with an even number of rows, and a function from a step to its x position.
+    Args:
+        dreams: the dreams.
+        width: width of the picture in pixels.
+        reach: x positions of the first and the last step, in pixels.
+
+    Returns:
+        The picture, with an even height in pixels, and a function that converts a step to its x position.
     """
     numbers, lives, (left, right) = _read_numbers(dreams), _lives(dreams), reach
     height, span = 100 * len(numbers) + 30, max(1, len(lives) - 1)
@@ -292,7 +305,10 @@ def _chart(dreams: Dream, width: int, reach: tuple[float, float]) -> tuple[Pictu
 
 
 def _numbers(obs: Mapping[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarray]:
-    """Return the curves of the first `NUMBERS` vector observations: name -> array [T, N]."""
+    """Return the first `NUMBERS` elements of the vector observations: name -> array [T, N]; images are omitted.
+
+    The name is the observation key, followed by the index of the element if the observation has several elements.
+    """
     numbers: dict[str, np.ndarray] = {}
     for key, part in obs.items():
         if spec.obs[key].kind == "image":
@@ -304,9 +320,9 @@ def _numbers(obs: Mapping[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarr
 
 
 def _curves(dreams: Dream, spec: EnvSpec) -> Picture:
-    """Draw recorded and predicted numbers (rewards, continuation probabilities, vector observations) as curves.
+    """Draw curves of recorded and predicted rewards, continuation probabilities and vector observations.
 
-    There is one row for each number and one column for each sequence.
+    There is one row for each of these quantities and one column for each recorded sequence.
     """
     truth, model = (_numbers(prediction.obs, spec) for prediction in (dreams.truth, dreams.model))
     rows = {name: (truth[name], model[name]) for name in truth} | {"reward": (dreams.truth.reward, dreams.model.reward)}
@@ -321,9 +337,10 @@ def _curves(dreams: Dream, spec: EnvSpec) -> Picture:
 
 
 def _own_curves(dreams: Dream, spec: EnvSpec) -> Picture:
-    """Draw predicted vector observations, rewards and values of the policy's dreams as curves.
+    """Draw curves of the predictions in the dreams with actions of the policy.
 
-    There is one column for each dream. A curve is pale after the predicted end of the episode.
+    There is one row for each predicted quantity (vector observations, reward, value, continuation probability) and one
+    column for each dream. A curve is pale after the predicted end of the episode.
     """
     lives, rows = _lives(dreams), {**_numbers(dreams.own.obs, spec), **_read_numbers(dreams)}
     drawn = {name: [(c, PALE, np.ones_like(lives)), (c, MODEL, lives)] for name, c in rows.items()}
@@ -334,10 +351,19 @@ def _own_curves(dreams: Dream, spec: EnvSpec) -> Picture:
 def _panels(
     rows: Mapping[str, Sequence[tuple[np.ndarray, str, np.ndarray]]], names: Mapping[str, str], axis: str, seen: int
 ) -> Picture:
-    """Draw one chart for each number, one below the other.
+    """Draw one chart for each quantity, one below the other.
 
-    A row of `rows` is a list of curves: values [T, N], color, and a boolean array that is False for values that do not
-    exist. The N sequences are drawn side by side in the same axes, because Matplotlib needs 25 ms for a pair of axes.
+    The N sequences of a quantity are drawn side by side in one chart, because Matplotlib needs 25 ms for each chart.
+
+    Args:
+        rows: quantity -> curves of its chart. A curve has three elements: values [T, N], color, and a boolean array
+            that is False for values that are not drawn.
+        names: text in the legend -> color.
+        axis: label of the x axis.
+        seen: number of time steps that the model has observed; they are drawn on a colored background.
+
+    Returns:
+        The picture.
     """
     from matplotlib.lines import Line2D
 
@@ -373,7 +399,10 @@ def _panels(
 
 
 def _figure(width: int, height: int) -> tuple[Any, Any]:
-    """Return a figure of this size in pixels, and its canvas; without pyplot, which keeps every figure alive."""
+    """Return a Matplotlib figure of this size in pixels, and its canvas.
+
+    pyplot is not used, because it keeps a reference to every figure, which is then never freed.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,7 @@
-"""Figures as PNG, as SVG and PDF for papers, and as inline SVG with the colors of its page. Drawn without pyplot."""
+"""Matplotlib figures as files (PNG; SVG and PDF for papers) and as SVG elements in HTML pages.
+
+pyplot is not used, because it keeps a reference to every figure, which is then never freed.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,11 @@ class Picture:
     """Picture in several formats. The same figure results in the same bytes.
 
     Attributes:
-        stem: name of its files without extension.
-        title: title on the page.
-        caption: explanation on the page; may be empty.
-        inline: SVG element for a page of `flows.report.html`.
-        figure: the figure, from which files are drawn when they are needed.
+        stem: name of the picture's files without extension.
+        title: title of the picture in an HTML page.
+        caption: explanation below the picture in an HTML page; may be empty.
+        inline: SVG element for an HTML page.
+        figure: the Matplotlib figure, from which the files are drawn when they are needed.
     """
 
     stem: str
@@ -69,7 +72,7 @@ class Picture:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Apply the style of all pictures inside this context."""
+    """Context manager that sets Matplotlib's style to that of this project's pictures."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
@@ -77,7 +80,10 @@ def drawing() -> Iterator[None]:
 
 
 def new_figure(rows: int = 1, columns: int = 1, height: float = HEIGHT, width: float = WIDTH) -> tuple[Figure, Any]:
-    """Return a figure with one panel or an array of panels. It does not use pyplot, which keeps every figure alive."""
+    """Return a Matplotlib figure, and its panel or, if there are several, an array [rows, columns] of panels.
+
+    `height` and `width` are in inches. pyplot is not used, because it keeps a reference to every figure.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -95,7 +101,7 @@ def new_figure(rows: int = 1, columns: int = 1, height: float = HEIGHT, width: f
 
 
 def label(figure: Figure, axes: Axes, x: str, y: str) -> None:
-    """Label the axes, and add a legend of the lines that have a label."""
+    """Label the axes of a panel with `x` and `y`, and add a legend of the lines that have a label."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.set_xlabel(x, color=INK)
@@ -107,7 +113,7 @@ def label(figure: Figure, axes: Axes, x: str, y: str) -> None:
 
 
 def legend(figure: Figure, colours: Mapping[str, str]) -> None:
-    """Add a legend of colors above the panels."""
+    """Add a legend above the panels of a figure; `colours` is text -> color."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=tone, linewidth=3, label=name) for name, tone in colours.items()]
@@ -118,7 +124,7 @@ def legend(figure: Figure, colours: Mapping[str, str]) -> None:
 
 
 def picture(figure: Figure, stem: str, title: str, caption: str = "") -> Picture:
-    """Return the picture of a figure."""
+    """Convert a Matplotlib figure to a `Picture`; `stem` is the name of its files without extension."""
     figure.patch.set_visible(False)
     inline = io.StringIO()
     figure.savefig(inline, format="svg", metadata=METADATA["svg"])
@@ -126,16 +132,17 @@ def picture(figure: Figure, stem: str, title: str, caption: str = "") -> Picture
 
 
 def save(pictures: Iterable[Picture], folder: Path) -> None:
-    """Write the files of pictures into a folder."""
+    """Write pictures to a folder, each as a PNG, an SVG and a PDF file."""
     for drawn in pictures:
         for form, data in drawn.files.items():
             write_bytes(folder / f"{drawn.stem}.{form}", data)
 
 
 def _theme(svg: str) -> str:
-    """Convert an SVG file to an SVG element for an HTML page.
+    """Convert the content of an SVG file to an SVG element for an HTML page.
 
-    The element has no fixed size, the font of the page, and variables of the page's style instead of colors.
+    The element adapts to the width of the page. Its colors are replaced by CSS variables of the page, so that they fit
+    the light and the dark theme.
     """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'<svg ([^>]*?)height="[^"]*" ', r"<svg \1", svg, count=1)

@@ -1,4 +1,7 @@
-"""HTML pages: one file without scripts and network access, with light and dark colors, for wide and narrow screens."""
+"""HTML pages for reports. A page is one file that needs no scripts and no network access.
+
+It has a light and a dark theme, and its layout adapts to wide and narrow screens.
+"""
 
 from __future__ import annotations
 
@@ -67,12 +70,12 @@ HEAD = """<!doctype html>
 
 
 def document(title: str, *parts: str) -> str:
-    """Return a whole page from parts that are already HTML; control characters are escaped."""
+    """Return an HTML document with a title and parts, which must be HTML; control characters are escaped."""
     return printable(HEAD.format(title=escape(title), style=STYLE) + "".join(parts) + "</body></html>\n")
 
 
 def section(title: str, *parts: str) -> str:
-    """Return a section of a page: a heading, followed by the parts, which are already HTML."""
+    """Return a section of a page: a heading, followed by parts, which must be HTML."""
     return f"<h2>{title}</h2>\n{''.join(parts)}\n"
 
 
@@ -89,10 +92,17 @@ def _figure(picture: Picture) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> str:
-    """Return a table of cells that are already HTML; columns in `numbers` are right-aligned.
+    """Return an HTML table.
 
-    Titles may break after `_` and `.`. A table that is wider than the page can be scrolled; a shadow shows the side
-    that continues.
+    A table that is wider than the page can be scrolled; a shadow marks the side on which more columns are hidden.
+
+    Args:
+        head: titles of the columns. A title may be wrapped after `_` and `.`.
+        rows: cells of each row; they must be HTML.
+        numbers: titles of the columns that are right-aligned.
+
+    Returns:
+        The table as HTML.
     """
     kinds = [' class="number"' if title in numbers else "" for title in head]
     titles = [re.sub(r"[_.]", r"\g<0><wbr>", escape(title)) for title in head]

@@ -1,4 +1,4 @@
-"""Sentences for people: events and results of runs, and the format of numbers and durations."""
+"""Sentences that describe events and results of runs, and the format of numbers and durations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from rlcore.system.printable import printable
 
 
 def describe(kind: str, facts: dict[str, Any]) -> str | None:
-    """Return the text that is printed for an event of a run or sweep; None if nothing should be printed."""
+    """Return the text that is printed for an event of a run or sweep; None if nothing should be printed.
+
+    `kind` is the kind of the event, such as "evaluation"; `facts` are its data.
+    """
     sentence = _describe(kind, facts)
     return sentence and printable(sentence)
 
@@ -41,9 +44,10 @@ def _describe(kind: str, facts: dict[str, Any]) -> str | None:
 
 
 def result_line(summary: dict[str, Any], evaluations: Sequence[dict[str, Any]] = ()) -> str:
-    """Return the result of a run in one line: returns of its policy, policy steps and the registered model.
+    """Return the result of a run in one line: mean returns of its policy, policy steps and the registered model.
 
-    If there is no final evaluation, as in trials of a sweep, the last evaluation during training is used.
+    `summary` has the keys of summary.json. If it has no final evaluation, which is normal for trials of a sweep, the
+    last one of `evaluations` (those during training) is used.
     """
     modes = [f"{mode} {_mean(result)}" for mode, result in summary["eval"].items() if result]
     if not modes and evaluations:
@@ -77,7 +81,11 @@ def duration(seconds: float) -> str:
 
 
 def number(value: float, reference: float = 0.0) -> str:
-    """Format a return with decimals that fit its size and that of `reference`, a number printed with it."""
+    """Format a return; large numbers get fewer decimals.
+
+    The number of decimals depends on the larger one of `value` and `reference`. If two numbers are printed together,
+    each is passed as the `reference` of the other, so that both are formatted with the same precision.
+    """
     size = max(abs(value), abs(reference))
     if 0 < size < 0.1:
         return f"{value:.2g}"

@@ -19,7 +19,10 @@ BEST = 10  # number of trials in the table
 
 
 def status_table(status: Mapping[str, Any]) -> Group:
-    """Return the best trials as a table, followed by the facts of the sweep."""
+    """Return a table of a sweep's best trials, followed by facts such as the number of failed trials.
+
+    `status` is the state of the sweep, as `shepherd sweep status --json` prints it.
+    """
     trials = status["trials"]
     complete = sorted((t for t in trials if t["state"] == "complete"), key=lambda t: (-t["value"], t["number"]))
     keys = list(dict.fromkeys(key for trial in trials for key in trial["params"]))
@@ -33,7 +36,10 @@ def status_table(status: Mapping[str, Any]) -> Group:
 
 
 def group_table(name: str, runs: Sequence[RunDirectory], middle: Callable[[list[float]], float]) -> Group:
-    """Return the runs of a group with their results as a table, and the interquartile mean (`middle`) of returns."""
+    """Return a table of the runs of a group with their results, followed by the interquartile mean of their returns.
+
+    `middle` is the function that computes the interquartile mean.
+    """
     head, rows, means = ("run", "status", "policy steps", "greedy mean", "model"), [], []
     for run in runs:
         summary = run.read_summary()
@@ -49,7 +55,11 @@ def group_table(name: str, runs: Sequence[RunDirectory], middle: Callable[[list[
 
 
 def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return facts about a sweep as (name, text): settings, trials, pruning, failures, confirmation, how to resume."""
+    """Return facts about a sweep as pairs of a name and a text.
+
+    They are the settings, the number of trials in each state, the policy steps saved by pruning, the first failure, the
+    result of retraining the winner, and the command that resumes the sweep. Facts that do not apply are omitted.
+    """
     trials = status["trials"]
     counts = {state: sum(t["state"] == state for t in trials) for state in ("complete", "pruned", "fail", "running")}
     counts_text = ", ".join(f"{count} {state_words(state, status)}" for state, count in counts.items() if count)
@@ -74,12 +84,15 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def state_words(state: str, status: Mapping[str, Any]) -> str:
-    """Return the state of a trial for people; "running" becomes "stopped" if no process runs the sweep."""
+    """Return the word that is printed for the state of a trial, such as "failed" for "fail".
+
+    A trial in the state "running" is "stopped" if no process is running the sweep.
+    """
     return {"fail": "failed", "running": "stopped" if status.get("go_on") else "running"}.get(state, state)
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Return key -> the shortest end of the dotted key that is unique among the keys."""
+    """Return dotted key -> shortest suffix that no other key has: "lr" for "algo.optimizer.lr" if it is unique."""
     short: dict[str, str] = {}
     for key in keys:
         words = key.split(".")
@@ -95,5 +108,5 @@ def _row(trial: Mapping[str, Any], keys: list[str]) -> tuple[str, ...]:
 
 
 def short_value(value: Any) -> str:
-    """Format a value of a key for people, floats with four significant digits."""
+    """Format the value of a config key for a table; a float gets four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else spell(value)

@@ -20,9 +20,9 @@ HEAD = ("policy", "episodes", "mean return", "95 % interval", "min", "max")
 
 
 def summary_table(summary: Mapping[str, Any], run: RunDirectory, next_commands: Sequence[str] = ()) -> Group:
-    """Return the results of a run as a table, followed by suggested commands.
+    """Return a table of the results of a run, followed by the commands in `next_commands`.
 
-    `summary` has the keys of summary.json; evaluations, video, model and other parts may be missing.
+    `summary` has the keys of summary.json; the keys for evaluations, video and model may be missing.
     """
     title = f"{algorithms.title(summary['algo'])} on {summary['env_id']} · seed {summary['seed']}"
     evaluations = _evaluations(summary.get("eval") or {}, summary.get("baseline"))
@@ -35,9 +35,15 @@ def summary_table(summary: Mapping[str, Any], run: RunDirectory, next_commands: 
 def evaluation_table(
     evaluations: Mapping[str, Mapping[str, Any] | None], baseline: Mapping[str, Any] | None, checkpoint: str
 ) -> Group:
-    """Return the evaluations of a checkpoint by name and the random baseline as a table.
+    """Return a table with one row for each evaluation of a checkpoint, and one for the random policy.
 
-    Each evaluation has mean, ci95, episodes and returns.
+    Args:
+        evaluations: name of the row -> evaluation, a mapping with the keys `mean`, `ci95`, `episodes` and `returns`.
+        baseline: evaluation of the random policy, or None.
+        checkpoint: title of the table.
+
+    Returns:
+        The table as a renderable of the package `rich`.
     """
     return Group(Text(checkpoint, "bold"), "", _evaluations(evaluations, baseline))
 
@@ -75,7 +81,10 @@ def _evaluations(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | N
 
 
 def _beyond(results: Sequence[Mapping[str, Any] | None]) -> bool:
-    """Return True if an interval extends beyond the observed returns, so that `APPROXIMATE` must be printed."""
+    """Return True if the confidence interval of an evaluation extends beyond the observed returns.
+
+    The note `APPROXIMATE`, which explains this, must then be printed.
+    """
     return any(result and exceeds_schedule(result) for result in results)
 
 

@@ -20,7 +20,10 @@ UNLIMITED = 10_000  # columns
 
 
 def console(stream: TextIO | None) -> Console:
-    """Return rich's console for a stream, which may be None; `NO_COLOR` and `TERM=dumb` turn colors off."""
+    """Return a console of the package `rich` for a stream.
+
+    The environment variable NO_COLOR and `TERM=dumb` turn colors off. `sys.stdout`, for example, may be None.
+    """
     terminal = stream is not None and stream.isatty()
     return Console(
         file=stream,
@@ -35,13 +38,13 @@ def console(stream: TextIO | None) -> Console:
 
 
 class Printable:
-    """Renderable that escapes control characters in the text of another one and keeps its colors and styles."""
+    """Renderable that wraps another renderable and escapes control characters in its text; it keeps the styles."""
 
     def __init__(self, part: RenderableType) -> None:
         self.part = part
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render the other renderable and escape the control characters in the text of each segment."""
+        """Render the wrapped renderable and escape the control characters in the text of each segment."""
         for segment in console.render(self.part, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
@@ -49,7 +52,8 @@ class Printable:
 def show(*parts: RenderableType) -> None:
     """Print parts one below the other on standard output.
 
-    Long lines are not wrapped here. The terminal wraps them, so paths that are copied from it are complete.
+    This function does not break long lines. The terminal wraps them, so a long path that is copied from the terminal
+    contains no line break.
     """
     out = console(sys.stdout)
     out.width = UNLIMITED
@@ -61,7 +65,17 @@ def show(*parts: RenderableType) -> None:
 def table(
     head: Sequence[str], rows: Iterable[Sequence[str | Text]], numbers: Collection[str] = (), rule: bool = False
 ) -> Table:
-    """Return a table; columns in `numbers` are right-aligned, and `rule` draws a line below the head."""
+    """Return a table for the terminal.
+
+    Args:
+        head: titles of the columns.
+        rows: cells of each row.
+        numbers: titles of the columns that are right-aligned.
+        rule: draw a line below the titles.
+
+    Returns:
+        The table.
+    """
     box = SIMPLE_HEAD if rule else None
     grid = Table(box=box, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
     for title in head:

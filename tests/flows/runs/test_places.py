@@ -135,7 +135,8 @@ def test_new_run_refuses_a_store_that_mlflow_cannot_open(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["MLFLOW_TRACKING_URI", "PREFECT_API_URL"])
 def test_configure_environment_names_a_malformed_address(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(os, "environ", os.environ | {name: "http://[x"})
-    with pytest.raises(UserError, match=rf"^{name}=http://\[x: not an address \(Invalid IPv6 URL\)$"):
+    message = rf"^{name}=http://\[x: not an address \(Invalid IPv6 URL\); correct it or leave {name} unset$"
+    with pytest.raises(UserError, match=message):
         configure_environment()
 
 
