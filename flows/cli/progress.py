@@ -1,4 +1,4 @@
-"""Progress of long work: a line that is updated in place on a terminal, or occasional plain lines in a file.
+"""Progress of long work: a line that is updated in place on a terminal; in a file, a new line at intervals.
 
 rich determines colors, width and characters. `rich.progress` is not used; docs/decisions.md gives the reason.
 """

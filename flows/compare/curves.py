@@ -40,7 +40,7 @@ class Curve:
 
 
 def against_steps(comparison: Comparison, side: str, task: str) -> Curve | None:
-    """Return the curve of the side's returns on the environment `task` by policy steps.
+    """Return the learning curve of a side (group of runs): returns on the environment `task` by policy steps.
 
     Returns None if a run has fewer than two logged values.
     """
@@ -48,7 +48,7 @@ def against_steps(comparison: Comparison, side: str, task: str) -> Curve | None:
 
 
 def against_time(comparison: Comparison, side: str, task: str, name: str) -> Curve | None:
-    """Return the curve of the side's returns on the environment `task` by seconds of training.
+    """Return the learning curve of a side (group of runs): returns on the environment `task` by seconds of training.
 
     `name` is the metric of the seconds: "Time/wall_s" for wall time or "Time/cpu_s" for processor time. Returns None if
     a run has fewer than two logged values.
@@ -60,7 +60,7 @@ def against_time(comparison: Comparison, side: str, task: str, name: str) -> Cur
 
 
 def against_budget(comparison: Comparison, side: str) -> Curve | None:
-    """Return the curve of the side's normalized scores over its runs on all environments.
+    """Return the learning curve of a side (group of runs): normalized scores over its runs on all environments.
 
     The x axis is the fraction of the planned policy steps. The bootstrap for the confidence interval resamples runs
     within each environment. Returns None if a run has fewer than two logged values.

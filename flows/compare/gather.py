@@ -153,7 +153,10 @@ def _group(run: RunDirectory) -> str | None:
 
 
 def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
-    """Return the side that an argument selects, without data, and for each of its runs a function that reads it."""
+    """Return the side (group of runs) that a command-line argument selects, and a function for each run that reads it.
+
+    The side contains no data yet. Raises UserError if the argument selects no run.
+    """
     if word.startswith(MLFLOW):
         return Side(word, "a search in MLflow", None), _search(word)
     if os.sep not in word and not glob.has_magic(word):

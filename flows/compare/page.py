@@ -16,14 +16,14 @@ from flows.report.sentences import duration, number
 
 
 def page(comparison: Comparison, conclusion: Verdict, pictures: Sequence[Picture]) -> str:
-    """Return the page as HTML; all text of runs and sides is escaped."""
+    """Return the page of a comparison as HTML; text that comes from runs or from the command line is escaped."""
     names = list(comparison.selection.counted)
     title = f"{names[0]} compared with {' and '.join(names[1:])}"
     return document(title, f"<h1>{escape(title)}</h1>", sections(comparison, conclusion, pictures))
 
 
 def sections(comparison: Comparison, conclusion: Verdict, pictures: Sequence[Picture]) -> str:
-    """Return the page without its title, for use in another page."""
+    """Return the content of the page without title and HTML head, to be included in another page."""
     parts = [
         f'<p class="soft">{escape(_about(comparison))}</p>',
         _verdict(conclusion),

@@ -42,7 +42,10 @@ class Pair:
     correlation: float | None
 
     def upright(self) -> Pair:
-        """Return this comparison with the sides exchanged if the second side has the higher interquartile mean."""
+        """Return this comparison of two groups of runs so that the first has the higher interquartile mean.
+
+        The groups are exchanged if necessary.
+        """
         if self.difference.value >= 0:
             return self
         difference, chance = self.difference, self.improvement
@@ -56,10 +59,10 @@ class Pair:
 
     @property
     def better(self) -> str | None:
-        """Name of the significantly better side, or None.
+        """Name of the significantly better side (group of runs), or None.
 
-        A side is significantly better if two conditions hold and agree on the side: the interval of `difference` does
-        not contain 0, and the interval of `improvement` does not contain 0.5.
+        A side is significantly better if two conditions hold and show the same direction: the interval of `difference`
+        does not contain 0, and the interval of `improvement` does not contain 0.5.
         """
         if not (self.difference.beyond(0.0) and self.improvement.beyond(0.5)):
             return None
@@ -113,6 +116,6 @@ def _pair(
 
 
 def _same_seeds(first: Sequence[Record], second: Sequence[Record]) -> bool:
-    """Return True if both sides have the same seeds in the same order, each seed once."""
+    """Return True if two groups of runs have the same seeds in the same order, and each seed only once."""
     seeds = [record.seed for record in first]
     return len(seeds) == len(set(seeds)) and seeds == [record.seed for record in second]

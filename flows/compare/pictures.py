@@ -52,7 +52,7 @@ def _learning(comparison: Comparison) -> Iterator[Picture]:
 
 
 def _curves(by_side: Mapping[str, Curve | None], stem: str, title: str, x: str, y: str) -> Iterator[Picture]:
-    """Yield a picture with the learning curve of each side; yield nothing if the curve of a side is None."""
+    """Yield a picture with the learning curve of each side (group of runs); yield nothing if a curve is None."""
     known = {side: curve for side, curve in by_side.items() if curve is not None}
     if len(known) == len(by_side):
         yield curves_picture(known, stem, title, x, y)
@@ -83,9 +83,10 @@ def curves_picture(by_side: Mapping[str, Curve], stem: str, title: str, x: str, 
 
 
 def _aggregates(comparison: Comparison) -> Picture:
-    """Draw the four aggregates (means over runs, such as the interquartile mean) of each side.
+    """Draw the four aggregates (such as the interquartile mean over runs) of each side (group of runs).
 
-    The picture has two rows of two panels, so that it fits on a phone. Each panel has one row for each side.
+    The picture has one panel for each aggregate, in two rows, so that it fits on a phone. Each panel has one row for
+    each side.
     """
     where = ALL if len(comparison.tasks) > 1 else comparison.tasks[0]
     sides = list(comparison.aggregates[where])
@@ -146,7 +147,7 @@ def short(name: str, longest: int = LONGEST) -> str:
 
 
 def _intervals(axes: Axes, figures: Sequence[Interval], tones: Sequence[str], digits: int | None = None) -> None:
-    """Draw one row for each interval: a bar for the interval, and a marker with a number for the estimate."""
+    """Draw one row for each estimate: a bar for its confidence interval, and a marker with a number."""
     for row, (figure, tone) in enumerate(zip(figures, tones, strict=True)):
         axes.plot([figure.low, figure.high], [row, row], color=tone, linewidth=7, alpha=0.4, solid_capstyle="butt")
         axes.plot([figure.value], [row], marker="|", markersize=13, markeredgewidth=2.4, color=tone)

@@ -103,7 +103,7 @@ def write(sides: list[Side], folder: Path, threshold: float | None = None, tell:
 
 
 def _runs(comparison: Comparison) -> Iterator[list[Any]]:
-    """Yield the rows of runs.csv: one row for each run of each side, including runs that are not compared."""
+    """Yield the rows of runs.csv: one row for each run of all groups, including runs that are not compared."""
     values = {
         record.run_id: value
         for side, tasks in comparison.selection.counted.items()

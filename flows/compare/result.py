@@ -78,7 +78,7 @@ class Comparison:
         return self.selection.tasks
 
     def normalise(self, side: str) -> list[NDArray[np.float64]]:
-        """Return the normalized scores of a side's N runs, an array [N] for each environment."""
+        """Return the normalized scores of the N runs of a side (group of runs), an array [N] for each environment."""
         return [self.scales[task].score(self.values[side][task]) for task in self.tasks]
 
 
@@ -145,7 +145,7 @@ def _threshold(scale: scores.Scale, threshold: float | None, several: bool) -> f
 def _aggregates(
     tasks: Sequence[str], scales: dict[str, scores.Scale], values: dict[str, Any], rng: np.random.Generator
 ) -> dict[str, dict[str, dict[str, Interval]]]:
-    """Compute the aggregates (such as the interquartile mean) of each side, with their intervals.
+    """Compute the aggregates (such as the interquartile mean) of each side (group of runs), with their intervals.
 
     On a single environment, they are returns; over all environments, normalized scores. The optimality gap is always
     a normalized score.
@@ -189,7 +189,7 @@ def _cost(records: Sequence[Record]) -> dict[str, float]:
 
 
 def _config(chosen: Selection) -> dict[str, dict[str, list[str]]]:
-    """Return configuration key -> side -> values of its runs, for keys that have different values on two sides."""
+    """Return configuration key -> name of a group of runs -> values, for keys whose values differ between groups."""
     runs = {name: [r for records in tasks.values() for r in records] for name, tasks in chosen.counted.items()}
     differences: dict[str, dict[str, list[str]]] = {}
     for key in differing(record for records in runs.values() for record in records):

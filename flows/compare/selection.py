@@ -48,7 +48,7 @@ class Selection:
     commands: list[str] = field(default_factory=list)
 
     def records(self, task: str) -> Iterator[Record]:
-        """Yield the compared runs of all sides on an environment."""
+        """Yield the compared runs of all sides (groups of runs) on the environment `task`."""
         for side in self.counted.values():
             yield from side[task]
 
@@ -160,9 +160,10 @@ def _look_at_configs(selection: Selection) -> None:
 
 
 def _look_at_budgets(selection: Selection) -> set[str]:
-    """Return the environments on which the planned policy steps of the runs differ, and add them as obstacles.
+    """Return the environments on which the runs have different budgets (planned policy steps, `algo.total_steps`).
 
-    On these environments sides cannot be ranked, even if more seeds are trained.
+    For each of them, a reason not to rank the groups of runs is added to `selection.obstacles`. Training more seeds
+    would not remove this reason.
     """
     unlike: set[str] = set()
     for task in selection.tasks:

@@ -134,22 +134,22 @@ def improvement(
     level: float = LEVEL,
     replicates: int = REPLICATES,
 ) -> Interval:
-    """Return the probability of improvement of the first side over the second (section 4.3), with its interval.
+    """Return the probability of improvement of the first group of runs over the second (section 4.3).
 
-    This is the probability that a run of the first side has a higher score than a run of the second side. It is
+    This is the probability that a run of the first group has a higher score than a run of the second group. It is
     computed as Mann and Whitney's U / (N·M), averaged over environments; a tie counts half. N and M are the numbers of
-    runs of the two sides.
+    runs of the two groups.
 
     Args:
-        first: scores of the first side.
-        second: scores of the second side.
+        first: scores of the first group.
+        second: scores of the second group.
         rng: random generator of the bootstrap.
-        paired: True if the n-th runs of both sides have the same seed; they are then resampled together.
+        paired: True if the n-th runs of both groups have the same seed; they are then resampled together.
         level: confidence level of the interval.
         replicates: number of bootstrap replicates.
 
     Returns:
-        The probability with its interval.
+        The probability with its bootstrap confidence interval.
     """
     wins = [np.sign(a[:, None] - b) / 2 + 0.5 for a, b in zip(first, second, strict=True)]  # [N, M]
     rows = _rows_of_both(first, second, rng, paired, replicates)
@@ -161,9 +161,10 @@ def improvement(
 
 
 def correlation(first: Scores, second: Scores) -> float:
-    """Return Pearson's correlation between the scores of two sides with the same seeds.
+    """Return Pearson's correlation between the scores of two groups of runs with the same seeds.
 
-    The mean of each environment is subtracted first. Returns 0 if all scores of a side are equal.
+    For each group and environment, the mean over the runs is subtracted first. Returns 0 if the remaining scores of a
+    group are all 0.
     """
     a, b = (np.concatenate([one - one.mean() for one in side]) for side in (first, second))
     norm = float(np.linalg.norm(a) * np.linalg.norm(b))
@@ -199,7 +200,10 @@ def _draw(scores: Scores, rows: Sequence[Array]) -> list[Array]:
 
 
 def _times(rows: Array, count: int) -> Array:
-    """Count how often each replicate contains each seed: indices [R, N] -> counts [R, N]."""
+    """Count how often each of the R bootstrap replicates contains each of the N = `count` seeds.
+
+    `rows` has the indices [R, N] of the drawn seeds; the result has shape [R, N], too.
+    """
     return (rows[:, :, None] == np.arange(count)).sum(axis=1).astype(float)
 
 

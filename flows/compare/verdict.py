@@ -118,9 +118,10 @@ def _sentence(comparison: Comparison, pair: Pair, task: str | None = None) -> st
 
 
 def _figures(comparison: Comparison, pair: Pair, task: str | None = None) -> str:
-    """Return interquartile means, their difference and the probability of improvement of two sides as text.
+    """Return a text with the numbers that compare two sides (groups of runs).
 
-    The side with the higher interquartile mean comes first.
+    They are the probability of improvement, the interquartile means and their difference. The side with the higher
+    interquartile mean comes first.
     """
     pair = pair.upright()
     first, second = pair.first, pair.second

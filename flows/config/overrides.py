@@ -104,7 +104,7 @@ def _take(
     Args:
         line: the override.
         typed: the overrides that have been parsed so far.
-        seen: key or group -> the override that set it so far, to detect repeated overrides.
+        seen: key or group -> earlier override of it, to detect repeated overrides; `line` is added.
         groups: group of config files -> names of its files.
         keys: each known dotted key -> True if its type is text.
 

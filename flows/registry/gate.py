@@ -94,7 +94,7 @@ def _lower_end(differences: Sequence[float], imagined: float, side: int, total: 
     """Predict the lower end of the 95 % interval of the mean difference after all episodes.
 
     Args:
-        differences: returns of the new model minus those of the champion in the episodes so far.
+        differences: return of the new model minus return of the champion, for each episode that both have played.
         imagined: difference of one more episode, which is added to the data when the variance is estimated.
         side: -1 if the mean difference of the remaining episodes is assumed at the lower end of its prediction
             interval, 1 for the upper end.
