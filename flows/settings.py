@@ -98,9 +98,9 @@ def server_host() -> str:
 
 
 def allowed_hosts() -> list[str]:
-    """Return the additional host names that the servers accept, for example the name of a proxy.
+    """Return the additional host names under which the servers of `make up` accept requests, such as that of a proxy.
 
-    SHEPHERD_ALLOWED_HOSTS lists them, separated by commas.
+    The environment variable SHEPHERD_ALLOWED_HOSTS lists them, separated by commas.
     """
     return [name.strip().lower() for name in os.environ.get("SHEPHERD_ALLOWED_HOSTS", "").split(",") if name.strip()]
 
@@ -260,9 +260,9 @@ def _make_paths_absolute() -> None:
 
 
 def _set_credentials_apart() -> None:
-    """Move user and password from server addresses to separate variables.
+    """Move user and password from the addresses of the MLflow and Prefect servers to separate environment variables.
 
-    MLflow and Prefect log the addresses and display them.
+    MLflow and Prefect log and display the addresses, which therefore must not contain passwords.
     """
     for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         parts = split_address(os.environ.get(name, ""), name)

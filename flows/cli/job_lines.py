@@ -98,7 +98,10 @@ class JobLines(Progress):
             self._write(self._training)
 
     def _eta(self, left: float) -> str:
-        """Return the expected time until the remaining `left` trainings have ended, at the average speed so far."""
+        """Return the expected time for `left` further trainings, based on the average speed of the trainings so far.
+
+        The result is text such as "1:30", or "-" if the time cannot be estimated yet.
+        """
         took = 0.0 if self._seen_since is None else self._clock() - self._seen_since
         seen = self._ended + sum(part - self._first[label] for label, (part, _) in self._running.items())
         return duration(left * took / seen) if took >= SETTLED and seen > 0 else "-"

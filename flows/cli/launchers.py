@@ -49,11 +49,10 @@ def without_launcher(typed: Sequence[str]) -> Iterator[str]:
 
 
 def find_fabric_run_settings() -> list[str] | None:
-    """Return the options of the command `fabric run` that started this process, as `key=value` overrides.
+    """Return the options of Lightning's command `fabric run`, as `key=value` overrides, if it started this process.
 
+    The options are read from the LT_* environment variables that `fabric run` sets for the processes that it starts.
     Returns None if this process was not started by `fabric run`.
-
-    `fabric run` starts a script once per device and sets LT_* environment variables, which Fabric reads.
     """
     if os.environ.get("LT_CLI_USED", "0") == "0":
         return None

@@ -1,6 +1,7 @@
 """Argument parser of `shepherd`: commands, their arguments, and the function that each command calls.
 
-Functions are named instead of imported, so that a user error is reported at once; a test checks the names.
+The parser stores functions as text (`module:name`) and does not import them, because imports would delay the report of
+a user error. A test checks that the functions exist.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ PARAMS = (
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that reports errors as `UserError`; `commands` maps each command to its parser."""
+    """Argument parser that raises errors as `UserError`; `commands` maps the name of each command to its parser."""
 
     commands: Mapping[str, Any] = {}
 

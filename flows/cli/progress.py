@@ -55,8 +55,10 @@ def show_progress(run: RunDirectory) -> Iterator[None]:
 class Line(NamedTuple):
     """Content of a progress line.
 
-    It consists of the name of the work, the completed fraction (0 to 1), and other texts; the last one is the ETA
-    (expected remaining time).
+    Attributes:
+        doing: name of the work, such as "train".
+        share: completed fraction of the work, 0 to 1.
+        parts: further texts, such as the speed; the last one is usually the ETA (expected remaining time).
     """
 
     doing: str
@@ -157,9 +159,10 @@ class Progress:
             self._closed = True
 
     def _follow_rate(self, steps: int, elapsed: float, updates: int) -> None:
-        """Update the average number of policy steps per second, from which the ETA is computed.
+        """Update the moving average of policy steps per second, from which the ETA is computed.
 
-        The average starts at the first gradient step and includes the time of evaluations.
+        Time before the first gradient step is ignored, because the training is faster without gradient steps. The time
+        of evaluations is included.
         """
         seconds = elapsed - self._last[1]
         if self._learns_since is None or not updates:  # part of this interval was without gradient steps

@@ -1,4 +1,4 @@
-"""Command `shepherd registry`, which lists registered models and moves the champion alias by hand."""
+"""Command `shepherd registry`, which lists registered models and moves the alias `champion` to another version."""
 
 from __future__ import annotations
 

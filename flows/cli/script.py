@@ -1,4 +1,4 @@
-"""Training from a user's script in the style of SheepRL: a function of the config that calls `run`."""
+"""Training from a user's script in the style of SheepRL, in which a function takes the config and calls `run(cfg)`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def refuse_import() -> None:
 
 
 def _timeless(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config without the paths that contain the current time."""
+    """Return a config without run_name and run_dir, whose values contain the current time."""
     return {key: value for key, value in tree.items() if key not in ("run_name", "run_dir")}
 
 

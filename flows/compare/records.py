@@ -65,7 +65,7 @@ class Record:
 
     @property
     def done(self) -> bool:
-        """True if the run was trained to its end."""
+        """True if the run finished its training or ended it by early stopping."""
         return self.status in DONE
 
     @property
@@ -124,7 +124,7 @@ def task_of(config: Mapping[str, str]) -> str:
 
 
 def from_directory(run: RunDirectory) -> Record:
-    """Read a record from a run directory."""
+    """Read the data of a run from its run directory."""
     log, identity, summary = history(run.events), run.read_identity(), run.read_summary()
     final = log.last("evaluation", final=True)
     mean = final["greedy"]["mean"] if final else None
@@ -144,7 +144,7 @@ def from_directory(run: RunDirectory) -> Record:
 
 
 def from_mlflow(client: MlflowClient, stored: Run) -> Record:
-    """Read a record from MLflow, or from the run's directory if it exists on this machine."""
+    """Read the data of a run from MLflow, or from its run directory if the directory exists on this machine."""
     folder = tag_value(stored.data.tags, "run_dir")
     if folder and RunDirectory(folder).config.exists():
         run = RunDirectory(folder)

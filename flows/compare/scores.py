@@ -44,7 +44,11 @@ class Measure:
 class Scale:
     """Conversion of an environment's returns to normalized scores.
 
-    A return of `low` has the score 0, a return of `high` the score 1. `words` describes both returns for the report.
+    Attributes:
+        low: return that has the score 0.
+        high: return that has the score 1.
+        words: description of `low` and `high`, for the report.
+        solved: return at which the environment is solved, if it defines the score 1; None if it does not.
     """
 
     low: float
@@ -117,7 +121,10 @@ def scale(selection: Selection, task: str, measure: Measure) -> Scale:
 
 
 def find_crossing(line: Line, threshold: float) -> int | None:
-    """Return the policy steps of the first logged value at or above a threshold; None if no value reaches it."""
+    """Return the number of policy steps at which a metric first reached a threshold; None if it never did.
+
+    `line` contains pairs of policy steps and logged value.
+    """
     return next((steps for steps, value in line if value >= threshold), None)
 
 

@@ -62,7 +62,7 @@ def median(scores: Scores) -> Array:
 
 
 def optimality_gap(scores: Scores) -> Array:
-    """Compute the optimality gap (section 4.3): the mean of max(1 - score, 0)."""
+    """Compute the optimality gap (section 4.3): the mean of max(1 - score, 0) over seeds, then over environments."""
     return mean([np.maximum(1.0 - one, 0.0) for one in scores])
 
 

@@ -48,7 +48,7 @@ class ParsedOverrides:
     refused: set[str] = field(default_factory=set)
 
     def refuse_sweeps(self) -> None:
-        """Raise UserError if a key has several values, because a single run is required."""
+        """Raise UserError if an override has several values (`seed=1,2`), because the config is for a single run."""
         mistakes = Mistakes()
         for sweep in self.sweeps:
             key, text = sweep.key_or_group, _text(sweep)
@@ -57,7 +57,7 @@ class ParsedOverrides:
         mistakes.raise_collected()
 
     def refuse_choices(self) -> None:
-        """Raise UserError if config files are chosen, because the run already exists."""
+        """Raise UserError if an override chooses a config file, which is not allowed for a run that already exists."""
         for choice in self.choices:
             raise UserError(
                 f"{choice}: config files can be chosen only for a new run; for an existing run set single keys, "

@@ -320,7 +320,10 @@ def _unwrap(wrapper: Tree, env_id: Any, place: str) -> None:
 
 
 def _dmc_id(env_id: Any, wrapper: Tree) -> Any:
-    """Return the id of the DMC task in `wrapper`, unless `env_id` is already the id of a DMC task."""
+    """Return the environment id of the DeepMind Control (DMC) task that `wrapper` names.
+
+    If `env_id` is already the id of a DMC task, return `env_id`.
+    """
     from rlcore.envs.suites.dmc import DMCSuite  # imports gymnasium
 
     named = f"{wrapper['domain_name']}_{wrapper.get('task_name')}"

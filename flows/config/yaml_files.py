@@ -139,7 +139,10 @@ def _stamps() -> frozenset[Stamp]:
 
 
 def register_resolvers() -> None:
-    """Register the functions for interpolations that OmegaConf lacks: `${now:%Y-%m-%d}` and `${run_root:}`."""
+    """Register two functions for interpolations in OmegaConf.
+
+    `${now:%Y-%m-%d}` is the current time in a format of `strftime`; `${run_root:}` is the folder of all runs.
+    """
     from omegaconf import OmegaConf
 
     if not OmegaConf.has_resolver("now"):  # Hydra registers an equal one

@@ -1,4 +1,4 @@
-"""Registered models: names, versions and aliases, and the resolution of models:/ URIs to a policy or its run."""
+"""Registered models: names, versions and aliases, and search for the policy or the run of a models:/ URI."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Upload of exported policies to MLflow as a logged model, and registration as a version.
 
 MLflow distinguishes a *logged model* (files, shown on the page of a run) from a *version* of a registered model, which
-refers to one. Every step can be repeated after a kill without creating a second logged model of the same checkpoint.
+refers to a logged model. If the process is killed, each step can be repeated without creating a second logged model of
+the same checkpoint.
 """
 
 from __future__ import annotations

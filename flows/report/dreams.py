@@ -411,7 +411,10 @@ def _figure(width: int, height: int) -> tuple[Any, Any]:
 
 
 def _axes(figure: Any, place: tuple[float, float, float, float], name: str) -> Axes:
-    """Add a chart to a figure; `place` is its left, top, width and height in pixels."""
+    """Add a chart to a figure and return it.
+
+    `place` has the chart's left edge, top edge, width and height in pixels; `name` is the label of its y axis.
+    """
     width, height = figure.bbox.size
     left, top, wide, high = place
     axes = figure.add_axes((left / width, 1 - (top + high) / height, wide / width, high / height))

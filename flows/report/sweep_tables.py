@@ -1,4 +1,4 @@
-"""Tables of sweeps and groups for the terminal (`flows.report.terminal.show`)."""
+"""Tables of sweeps and of groups of runs, for the terminal."""
 
 from __future__ import annotations
 

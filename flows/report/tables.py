@@ -1,4 +1,4 @@
-"""Results of a run or an evaluation as tables for the terminal (`flows.report.terminal.show`) and as Markdown."""
+"""Results of a run or an evaluation, as tables for the terminal and as Markdown."""
 
 from __future__ import annotations
 
