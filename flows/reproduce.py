@@ -14,9 +14,11 @@ from prefect import flow  # isort: skip - the modules above set the environment 
 
 from flows.runs.original import Original, restore
 from flows.runs.trainer import expect_trainer, release_after
+from flows.stages.train import training_loop
 from flows.stages.verify import describe_difference, has_reached_original
 from flows.workers.local_api import prefect_api
 from rlcore.store.directory import RunDirectory
+from rlcore.train.boundary import Boundary
 
 
 @flow(name="reproduce", version=VERSION, persist_result=False)
@@ -37,14 +39,13 @@ def reproduce(source: str, run_dir: str = "") -> Any:
         make_env(run)  # writes the environment card, which describe_difference reads
         describe_difference(run)
         collect(run)
-        while at := advance(run):
+
+        def compare(at: Boundary) -> bool:
             if "checkpoint" in at.due:
-                checkpoint(run, at.policy_steps)
                 verify(run, at.policy_steps)  # fails the flow if the bits differ
-            if "evaluate" in at.due:
-                evaluate(run, at.policy_steps)
-            if has_reached_original(run, at):
-                break
+            return has_reached_original(run, at)
+
+        training_loop(run, advance, checkpoint, evaluate, stop=compare)
         evaluate(run, final=True)
         return verdict(run)
 

@@ -18,6 +18,7 @@ from flows.config.compose import compose
 from flows.runs.create import new_run
 from flows.runs.milestones import is_trained
 from flows.runs.trainer import expect_trainer, release_after
+from flows.stages.train import training_loop
 from flows.workers.local_api import prefect_api
 from flows.workers.pools import find_flow
 from rlcore.store.directory import RunDirectory
@@ -46,11 +47,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
         with managed_run(algo, overrides, run_dir, accelerator) as run:  # config, lock, signals, trainer, MLflow mirror
             make_env(run)
             collect(run)
-            while at := advance(run):  # to the next checkpoint or evaluation; None after the end of training
-                if "checkpoint" in at.due:
-                    checkpoint(run, at.policy_steps)
-                if "evaluate" in at.due:
-                    evaluate(run, at.policy_steps)
+            training_loop(run, advance, checkpoint, evaluate)  # ends after the last step, or if the trial is pruned
             if is_trained(run):  # False for a pruned trial of a sweep
                 evaluate(run, final=True)
                 register_model(run)

@@ -5,6 +5,9 @@ The trainer process stays alive between boundaries.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from flows.runs.listeners import emit
 from flows.runs.milestones import note_baseline
 from flows.runs.pruning import over
@@ -34,16 +37,35 @@ def to_boundary(run: RunDirectory) -> Boundary:
     return trainer_for(run).advance(lambda facts: emit("progress", facts))
 
 
-def train(run: RunDirectory) -> Boundary:
-    """Train to the end, including all checkpoints and evaluations.
+def training_loop(
+    run: RunDirectory,
+    advance: Callable[[RunDirectory], Boundary | None] = advance,
+    checkpoint: Callable[[RunDirectory, int], Any] = checkpoint,
+    evaluate: Callable[[RunDirectory, int], Any] = evaluate,
+    stop: Callable[[Boundary], bool] = lambda at: False,
+) -> None:
+    """Train a run to its end; at each boundary, write the checkpoint and run the evaluation that are due.
 
-    Return the last boundary, the end of the training.
+    Args:
+        run: a new or unfinished run for which make-env has been executed.
+        advance: trains to the next boundary and returns it, or None if training has finished. A flow passes the Prefect
+            tasks of the three stages.
+        checkpoint: saves the state of the run at a number of policy steps.
+        evaluate: evaluates the policy at a number of policy steps.
+        stop: called after each boundary; the loop ends if it returns True.
     """
     while at := advance(run):
         if "checkpoint" in at.due:
             checkpoint(run, at.policy_steps)
         if "evaluate" in at.due:
             evaluate(run, at.policy_steps)
+        if stop(at):
+            return
+
+
+def train(run: RunDirectory) -> Boundary:
+    """Train to the end without Prefect, including all checkpoints and evaluations, and return the last boundary."""
+    training_loop(run)
     last = trainer_for(run).at
     assert last is not None
     return last

@@ -20,6 +20,13 @@ def flow_function(source: str) -> ast.FunctionDef:
     return function
 
 
+def training_loop(source: str) -> ast.While:
+    """Return the loop of the function `training_loop`."""
+    [function] = [n for n in ast.walk(ast.parse(source)) if getattr(n, "name", "") == "training_loop"]
+    [loop] = [node for node in ast.walk(function) if isinstance(node, ast.While)]
+    return loop
+
+
 def called(node: ast.AST) -> str | None:
     return getattr(node.func, "id", None) or getattr(node.func, "attr", None) if isinstance(node, ast.Call) else None
 
@@ -27,9 +34,8 @@ def called(node: ast.AST) -> str | None:
 def order_of(body: list[ast.stmt]) -> Order:
     found: Order = []
     for node in body:
-        if isinstance(node, ast.While):
-            assert {called(n) for n in ast.walk(node.test)} >= {"advance"}, "the loop over what the train task gives"
-            found.append([stage for stage in order_of(node.body) if isinstance(stage, str)])
+        if called(getattr(node, "value", node)) == "training_loop":
+            found.append([stage for stage in order_of(LOOP.body) if isinstance(stage, str)])
         elif isinstance(node, (ast.With, ast.If)):
             found += order_of(node.body)
         else:
@@ -50,14 +56,25 @@ def diagram(order: Order) -> str:
 
 PAGE = (ROOT / "docs/pipelines.md").read_text()
 FLOW = flow_function((ROOT / "flows/train.py").read_text())
+LOOP = training_loop((ROOT / "flows/stages/train.py").read_text())
 ORDER = order_of(FLOW.body)
 
 
-def test_stage_train_does_what_is_due_as_the_flow_does() -> None:
-    """DVC's stage goes from boundary to boundary by itself: the same calls in the same order."""
-    source = ast.parse((ROOT / "flows/stages/train.py").read_text())
-    loops = [next(n for n in ast.walk(tree) if isinstance(n, ast.While)) for tree in (source, FLOW)]
-    assert ast.unparse(loops[0]) == ast.unparse(loops[1])
+def test_training_loop_is_defined_once() -> None:
+    """Flow, stage and reproduction call `training_loop`: no other loop of flows/ executes what is due."""
+    loops = {
+        path.name
+        for path in (ROOT / "flows").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.While, ast.For)) and ".due" in ast.unparse(node)
+    }
+    assert loops == {"train.py"}
+    callers = [path for path in (ROOT / "flows").rglob("*.py") if " training_loop(run" in path.read_text()]
+    assert {str(path.relative_to(ROOT)) for path in callers} == {
+        "flows/train.py",
+        "flows/reproduce.py",
+        "flows/stages/train.py",
+    }
 
 
 def test_pipelines_page_draws_the_stages_as_the_flow_calls_them() -> None:
@@ -67,6 +84,8 @@ def test_pipelines_page_draws_the_stages_as_the_flow_calls_them() -> None:
 def test_pipelines_page_shows_the_flow_as_it_is() -> None:
     [shown] = [flow_function(block) for block in blocks(PAGE, "python") if "@flow" in block]
     assert ast.unparse(shown) == ast.unparse(FLOW)
+    [shown_loop] = [training_loop(block) for block in blocks(PAGE, "python") if "def training_loop" in block]
+    assert ast.unparse(shown_loop) == ast.unparse(LOOP)
 
 
 def test_dvc_runs_the_stages_one_behind_the_other_as_the_flow_does() -> None:
