@@ -24,7 +24,7 @@ from rlcore.evaluation.policy import load_policy
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import chunks
 from rlcore.store.directory import RunDirectory
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from rlcore.types import Trajectory
 
 ROWS, WIDTH, INTERVAL = 1_000_000, 4, 50_000  # of a run of 1 M steps with 20 checkpoints
@@ -32,7 +32,7 @@ BLOCK = 1_000  # rows of each environment per call of `extend`
 RESUME = "resume"
 
 
-def fill(session: Session, rows: int, seed: int) -> None:
+def fill(session: RunTrainer, rows: int, seed: int) -> None:
     """Add `rows` rows of random numbers to the replay buffer; keys, shapes and dtypes are those of the environment."""
     rng, spec = torch.Generator().manual_seed(seed), session.envs.spec
     for _ in range(0, rows, BLOCK * WIDTH):
@@ -69,7 +69,7 @@ def size(folder: Path) -> int:
 def resume(folder: str) -> None:
     """Resume a run in this process and print the wall seconds, CPU seconds and bytes read."""
     began = bytes_read()
-    wall, cpu = time_call(lambda: Session(RunDirectory(folder)).close())
+    wall, cpu = time_call(lambda: RunTrainer(RunDirectory(folder)).close())
     print(json.dumps([wall, cpu, bytes_read() - began]))
 
 
@@ -93,7 +93,7 @@ def figures(folder: Path) -> list[tuple[str, float, float, float]]:
         took = time_call(function)
         rows.append((what, *took, size(run.checkpoints) - before))
 
-    session = Session(run)
+    session = RunTrainer(run)
     session.training.collector.collect(1)
     add_row("checkpoint, empty buffer", session.save)
     rows.append(("resume, empty buffer", *time_resume(run)))

@@ -23,7 +23,7 @@ from flows.config.compose import compose
 from rlcore.conformance.trainings import find_all
 from rlcore.optim.step import Step
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from rlcore.train.warmup import RandomEnvs
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "gpu.md"
@@ -139,15 +139,15 @@ def measure(spec: EnvSpec, overrides: list[str]) -> tuple[float, float, int, boo
     return statistics.median(took), first, torch.cuda.max_memory_allocated() - before, recorded
 
 
-def make(spec: EnvSpec, overrides: list[str]) -> Training:
-    """Return a `Training` on the GPU whose environment returns random data of the shapes in `spec`."""
+def make(spec: EnvSpec, overrides: list[str]) -> Trainer:
+    """Return a `Trainer` on the GPU whose environment returns random data of the shapes in `spec`."""
     images, vectors = (["rgb"], []) if "rgb" in spec.obs else ([], ["state"])
     keys = [f"algo.cnn_keys.encoder={images}", f"algo.mlp_keys.encoder={vectors}", "env=dummy", "env.num_envs=1"]
     config, _ = compose([*overrides, *keys, "fabric.accelerator=cuda", "buffer.memmap=false"])
-    return Training(config, envs=RandomEnvs(spec, 1, None))
+    return Trainer(config, envs=RandomEnvs(spec, 1, None))
 
 
-def _update(training: Training) -> tuple[float, int]:
+def _update(training: Trainer) -> tuple[float, int]:
     """Take the gradient steps of one iteration; return (seconds, number of gradient steps)."""
     torch.cuda.synchronize()
     before, began = training.learner.updates, time.perf_counter()

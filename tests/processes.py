@@ -21,7 +21,7 @@ from flows.process.network import unreachable
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.retries import Patience, output_of, run_command
 from tests.retries import wait_for as wait_for
 
@@ -100,7 +100,7 @@ def processes(home: Path) -> list[Process]:
                 found.append(Process(process.pid, process.ppid(), process.status(), tuple(words)))
     servers = {p.pid for p in found if "rlcore.system.fork_server" in p.words}
     # A fork has its server's command line.
-    return [replace(p, words=("rlcore.train.trainer",)) if p.parent in servers else p for p in found]
+    return [replace(p, words=("rlcore.train.server",)) if p.parent in servers else p for p in found]
 
 
 def free_port() -> int:
@@ -139,7 +139,7 @@ def digest(run: RunDirectory) -> str:
 
 def finish_here(run: RunDirectory) -> str:
     """Train a run to its end in this process, new or half-done; the digest of its last checkpoint."""
-    session = Session(run)
+    session = RunTrainer(run)
     try:
         while not (boundary := session.advance(lambda said: None)).done:
             if "checkpoint" in boundary.due:

@@ -23,7 +23,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.system.forked import Forked, fork, start_server
 from rlcore.system.lifeline import spawn
 
-TRAINER = "rlcore.train.trainer"
+TRAINER = "rlcore.train.server"
 TRAINERS = "trainers"  # the server's socket
 
 

@@ -179,7 +179,7 @@ def _mark_of(process: psutil.Process) -> str | None:
 
 def list_trained() -> list[RunDirectory]:
     """Return the runs that are being trained by workers of `make up` on this machine."""
-    return [RunDirectory(path) for pid, _ in find_marked() if (path := _word_after("rlcore.train.trainer", pid))]
+    return [RunDirectory(path) for pid, _ in find_marked() if (path := _word_after("rlcore.train.server", pid))]
 
 
 def port_of(name: str) -> int | None:

@@ -28,7 +28,7 @@ from rlcore.optim.step import Step
 from rlcore.protocols import Stateful
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.components import parameters
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from rlcore.types import State
 
 
@@ -93,13 +93,13 @@ def parts_are_complete(config: RunConfig) -> None:
         )
 
 
-def _with(training: Training, step: Step | Optimizer, began: bool) -> State:
+def _with(training: Trainer, step: Step | Optimizer, began: bool) -> State:
     """Mark a gradient step as compiled (`began` is True) or eager, and return the learner's `state_dict` after that."""
     step._began = began  # pyright: ignore[reportPrivateUsage]
     return training.learner.state_dict()
 
 
-def _contents(training: Training) -> dict[str, Any]:
+def _contents(training: Trainer) -> dict[str, Any]:
     """Return the encoded states of all objects with state in a learner and its behavior policy.
 
     Keys are attribute paths of the objects. A module has one entry for each parameter and buffer.
@@ -272,7 +272,7 @@ def no_global_generator_is_used(config: RunConfig) -> None:
     assert results[0] == results[1], "the result depends on a global random generator"
 
 
-def _obs(training: Training) -> dict[str, Tensor]:
+def _obs(training: Trainer) -> dict[str, Tensor]:
     assert training.collector.arrival is not None
     obs = training.collector.arrival.obs
     return {key: tensor(rows, training.fabric.device) for key, rows in obs.items()}

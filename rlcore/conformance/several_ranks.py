@@ -25,7 +25,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.protocols import Learner
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.components import parameters
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from rlcore.types import Batch, Trajectory
 
 STEP = 0.05  # length of an optimizer step if two ranks are compared with one
@@ -147,7 +147,7 @@ def _enlarge(learner: Learner) -> None:
         parameter.copy_(3 * parameter + 0.3 * noise)
 
 
-def _batches(training: Training) -> list[Batch]:
+def _batches(training: Trainer) -> list[Batch]:
     """Collect data until the buffer returns batches for a few updates (`FEW`), and return copies of these batches."""
     found: list[Batch] = []
     while len(found) < FEW:

@@ -20,7 +20,7 @@ from rlcore.errors import CompilationError
 from rlcore.functional.tree import name_leaves
 from rlcore.optim.step import Step
 from rlcore.store.checkpoint import nested_state
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from rlcore.train.warmup import NullRanks
 from rlcore.types import Trajectory
 
@@ -118,7 +118,7 @@ def _compare(config: RunConfig, traced: list[ToCompile], how: dict[str, Any]) ->
             compiled.learner.load_state_dict(nested_state.decode(*state))
 
 
-def _collect(training: Training) -> dict[str, Tensor]:
+def _collect(training: Trainer) -> dict[str, Tensor]:
     """Collect one rollout, and return its actions, its extras and the last carry, each by name."""
     rows: dict[str, Tensor] = {}
 
@@ -166,7 +166,7 @@ def _graphs(traced: list[ToCompile]) -> Iterator[None]:
     in_place = mock.patch.multiple(
         machine_code, trace=note, build=as_graphs, leave_as_written=refuse, _find_known=lambda *_: None
     )
-    with in_place, mock.patch("rlcore.train.training.warm_up", lambda *_: None):
+    with in_place, mock.patch("rlcore.train.trainer.warm_up", lambda *_: None):
         yield
 
 

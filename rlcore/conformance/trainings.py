@@ -15,20 +15,20 @@ from rlcore.errors import RunError
 from rlcore.protocols import Learner
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.components import parameters
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 
 Kind = TypeVar("Kind")
 FEW = 3  # iterations with an update; a replay buffer that is not filled yet returns no batch
 
 
-def fresh(config: RunConfig, **how: Any) -> Training:
+def fresh(config: RunConfig, **how: Any) -> Trainer:
     """Create a new training that has not collected any data.
 
     The environment card (measured properties of the environment) is measured only once per process and environment.
 
     Args:
         config: config of the training.
-        **how: further arguments of `Training`, such as `ranks` or `compiled`.
+        **how: further arguments of `Trainer`, such as `ranks` or `compiled`.
 
     Returns:
         The training.
@@ -37,19 +37,19 @@ def fresh(config: RunConfig, **how: Any) -> Training:
     if one not in _CARDS:
         _CARDS[one] = environment_card(config.env)
     with _BUILDING:  # threads share torch's global generator, which initializes layers
-        return Training(config, _CARDS[one], **how)
+        return Trainer(config, _CARDS[one], **how)
 
 
 _CARDS: dict[str, dict[str, Any]] = {}
 _BUILDING = threading.Lock()
 
 
-def train_a_while(config: RunConfig) -> Training:
+def train_a_while(config: RunConfig) -> Trainer:
     """Create a training, run it until three updates (`FEW`) are done, and return it."""
     return run(fresh(config))
 
 
-def run(training: Training) -> Training:
+def run(training: Trainer) -> Trainer:
     """Run a training until three further updates (`FEW`) are done, and return it."""
     learned = 0
     while learned < FEW:
@@ -62,14 +62,14 @@ def run(training: Training) -> Training:
     return training
 
 
-def check_budget(training: Training) -> None:
+def check_budget(training: Trainer) -> None:
     """Raise AssertionError if the training has reached `algo.total_steps`; a check needs a few updates before that."""
     assert training.policy_steps < training.budget, (
         f"algo.total_steps={training.budget}: training ends before {FEW} updates; use a larger value"
     )
 
 
-def bits(training: Training) -> tuple[bytes, bytes]:
+def bits(training: Trainer) -> tuple[bytes, bytes]:
     """Return the state of a training, encoded as in a checkpoint; equal results mean bit-identical states."""
     return nested_state.encode(training.state_dict())
 
@@ -87,7 +87,7 @@ def find_all(learner: Any, kind: type[Kind]) -> dict[str, Kind]:
     The attributes of the learner are searched, including lists, tuples and mappings. The attributes of another object
     are searched only if its class is defined in rlcore or in the top-level package of the learner's class.
     """
-    ours = {each.__module__.partition(".")[0] for each in (type(learner), Training)}
+    ours = {each.__module__.partition(".")[0] for each in (type(learner), Trainer)}
     found: dict[str, Kind] = {}
     seen: set[int] = set()
 

@@ -144,7 +144,7 @@ def _checkpoint_at(path: Path) -> Path:
     if newest is None:
         raise UserError(
             f"{path}: contains no policy; use the path of a run, of a checkpoint, of a folder written by "
-            "Training.save, or of an exported policy"
+            "Trainer.save, or of an exported policy"
         )
     return newest
 

@@ -1,1 +1,1 @@
-"""Training: the training loop, the session of a run, and the trainer process."""
+"""Trainers: of a config, of a run directory, and the trainer process."""

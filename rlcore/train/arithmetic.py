@@ -10,7 +10,7 @@ from rlcore.compiler import Compiler
 from rlcore.config.groups import FabricConfig, RunConfig
 from rlcore.spec import EnvSpec
 from rlcore.train.fabric import make_fabric
-from rlcore.train.loop import Loop
+from rlcore.train.trainer import Trainer
 from rlcore.train.warmup import NullRanks, RandomEnvs
 from rlcore.types import Context
 
@@ -31,32 +31,32 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
     compiler = Compiler(config, spec, (config.env.num_envs, ranks.size), once=counter.once)
     context = Context(config, spec, make_fabric(FabricConfig()), ranks, config.env.num_envs, compiler)
     try:
-        loop = Loop(context, RandomEnvs(spec, config.env.num_envs, None))
+        trainer = Trainer.from_context(context, RandomEnvs(spec, config.env.num_envs, None))
         for _ in range(ITERATIONS):
-            _iterate(loop)
-            if loop.learner.updates:
+            _iterate(trainer)
+            if trainer.learner.updates:
                 break
         end = config.algo.budget(config.width)
-        first, begun, planned = loop.learner.updates, loop.policy_steps, loop.buffer.count_batches(end)
+        first, begun, planned = trainer.learner.updates, trainer.policy_steps, trainer.buffer.count_batches(end)
         if first and begun < end:
             rows = 0
-            while rows < SAMPLE or (planned is None and loop.learner.updates == first and rows < LONGEST):
-                _iterate(loop)
-                rows += loop.plan.collect_length
+            while rows < SAMPLE or (planned is None and trainer.learner.updates == first and rows < LONGEST):
+                _iterate(trainer)
+                rows += trainer.plan.collect_length
     except Exception:  # an algorithm may fail on random observations
         log.debug("the operations of the run cannot be counted", exc_info=True)
         return None
-    updates, operations, flops = loop.learner.updates, *counter.totals()
+    updates, operations, flops = trainer.learner.updates, *counter.totals()
     if not updates:
         return None
     if planned is None:
-        later = (updates - first) / max(1, loop.policy_steps - begun)
+        later = (updates - first) / max(1, trainer.policy_steps - begun)
         planned = round(first + later * max(0, end - begun))
     if on_gpu(config):
         return Arithmetic(planned, operations / updates, flops / updates, 0, RATE_OF_GPU)
     return Arithmetic(planned, operations / updates, flops / updates, end // config.width)
 
 
-def _iterate(loop: Loop) -> None:
-    loop.collect()
-    loop.update()
+def _iterate(trainer: Trainer) -> None:
+    trainer.collect()
+    trainer.take_gradient_steps()

@@ -11,8 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rlcore.store.checkpoint import nested_state
+from rlcore.types import Ranks, State
 
 Part = list[Any]  # [keys, outermost first; value]
+
+
+def parts_of_this_rank(state: State, ranks: Ranks) -> list[Part]:
+    """Return the parts of a learner's state that differ from rank 0; [] on rank 0. All ranks must call it together."""
+    if ranks.size == 1:
+        return []
+    first = ranks.gather(digests(state) if ranks.rank == 0 else None)[0]
+    return list(parts_that_differ(state, first))
 
 
 def digests(state: Any) -> Any:

@@ -1,319 +1,424 @@
-"""Trainer process, which trains one run. Its parent controls it through pipes with one JSON message per line.
+"""Trainer of one config in the caller's process, with control over each iteration.
 
-    python -m rlcore.train.trainer RUN_DIRECTORY
+    from flows.config.compose import compose
+    from rlcore.train.trainer import Trainer
 
-Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" | "stop"}
-                    {"command": "call", "function": "module.name", "arguments": [...]}
-                    before `begin`, only `call` is allowed; the process has then imported all modules, but read only
-                    the config of the run
-Events on stdout:   ready {policy_steps, total_steps} · progress {policy_steps, total_steps, updates, return, elapsed}
-                    boundary {policy_steps, due, done, reason} · checkpoint {path, policy_steps, digest}
-                    evaluation {policy_steps, final, greedy, ...} · stopped · interrupted {policy_steps, path, lost}
-                    doing {sentence} (before long tasks, and for warnings) · error {sentence, kind, exit}
-                    work {doing, done, total, unit} (about every second during evaluations and long updates)
-                    called {result} or failed {error, sentence}, after the events that the function sends
-                    alive (every few seconds, at any time)
+    trainer = Trainer(compose(["exp=ppo", "env.id=Acrobot-v1", "algo.total_steps=50000"])[0])
+    for iteration in trainer:
+        print(iteration.policy_steps, iteration.metrics.get("Rewards/rew_avg"))
+    print(trainer.evaluate(episodes=20)["mean"])
+    trainer.save("acrobot")      # later: Trainer(config).load("acrobot"), or flows.load_policy("acrobot") to act
 
-Only the config determines the boundaries, so the parent cannot influence the result. After SIGTERM, SIGINT or SIGHUP
-the trainer finishes the iteration, writes a checkpoint and exits with code 130. If the remaining gradient steps of the
-iteration would take long, it stops between two of them without a checkpoint, because only complete iterations can be
-saved. Further signals are ignored: service managers send them to every process, and so does the parent, which kills a
-trainer that takes too long. If the parent ends (end of stdin), the trainer exits.
+No run directory is needed. `rlcore.train.run_trainer.RunTrainer` adds one, with checkpoints, events and resuming.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import json
+import dataclasses
+import functools
 import logging
-import os
-import queue
-import signal
-import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
-from rlcore.algorithms import ALGORITHMS
-from rlcore.errors import EnvironmentFault, RunError, UserError, first_line, machine_fault
-from rlcore.store.directory import RunDirectory
-from rlcore.store.history import history
-from rlcore.system.imports import large_imports, without_compiler
-from rlcore.system.printable import log_handler, print_traceback
-from rlcore.train.calls import ProgressTimer, call
-from rlcore.user_code import explain_exit
+import torch
 
-ALIVE_EVERY = 2.0  # seconds
-SHOW_EVERY = 0.1  # seconds between two progress events; an iteration of A2C takes only a millisecond
-LONG_UPDATE = 10.0  # duration in seconds from which the gradient steps of one iteration get progress events
-# Loggers whose messages are sent to the parent: compilation, full disk, endless episodes, initial weights.
-FORWARDED = (
-    "rlcore.compiled.package",
-    "rlcore.compiled.machine_code",
-    "rlcore.compiled.when_to_compile",
-    "rlcore.store.retry",
-    "rlcore.evaluation.evaluation",
-    "rlcore.train.resource_check",
-    "rlcore.train.session",
+from rlcore import streams
+from rlcore.compiler import Compiler
+from rlcore.config.groups import RunConfig
+from rlcore.data.dataset import as_collected
+from rlcore.data.rollout import Rollout
+from rlcore.data.steps import transform_reward
+from rlcore.envs.card import environment_card
+from rlcore.envs.vector.choose import make_vector_env, refuse_foreign_vector
+from rlcore.errors import RunError, UserError
+from rlcore.evaluation.evaluation import evaluate_agent
+from rlcore.evaluation.play import OnProgress
+from rlcore.evaluation.policy import describe_agent, differing_shapes
+from rlcore.functional.noise import Noise
+from rlcore.protocols import VectorEnv
+from rlcore.spec import EnvSpec
+from rlcore.store import checkpoint, datasets
+from rlcore.store.retry import retry
+from rlcore.system import heap
+from rlcore.system.torch_switches import keeping_switches, read_switches
+from rlcore.train.boundary import budget
+from rlcore.train.build import build_algorithm, check_metrics
+from rlcore.train.collect import Collector
+from rlcore.train.components import check_finite
+from rlcore.train.fabric import (
+    FabricRanks,
+    make_fabric,
+    refuse_changed_switches,
+    refuse_default_dtype,
+    set_switches,
 )
+from rlcore.train.metrics import MetricsWindow
+from rlcore.train.rank_state import parts_of_this_rank, with_parts
+from rlcore.train.resource_check import check_resources
+from rlcore.train.resume import reading_state
+from rlcore.train.warmup import warm_up
+from rlcore.types import Context, Episode, Metrics, Ranks, State
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+log = logging.getLogger(__name__)
+OnIteration = Callable[[list[Metrics]], bool]
+TRIMMED = 512  # number of gradient steps after which free heap memory is returned to the system
 
 
-class Interrupted(BaseException):
-    """Raised after a signal if the current task can be aborted."""
+@dataclass(frozen=True)
+class Iteration:
+    """Results of one iteration.
+
+    Attributes:
+        policy_steps: number of policy steps so far, of all environments and ranks.
+        env_steps: number of actions so far.
+        metrics: means over the updates of the iteration and over the episodes that ended in it, as numbers.
+        episodes: episodes that ended in the iteration.
+    """
+
+    policy_steps: int
+    env_steps: int
+    metrics: dict[str, float]
+    episodes: list[Episode]
 
 
 class Trainer:
-    """Server that trains one run as its parent process requests, with one JSON message per line.
+    """Learner, collector and buffer of one config, trained one iteration at a time; iterable over iterations.
 
-    It reads commands from stdin and writes events; the docstring of the module lists both.
+    An iteration collects a rollout, adds it to the buffer, and takes a gradient step on each batch that is due.
 
     Args:
-        run: prepared run directory.
-        output: stream to which events are written, and nothing else.
+        config: valid config, from `rlcore.run_config.build_config` or `flows.config.compose.compose`.
+        card: environment card, the measured properties of the config's environment (`rlcore.envs.card`); None: it is
+            measured in some episodes.
+        envs: training environments instead of those of the config, for example a vector that runs in batches on a
+            device. It determines the number of environments. `evaluate` uses the config's environment, and raises a
+            UserError if the two specs differ.
+        compiled: True to compile gradient steps ahead of time; on a GPU, they are captured as a CUDA graph. None: True
+            if `algo.compile` is true. `auto` does not compile here, because the length of this training is unknown.
+        ranks: processes that train together; None: the ranks of Fabric.
+        command: True if a Shepherd command started this process. The reported memory then includes an estimate for the
+            processes of the command, Prefect and MLflow.
     """
 
-    def __init__(self, run: RunDirectory, output: Any) -> None:
-        self.run, self.output = run, output
-        self.commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.session: Any = None
-        self.interrupted = False
-        self.deferring = False  # True while signals raise no exception; the current task checks `interrupted`
-        self.lost: str | None = None  # message about an iteration that was interrupted
-        self._output_lock = threading.Lock()
-        self._shown = 0.0  # time of the last progress event
+    def __init__(
+        self,
+        config: RunConfig,
+        card: Mapping[str, Any] | None = None,
+        *,
+        envs: VectorEnv | None = None,
+        compiled: bool | None = None,
+        ranks: Ranks | None = None,
+        command: bool = False,
+    ) -> None:
+        self.config = config = config.with_absolute_paths()
+        self._card, self._foreign = dict(card) if card is not None else None, envs is not None
+        if envs is not None:
+            refuse_foreign_vector(envs)
+        if config.fabric.ranks == 1:  # `RunTrainer` checks several ranks before it starts the worker ranks
+            self._check(envs, command)
+        refuse_default_dtype()
+        set_switches(config)
+        fabric = make_fabric(config.fabric)
+        ranks = ranks or FabricRanks(fabric)
+        before = read_switches()
+        envs = envs or self._own_envs(ranks)
+        refuse_changed_switches(before)
+        compiler, compiled = None, config.algo.compile is True if compiled is None else compiled
+        if compiled:
+            prepare = functools.cache(lambda: warm_up(self.context, self.envs, self.from_context))
+            records = fabric.device.type == "cuda"
+            compiler = Compiler(config, envs.spec, (envs.num_envs, ranks.size), prepare, records=records)
+        self._build(Context(config, envs.spec, fabric, ranks, envs.num_envs, compiler), envs)
 
-    def send(self, event: str, **fields: Any) -> None:
-        """Write one event."""
-        with self._output_lock:
-            self.output.write(json.dumps({"event": event, **fields}) + "\n")
-            self.output.flush()
+    @classmethod
+    def from_context(cls, context: Context, envs: VectorEnv) -> Self:
+        """Create a trainer from the inputs of an algorithm and environments with this spec, without any check."""
+        self = cls.__new__(cls)
+        self.config, self._card, self._foreign = context.config, None, True
+        self._build(context, envs)
+        return self
 
-    def listen(self) -> None:
-        """Read commands until stdin ends, which means that the parent has ended; then exit."""
-        for line in sys.stdin:
-            self.commands.put(json.loads(line))
-        os._exit(1)
+    def _build(self, context: Context, envs: VectorEnv) -> None:
+        """Build learner, buffer and collector."""
+        self.context, self.envs = context, envs
+        self.fabric, self.ranks = context.fabric, context.ranks
+        config, rank, device = context.config, context.ranks.rank, context.fabric.device
+        # Layers without an explicit initialization use torch's global generator: seed it equally on every rank.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(streams.integer(config.seed, "init"))
+            self.learner, self.buffer, self.plan = build_algorithm(context)
+        self.behavior_policy = self.learner.behavior_policy
+        self.rng = context.generator("minibatch")
+        self.collector = Collector(
+            envs,
+            self.behavior_policy,
+            Noise(config.seed, "policy", rank, device=device),
+            device,
+            context.fabric.autocast,
+            functools.partial(transform_reward, config.env),
+            context.ranks,
+            Noise(config.seed, "prefill", rank),
+            context.compiler if context.compiler and context.compiler.builds else None,
+        )
+        self.iterations, self._due, self._waiting, self._untrimmed = 0, 0, False, 0
 
-    def send_alive(self) -> None:
-        """Send `alive` events regularly. They stop if an environment blocks the interpreter lock forever."""
-        while True:
-            self.send("alive")
-            time.sleep(ALIVE_EVERY)
+    def _check(self, envs: VectorEnv | None, command: bool) -> None:
+        """Check algorithm and resources against the spec of the environment, unless the card has no spec."""
+        stored = None if envs is not None else self.card.get("spec")
+        spec = envs.spec if envs is not None else stored and EnvSpec.from_json(stored)
+        if spec is not None:
+            self.config.algo.check_spec(spec)
+            for notice in self.config.algo.env_notices(spec):
+                log.warning("%s", notice)
+            check_resources(self.config, spec, Path(self.config.run_dir), begun=True, command=command)
 
-    def on_signal(self, number: int, frame: Any) -> None:
-        """Interrupt training at the next point at which it can be saved."""
-        if self.interrupted:
-            return
-        self.interrupted = True
-        if self.session is not None:
-            self.session.interrupted = True
-        if not self.deferring:
-            raise Interrupted
+    @property
+    def card(self) -> dict[str, Any]:
+        """Card of the config's environment, measured at first access."""
+        if self._card is None:
+            with keeping_switches():
+                self._card = environment_card(self.config.env)
+        return self._card
 
-    @contextmanager
-    def defer_signals(self) -> Iterator[None]:
-        """Context manager that defers the effect of a signal to its end, where it raises `Interrupted`."""
-        self.deferring = True
-        yield
-        self.deferring = False
-        if self.interrupted:
-            raise Interrupted
+    def _own_envs(self, ranks: Ranks) -> VectorEnv:
+        return make_vector_env(
+            self.config.env,
+            num_envs=self.config.env.num_envs,
+            seed=self.config.seed,
+            rank=ranks.rank,
+            tier=self.card["tier"],
+            fresh_instance=self.card["fresh_instance"],
+        )
 
-    def wait_for_begin(self) -> bool:
-        """Import slow modules, then wait for the command `begin` and return True; return False after `stop`."""
-        load(self.run.read_config()["algo"]["name"])
-        while (request := self.commands.get())["command"] == "call":
-            call(request["function"], request["arguments"], self.send)
-        if request["command"] == "begin":
-            return True
-        self.send("stopped")
-        return False
+    # Iterations -------------------------------------------------------------------------------------------------------
 
-    def serve(self) -> int:
-        """Build the session, execute commands until `stop`, and return the exit code."""
-        from rlcore.train.session import Session
+    @property
+    def budget(self) -> int:
+        """Number of policy steps of the whole training."""
+        return budget(self.config)
 
-        self.session = Session(self.run)
-        self.send("ready", policy_steps=self.session.policy_steps, total_steps=self.session.training.budget)
-        while True:
-            request = self.commands.get()
-            command = request["command"]
-            if command == "stop":
-                self.session.close()
-                self.send("stopped")
-                return 0
-            if command == "advance":
-                self._advance()
-            elif command == "checkpoint":
-                with self.defer_signals():
-                    saved = self.session.save()
-                self.send("checkpoint", **saved)
-            elif command == "evaluate":
-                self.send("evaluation", **self.session.evaluate(self._work("evaluation", "episodes")))
-            elif command == "call":
-                call(request["function"], request["arguments"], self.send)
+    @property
+    def env_steps(self) -> int:
+        """Number of actions taken so far."""
+        return self.collector.env_steps
 
-    def _work(self, doing: str, unit: str) -> Callable[[int, int], None]:
-        """Return a progress callback (done, total) that sends `work` events at the rate of a `ProgressTimer`."""
-        timer = ProgressTimer()
+    @property
+    def policy_steps(self) -> int:
+        """Number of rows collected so far; the budget is in this unit."""
+        return self.collector.policy_steps
 
-        def on_progress(done: int, total: int) -> None:
-            if timer.due():
-                self.send("work", doing=doing, done=done, total=total, unit=unit)
+    def collect(self) -> None:
+        """Take T steps in all environments and add them to the buffer.
 
-        return on_progress
-
-    def _update(self) -> Callable[[int, int], None]:
-        """Return a callback for the batches of an update that sends `work` events if the update takes long.
-
-        The first update with `per_rank_pretrain_steps` is an example. The callback raises `Interrupted` if a signal
-        arrived and the remaining batches would take long.
+        Raises RunError if `update` was not called for the previous rollout, and EnvironmentFault if the environments
+        changed torch's global switches.
         """
-        begun, work = 0.0, self._work("update", "gradient steps")
+        if self._waiting:
+            raise RunError("call update() before collect(): the previous rollout has not been used")
+        switches, before = read_switches(), self.policy_steps
+        random = before < self.plan.random_steps
+        self.buffer.extend(*self.collector.collect(self.plan.collect_length, random))
+        self._due, self._waiting = before, True
+        refuse_changed_switches(switches)
 
-        def on_batch(done: int, total: int) -> None:
-            nonlocal begun
-            if done == 0:
-                begun = time.monotonic()
+    def update(self, on_batch: OnProgress | None = None) -> list[Metrics]:
+        """Take a gradient step on each batch that is due.
+
+        Args:
+            on_batch: called before each batch with the number of finished batches and the total (`Buffer.due`).
+
+        Returns:
+            The metrics of each batch.
+
+        Raises:
+            RunError: If nothing was collected since the last update, or a metric is not a single finite number.
+        """
+        updates, metrics = self.learner.updates, self.take_gradient_steps(on_batch)
+        self._read(metrics, updates)
+        return metrics
+
+    def take_gradient_steps(self, on_batch: OnProgress | None = None) -> list[Metrics]:
+        """Do the same as `update`, but do not read the metrics, so that the processor does not wait for the device."""
+        if not self._waiting:
+            raise RunError("call collect() before update(): nothing was collected since the last update")
+        self.iterations, self._waiting = self.iterations + 1, False
+        metrics, total = [], self.buffer.due(self._due)
+        for batch in self.buffer.batches(self._due):
+            if on_batch is not None:
+                on_batch(len(metrics), total)
+            metrics.append(check_metrics(self.learner.update(batch, self.rng)))
+        self.learner.sync_weights(self.behavior_policy)
+        self._untrimmed += len(metrics)
+        if self._untrimmed >= TRIMMED:
+            heap.trim()
+            self._untrimmed = 0
+        return metrics
+
+    def metrics(self) -> Metrics:
+        """Return the metrics of buffer, schedule and environments; call it after the updates of an iteration."""
+        restarts: int = getattr(self.envs, "restarts", 0)  # a user's own vector has no such attribute
+        failed = {"Game/env_restarts": float(restarts)} if restarts else {}
+        return check_metrics({**self.buffer.metrics(), **self.plan.metrics(self._due), **failed})
+
+    def _read(self, metrics: list[Metrics], updates: int, episodes: Sequence[Episode] = ()) -> dict[str, list[float]]:
+        """Return name -> metrics as numbers; raise a RunError if one is not finite."""
+        window = MetricsWindow(self.config.metric)
+        window.start_updates = updates
+        window.add(metrics, [*episodes])
+        return window.check_finite(self.policy_steps, self.learner.updates)
+
+    def advance(self, until: int, on_iteration: OnIteration, on_batch: OnProgress | None = None) -> None:
+        """Run whole iterations until `until` policy steps are taken.
+
+        Args:
+            until: number of policy steps.
+            on_iteration: called after each iteration with the metrics of its updates, which have not been read; the
+                loop ends if it returns True.
+            on_batch: progress callback within an iteration, see `update`.
+        """
+        while self.policy_steps < until:
+            self.collect()
+            if on_iteration(self.take_gradient_steps(on_batch)):
                 return
-            each = (time.monotonic() - begun) / done
-            if self.interrupted and (left := each * (total - done)) >= LONG_UPDATE:
-                self.lost = self.session.describe_lost_work(done, total, left)
-                raise Interrupted
-            if each * total >= LONG_UPDATE:
-                work(done, total)
 
-        return on_batch
+    def __iter__(self) -> Iterator[Iteration]:
+        """Train to the end of the budget and yield the results of each iteration."""
+        while self.policy_steps < self.budget:
+            self.collect()
+            before, metrics = self.learner.updates, self.take_gradient_steps()
+            episodes = self.envs.pop_episodes()
+            numbers = self._read([*metrics, self.metrics()], before, episodes)
+            means = {name: sum(values) / len(values) for name, values in numbers.items()}
+            yield Iteration(self.policy_steps, self.env_steps, means, episodes)
+            if self.config.is_tried(self.learner.updates):
+                return
 
-    def _advance(self) -> None:
-        """Train to the next boundary, or to the end of the iteration in which a signal arrives."""
-        last: dict[str, Any] = {}
+    def remember(self, dataset: Path | str | TensorDict) -> None:
+        """Add a dataset to the replay buffer before the first iteration. Its rows do not cause gradient steps.
 
-        def on_progress(progress: dict[str, Any]) -> None:
-            nonlocal last
-            last = progress
-            if time.monotonic() - self._shown >= SHOW_EVERY:
-                self._shown, last = time.monotonic(), {}
-                self.send("progress", **progress)
+        Args:
+            dataset: folder written by `shepherd collect`, `minari:NAME`, or rows [T, K] of `rlcore.data.dataset`
+                with actions in the environment's form.
 
-        with self.defer_signals():
-            boundary = self.session.advance(on_progress, self._update())
-            if last:  # progress at a boundary is always sent
-                self.send("progress", **last)
-        self.send("boundary", **asdict(boundary))
-
-    def interrupt(self) -> int:
-        """Save the state after a signal if possible, and return exit code 130."""
-        self.interrupted = self.deferring = True
-        path = None
-        if not self.lost and self.session is not None and self.session.policy_steps and self.session.savable:
-            path = self.session.save()["path"]
-        if self.session is not None and history(self.run.events).ended is None:  # do not end a finished run again
-            self.session.events.append(
-                "end", policy_steps=self.session.policy_steps, status="interrupted", reason="signal"
+        Raises:
+            UserError: If training has begun, the algorithm has no replay buffer, or the environment differs.
+        """
+        if self.policy_steps:
+            raise UserError("remember(dataset): training has already begun; call it before the first iteration")
+        if isinstance(self.buffer, Rollout):
+            name = self.config.algo.name
+            raise UserError(
+                f"remember(dataset): {name} has no replay buffer; choose an off-policy algorithm, such as sac"
             )
-        here = self.session.policy_steps if self.session else 0
-        self.send("interrupted", policy_steps=here, path=path, lost=self.lost)
-        return 130
+        named = isinstance(dataset, (str, Path))
+        rows = datasets.read_rows(str(dataset), self.envs.spec) if named else dataset
+        steps, last = as_collected(rows, self.behavior_policy, self.context)
+        self.buffer.extend(steps, last)
+        count, size = len(steps.reward), getattr(self.buffer, "size", len(steps.reward))
+        what = f"{dataset if named else 'a dataset'}: {count * self.context.num_envs:,} rows"
+        kept = f", of which only the newest {size * self.context.num_envs:,} fit" if size < count else ""
+        log.info("the replay buffer starts with %s%s", what, kept)
 
-    def main(self) -> int:
-        """Run until `stop`, a signal or an error; return the exit code. Errors are sent as an event."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self.on_signal)
-        for job in (self.listen, self.send_alive):
-            threading.Thread(target=job, daemon=True).start()
-        try:
-            try:
-                if not self.wait_for_begin():
-                    return 0
-                with self.run.writing():
-                    return self._guard()
-            except Interrupted:  # before the session was created
-                return self.interrupt()
-        except UserError as error:
-            self.send("error", sentence=str(error), kind="UserError", exit=2)
-            return 2
-        except BaseException as raised:
-            if not isinstance(raised, Exception):  # the parent expects an error message for every exception
-                raised = EnvironmentFault(explain_exit(raised))
-            error = machine_fault(raised) or raised
-            if not isinstance(raised, RunError):
-                with contextlib.suppress(OSError):  # the log file may be on a full disk, which may be the error itself
-                    print_traceback()
-            sentence = str(error) if isinstance(error, RunError) else self._where(error)
-            self.send("error", sentence=sentence, kind=type(error).__name__, exit=1)
-            return 1
+    # Evaluation and saving --------------------------------------------------------------------------------------------
 
-    def _where(self, error: Exception) -> str:
-        """Return the message of an unexpected exception, with file and line."""
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        message = f"{type(error).__name__}: {first_line(error)}"
-        return f"{message} ({Path(last.filename).name}, line {last.lineno}; the traceback is in {self.run.log})"
+    def evaluate(
+        self, episodes: int | None = None, *, greedy: bool = True, on_progress: OnProgress | None = None
+    ) -> dict[str, Any]:
+        """Evaluate the agent in episodes with seeds that training never uses; return mean, std, ci95, returns, ….
 
-    def _guard(self) -> int:
-        try:
-            return self.serve()
-        except Interrupted:
-            return self.interrupt()
+        The agent does not change. Raises UserError if the argument `envs` has another spec than the config's
+        environment.
+        """
+        if self._foreign:
+            self._refuse_other_environment()
+        count = episodes or self.config.evaluation.episodes
+        agent, fabric = self.learner.agent, self.fabric
+        return evaluate_agent(
+            agent, self.config, self.card, count, greedy=greedy, fabric=fabric, on_progress=on_progress
+        )
 
+    def _refuse_other_environment(self) -> None:
+        """Raise a UserError if the spec of the training environments differs from that of the config's environment."""
+        theirs, stored = self.envs.spec, self.card.get("spec")
+        ours = EnvSpec.from_json(stored) if stored else dataclasses.replace(theirs, id=self.config.env.id)
+        if theirs == ours:
+            return
+        other = f"{theirs.id}" if theirs.id != ours.id else f"{theirs.id} with other spaces"
+        raise UserError(
+            f"evaluate() uses env.id={ours.id} of the config, but training uses {other} (argument envs); set env.id to "
+            f"the trained environment, or, if it is the same one, give envs.spec the id and spaces of {ours.id}"
+        )
 
-class Announcer(logging.Handler):
-    """Logging handler that sends messages to the parent of a trainer.
+    def state_dict(self, folder: Path | None = None) -> State:
+        """Return the state of all ranks on which the next iteration depends; all ranks must call it together.
 
-    Args:
-        trainer: sends the messages as `doing` events.
-    """
+        If a folder is given, each rank writes its chunks there, so that they are not sent to rank 0.
+        """
+        if self._waiting:
+            raise RunError("call update() before saving: the last rollout has not been used")
+        self.collector.arrival = self.envs.boundary()
+        learner = self.learner.state_dict()
+        own = self._own_state() | {"learner": parts_of_this_rank(learner, self.ranks)}
+        if folder is not None:
+            retry(lambda: checkpoint.write_chunks(folder, own))
+        for chunk in checkpoint.chunks_of(own):
+            chunk.light = folder is not None
+        return {
+            "learner": learner,
+            "ranks": {str(rank): state for rank, state in enumerate(self.ranks.gather(own))},
+            "iterations": self.iterations,
+        }
 
-    def __init__(self, trainer: Trainer) -> None:
-        super().__init__()
-        self.trainer = trainer
+    def _own_state(self) -> State:
+        return {
+            "buffer": self.buffer.state_dict(),
+            "collector": self.collector.state_dict(),
+            "rng": streams.generator_state(self.rng),
+        }
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send one message, unless it is a detail for run.log."""
-        if not hasattr(record, "detail"):
-            self.trainer.send("doing", sentence=record.getMessage())
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`; raise ValueError if shapes or the number of ranks differ."""
+        for name, theirs, ours in differing_shapes(state["learner"]["agent"], self.learner.state_dict()["agent"]):
+            raise ValueError(f"the agent's {name} is {theirs} in the state, but {ours} in this training")
+        if len(state["ranks"]) != self.ranks.size:
+            raise ValueError(f"the state has {len(state['ranks'])} ranks, but this training has {self.ranks.size}")
+        own = state["ranks"][str(self.ranks.rank)]
+        self.learner.load_state_dict(with_parts(state["learner"], own["learner"]))
+        self.learner.sync_weights(self.behavior_policy)
+        self.buffer.load_state_dict(own["buffer"])
+        self.collector.load_state_dict(own["collector"])
+        streams.load_generator_state(self.rng, own["rng"])
+        self.iterations, self._waiting = state["iterations"], False
 
+    def save(self, folder: Path | str) -> Path:
+        """Write the checkpoint `folder/<policy_steps>` atomically, replacing an existing one, and return its path."""
+        check_finite(self.learner.state_dict(), self.policy_steps)
+        folder, bookkeeping = Path(folder), {"time": time.time(), "policy": describe_agent(self.config, self.envs.spec)}
+        return checkpoint.save(folder, self.policy_steps, self.state_dict(folder), bookkeeping, replace=True)
 
-def load(algorithm: str = "") -> None:
-    """Import slow modules. Source files that are edited later do not affect this process.
+    def load(self, path: Path | str) -> Trainer:
+        """Load a checkpoint, or the newest one in a folder, and return this object.
 
-    Args:
-        algorithm: name of the algorithm to import; "" for all built-in ones.
-    """
-    with large_imports("torch"):
-        with contextlib.suppress(ImportError, AttributeError), without_compiler():
-            import lightning_fabric
-        import lightning_fabric  # noqa: F401 - succeeds if the import above failed without the compiler
+        Raises UserError if there is no valid checkpoint, or if it belongs to another config. If shapes of weights
+        differ, this object does not change.
+        """
+        there = (Path(path) / "manifest.json").is_file()
+        source = Path(path) if there else checkpoint.newest_good(Path(path), with_chunks=True)
+        if source is None:
+            raise UserError(
+                f"{path}: no valid checkpoint there; give the path that Trainer.save returned, or its folder"
+            )
+        learning, _ = checkpoint.load(source)
+        with reading_state(source):
+            self.load_state_dict(learning)
+        return self
 
-        import rlcore.train.session  # noqa: F401
-
-        for name, module in ALGORITHMS.items():
-            if algorithm in ("", name):
-                _ = module.Config, module.build
-
-
-def main() -> None:
-    """Run the process. Reserve stdout for the protocol; redirect all other output to stderr (the run's log)."""
-    gc.set_threshold(
-        20_000, 20, 20
-    )  # tensors of a rollout form no cycles, and looking for cycles takes 5 % of the time
-    output = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    logging.basicConfig(level=logging.INFO, handlers=[log_handler("%(asctime)s %(levelname)s %(message)s")])
-    trainer = Trainer(RunDirectory(sys.argv[1]), output)
-    for name in FORWARDED:
-        logging.getLogger(name).addHandler(Announcer(trainer))
-    code = trainer.main()
-    with contextlib.suppress(OSError):  # the disk of the log may be full, which does not change the exit code
-        sys.stderr.flush()
-    os._exit(code)  # do not wait for threads of environments and libraries
-
-
-if __name__ == "__main__":
-    main()
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -16,9 +17,8 @@ from rlcore.compiled import machine_code
 from rlcore.compiled.scan import refuse_sum_over_ranks
 from rlcore.data.staging import FLAGS, from_columns
 from rlcore.optim.step import Step
-from rlcore.protocols import VectorEnv
+from rlcore.protocols import Learner, VectorEnv
 from rlcore.spec import ArraySpec, EnvSpec
-from rlcore.train.loop import Loop
 from rlcore.types import Context, Episode, State, TimeStep
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ EPISODE = 20  # length of an episode in steps
 LIMIT = 30.0  # maximum duration in seconds; a longer warm-up would save no time
 
 
-def warm_up(context: Context, envs: VectorEnv) -> None:
+def warm_up(context: Context, envs: VectorEnv, make: Callable[[Context, VectorEnv], Any]) -> None:
     """Compile all functions of a training in parallel; called if the first one is not in the cache.
 
     The warm-up ends when the agent has acted and every kind of gradient step was taken, or after 30 s. If it misses a
@@ -37,23 +37,25 @@ def warm_up(context: Context, envs: VectorEnv) -> None:
     Args:
         context: context of the training; its learner, random streams and environments do not change.
         envs: environments of the training; only their spec, number and device are used.
+        make: creates the second trainer from a context and environments (`Trainer.from_context`).
     """
     compiler = context.compiler and replace(context.compiler, made=[])
     apart = replace(context, ranks=NullRanks(context.ranks.rank, context.ranks.size), compiler=compiler)
     with machine_code.side_by_side(), torch.enable_grad():  # the caller, acting, has disabled gradients
         try:
-            loop = Loop(apart, RandomEnvs(envs.spec, envs.num_envs, getattr(envs, "device", None)))
+            random = RandomEnvs(envs.spec, envs.num_envs, getattr(envs, "device", None))
+            trainer = make(apart, random)
             end = time.monotonic() + LIMIT
 
             def stop_early(*_: int) -> None:
-                if time.monotonic() >= end or _took_all_steps(loop):
+                if time.monotonic() >= end or _took_all_steps(trainer.learner):
                     raise _Finished
 
-            while loop.policy_steps < loop.plan.total_steps and time.monotonic() < end:
-                loop.collect()
+            while trainer.policy_steps < trainer.plan.total_steps and time.monotonic() < end:
+                trainer.collect()
                 with suppress(_Finished):  # an update can have a thousand gradient steps; one of each kind is enough
-                    loop.update(stop_early)
-                if _took_all_steps(loop) and loop.policy_steps > loop.plan.random_steps:
+                    trainer.take_gradient_steps(stop_early)
+                if _took_all_steps(trainer.learner) and trainer.policy_steps > trainer.plan.random_steps:
                     break
         except Exception:  # an algorithm may fail on random observations
             log.debug("the warm-up was aborted", exc_info=True)
@@ -63,10 +65,10 @@ class _Finished(Exception):
     """Raised if the remaining gradient steps of an update are not needed."""
 
 
-def _took_all_steps(loop: Loop) -> bool:
+def _took_all_steps(learner: Learner) -> bool:
     """Return True if every kind of gradient step was taken."""
-    steps = [part for part in loop.learner.components().values() if isinstance(part, Step)]
-    return bool(loop.learner.updates) and not any(step.awaited for step in steps)
+    steps = [part for part in learner.components().values() if isinstance(part, Step)]
+    return bool(learner.updates) and not any(step.awaited for step in steps)
 
 
 class NullRanks:

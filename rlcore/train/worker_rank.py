@@ -18,9 +18,9 @@ from rlcore.user_code import explain_exit
 
 def run_worker_rank(run: RunDirectory) -> None:
     """Execute commands from stdin until `stop` or the end of stdin; writes no files except chunks of checkpoints."""
-    from rlcore.train.session import Session
+    from rlcore.train.run_trainer import RunTrainer
 
-    session = Session(run)
+    session = RunTrainer(run)
     for line in sys.stdin:
         command, *rest = line.split()
         if command == "advance":

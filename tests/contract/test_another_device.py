@@ -18,7 +18,7 @@ from rlcore.algorithms.sac import learner  # noqa: F401  a function of it is cha
 from rlcore.compiled import machine_code
 from tests.contract.test_registry import every_pair, small, small_of_images, with_images
 from tests.golden.mutants import Change, changed, swap
-from tests.learning.assembly import Training
+from tests.learning.assembly import Trainer
 from tests.soaking import heavy
 
 pytestmark = heavy
@@ -49,7 +49,7 @@ class OtherDevice:
         return lambda inputs: list(function(*inputs)), facts.notes()
 
 
-def tried(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Training]) -> OtherDevice:
+def tried(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Trainer]) -> OtherDevice:
     """Whatever a training made of its steps."""
     device = OtherDevice()
     monkeypatch.setattr(machine_code, "make_once", device)

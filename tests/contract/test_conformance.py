@@ -28,8 +28,8 @@ from rlcore.functional.stats import RunningMoments, standardize
 from rlcore.functional.tree import leaves, name_leaves
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
+from rlcore.train import trainer
 from rlcore.train.components import parameters
-from rlcore.train.training import Training
 from tests.contract.checks import conformance_checks
 from tests.contract.test_registry import PAIRS, SETTINGS
 from tests.probes import q_learning, recurrent, world
@@ -146,7 +146,7 @@ def to_nobody(self: Any, player: Any) -> None:
     pass
 
 
-def of_the_first_rank(self: Training, learner: Any) -> list[Any]:
+def of_the_first_rank(state: Any, ranks: Any) -> list[Any]:
     return []
 
 
@@ -185,7 +185,7 @@ PARTS, LEARN = a2c.Learner.components, a2c.Learner.update
         (conformance.two_ranks_learn_as_one, a2c, "standardize", standardized_by_itself),
         (conformance.two_ranks_learn_as_one, RunningMoments, "update", counted_by_itself),
         (conformance.two_ranks_learn_as_one, a2c.Learner, "loss", divided_by_its_own),
-        (conformance.interrupted_ranks_equal_uninterrupted, Training, "_of_this_rank", of_the_first_rank),
+        (conformance.interrupted_ranks_equal_uninterrupted, trainer, "parts_of_this_rank", of_the_first_rank),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -9,7 +9,7 @@ import pytest
 
 from flows.config.compose import compose
 from flows.config.yaml_files import presets
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, lay_out
 from tests.soaking import heavy
 
@@ -53,7 +53,7 @@ def reduced(preset: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("preset", [name for name in presets() if name.startswith("dreamer_")])
 def test_a_preset_trains_and_writes_a_checkpoint(preset: str, tmp_path: Path) -> None:
-    session = Session(lay_out(tmp_path / "run", reduced(preset)))
+    session = RunTrainer(lay_out(tmp_path / "run", reduced(preset)))
     with session.run.writing():
         while not (boundary := session.advance(lambda facts: None)).done:
             pass

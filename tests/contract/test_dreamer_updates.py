@@ -11,7 +11,7 @@ import pytest
 
 from flows.config.compose import compose
 from rlcore.algorithms.dreamer.learner import memory_and_plan
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from rlcore.types import Context, SingleProcess
 from tests.flows.config.dreamer_leaves import SPEC
 from tests.learning.assembly import fabric
@@ -51,6 +51,6 @@ def test_a_run_takes_as_many_as_theirs(preset: str) -> None:
     # Of numbers and of one sequence: smaller steps than theirs, as many.
     words += ["algo.cnn_keys.encoder=[]", "algo.mlp_keys.encoder=[state]", "algo.per_rank_batch_size=1"]
     words += ["env=dummy", "env.id=discrete_dummy", "buffer.size=200"]
-    training = Training(compose([f"exp={preset}", *words])[0], compiled=False)
+    training = Trainer(compose([f"exp={preset}", *words])[0], compiled=False)
     assert len(list(training)) == training.config.algo.total_steps
     assert training.learner.updates == MADE["done"][preset]["gradient_steps"]

@@ -18,7 +18,7 @@ from rlcore.conformance.several_ranks import InThread, Meeting
 from rlcore.functional.distributions import Categoricals
 from rlcore.types import Batch, Trajectory
 from tests.contract.test_registry import SETTINGS, every_env, on_policy, small
-from tests.learning.assembly import Training, context
+from tests.learning.assembly import Trainer, context
 
 
 def columns(steps: Trajectory, of: slice, lead: int) -> Trajectory:
@@ -37,7 +37,7 @@ def cut(batch: Batch, of: slice) -> Batch:
     return Batch(columns(batch.steps, of, 1), columns(batch.last, of, 0), batch.policy_steps)
 
 
-def batches(training: Training, count: int) -> list[Batch]:
+def batches(training: Trainer, count: int) -> list[Batch]:
     length, before = training.plan.collect_length, training.policy_steps
     return [cut(Batch(*training.collector.collect(length), before + i), slice(None)) for i in range(count)]
 
@@ -56,7 +56,7 @@ def test_two_ranks_learn_what_one_with_their_environments_does(algo: str, env_id
     training = small(algo, env_id, **{k: v for k, v in chosen.items() if k != "name"})
     wide = dataclasses.replace(training.config, env=dataclasses.replace(training.config.env, num_envs=6))
     training.close()
-    training = Training(wide, training.card)
+    training = Trainer(wide, training.card)
     given = batches(training, 3)
     halves = (slice(3), slice(3, 6))
     ends = [(batch.steps.terminated | batch.steps.truncated)[:, of].sum().item() for batch in given for of in halves]

@@ -16,8 +16,8 @@ from rlcore.config.groups import BufferConfig
 from rlcore.conformance.trainings import bits, find_all
 from rlcore.optim.optimizer import Optimizer
 from rlcore.store.checkpoint import nested_state
-from rlcore.train.session import Session
-from tests.learning.assembly import Training, assemble
+from rlcore.train.run_trainer import RunTrainer
+from tests.learning.assembly import Trainer, assemble
 from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, prepare
 from tests.soaking import heavy
 
@@ -139,14 +139,12 @@ def small(
     distribution: str = "auto",
     accelerator: str = "cpu",
     **changes: Any,
-) -> Training:
+) -> Trainer:
     how = {"seed": seed, "precision": precision, "distribution": distribution, "accelerator": accelerator}
     return assemble(env_id, SETTINGS[algo] | changes, num_envs=3, max_episode_steps=12, **how)
 
 
-def small_of_images(
-    algo: str, accelerator: str = "cpu", buffer: BufferConfig | None = None, **changes: Any
-) -> Training:
+def small_of_images(algo: str, accelerator: str = "cpu", buffer: BufferConfig | None = None, **changes: Any) -> Trainer:
     """A small training that sees pictures beside its vector, two frames of them where nothing else remembers."""
     keys = {"cnn_keys": {"encoder": ["rgb"]}, "mlp_keys": {"encoder": ["state"]}}
     frames = {} if algo.startswith("dreamer") else {"frame_stack": 2}
@@ -183,7 +181,7 @@ def test_these_rollouts_hold_episode_ends_of_both_kinds() -> None:
 def test_runs_of_neighbouring_seeds_share_no_weight_noise_order_or_start(algo: str, tmp_path: Path) -> None:
     drawn = []
     for seed in (0, 1):
-        session = Session(prepare(tmp_path / str(seed), "CartPole-v1", seed=seed))
+        session = RunTrainer(prepare(tmp_path / str(seed), "CartPole-v1", seed=seed))
         weights = np.concatenate([p.detach().numpy().ravel() for p in session.learner.agent.parameters()])
         start = np.concatenate([v.ravel() for v in session.envs.reset().obs.values()])
         streams = (session.collector.rng.host.random(500), session.training.rng.random(500))
@@ -202,7 +200,7 @@ def test_runs_of_neighbouring_seeds_share_no_weight_noise_order_or_start(algo: s
 def test_a_run_that_gets_a_larger_budget_is_the_longer_run(algo: str) -> None:
     settings = SETTINGS[algo] | ({"anneal_lr": False} if "anneal_lr" in SETTINGS[algo] else {"replay_ratio": 0.1})
 
-    def training(total: int) -> Training:
+    def training(total: int) -> Trainer:
         return assemble("Pendulum-v1", settings | {"total_steps": total}, num_envs=3)
 
     straight, first, longer = training(600).run(600), training(300).run(300), training(600)

@@ -12,7 +12,7 @@ import torch
 from rlcore.algorithms.on_policy.ppo import learner as ppo
 from rlcore.envs.vector.single import SingleEnv
 from rlcore.nn.policy_head import PolicyHead
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
 Drawn = dict[str, list[bytes]]
@@ -44,7 +44,7 @@ def drawn(folder: Path, seed: int, env_id: str, monkeypatch: pytest.MonkeyPatch)
         patch.setattr(ppo, "minibatches", watched_minibatches)
         run = prepare(folder, env_id, seed=seed, total_steps=640, env__num_envs=4, env__max_episode_steps=20)
         seen["start"].clear()  # of the environment card's probing
-        session = Session(run)
+        session = RunTrainer(run)
         seen["weights"].extend(p.detach().numpy().tobytes() for p in session.learner.agent.parameters() if p.dim() == 2)
         while not session.advance(lambda said: None).done:
             training[0] = True

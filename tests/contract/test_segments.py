@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlcore.store.directory import RunDirectory
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.processes import digest
 from tests.runs import prepare
 from tests.soaking import always, heavy, soak
@@ -30,10 +30,10 @@ def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (
     """A run trained to its end; after the iterations `cuts` everything is thrown away and read back from disk."""
     run = prepare(folder, env_id, **LEARNING | settings)
     with run.writing():
-        session = Session(run)
+        session = RunTrainer(run)
         while True:
 
-            def on_progress(said: dict[str, Any], session: Session = session) -> None:
+            def on_progress(said: dict[str, Any], session: RunTrainer = session) -> None:
                 session.interrupted = session.iterations in cuts
 
             boundary = session.advance(on_progress)
@@ -44,7 +44,7 @@ def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (
                 return run
             if session.interrupted:
                 session.close()
-                session = Session(run)
+                session = RunTrainer(run)
                 continue
             if "checkpoint" in boundary.due:
                 session.save()

@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 from rlcore.config.groups import RunConfig
 from rlcore.conformance.several_ranks import on_two_ranks
 from rlcore.train.arithmetic import count
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from tests.contract.test_registry import SETTINGS
 from tests.learning.assembly import assemble
 from tests.soaking import always, heavy
@@ -30,7 +30,7 @@ def sheeprl(algo: dict[str, Any], envs: int, ranks: int) -> tuple[int, int]:
     return iterations, iterations * algo["update_epochs"] * len(minibatches)
 
 
-def counted(config: RunConfig, training: Training) -> int:
+def counted(config: RunConfig, training: Trainer) -> int:
     """Gradient steps of the run by the arithmetic that `algo.compile=auto` goes by, from its first iterations alone."""
     found = count(config, training.envs.spec)
     assert found is not None
@@ -52,7 +52,7 @@ def test_as_many_as_sheeprl(algo: str, ranks: int, total: int, rollout: int, bat
     wide = dataclasses.replace(one.config, fabric=dataclasses.replace(one.config.fabric, devices=ranks))
 
     def trained(**how: Any) -> tuple[int, int]:
-        training = Training(one.config, one.card, **how)
+        training = Trainer(one.config, one.card, **how)
         training.config = wide  # only now: ranks that are threads need no Fabric of several devices
         return len(list(training)), training.learner.updates
 
@@ -87,7 +87,7 @@ def test_as_many_as_sheeprl_with_a_replay_ratio(
     wide = dataclasses.replace(one.config, fabric=dataclasses.replace(one.config.fabric, devices=ranks))
 
     def trained(**how: Any) -> tuple[int, int]:
-        training = Training(one.config, one.card, **how)
+        training = Trainer(one.config, one.card, **how)
         training.config = wide
         return len(list(training)), training.learner.updates
 

@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 
 from flows.config.compose import compose
 from rlcore import plugins
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from tests import processes
 
 EXAMPLE = processes.ROOT / "examples/corridor"
@@ -37,7 +37,7 @@ def test_it_is_what_gymnasium_asks_of_an_environment() -> None:
 
 
 def test_ppo_learns_to_walk_to_its_end() -> None:
-    training = Training(compose(["exp=ppo_corridor", "plugins=[corridor]", "algo.total_steps=4096"])[0])
+    training = Trainer(compose(["exp=ppo_corridor", "plugins=[corridor]", "algo.total_steps=4096"])[0])
     assert training.card["tier"] == "snapshot"
     for _ in training:
         pass

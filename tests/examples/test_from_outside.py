@@ -21,7 +21,7 @@ from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests import processes
 from tests.flows.conftest import home  # noqa: F401 - a fixture
 from tests.retries import run_command
@@ -136,7 +136,7 @@ def trained(folder: Path, name: str, cut: int = -1) -> RunDirectory:
     from flows.stages.make_env import make_env
 
     make_env(run)
-    session = Session(run)
+    session = RunTrainer(run)
 
     def on_progress(said: dict[str, Any]) -> None:
         session.interrupted = session.iterations == cut
@@ -145,7 +145,7 @@ def trained(folder: Path, name: str, cut: int = -1) -> RunDirectory:
     session.save()
     session.close()
     if cut >= 0:
-        session = Session(run)
+        session = RunTrainer(run)
         session.advance(lambda said: None)
         session.save()
         session.close()

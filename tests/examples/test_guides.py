@@ -28,7 +28,7 @@ from rlcore import conformance, plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from tests import processes
 
 DOCS = processes.ROOT / "docs"
@@ -88,7 +88,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `runs/first`, a short run that was interrupted once."""
     from flows.runs.create import create_run
     from rlcore.evaluation.final import final_evaluation
-    from rlcore.train.session import Session
+    from rlcore.train.run_trainer import RunTrainer
 
     folder = tmp_path_factory.mktemp("user")
     typed = [*RUN, f"run_dir={folder}/runs/first"]
@@ -98,7 +98,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     collect(run)
     done = False
     while not done:  # a new session at each boundary, as after an interruption
-        session = Session(run)
+        session = RunTrainer(run)
         at = session.advance(lambda progress: None)
         if "checkpoint" in at.due:
             session.save()
@@ -151,7 +151,7 @@ def test_commands_compose_and_plugins_train(page: str, folder: Path, monkeypatch
         monkeypatch.setenv("SHEPHERD_SEARCH_PATH", search_path)
         config = compose([*overrides, *SMALL])[0]
         if any(each.startswith("plugins=") for each in overrides):
-            assert list(itertools.islice(Training(config), 2))
+            assert list(itertools.islice(Trainer(config), 2))
 
 
 QUICK = [

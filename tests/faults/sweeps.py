@@ -33,7 +33,7 @@ from rlcore.run_config import build_config
 from rlcore.store import checkpoint, retry
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog, read_events
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.faults.failing_disk import FAULTS, KILL, Disk, Fault
 from tests.runs import prepare, values
 
@@ -251,7 +251,7 @@ class NewRun(Procedure):
 
 
 class SessionSave(Procedure):
-    """`Session.save` and `Session.evaluate` of a run that is being trained."""
+    """`RunTrainer.save` and `RunTrainer.evaluate` of a run that is being trained."""
 
     faults = ("EROFS from then on", "SIGKILL")
 
@@ -259,7 +259,7 @@ class SessionSave(Procedure):
         self.run = prepare(
             self.folder, total_steps=512, checkpoint__every=128, evaluation__every=128, evaluation__episodes=1
         )
-        self.session = Session(self.run)
+        self.session = RunTrainer(self.run)
         self.digests: dict[int, str] = {}
         self.attempts = 0
         for _ in range(2):
@@ -295,7 +295,7 @@ class SessionSave(Procedure):
         self.attempts += 1
         if self.attempts % 8:  # a session takes a while to build
             return
-        resumed = Session(self.run)
+        resumed = RunTrainer(self.run)
         assert (resumed.policy_steps, resumed.owed) == (self.steps[-1], [])
         assert sorted(resumed.scores) == self.steps
         resumed.close()

@@ -18,7 +18,7 @@ from rlcore.evaluation.evaluation import evaluate_agent
 from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.run_config import build_config
 from rlcore.store import checkpoint
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare, values
 
 SAYS = {
@@ -155,7 +155,7 @@ def test_make_env_ends_an_environment_that_hangs(fault, tmp_path):
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     run = prepare(tmp_path / "run", "Faulty-v0")
-    session = Session(run)
+    session = RunTrainer(run)
     session.advance(lambda said: None)
     session.save()
     session.advance(lambda said: None)
@@ -177,7 +177,7 @@ def train_and_abandon(run, rng: random.Random | None) -> str:
 
     dropped = 0
     while True:
-        session, last = Session(run), rng.randrange(100) if rng and dropped < 4 else 10**9
+        session, last = RunTrainer(run), rng.randrange(100) if rng and dropped < 4 else 10**9
         assert not session.savable
         start = session.policy_steps
 

@@ -25,7 +25,7 @@ from rlcore.store.checkpoint.reading import FILES, FORMAT
 from rlcore.store.checkpoint.sealed_json import seal, unseal
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
 SEED = 20261
@@ -410,7 +410,7 @@ def test_folders_that_only_look_like_numbers_are_no_checkpoints(run: RunDirector
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     run = prepare(tmp_path_factory.mktemp("trained") / "run")
-    session = Session(run)
+    session = RunTrainer(run)
     session.advance(lambda said: None)
     session.save()
     session.close()
@@ -428,7 +428,7 @@ def test_a_state_of_something_else_is_refused_in_a_sentence(
     with pytest.raises(
         UserError, match=r"learning/state.json or bookkeeping/state.json does not contain a state of this run"
     ):
-        Session(run)
+        RunTrainer(run)
 
 
 @pytest.mark.parametrize("name", ["policy.json", "agent.json", "agent.safetensors"])

@@ -21,14 +21,14 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.train.fingerprint import learning_settings
 from rlcore.train.resume_rules import refuse_other_learning
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
 
 def trained(folder: Path, until: int = 256, **settings: Any) -> RunDirectory:
     """A run with a checkpoint every 64 policy steps that stands before its end."""
     run = prepare(folder, **{"total_steps": 512, "checkpoint__every": 64, "checkpoint__keep_last": None} | settings)
-    session = Session(run)
+    session = RunTrainer(run)
     while session.policy_steps < until:
         session.advance(lambda said: None)
         session.save()
@@ -54,7 +54,7 @@ def test_session_refuses_checkpoints_of_other_versions(tmp_path: Path, number: i
         (path / "manifest.json").write_text(json.dumps(manifest | {"format": number}))
     before = files(run)
     with pytest.raises(UserError, match=f"^checkpoint .*: manifest.json was written by {reason}"):
-        Session(run)
+        RunTrainer(run)
     assert files(run) == before
 
 
@@ -64,7 +64,7 @@ def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew_by_itsel
         (path / "learning/state.json").write_bytes(b"{}")
     before = files(run)
     with pytest.raises(UserError, match="every checkpoint is damaged .*remove its folder `checkpoints`"):
-        Session(run)
+        RunTrainer(run)
     assert files(run) == before
 
 
@@ -139,14 +139,14 @@ def test_a_run_that_another_process_leads_is_not_changed(tmp_path: Path, capsys:
 def test_threads_and_subprocesses_may_change_on_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path / "run")
     change_run(run, ["num_threads=2", "env.sync_env=false"])
-    session = Session(run)
+    session = RunTrainer(run)
     try:
         assert session.policy_steps >= 256
         assert (session.config.num_threads, session.config.env.sync_env) == (2, False)
     finally:
         session.close()
         change_run(run, ["num_threads=1"])
-        Session(run).close()  # this process goes on with one thread
+        RunTrainer(run).close()  # this process goes on with one thread
 
 
 @pytest.mark.parametrize(("tier", "refused"), [("snapshot", False), ("boundary", True)])
@@ -176,7 +176,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     typed = [*SMALL, "algo.total_steps=512", "checkpoint.every=64", f"run_dir={folder / 'run'}"]
     run = new_run(typed)
     make_env(run)
-    session = Session(run)
+    session = RunTrainer(run)
     while session.policy_steps < 128:
         session.advance(lambda said: None)
         session.save()
@@ -234,7 +234,7 @@ def test_going_on_from_a_checkpoint_of_the_same_settings_may_train_longer(source
     typed = [*same, f"checkpoint.resume_from={newest}", f"run_dir={tmp_path / 'b'}"]
     run = new_run(typed)
     make_env(run)
-    session = Session(run)
+    session = RunTrainer(run)
     session.close()
     assert session.policy_steps == int(newest.name)
 
@@ -266,7 +266,7 @@ def test_init_from_a_run_names_one_checkpoint_of_it(tmp_path: Path) -> None:
 
     source = new_run(typed("source"))
     make_env(source)
-    session = Session(source)
+    session = RunTrainer(source)
     session.advance(lambda said: None)
     session.save()
     warm = typed("warm", f"init_from={source.path}")

@@ -24,7 +24,7 @@ from rlcore.store.checkpoint import writing
 from rlcore.store.compare import differences
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.faults import sweeps
 from tests.faults.failing_disk import FAULTS, compiled, environment
 from tests.retries import run_command
@@ -94,7 +94,7 @@ def durable(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @always
 def test_a_checkpoint_is_durable_before_its_name_and_the_log_before_both(tmp_path: Path, durable: list[str]) -> None:
     run = prepare(tmp_path / "run", checkpoint__keep_last=1)
-    session = Session(run)
+    session = RunTrainer(run)
     for _ in range(2):
         session.advance(lambda said: None)
         first = session.save()
@@ -137,7 +137,7 @@ CONFIG = {
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     run = prepare(tmp_path_factory.mktemp("undisturbed") / "run", **CONFIG)
-    session = Session(run)
+    session = RunTrainer(run)
     while drive(lambda: session.advance(lambda said: None), session.save, session.evaluate):
         continue
     session.close()
@@ -239,7 +239,7 @@ def test_what_is_in_memory_is_saved_when_a_full_disk_has_space_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = prepare(tmp_path / "run")
-    session = Session(run)
+    session = RunTrainer(run)
     session.advance(lambda said: None)
     at = session.policy_steps
     pauses = full_for(2, monkeypatch)
@@ -255,7 +255,7 @@ def test_a_disk_that_stays_full_ends_after_a_few_tries_with_a_failure_of_its_own
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = prepare(tmp_path / "run")
-    session = Session(run)
+    session = RunTrainer(run)
     session.advance(lambda said: None)
     pauses = full_for(1000, monkeypatch)
     with pytest.raises(DiskFault, match=r"checkpoint .* could not be written \(No space left on device\)"):
@@ -267,14 +267,14 @@ def test_a_disk_that_stays_full_ends_after_a_few_tries_with_a_failure_of_its_own
 
 def test_evaluations_that_the_log_has_lost_still_count_for_stopping_early(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", checkpoint__every=64, evaluation__every=128)
-    session = Session(run)
+    session = RunTrainer(run)
     while len(session.scores) < 2:
         drive(lambda: session.advance(lambda said: None), session.save, session.evaluate)
     session.advance(lambda said: None)
     session.save()
     session.close()
     run.events.write_bytes(b"\x00" * 500 + b"\n")
-    resumed = Session(run)
+    resumed = RunTrainer(run)
     resumed.close()
     assert resumed.scores == session.scores
 

@@ -25,7 +25,7 @@ from tests.golden.oracle import (
     part,
     rollout_batch,
 )
-from tests.learning.assembly import Training, assemble, context
+from tests.learning.assembly import Trainer, assemble, context
 
 MADE: dict[str, Any] = json.loads((HERE / "a2c_fixtures.json").read_text())
 UNITS: int = json.loads((HERE / "fixtures.json").read_text())["units"]
@@ -99,7 +99,7 @@ def check_annealing(module: ModuleType) -> None:
         assert torch.equal(value, states[1][name]), name
 
 
-def rollouts(env_id: str, **changes: Any) -> Training:
+def rollouts(env_id: str, **changes: Any) -> Trainer:
     """A2C on environments whose episodes of at most 12 steps end inside of every rollout."""
     values = {
         "name": "a2c",

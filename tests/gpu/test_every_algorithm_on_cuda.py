@@ -12,10 +12,10 @@ from rlcore.conformance.trainings import bits, find_all
 from rlcore.optim.step import Step
 from rlcore.store.checkpoint import nested_state
 from tests.contract.test_registry import every_pair, small, small_of_images, with_images
-from tests.learning.assembly import Training
+from tests.learning.assembly import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device on this machine")
-Make = Callable[[bool], Training]
+Make = Callable[[bool], Trainer]
 HALF, END = 72, 144
 either_way = pytest.mark.parametrize("records", [False, True], ids=["as it is written", "recorded"])
 
@@ -28,7 +28,7 @@ def of_images(algo: str, buffer: BufferConfig | None = None) -> Make:
     return lambda records: small_of_images(algo, "cuda", buffer, compile=records)
 
 
-def is_recorded(training: Training) -> bool:
+def is_recorded(training: Trainer) -> bool:
     return any(step.compiled for step in find_all(training.learner, Step).values())
 
 
@@ -53,7 +53,7 @@ def check_that_recorded_steps_are_those_that_are_written(make: Make) -> None:
         assert recorded.metrics[-1][name] == pytest.approx(value, rel=1e-2, abs=1e-3), name
 
 
-def learned(training: Training) -> bool:
+def learned(training: Trainer) -> bool:
     return bool(training.metrics)
 
 

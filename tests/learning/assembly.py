@@ -16,7 +16,7 @@ from rlcore.config.groups import BufferConfig, DistributionConfig, EnvConfig, Fa
 from rlcore.envs.make import make
 from rlcore.envs.spaces import spec_of
 from rlcore.spec import EnvSpec
-from rlcore.train import training
+from rlcore.train import trainer
 from rlcore.train.fabric import FabricRanks, make_fabric
 from rlcore.types import Context, Episode, Metrics
 
@@ -53,16 +53,16 @@ def context(
     return Context(config, spec, made, ranks, num_envs, compiler_of(config, spec, num_envs) if compiled else None)
 
 
-class Training(training.Training):
-    """The public one, with all that it said."""
+class Trainer(trainer.Trainer):
+    """Trainer that records the metrics and the episodes of every iteration."""
 
     def __init__(self, config: RunConfig, card: dict[str, Any]) -> None:
         super().__init__(config, card)
         self.metrics: list[Metrics] = []
         self.episodes: list[Episode] = []
 
-    def run(self, until: int, stop: Callable[[Training], bool] = lambda training: False) -> Training:
-        """Train until `until` policy steps, or until `stop` says so after an iteration."""
+    def run(self, until: int, stop: Callable[[Trainer], bool] = lambda trainer: False) -> Trainer:
+        """Train until `until` policy steps, or until `stop` returns True after an iteration."""
 
         def on_iteration(metrics: list[Metrics]) -> bool:
             self.metrics += [{name: float(value) for name, value in update.items()} for update in metrics]
@@ -88,8 +88,8 @@ def assemble(
     accelerator: str = "cpu",
     buffer: BufferConfig | None = None,
     **env: Any,
-) -> Training:
-    """A training of algorithm `algo["name"]` on an environment; keys in `env` go to its config."""
+) -> Trainer:
+    """A trainer of algorithm `algo["name"]` on an environment; keys in `env` go to its config."""
     config = RunConfig(
         algo=build(ALGORITHMS[algo["name"]].Config, algo, "algo."),
         env=EnvConfig(id=env_id, num_envs=num_envs, **env),
@@ -101,4 +101,4 @@ def assemble(
     one = make(config.env)
     card = {"spec": spec_of(one).to_json(), "tier": "snapshot", "fresh_instance": False, "max_episode_steps": None}
     one.close()
-    return Training(config, card)
+    return Trainer(config, card)

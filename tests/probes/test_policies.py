@@ -10,7 +10,7 @@ import torch
 
 from rlcore.errors import UserError
 from tests.golden.mutants import wrong
-from tests.learning.assembly import Training, assemble
+from tests.learning.assembly import Trainer, assemble
 from tests.probes import envs
 from tests.soaking import always, heavy
 
@@ -31,17 +31,17 @@ SMALL = {
 }
 
 
-def recent(training: Training) -> float:
+def recent(training: Trainer) -> float:
     """Mean return of the last 200 episodes while training, noise included."""
     return float(np.mean([episode.ret for episode in training.episodes[-200:]]))
 
 
-def trained(env_id: str, total_steps: int, distribution: str = "auto", algo: Any = None, **env: Any) -> Training:
+def trained(env_id: str, total_steps: int, distribution: str = "auto", algo: Any = None, **env: Any) -> Trainer:
     settings = SMALL | {"total_steps": total_steps} | (algo or {})
     return assemble(env_id, settings, num_envs=4, distribution=distribution, **env).run(total_steps)
 
 
-def signal(action: str, obs: str) -> Training:
+def signal(action: str, obs: str) -> Trainer:
     keys = {"mlp_keys": {"encoder": ["signal"]}} if obs == "dict" else {}
     return trained("known/Signal-v0", 2_000, algo=keys, wrapper={"action": action, "obs": obs})
 
@@ -73,7 +73,7 @@ def test_advantage_of_the_wrong_sign_finds_the_worst_answer() -> None:
         assert recent(signal("discrete", "box")) < 0.1
 
 
-def generous(training: Training) -> float:
+def generous(training: Trainer) -> float:
     agent = training.learner.agent
     _, action, _ = agent.act((), {"state": torch.ones(1, 1)}, torch.ones(1, dtype=torch.bool), None, True)
     return float(agent.to_env(action).detach().mean())

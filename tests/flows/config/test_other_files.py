@@ -12,7 +12,7 @@ import pytest
 from rlcore.config.values import plain
 from rlcore.errors import UserError
 from rlcore.store.checkpoint import newest_good
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.diambra_engine import engines
 from tests.flows.config.their_files import compare_leaves, composed
 from tests.runs import lay_out
@@ -69,7 +69,7 @@ def test_a_dry_run_by_their_file_ends_in_a_checkpoint(
     typed = ("dry_run=true", *TYPED.get(name, ()))
     config, _ = composed(FILES[name], tmp_path / "files", monkeypatch, *typed)
     run = lay_out(tmp_path / "run", plain(config))
-    session = Session(run)
+    session = RunTrainer(run)
     with run.writing():
         while not (boundary := session.advance(lambda said: None)).done:
             pass

@@ -24,7 +24,7 @@ from rlcore.spec import ArraySpec
 from rlcore.store import checkpoint
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.flows.synthetic_runs import CARTPOLE, VECTOR, checkpointed_run, configured
 from tests.processes import digest
 from tests.rlcore.evaluation.test_video import read
@@ -284,7 +284,7 @@ def test_dreams_move_no_bit_of_training(tmp_path: Path) -> None:
             checkpoint__every=40,
             **{f"algo__{part}": keys for part, keys in SMALL_DREAMER.items()},
         )
-        session = Session(run)
+        session = RunTrainer(run)
         with run.writing():
             while not (boundary := session.advance(lambda said: None)).done:
                 session.save()

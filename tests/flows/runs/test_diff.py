@@ -15,13 +15,13 @@ from flows.cli.main import main
 from flows.runs.trainer import TrainerProcess
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
 
 def trained(folder: Path, **settings: Any) -> RunDirectory:
     run = prepare(folder, total_steps=192, checkpoint__every=64, **settings)
-    session = Session(run)
+    session = RunTrainer(run)
     while not (boundary := session.advance(lambda said: None)).done:
         if "checkpoint" in boundary.due:
             session.save()

@@ -19,7 +19,7 @@ from rlcore.envs.card import environment_card
 from rlcore.errors import UserError
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import write_json
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 
 PLUGIN = """
 import os
@@ -64,7 +64,7 @@ def test_new_run_ignores_a_changed_working_folder(there: Path, tmp_path: Path) -
     assert Path.cwd() == here
     write_json(run.card, card)
 
-    session = Session(run)
+    session = RunTrainer(run)
     assert Path.cwd() == there  # the environments are open, and may read files of theirs
     session.advance(lambda progress: None)
     session.save()

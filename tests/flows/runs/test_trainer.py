@@ -22,7 +22,7 @@ from rlcore.errors import DiskFault, RunError, UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.processes import NO_STORE, digest, environment, finish_here, shepherd
 from tests.retries import wait_for
 from tests.runs import prepare
@@ -181,7 +181,7 @@ def test_damaged_newest_checkpoint_is_skipped_and_the_end_is_the_same(
     undisturbed: RunDirectory, tmp_path: Path
 ) -> None:
     run = prepare(tmp_path / "run", **EVERYTHING)
-    session = Session(run)  # and no more of it: its process was killed
+    session = RunTrainer(run)  # and no more of it: its process was killed
     for _ in range(2):
         while "checkpoint" not in session.advance(lambda said: None).due:
             continue
@@ -199,7 +199,7 @@ def test_damaged_newest_checkpoint_is_skipped_and_the_end_is_the_same(
 
 def test_init_from_starts_with_the_weights_of_another_run(undisturbed: RunDirectory, tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", init_from=str(undisturbed.path), **EVERYTHING)
-    session = Session(run)
+    session = RunTrainer(run)
     session.save()
     session.close()
     started, _ = checkpoint.load(checkpoint.resolve(run, "latest"))

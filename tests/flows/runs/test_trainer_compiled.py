@@ -98,7 +98,7 @@ def test_a_trainer_that_ends_while_compiling_leaves_no_process(
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     run = prepare(tmp_path / "run", **EVERYTHING)
-    command = [sys.executable, "-m", "rlcore.train.trainer", str(run.path)]
+    command = [sys.executable, "-m", "rlcore.train.server", str(run.path)]
     with open(run.log, "ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, cwd=ROOT)
     assert process.stdin is not None

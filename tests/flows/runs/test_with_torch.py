@@ -127,7 +127,7 @@ def test_a_trainer_that_dies_while_asked_is_told_and_another_answers(run: RunDir
 @pytest.mark.slow
 def test_what_the_stages_ask_for_brings_a_trainer_no_prefect_mlflow_or_hydra() -> None:
     script = (
-        "import sys, rlcore.train.trainer, flows.runs.with_torch, flows.stages.collect, flows.registry.playing;"
+        "import sys, rlcore.train.server, flows.runs.with_torch, flows.stages.collect, flows.registry.playing;"
         "assert not {'prefect', 'mlflow', 'hydra', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -106,7 +106,7 @@ def killed(site: Site) -> Killed:
         run = site.trained(flow_run)
         (engine,) = site.processes("prefect.engine")
         os.kill(engine, signal.SIGKILL)
-        wait_for(lambda: not site.processes("rlcore.train.trainer"), "the trainer's end", 2.0, every=0.1)
+        wait_for(lambda: not site.processes("rlcore.train.server"), "the trainer's end", 2.0, every=0.1)
         crashed = site.ended(flow_run, 120)[0]
         watched = " ".join(shown.result().split())
     site.prefect("flow-run", "retry", flow_run)

@@ -19,7 +19,7 @@ from rlcore.errors import UserError
 from rlcore.functional.noise import Drawn, Noise, Recorder
 from rlcore.functional.tree import name_leaves
 from rlcore.store.checkpoint import nested_state
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from tests.graphs import run_graphs
 from tests.probes import q_learning, recurrent
 from tests.soaking import always, heavy
@@ -31,11 +31,11 @@ pytestmark = heavy
 def as_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The traced graph itself in the place of its machine code, whose numbers tests/contract holds against it."""
     monkeypatch.setattr(machine_code, "build", run_graphs)
-    monkeypatch.setattr("rlcore.train.training.warm_up", lambda *_: None)
+    monkeypatch.setattr("rlcore.train.trainer.warm_up", lambda *_: None)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
 
 
-def training(env_id: str, compiled: bool, algo: str = "ppo", distribution: str = "auto", **settings: Any) -> Training:
+def training(env_id: str, compiled: bool, algo: str = "ppo", distribution: str = "auto", **settings: Any) -> Trainer:
     small: dict[str, Any] = {"total_steps": 10_000}
     small |= {"normalize_obs": True, "dense_units": 8, "rollout_steps": 16} if algo == "ppo" else {}
     config = RunConfig(
@@ -44,10 +44,10 @@ def training(env_id: str, compiled: bool, algo: str = "ppo", distribution: str =
         distribution=DistributionConfig(type=distribution),
         seed=0,
     )
-    return Training(config, compiled=compiled)
+    return Trainer(config, compiled=compiled)
 
 
-def same(plain: Training, compiled: Training) -> None:
+def same(plain: Trainer, compiled: Trainer) -> None:
     for _ in range(3):
         (one, last), (two, end) = (t.collector.collect(t.plan.collect_length) for t in (plain, compiled))
         assert compiled.collector._acting is not None

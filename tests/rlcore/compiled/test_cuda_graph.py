@@ -19,7 +19,7 @@ from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
 from rlcore.optim.step import Step
 from rlcore.store.checkpoint import nested_state
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from tests.rlcore.optim.test_optimizer import context
 from tests.rlcore.optim.test_step import Two
 from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2
@@ -112,15 +112,15 @@ def test_a_step_that_waits_for_the_device_is_taken_as_it_is_written(caplog: pyte
         later.step({"x": x}, 0.5, rng=Noise(0, "probe"))
 
 
-def training(algo: str, recorded: bool, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Training:
-    from rlcore.train import training as room
+def training(algo: str, recorded: bool, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Trainer:
+    from rlcore.train import trainer as module
 
-    made = room.Compiler
-    monkeypatch.setattr(room, "Compiler", lambda *a, **more: made(*a, **(more | {"records": True})))
+    made = module.Compiler
+    monkeypatch.setattr(module, "Compiler", lambda *a, **more: made(*a, **(more | {"records": True})))
     sac = algo.startswith("sac")
     values = {"total_steps": 10_000, ("hidden_size" if sac else "dense_units"): 8} | settings
     env = EnvConfig(id="Pendulum-v1" if sac else "CartPole-v1", num_envs=3, max_episode_steps=7)
-    return Training(RunConfig(algo=build(ALGORITHMS[algo].Config, values, "algo."), env=env, seed=0), compiled=recorded)
+    return Trainer(RunConfig(algo=build(ALGORITHMS[algo].Config, values, "algo."), env=env, seed=0), compiled=recorded)
 
 
 # The loop over time, imagination and three optimizers are in one recording.

@@ -13,7 +13,7 @@ from rlcore.compiled import machine_code
 from rlcore.compiled.package import Compiled, TracedFunction
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from rlcore.types import Batch
 from tests.graphs import run_graphs
 from tests.soaking import always, heavy
@@ -31,20 +31,20 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         return run_graphs(functions)
 
     monkeypatch.setattr(machine_code, "build", build_graphs)
-    monkeypatch.setattr("rlcore.train.training.warm_up", lambda *_: None)
+    monkeypatch.setattr("rlcore.train.trainer.warm_up", lambda *_: None)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     return names
 
 
 def training(
     algo: str, rollout_steps: int, vectorization: str = "single", compiled: bool = True, **settings: Any
-) -> Training:
+) -> Trainer:
     values = {"total_steps": 10_000, "dense_units": 8, "rollout_steps": rollout_steps} | settings
     env = EnvConfig(id="CartPole-v1", num_envs=3, max_episode_steps=7, vectorization=vectorization)
-    return Training(RunConfig(algo=build(ALGORITHMS[algo].Config, values, "algo."), env=env, seed=0), compiled=compiled)
+    return Trainer(RunConfig(algo=build(ALGORITHMS[algo].Config, values, "algo."), env=env, seed=0), compiled=compiled)
 
 
-def weights(one: Training) -> list[torch.Tensor]:
+def weights(one: Trainer) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in one.learner.agent.parameters()]
 
 
@@ -96,7 +96,7 @@ def test_other_shapes_are_refused() -> None:
         one.learner.update(Batch(steps, last, 0), one.rng)
 
 
-def moved(one: Training, iterations: int) -> list[torch.Tensor]:
+def moved(one: Trainer, iterations: int) -> list[torch.Tensor]:
     for _ in range(iterations):
         one.collect()
         one.update()

@@ -17,7 +17,7 @@ from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import spec_of
 from rlcore.errors import UserError
 from rlcore.spec import EnvSpec
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from tests.rlcore.envs import probe_envs
 from tests.runs import prepare
 
@@ -99,5 +99,5 @@ def test_a_training_of_the_library_logs_it(caplog: pytest.LogCaptureFixture, mon
     monkeypatch.setattr(probe_envs.Masked, "step", gymnasium.Env.step)  # nothing is played
     config = compose(["exp=ppo", "env.id=Probe/Masked-v0", "algo.mlp_keys.encoder=[x]", "algo.total_steps=512"])[0]
     card = {"spec": spec_of(make(config.env)).to_json(), "tier": "snapshot", "fresh_instance": False}
-    Training(config, card | {"max_episode_steps": None}).close()
+    Trainer(config, card | {"max_episode_steps": None}).close()
     assert caplog.text.count("ppo ignores action_mask of Probe/Masked-v0") == 1

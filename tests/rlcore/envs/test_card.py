@@ -19,7 +19,7 @@ from rlcore.evaluation.evaluation import evaluate_agent
 from rlcore.evaluation.random_agent import RandomAgent
 from rlcore.run_config import build_config
 from rlcore.spec import EnvSpec
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
 from tests.runs import prepare, values
 
@@ -177,7 +177,7 @@ def test_one_that_fails_now_and_then_is_trained_on_where_restarts_answer_that(tm
     run = prepare(tmp_path / "run", "Probe/Flaky-v0", evaluation__episodes=2, **keys)
     card = json.loads((run.path / "env_card.json").read_text())
     assert card["tier"] == "boundary" and any("boom" in found for found in card["findings"])
-    session = Session(run)
+    session = RunTrainer(run)
     with run.writing():
         boundary = session.advance(lambda said: None)
     session.close()

@@ -13,7 +13,7 @@ from rlcore.errors import UserError
 from rlcore.evaluation.policy import export_policy, load_policy
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
 
@@ -21,7 +21,7 @@ from tests.runs import prepare
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """A short run with normalised observations and one checkpoint."""
     directory = prepare(tmp_path_factory.mktemp("runs") / "run", total_steps=128, algo__normalize_obs=True)
-    session = Session(directory)
+    session = RunTrainer(directory)
     session.advance(lambda progress: None)
     session.save()
     session.close()
@@ -32,7 +32,7 @@ OBS = np.array([[0.01, -0.5, 0.02, 0.6], [0.0, 1.5, -0.1, -0.9], [0.03, 0.1, 0.1
 
 
 def test_policy_answers_as_the_agent_that_was_saved(run: RunDirectory) -> None:
-    session = Session(run)  # continues from the checkpoint
+    session = RunTrainer(run)  # continues from the checkpoint
     agent = session.learner.agent
     with torch.no_grad():
         _, action, _ = agent.act((), {"state": torch.from_numpy(OBS)}, torch.ones(3).bool(), None, True)

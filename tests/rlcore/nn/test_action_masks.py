@@ -22,7 +22,7 @@ from rlcore.functional.distributions import Categoricals
 from rlcore.functional.noise import Noise
 from rlcore.nn.action_masks import choose, disturb
 from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from tests.graphs import run_graphs
 from tests.rlcore.envs import probe_envs as probe_envs  # registers Probe/Masked-v0
 from tests.runs import SMALL_DREAMER
@@ -196,7 +196,7 @@ def test_what_an_environment_says_of_its_masks_must_fit(told: dict[str, Any]) ->
 
 def test_what_masks_are_about_is_in_the_environments_card() -> None:
     assert EnvSpec.from_json(CRAFTS.to_json()) == CRAFTS
-    training = Training(compose(["exp=ppo", "env.id=Probe/Crafts-v0", "algo.mlp_keys.encoder=[x]"])[0])
+    training = Trainer(compose(["exp=ppo", "env.id=Probe/Crafts-v0", "algo.mlp_keys.encoder=[x]"])[0])
     assert {key: training.envs.spec.obs[key] for key in BOUND} == {
         key: dataclasses.replace(part, dtype="int8") for key, part in CRAFTS.obs.items()
     }
@@ -209,13 +209,13 @@ def flat(group: dict[str, Any], prefix: str) -> list[str]:
     return [word for part in parts for word in part]
 
 
-def trained(cls: str, env_id: str) -> Training:
+def trained(cls: str, env_id: str) -> Trainer:
     """Some steps at random, some of the agent, gradient steps between them, and an evaluation, greedy and not."""
     small = flat(SMALL_DREAMER, "algo.")
     overrides = [f"env.id={env_id}", "algo.mlp_keys.encoder=[x]", f"algo.actor.cls={cls}", *small]
     overrides += ["algo.total_steps=120", "algo.learning_starts=60", "algo.per_rank_sequence_length=8"]
     overrides += ["algo.replay_ratio=0.1", "algo.per_rank_batch_size=2", "env.num_envs=2", "algo.compile=false"]
-    training = Training(compose(["exp=dreamer_v3_cartpole", *overrides])[0])
+    training = Trainer(compose(["exp=dreamer_v3_cartpole", *overrides])[0])
     for _ in training:
         pass
     for greedy in (True, False):
@@ -242,11 +242,11 @@ def test_masks_that_depend_on_another_choice_are_part_of_compiled_acting(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(machine_code, "build", run_graphs)
-    monkeypatch.setattr("rlcore.train.training.warm_up", lambda *_: None)
+    monkeypatch.setattr("rlcore.train.trainer.warm_up", lambda *_: None)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     overrides = ["env.id=Probe/Crafts-v0", "algo.mlp_keys.encoder=[x]", "algo.actor.cls=masked_actor", "env.num_envs=2"]
     config = compose(["exp=dreamer_v3_cartpole", *overrides, *flat(SMALL_DREAMER, "algo.")])[0]
-    written, traced = (Training(config, compiled=compiled) for compiled in (False, True))
+    written, traced = (Trainer(config, compiled=compiled) for compiled in (False, True))
     for _ in range(3):  # the environment raises at what is not allowed
         (steps, _), (others, _) = (each.collector.collect(20) for each in (written, traced))
         assert torch.equal(steps.action, others.action)

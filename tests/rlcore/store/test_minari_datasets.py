@@ -23,7 +23,7 @@ from rlcore.store import datasets, minari_datasets
 from rlcore.store.checkpoint import manifest
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def saved(path: Path, env_id: str = "CartPole-v1", **dotted: Any) -> tuple[RunDirectory, Path]:
     """A run and its only checkpoint, from before it has learned anything."""
     run = prepare(path, env_id, 200, **dotted)
-    session = Session(run)
+    session = RunTrainer(run)
     checkpoint = run.path / session.save()["path"]
     session.close()
     return run, checkpoint
@@ -116,7 +116,7 @@ def test_a_memory_begins_with_exactly_the_steps_of_a_dataset(tmp_path: Path) -> 
     fresh = prepare(
         tmp_path / "fresh", "Pendulum-v1", 200, algo="sac", env__num_envs=1, buffer__load_from="minari:pendulum-v0"
     )
-    session = Session(fresh)
+    session = RunTrainer(fresh)
     rows = session.training.buffer.copy_rows().squeeze(1)  # of one environment: all but the arrival that waits
     session.close()
     wanted = [
@@ -147,7 +147,7 @@ def test_a_session_that_goes_on_does_not_read_its_dataset_again(tmp_path: Path) 
     collect_episodes(run, path, "pendulum-v0", 2)
     fresh, _ = sac_run(tmp_path / "fresh", buffer__load_from="minari:pendulum-v0")
     minari.delete_dataset("pendulum-v0")
-    session = Session(fresh)
+    session = RunTrainer(fresh)
     assert session.training.buffer.written == 401
     session.close()
 

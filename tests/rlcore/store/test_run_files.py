@@ -24,7 +24,7 @@ from rlcore.store.config_file import config_of
 from rlcore.store.directory import FORMAT, RunDirectory, write_json
 from rlcore.store.events import read_events
 from rlcore.store.run_files import read_mapping
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
 FILES = [
@@ -92,7 +92,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     run = prepare(tmp_path_factory.mktemp("whole") / "run", total_steps=64)
     run.overrides.write_text("exp=ppo\n")
     collect(run)
-    session = Session(run)
+    session = RunTrainer(run)
     session.advance(lambda progress: None)
     session.save()
     session.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.system import heap
-from rlcore.train import loop
+from rlcore.train import trainer
 from tests.contract.test_registry import small
 
 
@@ -33,7 +33,7 @@ def test_what_lies_free_below_something_that_is_used_goes_back() -> None:
 
 def test_a_training_gives_it_back_after_so_many_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     trimmed: list[int] = []
-    monkeypatch.setattr(loop, "TRIMMED", 3)
+    monkeypatch.setattr(trainer, "TRIMMED", 3)
     training = small("a2c", "CartPole-v1")
     monkeypatch.setattr(heap, "trim", lambda: trimmed.append(training.iterations))
     for _ in range(7):

@@ -26,8 +26,8 @@ from rlcore.protocols import Stateful
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.train.components import check_finite, parameters, start_from
-from rlcore.train.session import Session
-from rlcore.train.training import Training
+from rlcore.train.run_trainer import RunTrainer
+from rlcore.train.trainer import Trainer
 from rlcore.types import Batch
 from tests.contract.test_registry import SETTINGS
 from tests.probes import q_learning
@@ -38,7 +38,7 @@ def config(algo: str, **changes: Any) -> RunConfig:
     return RunConfig(algo=settings, env=EnvConfig(id="Pendulum-v1", num_envs=3, max_episode_steps=12), seed=0)
 
 
-def like(one: Training, other: Training, *parts: str) -> list[bool]:
+def like(one: Trainer, other: Trainer, *parts: str) -> list[bool]:
     """Whether all parameters of each part are the same in both."""
     mine, theirs = parameters(one.learner), parameters(other.learner)
     return [all(torch.equal(mine[name], theirs[name]) for name in mine if name.startswith(f"{at}.")) for at in parts]
@@ -85,7 +85,7 @@ def test_a_session_starts_from_a_run_and_from_its_exported_policy_alike(
 ) -> None:
     caplog.set_level(logging.INFO)
     source = sac_run(tmp_path / "source", "seed=0")
-    session = Session(source)
+    session = RunTrainer(source)
     session.advance(lambda said: None)
     session.save()
     session.close()
@@ -93,7 +93,7 @@ def test_a_session_starts_from_a_run_and_from_its_exported_policy_alike(
     assert {"critics", "target", "agent"} == read_source(exported).parts.keys()
     assert load_policy(exported).predict(np.zeros(3)).shape == (1,)
     for name, at in (("a", source.path), ("b", exported)):
-        new = Session(sac_run(tmp_path / name, "seed=5", f"init_from={at}"))
+        new = RunTrainer(sac_run(tmp_path / name, "seed=5", f"init_from={at}"))
         mine, theirs = (parameters(each.learner) for each in (new, session))
         for key, part in theirs.items():
             assert key.startswith("temperature") or torch.equal(mine[key], part), key
@@ -115,7 +115,7 @@ def test_what_is_not_finite_is_named_by_its_part_also_in_a_list() -> None:
 def test_a_player_that_lies_elsewhere_collects_as_the_agent_does(algo: str, tmp_path: Path) -> None:
     """Published to after every update and at load, a copy of the agent gives the bits of the agent itself."""
 
-    def apart(seed: int = 0) -> Training:
+    def apart(seed: int = 0) -> Trainer:
         training = fresh(dataclasses.replace(config(algo), seed=seed))
         training.behavior_policy = training.collector.agent = copy.deepcopy(training.learner.agent)
         return training

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from rlcore.store.directory import RunDirectory
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
 
 def train(run: RunDirectory, until: int) -> None:
-    session = Session(run)
+    session = RunTrainer(run)
     while session.policy_steps < until:
         due = session.advance(lambda progress: None).due
         if "checkpoint" in due:
@@ -39,7 +39,7 @@ def test_session_tells_what_a_cut_log_has_lost(
     half = names.index("resume") if kept == 0.5 else round(len(lines) * kept)
     trained.events.write_bytes(b"".join(lines[:half]))
     try:
-        Session(trained).close()
+        RunTrainer(trained).close()
     finally:
         trained.events.write_bytes(whole)
     told = [record.getMessage() for record in caplog.records if "cut or damaged" in record.getMessage()]

@@ -28,7 +28,7 @@ from rlcore.train import memory_estimate as needs
 from rlcore.train.counting import count
 from rlcore.train.memory_estimate import ResourceEstimate, estimate, size
 from rlcore.train.resource_check import check_resources
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from rlcore.types import Context, TrainingSchedule
 
 GB = 10**9
@@ -77,7 +77,7 @@ def tensor_bytes(state: Any) -> int:
 )
 def test_what_is_counted_is_what_a_training_then_holds(overrides: list[str]) -> None:
     given = compose(overrides)[0]
-    training = Training(given)
+    training = Trainer(given)
     counted = count(given, training.envs.spec)
     state = training.learner.state_dict()
     assert counted is not None and counted.agent == tensor_bytes(state["agent"])

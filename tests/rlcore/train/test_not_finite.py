@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from rlcore.errors import RunError
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.rlcore.train.test_pace import SAC
 from tests.runs import SMALL_DREAMER, prepare
 
 
-def session_that_breaks(folder: Path, at: int, **keys: Any) -> Session:
-    session = Session(prepare(folder, "Pendulum-v1", 120, **SAC | {"checkpoint__every": 40} | keys))
+def session_that_breaks(folder: Path, at: int, **keys: Any) -> RunTrainer:
+    session = RunTrainer(prepare(folder, "Pendulum-v1", 120, **SAC | {"checkpoint__every": 40} | keys))
     learner, update = session.learner, session.learner.update
 
     def breaking(*given: Any) -> Any:
@@ -65,7 +65,7 @@ def test_of_a_dreamer_the_world_models_loss_and_its_broken_term_are_named(tmp_pa
     run = prepare(
         tmp_path / "run", total_steps=100, algo="dreamer_v3", algo__learning_starts=20, algo__replay_ratio=0.5, **keys
     )
-    session = Session(run)
+    session = RunTrainer(run)
     learner, update = session.learner, session.learner.update
 
     def breaking(*given: Any) -> Any:

@@ -11,7 +11,7 @@ from flows.stages.summary import summarise
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
 SETTINGS: dict[str, Any] = {
@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
 
 def train(run: RunDirectory, until: int = 512) -> str:
     """Train on, with what is due at the boundaries; the digest of the last checkpoint."""
-    session, told, digest = Session(run), [], ""
+    session, told, digest = RunTrainer(run), [], ""
     while session.policy_steps < until or session.owed:
         at = session.advance(told.append)
         if "checkpoint" in at.due:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlcore.train.session import Session
+from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
 SAC = {
@@ -22,7 +22,7 @@ SAC = {
 
 
 def told(folder: Path, caplog: pytest.LogCaptureFixture, **keys: Any) -> list[str]:
-    session = Session(prepare(folder, "Pendulum-v1", 60, **SAC | keys))
+    session = RunTrainer(prepare(folder, "Pendulum-v1", 60, **SAC | keys))
     caplog.set_level("INFO")
     session.advance(lambda facts: None)
     session.close()

@@ -1,113 +1,224 @@
-"""A trainer's words over its protocol while something takes long."""
+"""The training of a notebook: stepwise, saved and loaded without a run directory."""
 
 from __future__ import annotations
 
-import io
-import json
-import logging
-import subprocess
-import sys
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
+import torch
+import yaml
 
-from rlcore.store.directory import RunDirectory
-from rlcore.store.events import read_events
-from rlcore.system.printable import DETAIL
-from rlcore.train import calls, trainer
-from tests.runs import prepare
+from flows.stages.collect import collect
+from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.on_policy.a2c import learner as a2c
+from rlcore.config.build import build
+from rlcore.config.groups import EnvConfig, RestartConfig, RunConfig
+from rlcore.config.values import plain
+from rlcore.data.dataset import load_dataset
+from rlcore.errors import RunError, UserError
+from rlcore.evaluation.policy import load_policy
+from rlcore.nn.network_keys import KeysConfig
+from rlcore.spec import ActionSpec
+from rlcore.store import checkpoint
+from rlcore.store.checkpoint import nested_state
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.train.trainer import Trainer
+from tests.probes import q_learning
+from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
 
-
-def test_an_evaluation_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "WORK_EVERY", 0.0)
-    output = io.StringIO()
-    process = trainer.Trainer(prepare(tmp_path / "run"), output)
-    for command in ("evaluate", "stop"):
-        process.commands.put({"command": command})
-    assert process.serve() == 0
-    said = [json.loads(line) for line in output.getvalue().splitlines()]
-    work = [{key: e[key] for key in ("doing", "done", "total")} for e in said if e["event"] == "work"]
-    assert work[0] == {"doing": "evaluation", "done": 0, "total": 2}
-    assert work[-1] == {"doing": "evaluation", "done": 2, "total": 2}
-    assert [e["event"] for e in said if e["event"] != "work"] == ["ready", "evaluation", "stopped"]
-
-
-def test_announcer_leaves_details_to_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output, logger = io.StringIO(), logging.getLogger("tests.announced")
-    monkeypatch.setattr(logger, "handlers", [trainer.Announcer(trainer.Trainer(RunDirectory(tmp_path), output))])
-    logger.warning("for the terminal")
-    logger.warning("for run.log", extra=DETAIL)
-    assert [json.loads(line) for line in output.getvalue().splitlines()] == [
-        {"event": "doing", "sentence": "for the terminal"}
-    ]
+FOUR = EnvConfig(id="CartPole-v1", num_envs=4)
+CARD = {"tier": "snapshot", "fresh_instance": False, "max_episode_steps": None}
 
 
-@pytest.mark.parametrize(("long", "told"), [(0.0, [1, 2, 3, 4]), (1e9, [])], ids=["long", "short"])
-def test_an_update_that_takes_long_says_how_many_of_its_gradient_steps_are_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: float, told: list[int]
-) -> None:
-    monkeypatch.setattr(calls, "WORK_EVERY", 0.0)
-    monkeypatch.setattr(trainer, "LONG_UPDATE", long)
-    sac: dict[str, Any] = {"algo.learning_starts": 3, "algo.per_rank_batch_size": 4, "algo.per_rank_pretrain_steps": 4}
-    every: dict[str, Any] = {"env.num_envs": 1, "checkpoint.every": 4, "evaluation.every": 4}
-    output = io.StringIO()
-    run = prepare(tmp_path / "run", "Pendulum-v1", 4, algo="sac", **sac, **every)
-    process = trainer.Trainer(run, output)
-    for command in ("advance", "stop"):
-        process.commands.put({"command": command})
-    assert process.serve() == 0
-    work = [event for line in output.getvalue().splitlines() if (event := json.loads(line))["event"] == "work"]
-    # The fourth policy step is the first after learning_starts: it owes one gradient step, and the four of pretraining.
-    assert work == [
-        {"event": "work", "doing": "update", "done": done, "total": 5, "unit": "gradient steps"} for done in told
-    ]
+def training(seed: int = 0, **settings: Any) -> Trainer:
+    algo = build(a2c.Config, {"total_steps": 200, "dense_units": 8} | settings, "algo.")
+    return Trainer(RunConfig(algo=algo, env=EnvConfig(id="CartPole-v1", num_envs=2), seed=seed), CARD)
 
 
-def test_a_signal_within_many_gradient_steps_leaves_them_and_the_run_goes_on_from_before(
+def bits(one: Trainer) -> Any:
+    return nested_state.encode(one.state_dict())
+
+
+def test_what_is_saved_under_a_name_that_is_taken_takes_its_place(tmp_path: Path) -> None:
+    first, second = training(0), training(1)
+    for one in (first, second):
+        one.collect()
+        one.update()
+    assert first.env_steps == second.env_steps and bits(first) != bits(second)
+    path = first.save(tmp_path)
+    assert second.save(tmp_path) == path and checkpoint.damage(path) is None
+    assert bits(training(2).load(path)) == bits(second)
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_an_iteration_tells_its_counts_and_means_and_the_budget_is_spent() -> None:
+    one = training()
+    told = list(one)
+    assert [iteration.policy_steps for iteration in told] == list(range(10, 201, 10))
+    assert all(torch.isfinite(torch.tensor(list(iteration.metrics.values()))).all() for iteration in told)
+    ended = [iteration for iteration in told if iteration.episodes]
+    (episode, *_), means = ended[0].episodes, ended[0].metrics
+    assert means["Game/ep_len_avg"] == pytest.approx(episode.length, abs=30) and means["Rewards/rew_avg"] > 0
+    assert told[-1].env_steps < told[-1].policy_steps  # the rows that only reset are no actions
+
+
+@pytest.mark.parametrize(
+    ("key", "asked", "expected"), [(True, None, True), ("auto", None, False), (True, False, False)]
+)
+def test_the_config_decides_whether_it_is_compiled_unless_somebody_says(key: Any, asked: Any, expected: bool) -> None:
+    algo = build(a2c.Config, {"total_steps": 200, "dense_units": 8, "compile": key}, "algo.")
+    config = RunConfig(algo=algo, env=EnvConfig(id="CartPole-v1", num_envs=2))
+    assert (Trainer(config, CARD, compiled=asked).context.compiler is not None) is expected
+
+
+def test_an_evaluation_between_two_iterations_is_repeatable_and_changes_no_bit() -> None:
+    first, second = training(), training()
+    for one in (first, second):
+        one.collect()
+        one.update()
+    told = [first.evaluate(3, greedy=False) for _ in range(2)]
+    assert told[0] == told[1] and told[0]["episodes"] == 3
+    for one in (first, second):
+        one.collect()
+        one.update()
+    assert bits(first) == bits(second)
+
+
+def test_what_was_collected_and_not_learned_from_is_not_saved(tmp_path: Path) -> None:
+    one = training()
+    one.collect()
+    with pytest.raises(Exception, match=r"update\(\) before saving"):
+        one.save(tmp_path)
+
+
+def trained(**settings: Any) -> Trainer:
+    one = training(**settings)
+    one.collect()
+    one.update()
+    return one
+
+
+def test_a_policy_is_loaded_from_what_was_saved_without_a_run(tmp_path: Path) -> None:
+    one = trained()
+    older = one.save(tmp_path)
+    one.collect()
+    one.update()
+    path = one.save(tmp_path)
+    agent, obs = one.learner.agent, np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    with torch.no_grad():
+        action = agent.act((), {"state": torch.from_numpy(obs)}, torch.ones(50).bool(), None, True)[1]
+    for place in (tmp_path, path):
+        policy = load_policy(place)
+        assert policy.predict(obs).tolist() == agent.to_env(action).tolist()
+        assert policy.description["policy_steps"] == one.policy_steps
+    weights = [load_policy(place).agent.state_dict()["critic.layers.0.weight"] for place in (older, path)]
+    assert not torch.equal(*weights)
+
+
+def test_what_cannot_be_loaded_is_refused_in_one_sentence_and_changes_nothing(tmp_path: Path) -> None:
+    path = trained().save(tmp_path / "small")
+    wide = training(actor={"dense_units": 16})
+    before = bits(wide)
+    with pytest.raises(UserError) as refused:
+        wide.load(path)
+    assert "\n" not in str(refused.value) and bits(wide) == before
+    assert str(refused.value).startswith(f"checkpoint {path}: ")
+    assert "the agent's actor.layers.0.bias is of shape [64] in the state, but of shape [16] in this training" in str(
+        refused.value
+    )
+    more = Trainer(dataclasses.replace(wide.config, algo=training().config.algo, env=FOUR), CARD)
+    with pytest.raises(RunError, match="^the environments were saved with num_envs=2, but num_envs is 4 now; use "):
+        more.load(path)
+    for place in ("nope", tmp_path):
+        with pytest.raises(UserError, match=rf"^{place}: no valid checkpoint there; .* Trainer.save") as refused:
+            wide.load(place)
+        assert "--" not in str(refused.value)
+    with pytest.raises(UserError, match=rf"^{tmp_path}: contains no policy; .* Trainer.save"):
+        load_policy(tmp_path)
+    (path / "learning/tensors.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="tensors.safetensors .* choose another checkpoint$"):
+        wide.load(path)
+
+
+def test_environments_that_are_no_vector_of_ours_are_refused_by_what_they_lack() -> None:
+    config = training().config
+    for envs in (gymnasium.make_vec("CartPole-v1", 2), gymnasium.make("CartPole-v1")):
+        with pytest.raises(UserError, match=r"^envs is a .* without .*pop_episodes.*; .*\(env\.id"):
+            Trainer(config, CARD, envs=envs)
+        envs.close()
+
+
+@pytest.mark.parametrize("change", [{"id": "Toy"}, {"action": ActionSpec("Discrete", (), "int64", (5,), (0,))}])
+def test_evaluate_refuses_another_environment_than_the_one_trained_in(change: dict[str, Any]) -> None:
+    one = training()
+    toy = dataclasses.replace(one.envs.spec, **change)
+    card = CARD | {"spec": one.envs.spec.to_json()}
+    assert Trainer(one.config, card, envs=one.envs).evaluate(1)["episodes"] == 1
+    one.envs.spec = toy
+    with pytest.raises(UserError, match=rf"^evaluate\(\) uses env.id=CartPole-v1 of the config, .* uses {toy.id}"):
+        Trainer(one.config, card, envs=one.envs).evaluate(1)
+
+
+def test_a_key_that_the_environment_lacks_is_refused() -> None:
+    earlier = training()
+    algo = dataclasses.replace(earlier.config.algo, mlp_keys=KeysConfig(encoder=["stat"]))
+    with pytest.raises(
+        UserError, match=r"^algo\.mlp_keys\.encoder: CartPole-v1 has no key 'stat'; did you mean 'state'"
+    ):
+        Trainer(dataclasses.replace(earlier.config, algo=algo), envs=earlier.envs)
+
+
+def test_a_replay_memory_begins_with_the_dataset_that_collect_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sac: dict[str, Any] = {"algo.learning_starts": 3, "algo.per_rank_batch_size": 4, "algo.per_rank_pretrain_steps": 4}
-    every: dict[str, Any] = {"env.num_envs": 1, "checkpoint.every": 2, "evaluation.every": 4}
-
-    def ended(run: RunDirectory, *commands: str) -> tuple[trainer.Trainer, io.StringIO]:
-        process = trainer.Trainer(run, output := io.StringIO())
-        for command in commands:
-            process.commands.put({"command": command})
-        return process, output
-
-    broken, whole = (prepare(tmp_path / name, "Pendulum-v1", 4, algo="sac", **sac, **every) for name in ("a", "b"))
-    process, output = ended(broken, "advance", "checkpoint", "advance")
-    update = process._update
-
-    def signalled() -> Any:
-        def on_batch(done: int, total: int) -> None:
-            process.interrupted = done == 2  # of the five at the third policy step
-            monkeypatch.setattr(trainer, "LONG_UPDATE", 0.0)
-            of_update(done, total)
-
-        of_update = update()
-        return on_batch
-
-    monkeypatch.setattr(process, "_update", signalled)
-    with pytest.raises(trainer.Interrupted):
-        process.serve()
-    assert process.interrupt() == 130
-    said = json.loads(output.getvalue().splitlines()[-1])
-    assert said["event"] == "interrupted" and said["path"] is None
-    assert said["lost"].startswith("interrupted after 2 of 5 gradient steps of an iteration, 0 s before its end: ")
-    assert said["lost"].endswith(": the run resumes from policy step 2 of 3, its last checkpoint")
-    monkeypatch.undo()
-    assert ended(broken, "advance", "checkpoint", "stop")[0].serve() == 0
-    assert ended(whole, "advance", "checkpoint", "advance", "checkpoint", "stop")[0].serve() == 0
-    newest = [
-        [e["tensors"] for e in read_events(run.events) if e["kind"] == "checkpoint"][-1] for run in (broken, whole)
-    ]
-    assert newest[0] == newest[1]
+    monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
+    algo = build(q_learning.Config, {"total_steps": 400, "size": 100, "learning_starts": 8}, "algo.")
+    config = RunConfig(algo=algo, env=EnvConfig(id="CartPole-v1", num_envs=2), seed=0)
+    run = RunDirectory(tmp_path)
+    run.make("", {}, yaml.safe_dump(plain(config)))
+    write_json(run.card, CARD | {"spec": Trainer(config, CARD).envs.spec.to_json()})
+    collect(run)
+    one = Trainer(config, CARD)
+    one.remember(run.dataset)
+    rows = load_dataset(run.dataset)["obs", "state"].reshape(-1, 4)
+    for _ in range(6):
+        one.collect()
+        assert len(one.update()) == (4 if one.policy_steps > 8 else 0)  # none is owed for the dataset's rows
+    held = {tuple(row) for row in one.buffer.copy_rows()["obs", "state"].reshape(-1, 4).tolist()}
+    assert len(held & {tuple(row) for row in rows.tolist()}) > 100
+    with pytest.raises(
+        UserError, match=r"^remember\(dataset\): training has already begun; call it before the first iteration"
+    ):
+        one.remember(run.dataset)
+    with pytest.raises(UserError, match=r"^remember\(dataset\): a2c has no replay buffer"):
+        training().remember(run.dataset)
 
 
-def test_a_run_imports_its_own_algorithm_alone() -> None:
-    asked = "import sys; from rlcore.train.trainer import load; load('a2c'); print(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
-    found = {part for name in modules if name.startswith("rlcore.algorithms.") for part in name.split(".")}
-    assert "a2c" in found and not found & {"ppo_recurrent", "sac", "sac_ae", "dreamer_v1", "dreamer_v2", "dreamer_v3"}
+def test_a_state_of_two_ranks_is_not_continued_by_one() -> None:
+    one = training()
+    one.collect()
+    one.update()
+    state = one.state_dict()
+    state["ranks"]["1"] = state["ranks"]["0"]
+    with pytest.raises(ValueError, match="the state has 2 ranks, but this training has 1"):
+        training().load_state_dict(state)
+
+
+def test_restarted_environments_are_counted_in_a_metric() -> None:
+    counts = []
+    for wrapper in ({"lengths": [4], "fault": "raise", "at": 2}, {"lengths": [4]}):
+        restart = RestartConfig(attempts=99, wait=0.0)
+        env = EnvConfig(id="Probe/Counter-v0", num_envs=2, wrapper=wrapper, restart_on_exception=restart)
+        algo = build(a2c.Config, {"total_steps": 200, "dense_units": 8, "rollout_steps": 6}, "algo.")
+        one = Trainer(RunConfig(algo=algo, env=env, seed=0), CARD)
+        for _ in range(2):
+            one.collect()
+            one.update()
+            counts.append(one.metrics().get("Game/env_restarts"))
+        one.close()
+    # Of each environment every third step fails: its second action, then a row that opens the next episode.
+    assert counts == [4.0, 8.0, None, None]

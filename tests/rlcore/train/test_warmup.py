@@ -21,8 +21,7 @@ from rlcore.errors import CompilationError, RunError
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.compare import tensor_digests
 from rlcore.train.fabric import FabricRanks
-from rlcore.train.loop import Loop
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from rlcore.train.warmup import NullRanks, RandomEnvs, warm_up
 from tests.graphs import run_graphs
 from tests.probes import q_learning
@@ -50,10 +49,10 @@ def off_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
 
 
-def training(algo: str, env_id: str = "CartPole-v1", vectorization: str = "single", **settings: Any) -> Training:
+def training(algo: str, env_id: str = "CartPole-v1", vectorization: str = "single", **settings: Any) -> Trainer:
     own = {"total_steps": 10_000} | settings
     env = EnvConfig(id=env_id, num_envs=3, max_episode_steps=12, vectorization=vectorization)
-    return Training(RunConfig(algo=build(ALGORITHMS[algo].Config, own, "algo."), env=env, seed=0), compiled=True)
+    return Trainer(RunConfig(algo=build(ALGORITHMS[algo].Config, own, "algo."), env=env, seed=0), compiled=True)
 
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
@@ -75,7 +74,7 @@ def test_it_finds_every_function_of_the_training_and_leaves_its_bits_alone(
     for rehearsed in (True, False):
         with monkeypatch.context() as patch:
             if not rehearsed:
-                patch.setattr("rlcore.train.training.warm_up", lambda *_: None)
+                patch.setattr("rlcore.train.trainer.warm_up", lambda *_: None)
             one = training(algo, env_id, **settings)
             for _ in range(6):
                 one.collect()
@@ -114,7 +113,7 @@ def test_it_ends_though_nothing_is_ever_learned(builds: list[list[str]], monkeyp
     monkeypatch.setattr("rlcore.train.warmup.LIMIT", 0.3)
     one = training("q_learning", total_steps=10**7, learning_starts=10**6)
     began = time.monotonic()
-    warm_up(one.context, one.envs)
+    warm_up(one.context, one.envs, Trainer.from_context)
     assert time.monotonic() - began < 60  # to learn would take far more
 
 
@@ -129,11 +128,12 @@ def test_an_update_of_many_gradient_steps_is_left_when_each_kind_was_taken(
         "per_rank_pretrain_steps": 300,
     }
     one = training(algo, "Pendulum-v1", **small)
-    loops: list[Loop] = []
+    trainers: list[Trainer] = []
+    make = Trainer.from_context
     monkeypatch.setattr("rlcore.train.warmup.LIMIT", 1e9)
-    monkeypatch.setattr("rlcore.train.warmup.Loop", lambda *parts: loops.append(Loop(*parts)) or loops[0])
-    warm_up(one.context, one.envs)
-    assert 0 < loops[0].learner.updates < 10
+    monkeypatch.setattr(Trainer, "from_context", lambda *parts: trainers.append(make(*parts)) or trainers[0])
+    warm_up(one.context, one.envs, Trainer.from_context)
+    assert 0 < trainers[0].learner.updates < 10
     assert [len(keys) for keys in builds] == [1 + kinds]  # acting, which begins after the random steps, is among them
 
 
@@ -193,7 +193,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return asked
 
 
-def iterate(one: Training, count: int) -> Training:
+def iterate(one: Trainer, count: int) -> Trainer:
     for _ in range(count):
         one.collect()
         one.update()
@@ -211,7 +211,7 @@ def test_rehearse_warns_once_before_random_actions_and_training_stays_eager(
     iterate(one, 12)
     assert one.learner.updates and one.collector.compiled and not one.learner.step.compiled
     assert caplog.text.count(WRONG) == 1 and len(wrong) == 2  # acting and the step, once
-    plain = Training(one.config, compiled=False)
+    plain = Trainer(one.config, compiled=False)
     iterate(plain, 13)
     for (name, found), wanted in zip(
         one.learner.agent.named_parameters(), plain.learner.agent.parameters(), strict=True

@@ -6,7 +6,7 @@ Equations of the paper and the code that implements them:
     eq. 9, entropy bonus S              entropy_loss
     eq. 9, whole objective              objective
     eq. 11-12, advantages               Learner.samples, rlcore.functional.returns.advantages
-    algorithm 1                         Learner.update, take_steps and gradient_step, after Training.collect
+    algorithm 1                         Learner.update, take_steps and gradient_step, after Trainer.collect
 
 Differences from the paper:
     the return of a truncated episode includes the predicted value of its last observation (the paper does not

@@ -1,4 +1,4 @@
-"""Session of a run: training with a run directory, including checkpoints, evaluations, metrics and resuming."""
+"""Trainer of a run directory: training with checkpoints, evaluations, an event log and resuming."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from rlcore.train.ranks import WorkerRanks
 from rlcore.train.rendezvous import VARIABLE
 from rlcore.train.resource_check import check_resources
 from rlcore.train.resume import ResumePoint
-from rlcore.train.training import Training
+from rlcore.train.trainer import Trainer
 from rlcore.types import Episode, Metrics
 
 Progress = Callable[[dict[str, Any]], None]
 log = logging.getLogger(__name__)
 
 
-class Session:
+class RunTrainer:
     """Training of a run directory, with the schedule of checkpoints and evaluations from its config.
 
     Args:
@@ -54,9 +54,7 @@ class Session:
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
         config, card = dataclasses.replace(config_of(run), run_dir=str(run.path)), run.read_card()
-        if (
-            config.fabric.ranks > 1 and VARIABLE not in os.environ
-        ):  # before worker ranks start; `Training` checks 1 rank
+        if config.fabric.ranks > 1 and VARIABLE not in os.environ:  # before worker ranks start; `Trainer` checks 1 rank
             check_resources(config, EnvSpec.from_json(card["spec"]), run.path, begun=True, command=True)
         self.worker_ranks = WorkerRanks(run, config)
         earlier = ResumePoint.find(run, config.checkpoint.resume_from)
@@ -64,7 +62,7 @@ class Session:
             config, earlier and earlier.fingerprint, lambda: count(config, EnvSpec.from_json(card["spec"]))
         )
         with self.worker_ranks.translate_failures():
-            self.training = Training(config, card, compiled=compiled != EAGER, command=True)
+            self.training = Trainer(config, card, compiled=compiled != EAGER, command=True)
         self.config, self.card, self.events = config, card, EventLog(run.events)
         self.learner, self.collector, self.envs = self.training.learner, self.training.collector, self.training.envs
         self.fingerprint = fingerprint(config, self.training.fabric.device, card["tier"], compiled)
