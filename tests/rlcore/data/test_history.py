@@ -1,4 +1,4 @@
-"""The past of a key, against a queue for every environment that is filled up at an episode's start."""
+"""Frame stacks and past actions, compared with one queue per environment that each episode start refills."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from rlcore.functional.tree import fit
 from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window
 from rlcore.train.collect import Collector
 from rlcore.types import Batch, Trajectory
-from tests.rlcore.data.test_replay import context_of
+from tests.rlcore.data.test_replay import make_context
 from tests.rlcore.envs.counting_envs import CountingEnvs
 from tests.rlcore.train.test_collect import Counter
 
 SPEC = EnvSpec("Some-v0", {"x": ArraySpec((2,), "uint8")}, ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,)))
 
 
-def by_queue(rows: np.ndarray, is_first: np.ndarray, window: Window) -> np.ndarray:
-    """[L, B, ...] -> [L, B, frames, ...], row by row, as Gymnasium's wrappers do it."""
+def stack_by_queue(rows: np.ndarray, is_first: np.ndarray, window: Window) -> np.ndarray:
+    """Stack rows [L, B, ...] to [L, B, frames, ...] one by one, as Gymnasium's wrappers do."""
     shown = np.zeros((*rows.shape[:2], window.frames, *rows.shape[2:]), rows.dtype)
     for b in range(rows.shape[1]):
         queue: deque[Any] = deque(maxlen=window.frames * window.dilation)
@@ -41,7 +41,7 @@ def by_queue(rows: np.ndarray, is_first: np.ndarray, window: Window) -> np.ndarr
 
 
 def record(length: int, width: int, seed: int, ends: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Observations [L, B, 2], actions [L, B, 1] and is_first [L, B], of which row 0 opens an episode everywhere."""
+    """Observations [L, B, 2], actions [L, B, 1] and is_first [L, B]; every environment starts an episode in row 0."""
     rng = np.random.default_rng(seed)
     obs, action = (
         rng.integers(0, 256, (length, width, 2), np.uint8),
@@ -52,8 +52,8 @@ def record(length: int, width: int, seed: int, ends: float) -> tuple[Tensor, Ten
     return torch.from_numpy(obs), torch.from_numpy(action), torch.from_numpy(is_first)
 
 
-def before(action: Tensor, is_first: Tensor) -> Tensor:
-    """The action before each row, 0 where it opens an episode."""
+def previous_actions(action: Tensor, is_first: Tensor) -> Tensor:
+    """The action before each row, 0 at an episode start."""
     earlier = torch.cat([torch.zeros_like(action[:1]), action[:-1]])
     return torch.where(is_first.unsqueeze(-1), 0.0, earlier)
 
@@ -64,26 +64,24 @@ seeds = st.integers(0, 2**32 - 1)
 
 @settings(max_examples=60, deadline=None)
 @given(windows, st.integers(1, 12), st.integers(1, 3), seeds, st.floats(0, 0.6))
-def test_frames_are_those_of_a_queue_for_every_environment(
-    window: Window, length: int, width: int, seed: int, ends: float
-) -> None:
+def test_gather_matches_queue_per_environment(window: Window, length: int, width: int, seed: int, ends: float) -> None:
     obs, _, is_first = record(length, width, seed, ends)
-    expected = by_queue(obs.numpy(), is_first.numpy(), window)
+    expected = stack_by_queue(obs.numpy(), is_first.numpy(), window)
     for count in {1, length // 2 + 1, length}:
         frames = gather(obs, is_first, window, count)
         assert frames.dtype == torch.uint8
         np.testing.assert_array_equal(frames.numpy(), expected[length - count :])
 
 
-def test_frames_by_hand() -> None:
-    # Three frames, every second: rows t-4, t-2, t; an episode opens at row 3, and what would lie before it is row 3.
+def test_gather_matches_frames_by_hand() -> None:
+    # Three frames, every second: rows t-4, t-2, t. An episode starts at row 3, which also stands for earlier rows.
     rows, opens = torch.arange(6).unsqueeze(-1), torch.tensor([1, 0, 0, 1, 0, 0], dtype=torch.bool).unsqueeze(-1)
     frames = gather(rows, opens, Window(3, 2), 6).squeeze(1)
     assert frames.tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2], [3, 3, 3], [3, 3, 4], [3, 3, 5]]
 
 
-class Listener(nn.Module):
-    """Notes what it is shown; its action is what the test wants."""
+class RecordingAgent(nn.Module):
+    """Agent that records its observations and returns the actions of `script`."""
 
     def __init__(self, history: dict[str, Window], script: Tensor | None = None) -> None:
         super().__init__()
@@ -106,18 +104,18 @@ class Listener(nn.Module):
 
 @settings(max_examples=40, deadline=None)
 @given(windows, windows, st.integers(1, 6), st.integers(1, 6), st.integers(1, 3), seeds, st.floats(0, 0.6))
-def test_acting_row_by_row_and_learning_from_rows_show_the_same_as_the_queues(
+def test_history_wrapper_and_gather_history_match_queues(
     window: Window, actions: Window, first: int, second: int, width: int, seed: int, ends: float
 ) -> None:
     length = first + second + 1
     obs, action, is_first = record(length, width, seed, ends)
     history = {"x": window, ACTION: actions}
     expected = {
-        "x": by_queue(obs.numpy(), is_first.numpy(), window),
-        ACTION: by_queue(before(action, is_first).numpy(), is_first.numpy(), actions),
+        "x": stack_by_queue(obs.numpy(), is_first.numpy(), window),
+        ACTION: stack_by_queue(previous_actions(action, is_first).numpy(), is_first.numpy(), actions),
     }
-    listener = Listener(history, action)
-    agent = with_history(listener, SPEC)
+    recorder = RecordingAgent(history, action)
+    agent = with_history(recorder, SPEC)
     assert isinstance(agent, HistoryWrapper)
     form = carry = agent.initial(width)
     for t in range(length):
@@ -125,7 +123,7 @@ def test_acting_row_by_row_and_learning_from_rows_show_the_same_as_the_queues(
             past = past_of(carry)
         carry = fit(form, agent.act(carry, {"x": obs[t]}, is_first[t], None, False)[0])
         for key in history:
-            np.testing.assert_array_equal(listener.seen[t][key].numpy(), expected[key][t])
+            np.testing.assert_array_equal(recorder.seen[t][key].numpy(), expected[key][t])
     assert torch.equal(carry["agent"], torch.full((width,), float(length)))
 
     flags = torch.zeros(second, width), torch.zeros(second, width).bool(), torch.zeros(second, width).bool()
@@ -143,11 +141,11 @@ def test_acting_row_by_row_and_learning_from_rows_show_the_same_as_the_queues(
         np.testing.assert_array_equal(seen.last.obs[key].numpy(), values[-1])
 
 
-def test_rows_that_somebody_else_answered_are_remembered() -> None:
+def test_append_keeps_actions_of_another_policy() -> None:
     obs, action, is_first = record(5, 2, 0, 0.2)
     history = {"x": Window(3), ACTION: Window(2)}
-    acting = with_history(Listener(history, action), SPEC)
-    watching = with_history(Listener(history), SPEC)
+    acting = with_history(RecordingAgent(history, action), SPEC)
+    watching = with_history(RecordingAgent(history), SPEC)
     assert isinstance(acting, HistoryWrapper) and isinstance(watching, HistoryWrapper)
     one, other = acting.initial(2), watching.initial(2)
     for t in range(5):
@@ -157,8 +155,8 @@ def test_rows_that_somebody_else_answered_are_remembered() -> None:
         assert torch.equal(rows, other["past"][name])
 
 
-def test_without_a_history_an_agent_is_itself_and_no_row_is_copied() -> None:
-    agent = Listener({})
+def test_empty_history_wraps_and_copies_nothing() -> None:
+    agent = RecordingAgent({})
     assert with_history(agent, SPEC) is agent
     obs, action, is_first = record(4, 2, 0, 0.2)
     zeros = torch.zeros(3, 2)
@@ -174,16 +172,16 @@ def test_without_a_history_an_agent_is_itself_and_no_row_is_copied() -> None:
     ("history", "rows"),
     [({}, 0), ({"x": Window(1)}, 0), ({"x": Window(4, 2)}, 6), ({"x": Window(2), ACTION: Window(3)}, 3)],
 )
-def test_as_many_rows_before_are_asked_for_as_the_windows_reach_back(history: dict[str, Window], rows: int) -> None:
-    # Of actions one more: the newest one that is shown answered the row before.
+def test_rows_before_covers_longest_window(history: dict[str, Window], rows: int) -> None:
+    # Actions need one more row: the newest action belongs to the row before.
     assert rows_before(history) == rows
 
 
-def test_what_a_memory_draws_is_shown_with_the_rows_before_it() -> None:
-    """Sequences of a memory that has gone round; each row of CountingEnvs tells environment, episode and age."""
+def test_add_history_uses_rows_before_replay_sample() -> None:
+    """Sequences of a full replay buffer; each row of CountingEnvs contains environment, episode and age."""
     history = {"state": Window(3, 2), ACTION: Window(2)}
     envs = CountingEnvs((2, 3, 9))
-    replay = Replay(context_of(), Sequences(4), size=20, batch_size=64, ratio=1.0, before=rows_before(history))
+    replay = Replay(make_context(), Sequences(4), size=20, batch_size=64, ratio=1.0, before=rows_before(history))
     collector = Collector(envs, Counter(), Noise(0, "policy"))
     for _ in range(15):
         replay.extend(*collector.collect(4))
@@ -198,7 +196,7 @@ def test_what_a_memory_draws_is_shown_with_the_rows_before_it() -> None:
         assert torch.equal(frames[..., 2], (age - torch.tensor([4.0, 2.0, 0.0])).clamp(min=0))
         assert earlier.shape[-2:] == (2, 1)
         assert not earlier[..., 1, :][age == 0].any() and not earlier[..., 0, :][age <= 1].any()
-    # The action before a row is the one that answered the row above it.
+    # The previous action of a row is the action of the row before.
     after = seen.steps.obs[ACTION][1:, ..., 1, :]
     kept = ~batch.steps.is_first[1:]
     assert torch.equal(after[kept], batch.steps.action[:-1][kept]) and kept.any()

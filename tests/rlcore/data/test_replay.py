@@ -1,4 +1,4 @@
-"""The replay memory against environments whose rows can be read off their observations."""
+"""The replay buffer, with environments whose observations contain environment, episode and age."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from tests.rlcore.train.test_collect import Counter
 LENGTHS = (2, 3, 5)
 
 
-def context_of() -> Context:
+def make_context() -> Context:
     config = RunConfig(algo=build(q_learning.Config, {"total_steps": 100}, "algo."), env=EnvConfig(id="x"), seed=1)
     return Context(config, CountingEnvs(LENGTHS).spec, Fabric(accelerator="cpu"), SingleProcess(), len(LENGTHS))
 
 
-def memory(sampler: Sampler | None = None, **how: Any) -> Replay:
-    return Replay(context_of(), sampler or Transitions(), **{"size": 50, "batch_size": 64, "ratio": 1.0} | how)
+def make_replay(sampler: Sampler | None = None, **how: Any) -> Replay:
+    return Replay(make_context(), sampler or Transitions(), **{"size": 50, "batch_size": 64, "ratio": 1.0} | how)
 
 
-def filled(replay: Replay, rollouts: int, length: int = 4) -> Collector:
+def fill(replay: Replay, rollouts: int, length: int = 4) -> Collector:
     collector = Collector(CountingEnvs(LENGTHS), Counter(), Noise(0, "policy"))
     for _ in range(rollouts):
         replay.extend(*collector.collect(length))
     return collector
 
 
-def drawn(replay: Replay, count: int = 1) -> list[Any]:
+def sample_batches(replay: Replay, count: int = 1) -> list[Any]:
     found = []
     for batch in replay.batches(1_000_000):
         found.append(batch)
@@ -57,10 +57,10 @@ def drawn(replay: Replay, count: int = 1) -> list[Any]:
     return found
 
 
-def test_every_drawn_step_is_one_that_was_taken_and_none_only_resets() -> None:
-    replay = memory()
-    filled(replay, 10)
-    (batch,) = drawn(replay)
+def test_replay_sample_never_crosses_episode_end() -> None:
+    replay = make_replay()
+    fill(replay, 10)
+    (batch,) = sample_batches(replay)
     before, after = batch.steps.obs["state"][0], batch.last.obs["state"]
     assert torch.equal(before[:, :2], after[:, :2])  # the same environment, the same episode
     assert torch.equal(before[:, 2] + 1, after[:, 2]) and torch.equal(batch.last.reward, after[:, 2])
@@ -68,15 +68,15 @@ def test_every_drawn_step_is_one_that_was_taken_and_none_only_resets() -> None:
     assert torch.equal(batch.last.terminated | batch.last.truncated, ends)
 
 
-def test_all_steps_that_are_remembered_are_drawn_equally_often_and_no_other() -> None:
-    replay = memory(size=9, batch_size=4_000)
-    filled(replay, 5)  # rows 0 to 19, of which 11 to 19 are left: steps 11 to 19, the newest towards the arrival
+def test_replay_samples_stored_steps_uniformly() -> None:
+    replay = make_replay(size=9, batch_size=4_000)
+    fill(replay, 5)  # rows 0 to 19, of which 11 to 19 are still stored; step 19 leads to the newest time step
     steps, _ = Collector(CountingEnvs(LENGTHS), Counter(), Noise(0, "policy")).collect(20)
     ended = steps.terminated | steps.truncated
     rows = steps.obs["state"].tolist()
     allowed = {tuple(rows[t][k]) for t in range(11, 20) for k in range(3) if not ended[t, k]}
     seen: dict[tuple[float, ...], int] = {}
-    for batch in drawn(replay, 5):
+    for batch in sample_batches(replay, 5):
         for row in batch.steps.obs["state"][0].tolist():
             seen[tuple(row)] = seen.get(tuple(row), 0) + 1
     assert set(seen) == allowed
@@ -88,8 +88,8 @@ def test_all_steps_that_are_remembered_are_drawn_equally_often_and_no_other() ->
     ("ratio", "starts", "expected"),
     [(1.0, 0, [12, 12, 12]), (0.5, 12, [0, 6, 6]), (0.3, 5, [2, 3, 4]), (2, 20, [0, 8, 24])],
 )
-def test_as_many_batches_are_handed_out_as_policy_steps_owe(ratio: float, starts: int, expected: list[int]) -> None:
-    replay = memory(ratio=ratio, starts=starts)
+def test_replay_batches_follow_replay_ratio(ratio: float, starts: int, expected: list[int]) -> None:
+    replay = make_replay(ratio=ratio, starts=starts)
     collector = Collector(CountingEnvs(LENGTHS), Counter(), Noise(0, "policy"))
     counts = []
     for _ in range(3):
@@ -103,8 +103,8 @@ def test_as_many_batches_are_handed_out_as_policy_steps_owe(ratio: float, starts
 
 @pytest.mark.parametrize("every", [1, 6, 12, 30, 47, 1_000])
 @pytest.mark.parametrize(("ratio", "starts"), [(0.3, 5), (1, 0), (2.5, 50)])
-def test_trainings_may_be_rare_and_take_as_many_gradient_steps_in_all(every: int, ratio: float, starts: int) -> None:
-    replay = memory(ratio=ratio, starts=starts, pretrain=7, every=every, end=100 * 3)
+def test_train_every_keeps_total_gradient_steps(every: int, ratio: float, starts: int) -> None:
+    replay = make_replay(ratio=ratio, starts=starts, pretrain=7, every=every, end=100 * 3)
     collector = Collector(CountingEnvs(LENGTHS), Counter(), Noise(0, "policy"))
     counts = []
     for _ in range(100):
@@ -119,10 +119,10 @@ def test_trainings_may_be_rare_and_take_as_many_gradient_steps_in_all(every: int
         assert trainings == {at for at in due if at > starts}
 
 
-def test_sequences_are_rows_that_followed_each_other() -> None:
-    replay = memory(Sequences(6))
-    filled(replay, 10)
-    (batch,) = drawn(replay)
+def test_replay_sequences_have_consecutive_rows() -> None:
+    replay = make_replay(Sequences(6))
+    fill(replay, 10)
+    (batch,) = sample_batches(replay)
     steps = batch.steps
     assert steps.reward.shape == (6, 64) and batch.last.reward.shape == (64,)
     state = torch.cat([steps.obs["state"], batch.last.obs["state"][None]])
@@ -131,45 +131,45 @@ def test_sequences_are_rows_that_followed_each_other() -> None:
     assert torch.equal(state[1:, :, 2], expected) and (state[1:, :, 0] == state[:-1, :, 0]).all()
 
 
-def test_a_memory_that_was_saved_goes_on_as_if_it_had_not() -> None:
-    one, other = memory(size=40), memory(size=40)
-    collector = filled(one, 25)
-    before = [batch.steps.action for batch in drawn(one, 2)]
+def test_replay_state_dict_restores_exactly() -> None:
+    one, other = make_replay(size=40), make_replay(size=40)
+    collector = fill(one, 25)
+    before = [batch.steps.action for batch in sample_batches(one, 2)]
     assert len(before) == 2
     other.load_state_dict(nested_state.decode(*nested_state.encode(one.state_dict())))
     more = collector.collect(4)
     for replay in (one, other):
         replay.extend(*more)
-    pairs = list(zip(drawn(one, 5), drawn(other, 5), strict=True))
+    pairs = list(zip(sample_batches(one, 5), sample_batches(other, 5), strict=True))
     assert all(torch.equal(a.steps.obs["state"], b.steps.obs["state"]) for a, b in pairs)
     assert nested_state.encode(one.state_dict()) == nested_state.encode(other.state_dict())
 
 
-def test_a_memory_goes_on_in_a_larger_one_as_if_it_had_been_so_large() -> None:
-    small, larger, straight = memory(size=64), memory(size=640), memory(size=640)
-    filled(small, 12)
-    collector = filled(straight, 12)
+def test_replay_state_dict_restores_into_larger_buffer() -> None:
+    small, larger, straight = make_replay(size=64), make_replay(size=640), make_replay(size=640)
+    fill(small, 12)
+    collector = fill(straight, 12)
     larger.load_state_dict(nested_state.decode(*nested_state.encode(small.state_dict())))
     more = collector.collect(4)
     for replay in (larger, straight):
         replay.extend(*more)
         replay.taken = 0
-    for a, b in zip(drawn(larger, 5), drawn(straight, 5), strict=True):
+    for a, b in zip(sample_batches(larger, 5), sample_batches(straight, 5), strict=True):
         assert torch.equal(a.steps.obs["state"], b.steps.obs["state"]) and torch.equal(a.steps.action, b.steps.action)
-    again = memory(size=640)
+    again = make_replay(size=640)
     again.load_state_dict(nested_state.decode(*nested_state.encode(larger.state_dict())))
     assert nested_state.encode(again.state_dict()) == nested_state.encode(larger.state_dict())
 
 
 class Shifted(Counter):
-    """Says an environment's 10 to 13 as -20 to -17."""
+    """Agent whose actions -20 to -17 are 10 to 13 of the environment."""
 
     def from_env(self, action: torch.Tensor) -> torch.Tensor:
         return action[:, None] - 30
 
 
-def recorded(rows: int, *lengths: int) -> Any:
-    """A dataset [rows, B] as `load_dataset` gives it: actions are the environments' own; its episodes begin at 100."""
+def make_dataset(rows: int, *lengths: int) -> Any:
+    """A dataset [rows, B] as `load_dataset` returns it, with actions of the environment; episode numbers from 100."""
     envs = CountingEnvs(lengths)
     envs.episode += 100
     steps, _ = Collector(envs, Counter(), Noise(1, "policy")).collect(rows)
@@ -179,19 +179,17 @@ def recorded(rows: int, *lengths: int) -> Any:
 
 @pytest.mark.parametrize("length", [1, 6])
 @pytest.mark.parametrize("lengths", [LENGTHS, (4,), (2, 9, 4, 7, 3)], ids=["as wide", "narrower", "wider"])
-def test_a_memory_that_begins_with_a_dataset_learns_from_no_step_that_nobody_took(
-    lengths: tuple[int, ...], length: int
-) -> None:
+def test_replay_after_dataset_weights_only_real_transitions(lengths: tuple[int, ...], length: int) -> None:
     replay, context = (
-        memory(Transitions() if length == 1 else Sequences(length), size=200, batch_size=2_000),
-        context_of(),
+        make_replay(Transitions() if length == 1 else Sequences(length), size=200, batch_size=2_000),
+        make_context(),
     )
-    rows = recorded(19, *lengths)
+    rows = make_dataset(19, *lengths)
     steps, last = as_collected(rows, Shifted(), context)
     assert steps.reward.shape == ((19 * len(lengths)) // 3 - 1, 3)
     replay.extend(steps, last)
-    filled(replay, 5)
-    (batch,) = drawn(replay)
+    fill(replay, 5)
+    (batch,) = sample_batches(replay)
     state, step = torch.cat([batch.steps.obs["state"], batch.last.obs["state"][None]]), transitions(batch)
     counts = step.weight > 0
     assert length > 1 or counts.all()
@@ -205,29 +203,29 @@ def test_a_memory_that_begins_with_a_dataset_learns_from_no_step_that_nobody_too
     assert seen <= there and len(seen) > len(there) / 2
 
 
-def test_a_memory_with_a_seam_goes_on_after_a_checkpoint_as_if_it_had_not(tmp_path: Path) -> None:
-    one, other = memory(size=64), memory(size=64)
-    one.extend(*as_collected(recorded(30, *LENGTHS), Shifted(), context_of()))
-    collector = filled(one, 3)
+def test_replay_after_dataset_resumes_exactly(tmp_path: Path) -> None:
+    one, other = make_replay(size=64), make_replay(size=64)
+    one.extend(*as_collected(make_dataset(30, *LENGTHS), Shifted(), make_context()))
+    collector = fill(one, 3)
     other.load_state_dict(checkpoint.load(checkpoint.save(tmp_path, 1, one.state_dict(), {}))[0])
     more = collector.collect(4)
     for replay in (one, other):
         replay.extend(*more)
-    for a, b in zip(drawn(one, 5), drawn(other, 5), strict=True):
+    for a, b in zip(sample_batches(one, 5), sample_batches(other, 5), strict=True):
         assert torch.equal(a.steps.obs["state"], b.steps.obs["state"])
 
 
-def test_two_ranks_share_a_dataset() -> None:
-    rows, parts = recorded(20, 2, 3, 5, 7), []
+def test_as_collected_splits_dataset_between_ranks() -> None:
+    rows, parts = make_dataset(20, 2, 3, 5, 7), []
     for rank in (0, 1):
         ranks = dataclasses.make_dataclass("Ranks", ["rank", "size"])(rank, 2)
-        parts.append(as_collected(rows, Shifted(), dataclasses.replace(context_of(), ranks=ranks))[0])
+        parts.append(as_collected(rows, Shifted(), dataclasses.replace(make_context(), ranks=ranks))[0])
     first, second = ({tuple(row) for row in part.obs["state"].reshape(-1, 3).tolist()} for part in parts)
     assert parts[0].reward.shape == (12, 3) and not first & second
 
 
-def test_a_dataset_of_another_environment_is_refused_by_what_differs() -> None:
-    rows, context = recorded(9, 2, 3, 5), context_of()
+def test_as_collected_refuses_dataset_of_other_spec() -> None:
+    rows, context = make_dataset(9, 2, 3, 5), make_context()
     spec = context.spec
     array = ArraySpec((4,), "float32")
     for change, sentence in (
@@ -244,60 +242,60 @@ def test_a_dataset_of_another_environment_is_refused_by_what_differs() -> None:
         as_collected(rows[:1], Shifted(), context)
 
 
-def test_rows_are_seen_as_a_tensordict_in_the_order_of_time() -> None:
-    replay = memory(size=9)
-    filled(replay, 5)
+def test_copy_rows_are_in_time_order() -> None:
+    replay = make_replay(size=9)
+    fill(replay, 5)
     rows = replay.copy_rows()
     assert rows.batch_size == (9, 3)
     age, first = rows["obs", "state"][..., 2], rows["is_first"]
     assert torch.equal(age[1:], torch.where(first[1:], 0.0, age[:-1] + 1))
 
 
-def test_a_large_memory_comes_back_from_its_chunks_wherever_its_rows_stand(tmp_path: Path) -> None:
+def test_replay_restores_from_chunks_at_any_position(tmp_path: Path) -> None:
     for rollouts in (3, 30, 61):
-        one, other = memory(size=128), memory(size=128)
-        collector = filled(one, rollouts)
+        one, other = make_replay(size=128), make_replay(size=128)
+        collector = fill(one, rollouts)
         path = checkpoint.save(tmp_path, rollouts, one.state_dict(), {})
         other.load_state_dict(checkpoint.load(path)[0])
-        other.load_state_dict(other.state_dict())  # its own chunks are views of what is overwritten
+        other.load_state_dict(other.state_dict())  # the chunks are views of the arrays that are overwritten
         more = collector.collect(4)
         for replay in (one, other):
             replay.extend(*more)
-        for a, b in zip(drawn(one, 3), drawn(other, 3), strict=True):
+        for a, b in zip(sample_batches(one, 3), sample_batches(other, 3), strict=True):
             assert torch.equal(a.steps.obs["state"], b.steps.obs["state"])
             assert torch.equal(a.last.reward, b.last.reward)
         assert nested_state.encode(one.state_dict()) == nested_state.encode(other.state_dict())
 
 
-def test_no_row_lies_among_the_numbers_that_every_reader_of_a_checkpoint_reads(tmp_path: Path) -> None:
-    replay = memory(size=128)
-    filled(replay, 30)
+def test_checkpoint_stores_replay_rows_outside_tensors_file(tmp_path: Path) -> None:
+    replay = make_replay(size=128)
+    fill(replay, 30)
     path = checkpoint.save(tmp_path, 1, {"buffer": replay.state_dict()}, {})
     rows = replay.copy_rows()["obs", "state"].nbytes
     assert (path / "learning" / "tensors.safetensors").stat().st_size < 100 < rows
 
 
-def test_batches_are_drawn_without_reading_anything_back_from_the_device_of_the_rows() -> None:
-    """Tensors of the device `meta` hold nothing, so whoever reads one fails; on a GPU he would wait for it."""
-    replay, plain = memory(device="meta"), memory()
+def test_replay_sampling_never_reads_from_device() -> None:
+    """Reading a tensor of device `meta` fails; on a GPU, reading would wait for the device."""
+    replay, plain = make_replay(device="meta"), make_replay()
     replay.target = torch.device("meta")
-    filled(replay, 10)
-    filled(plain, 10)
-    for batch, expected in zip(drawn(replay, 20), drawn(plain, 20), strict=True):
+    fill(replay, 10)
+    fill(plain, 10)
+    for batch, expected in zip(sample_batches(replay, 20), sample_batches(plain, 20), strict=True):
         assert batch.steps.obs["state"].is_meta and batch.steps.obs["state"].shape == expected.steps.obs["state"].shape
     assert replay.rng.bit_generator.state == plain.rng.bit_generator.state
 
 
-def test_a_memory_too_small_for_a_sequence_is_refused() -> None:
+def test_replay_refuses_size_below_sequence_length() -> None:
     with pytest.raises(ValueError, match="too small for sequences of 6 steps"):
-        memory(Sequences(6), size=6)
+        make_replay(Sequences(6), size=6)
 
 
 @pytest.mark.parametrize("sampler", [Transitions(), Episodes(2)], ids=["transitions", "episodes"])
 @pytest.mark.parametrize("rollouts", [4, 5, 6, 30])
-def test_an_arrival_counts_though_nothing_was_drawn_while_it_was_the_newest(sampler: Sampler, rollouts: int) -> None:
-    """Collecting goes on in the memory in which it lies; beside one whose rows are asked for after each rollout."""
-    late, early = memory(sampler), memory(sampler)
+def test_replay_keeps_arrivals_of_unsampled_rollouts(sampler: Sampler, rollouts: int) -> None:
+    """Compares a buffer that is read only at the end with one that is read after each rollout."""
+    late, early = make_replay(sampler), make_replay(sampler)
     collectors = [Collector(CountingEnvs(LENGTHS), Counter(), Noise(0, "policy")) for _ in range(2)]
     for _ in range(rollouts):
         for replay, collector in zip((late, early), collectors, strict=True):
@@ -307,19 +305,19 @@ def test_an_arrival_counts_though_nothing_was_drawn_while_it_was_the_newest(samp
     np.testing.assert_array_equal(late.only_resets(rows), early.only_resets(rows))
     for found, expected in zip(late.episodes(), early.episodes(), strict=True):
         np.testing.assert_array_equal(found, expected)
-    for a, b in zip(drawn(late, 4), drawn(early, 4), strict=True):
+    for a, b in zip(sample_batches(late, 4), sample_batches(early, 4), strict=True):
         assert torch.equal(a.steps.obs["state"], b.steps.obs["state"])
         assert torch.equal(a.last.obs["state"], b.last.obs["state"])
         assert torch.equal(a.last.terminated, b.last.terminated)
 
 
 @pytest.mark.parametrize("size", [50, 10**18])
-def test_a_memory_has_room_for_the_rows_of_its_run_and_no_more(size: int) -> None:
-    run, other = memory(size=size, end=40 * 3, ratio=1 / 3), memory(ratio=1 / 3)
+def test_replay_capacity_is_limited_to_run_length(size: int) -> None:
+    run, other = make_replay(size=size, end=40 * 3, ratio=1 / 3), make_replay(ratio=1 / 3)
     batches = []
     for replay in (run, other):
-        filled(replay, 10)
-        batches.append(drawn(replay)[0])
+        fill(replay, 10)
+        batches.append(sample_batches(replay)[0])
     assert run.capacity < 50 < other.capacity
     assert torch.equal(*(batch.steps.action for batch in batches))
     assert (batches[0].places == batches[1].places).all()

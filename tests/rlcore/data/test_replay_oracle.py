@@ -1,4 +1,4 @@
-"""The replay memory against one of plain lists: what may be drawn, how often, what comes along and is written back."""
+"""The replay buffer, compared with plain lists: distribution of samples, their contents, and `write_back`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.types import SingleProcess, Trajectory
-from tests.rlcore.data.test_replay import context_of
+from tests.rlcore.data.test_replay import make_context
 from tests.soaking import always, heavy
 
 pytestmark = heavy
 
 WIDTH = 3
-IMAGE = ArraySpec((20, 20, 3), "uint8")  # lies by itself
+IMAGE = ArraySpec((20, 20, 3), "uint8")  # stored in an array of its own
 SPEC = EnvSpec(
     "x",
     {"state": ArraySpec((3,), "float32"), "rgb": IMAGE},
@@ -38,7 +38,7 @@ CARRY = {"h": (torch.full((1, 2), -1.0), torch.zeros(1, 1, dtype=torch.int64))}
 
 
 class Oracle:
-    """Every row of all time in a list, and what may be drawn of them by counting."""
+    """List of all rows, and the rows at which a sample may start."""
 
     def __init__(self, seed: int, ends: float = 0.2) -> None:
         self.rng, self.ends, self.rows = np.random.default_rng(seed), ends, []
@@ -61,7 +61,7 @@ class Oracle:
         }
 
     def steps(self, count: int) -> tuple[Trajectory, Trajectory]:
-        """`count` rows more [T, B], and the arrival after them."""
+        """The next `count` rows [T, B], and the time step after them."""
         for _ in range(count):
             row = self._next
             self.rows.append(row)
@@ -73,14 +73,14 @@ class Oracle:
         def part(name: str) -> torch.Tensor:
             return rows[0][name] if arrival else torch.stack([row[name] for row in rows])
 
-        action = part("action") * (0 if arrival else 1)  # an arrival waits for its own
+        action = part("action") * (0 if arrival else 1)  # the last time step has no action yet
         flags = (part(name) for name in ("reward", "terminated", "truncated", "is_first"))
         extras = {} if arrival else {name: part(name) for name in EXTRAS} | {"not kept": part("reward")}
         carry = rows[0]["carry"] if len(rows) == 1 else ()
         return Trajectory({name: part(name) for name in ("state", "rgb")}, action, *flags, extras, carry)
 
     def begins(self, size: int, length: int, resets: bool) -> set[int]:
-        """Numbers of the rows where a sequence may begin: remembered, with the arrival after its last step."""
+        """Numbers of the stored rows where a sequence may start; the time step after its last row must exist."""
         newest = [*self.rows, self._next]
         return {
             row * WIDTH + env
@@ -90,15 +90,15 @@ class Oracle:
         }
 
 
-def memory(sampler: Sampler, *, files: Path | None = None, ranks: Any = None, **how: Any) -> Replay:
+def make_replay(sampler: Sampler, *, files: Path | None = None, ranks: Any = None, **how: Any) -> Replay:
     buffer = BufferConfig(memmap=files is not None, memmap_dir=files and str(files))
-    context = context_of()
+    context = make_context()
     config = dataclasses.replace(context.config, buffer=buffer)
     context = dataclasses.replace(context, config=config, spec=SPEC, ranks=ranks or SingleProcess())
     return Replay(context, sampler, **{"size": 40, "batch_size": 50} | how)
 
 
-def drawn(replay: Replay, count: int) -> list[Any]:
+def sample_batches(replay: Replay, count: int) -> list[Any]:
     found = []
     for batch in replay.batches(10**9):
         found.append(batch)
@@ -107,12 +107,12 @@ def drawn(replay: Replay, count: int) -> list[Any]:
     return found
 
 
-def numbers(steps: Trajectory) -> torch.Tensor:
+def row_numbers(steps: Trajectory) -> torch.Tensor:
     return steps.obs["state"][..., 0].long()
 
 
 def chi_square(counts: Counter[int], kinds: int) -> float:
-    """How far counts are from equal, in standard deviations of the statistic."""
+    """Chi-square statistic of equal counts, as deviation from its mean in standard deviations."""
     share = counts.total() / kinds
     return (sum((n - share) ** 2 / share for n in counts.values()) - (kinds - 1)) / (2 * (kinds - 1)) ** 0.5
 
@@ -122,39 +122,39 @@ def chi_square(counts: Counter[int], kinds: int) -> float:
 @pytest.mark.parametrize(
     "sampler", [Transitions(), Transitions(3), Sequences(1), Sequences(5)], ids=["1", "n", "rows", "L"]
 )
-def test_what_may_be_drawn_is_drawn_equally_often_and_nothing_else(sampler: Sampler, rollout: int) -> None:
+def test_sampler_draws_allowed_starts_uniformly(sampler: Sampler, rollout: int) -> None:
     for seed in range(3):
-        oracle, replay = Oracle(seed), memory(sampler, batch_size=4_000)
-        for total in (1, 2, 3, 4) if rollout > 7 else (2, 30):  # while it fills, and when it has gone round
+        oracle, replay = Oracle(seed), make_replay(sampler, batch_size=4_000)
+        for total in (1, 2, 3, 4) if rollout > 7 else (2, 30):  # partly filled, and after rows were overwritten
             for _ in range(total):
                 replay.extend(*oracle.steps(rollout))
             allowed = oracle.begins(40, sampler.length, resets=isinstance(sampler, Sequences))
             counts: Counter[int] = Counter()
-            for batch in drawn(replay, 2) if allowed else []:
-                counts.update(numbers(batch.steps)[0].tolist())
+            for batch in sample_batches(replay, 2) if allowed else []:
+                counts.update(row_numbers(batch.steps)[0].tolist())
             assert set(counts) == allowed
             assert not allowed or abs(chi_square(counts, len(allowed))) < 6
 
 
 @pytest.mark.parametrize("files", [False, True], ids=["memory", "files"])
 @pytest.mark.parametrize("seed", range(4))
-def test_rows_come_as_they_were_written_whatever_is_asked_of_them(seed: int, files: bool, tmp_path: Path) -> None:
+def test_replay_batch_matches_written_rows(seed: int, files: bool, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     length, before = int(rng.integers(1, 6)), int(rng.integers(0, 4))
     oracle = Oracle(seed)
     where = tmp_path if files else None
-    replay = memory(Sequences(length), files=where, before=before, extras=EXTRAS, carry=CARRY)
+    replay = make_replay(Sequences(length), files=where, before=before, extras=EXTRAS, carry=CARRY)
     for _ in range(int(rng.integers(length, 130))):
         replay.extend(*oracle.steps(1))
     rows = [*oracle.rows, oracle._next]
-    for batch in drawn(replay, 3):
-        first = numbers(batch.steps)[0]
+    for batch in sample_batches(replay, 3):
+        first = row_numbers(batch.steps)[0]
         past = batch.steps.past
         assert set(past) == ({"obs/state", "obs/rgb", "action", "is_first"} if before else set())
         for t in range(-before, 0):
             for i, number in enumerate((first + t * WIDTH).tolist()):
                 row, env = rows[max(0, number) // WIDTH], number % WIDTH
-                if number < 0:  # before the first of all time
+                if number < 0:  # before the first row
                     row = {key: torch.zeros_like(value) for key, value in row.items() if key != "carry"}
                 assert all(torch.equal(past[f"obs/{key}"][t][i], row[key][env]) for key in ("state", "rgb"))
                 assert torch.equal(past["action"][t][i], row["action"][env])
@@ -175,13 +175,13 @@ def test_rows_come_as_they_were_written_whatever_is_asked_of_them(seed: int, fil
         assert torch.equal(h, torch.stack([first, first], 1).float()) and torch.equal(age, first[:, None])
 
 
-def test_rows_of_random_actions_have_zeros_and_the_first_carry() -> None:
-    oracle, replay = Oracle(0), memory(Transitions(), extras=EXTRAS, carry=CARRY)
+def test_replay_fills_missing_extras_and_carry() -> None:
+    oracle, replay = Oracle(0), make_replay(Transitions(), extras=EXTRAS, carry=CARRY)
     for _ in range(5):
         steps, last = oracle.steps(1)
         steps.extras, steps.carry, last.carry = {}, (), ()
         replay.extend(steps, last)
-    (batch,) = drawn(replay, 1)
+    (batch,) = sample_batches(replay, 1)
     assert all((batch.steps.extras[name] == 0).all() for name in EXTRAS)
     assert (batch.steps.carry["h"][0] == -1).all() and batch.steps.carry["h"][1].dtype == torch.int64
     with pytest.raises(ValueError, match="accepts only rollouts of one row"):
@@ -189,23 +189,23 @@ def test_rows_of_random_actions_have_zeros_and_the_first_carry() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "as on a device"])
-def test_what_was_said_is_written_back_unless_the_row_is_gone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_back_skips_overwritten_rows(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if device != "cpu":
         monkeypatch.setattr("rlcore.data.replay.make_ring", lambda *args: DeviceRing(*args[:4]))
-    oracle, replay = Oracle(3), memory(Sequences(4), extras=EXTRAS)
+    oracle, replay = Oracle(3), make_replay(Sequences(4), extras=EXTRAS)
     for _ in range(60):
         replay.extend(*oracle.steps(1))
-    (batch,) = drawn(replay, 1)
+    (batch,) = sample_batches(replay, 1)
     for _ in range(20):
-        replay.extend(*oracle.steps(1))  # rows 0 to 39 are gone, 20 to 39 since they were drawn
+        replay.extend(*oracle.steps(1))  # rows 0 to 39 are overwritten, 20 to 39 of them since the sample
     latent = torch.arange(4 * 50.0).view(4, 50, 1, 1).expand(4, 50, 2, 2)
     replay.write_back(batch.places, {"latent": latent})
-    # Of one that was drawn twice, the last.
+    # Of a row that was sampled twice, the last value counts.
     expected = dict(zip(batch.places.ravel().tolist(), latent[..., 0, 0].ravel().tolist(), strict=True))
     seen = set()
-    for other in drawn(replay, 40):
+    for other in sample_batches(replay, 40):
         for number, latent, logprob in zip(
-            numbers(other.steps).ravel().tolist(),
+            row_numbers(other.steps).ravel().tolist(),
             other.steps.extras["latent"][..., 0, 0].ravel().tolist(),
             other.steps.extras["logprob"].ravel().tolist(),
             strict=True,
@@ -215,8 +215,8 @@ def test_what_was_said_is_written_back_unless_the_row_is_gone(device: str, monke
     assert len(seen & expected.keys()) > 20 and min(seen) == 40 * WIDTH
 
 
-def saved(replay: Replay, folder: Path, name: int) -> tuple[Path, set[str]]:
-    """A checkpoint of it, and the chunks that were new in it."""
+def save_checkpoint(replay: Replay, folder: Path, name: int) -> tuple[Path, set[str]]:
+    """Save a checkpoint, and return its path and the names of its new chunks."""
     chunks = folder / "chunks"
     before = {path.name for path in chunks.glob("*")} if chunks.exists() else set()
     path = checkpoint.save(folder, name, {"buffer": replay.state_dict()}, {})
@@ -224,8 +224,8 @@ def saved(replay: Replay, folder: Path, name: int) -> tuple[Path, set[str]]:
 
 
 @pytest.mark.parametrize("files", [False, True], ids=["memory", "files"])
-def test_killed_anywhere_it_goes_on_in_the_same_bits(tmp_path: Path, files: bool) -> None:
-    def trained(replay: Replay, oracle: Oracle, iterations: int) -> list[torch.Tensor]:
+def test_replay_resumes_with_same_bits_after_checkpoint(tmp_path: Path, files: bool) -> None:
+    def train(replay: Replay, oracle: Oracle, iterations: int) -> list[torch.Tensor]:
         found = []
         for _ in range(iterations):
             before = len(oracle.rows) * WIDTH
@@ -236,49 +236,49 @@ def test_killed_anywhere_it_goes_on_in_the_same_bits(tmp_path: Path, files: bool
                 replay.write_back(batch.places, {"latent": value})
         return found
 
-    def made() -> Replay:
+    def make_buffer() -> Replay:
         how = {"extras": EXTRAS, "carry": CARRY, "before": 2, "ratio": 0.4}
-        return memory(Sequences(3), files=tmp_path if files else None, batch_size=6, **how)
+        return make_replay(Sequences(3), files=tmp_path if files else None, batch_size=6, **how)
 
-    straight, other = made(), Oracle(5)
-    wanted = trained(straight, other, 170)
-    found, oracle, replay = [], Oracle(5), made()
+    straight, other = make_buffer(), Oracle(5)
+    wanted = train(straight, other, 170)
+    found, oracle, replay = [], Oracle(5), make_buffer()
     for leg in (3, 20, 1, 60, 33, 53):
-        found += trained(replay, oracle, leg)
-        path, _ = saved(replay, tmp_path / "checkpoints", len(oracle.rows))
-        replay = made()
+        found += train(replay, oracle, leg)
+        path, _ = save_checkpoint(replay, tmp_path / "checkpoints", len(oracle.rows))
+        replay = make_buffer()
         replay.load_state_dict(checkpoint.load(path)[0]["buffer"])
     assert len(found) == len(wanted) > 0
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
     assert nested_state.encode(replay.state_dict()) == nested_state.encode(straight.state_dict())
 
 
-def test_a_checkpoint_writes_what_is_new_and_what_has_changed(tmp_path: Path) -> None:
-    oracle, replay = Oracle(1), memory(Sequences(3), size=640, extras=EXTRAS)
-    assert replay.chunk_rows == 80  # in pieces of five
+def test_checkpoint_writes_only_new_or_changed_chunks(tmp_path: Path) -> None:
+    oracle, replay = Oracle(1), make_replay(Sequences(3), size=640, extras=EXTRAS)
+    assert replay.chunk_rows == 80
     replay.extend(*oracle.steps(163))
-    saved(replay, tmp_path, 1)
-    assert len(saved(replay, tmp_path, 2)[1]) == 0
+    save_checkpoint(replay, tmp_path, 1)
+    assert len(save_checkpoint(replay, tmp_path, 2)[1]) == 0
     replay.extend(*oracle.steps(1))
-    assert len(saved(replay, tmp_path, 3)[1]) == 2  # the newest rows, of both kinds
+    assert len(save_checkpoint(replay, tmp_path, 3)[1]) == 2  # the newest rows, of both kinds
     replay.extend(*oracle.steps(1))
-    assert len(saved(replay, tmp_path, 4)[1]) == 4  # a piece is full
+    assert len(save_checkpoint(replay, tmp_path, 4)[1]) == 4  # a chunk is full
     replay.write_back(np.array([[81 * WIDTH]]), {"latent": torch.zeros(1, 1, 2, 2)})
-    path, new = saved(replay, tmp_path, 5)
-    assert len(new) == 1  # what was said in rows 80 to 159: what the environments gave is as it was
-    again = memory(Sequences(3), size=640, extras=EXTRAS)
+    path, new = save_checkpoint(replay, tmp_path, 5)
+    assert len(new) == 1  # the extras of rows 80 to 159; their environment data is unchanged
+    again = make_replay(Sequences(3), size=640, extras=EXTRAS)
     again.load_state_dict(checkpoint.load(path)[0]["buffer"])
-    assert len(saved(again, tmp_path, 6)[1]) == 0
+    assert len(save_checkpoint(again, tmp_path, 6)[1]) == 0
     again.write_back(np.array([[163 * WIDTH]]), {"latent": torch.ones(1, 1, 2, 2)})
-    assert len(saved(again, tmp_path, 7)[1]) == 1
+    assert len(save_checkpoint(again, tmp_path, 7)[1]) == 1
 
 
-def test_rows_in_files_take_no_name_and_go_with_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replay, oracle = memory(Transitions(), files=tmp_path / "scratch", size=4_000), Oracle(0)
+def test_memmap_files_are_unnamed_and_preallocated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay, oracle = make_replay(Transitions(), files=tmp_path / "scratch", size=4_000), Oracle(0)
     replay.extend(*oracle.steps(2))
     assert list(tmp_path.iterdir()) == [tmp_path / "scratch"] and not list((tmp_path / "scratch").iterdir())
     monkeypatch.setattr("os.posix_fallocate", lambda *a: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    full = memory(Transitions(), files=tmp_path, size=4_000)
+    full = make_replay(Transitions(), files=tmp_path, size=4_000)
     with pytest.raises(
         DiskFault, match="^buffer.memmap: cannot allocate disk space for the replay buffer .No space left"
     ):
@@ -286,10 +286,10 @@ def test_rows_in_files_take_no_name_and_go_with_the_memory(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.3, 1, 2.5, Fraction(1, 3)])
-def test_the_ratio_is_exact_for_any_number_of_ranks_and_the_same_on_each(ratio: float | Fraction) -> None:
+def test_replay_ratio_is_exact_on_every_rank(ratio: float | Fraction) -> None:
     for size in (1, 2, 3):
         ranks = [dataclasses.make_dataclass("Ranks", ["rank", "size"])(rank, size) for rank in range(size)]
-        every = [memory(Transitions(), batch_size=2, ratio=ratio, starts=20, ranks=each) for each in ranks]
+        every = [make_replay(Transitions(), batch_size=2, ratio=ratio, starts=20, ranks=each) for each in ranks]
         oracles, steps = [Oracle(rank) for rank in range(size)], 0
         for _ in range(23):
             counts = []
@@ -301,20 +301,20 @@ def test_the_ratio_is_exact_for_any_number_of_ranks_and_the_same_on_each(ratio: 
             owed = int(Fraction(str(ratio)) * max(0, steps - 20))
             assert every[0].taken == owed
             assert every[0].metrics() == {"Params/replay_ratio": owed * size / steps}
-        batches = [drawn(replay, 1)[0] for replay in every]
+        batches = [sample_batches(replay, 1)[0] for replay in every]
         assert all(not np.array_equal(batches[0].places, other.places) for other in batches[1:])
 
 
 @pytest.mark.parametrize(("extras", "only"), [(None, "none"), (EXTRAS, "latent, logprob")], ids=["none", "others"])
-def test_what_rows_do_not_have_is_not_written_back(extras: Any, only: str) -> None:
-    oracle, replay = Oracle(0), memory(Sequences(2), extras=extras)
+def test_write_back_refuses_unknown_extras(extras: Any, only: str) -> None:
+    oracle, replay = Oracle(0), make_replay(Sequences(2), extras=extras)
     replay.extend(*oracle.steps(5))
-    (batch,) = drawn(replay, 1)
+    (batch,) = sample_batches(replay, 1)
     with pytest.raises(ValueError, match=rf"^z: not among the extras of this buffer \({only}\)$"):
         batch.write_back({"z": torch.zeros(batch.places.shape)})
 
 
-def test_a_memory_of_which_every_row_only_resets_is_refused() -> None:
+def test_transitions_draw_refuses_only_reset_rows() -> None:
     class Resets:
         oldest, written, width = 0, 3, 2
 

@@ -14,7 +14,7 @@ def steps(reward: list[list[float]], done: list[list[int]], weight: list[list[in
     return TransitionTargets(torch.tensor(reward), ended, ended, torch.tensor(weight).float())
 
 
-def test_rewards_are_divided_by_the_std_of_the_discounted_returns_of_counted_steps() -> None:
+def test_reward_scaler_divides_by_discounted_return_std() -> None:
     # γ 0.5. Environment 0: rewards 1, 2, end, (reset), 4, so returns 1, 2.5, -, 4.
     # Environment 1: rewards 1, 1, 1, 1, so returns 1, 1.5, 1.75, 1.875.
     step = steps([[1, 1], [2, 1], [0, 1], [4, 1]], [[0, 0], [1, 0], [0, 0], [0, 0]], [[1, 1], [1, 1], [0, 1], [1, 1]])
@@ -24,7 +24,7 @@ def test_rewards_are_divided_by_the_std_of_the_discounted_returns_of_counted_ste
     assert scaled.dtype == torch.float32
 
 
-def test_open_returns_and_statistics_go_on_in_the_next_rollout() -> None:
+def test_reward_scaler_continues_across_rollouts() -> None:
     whole = steps([[1.0], [3.0], [-2.0], [5.0]], [[0]] * 4, [[1]] * 4)
     halves = [steps([[1.0], [3.0]], [[0]] * 2, [[1]] * 2), steps([[-2.0], [5.0]], [[0]] * 2, [[1]] * 2)]
     one, two = RewardScaler(0.9, 100.0), RewardScaler(0.9, 100.0)
@@ -37,14 +37,14 @@ def test_open_returns_and_statistics_go_on_in_the_next_rollout() -> None:
     assert loaded.running.tolist() == one.running.tolist()
 
 
-def test_a_state_before_the_first_rollout_can_be_saved() -> None:
+def test_reward_scaler_saves_state_before_first_rollout() -> None:
     loaded = RewardScaler(0.9, 10.0)
     loaded.load_state_dict(nested_state.decode(*nested_state.encode(RewardScaler(0.9, 10.0).state_dict())))
     loaded(steps([[1.0, 2.0]], [[0, 0]], [[1, 1]]))
     assert loaded.running.tolist() == [1, 2]
 
 
-def test_scaled_rewards_are_clipped_and_never_shifted() -> None:
+def test_reward_scaler_clips_without_shift() -> None:
     scaler = RewardScaler(0.9, 2.0)
     rewards = [[0.0]] * 50 + [[1000.0]]
     scaled = scaler(steps(rewards, [[1]] * 51, [[1]] * 51))

@@ -1,4 +1,4 @@
-"""Whole episodes and what is new, drawn from a memory beside one of plain lists."""
+"""The episode sampler and the online queue of new sequences, compared with plain lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlcore.data.replay import Replay
 from rlcore.data.samplers import Episodes, Sampler, Sequences, Transitions
 from rlcore.errors import RunError, UserError
 from rlcore.store import checkpoint
-from tests.rlcore.data.test_replay_oracle import WIDTH, Oracle, memory, numbers
+from tests.rlcore.data.test_replay_oracle import WIDTH, Oracle, make_replay, row_numbers
 from tests.soaking import always, heavy
 
 pytestmark = heavy
@@ -23,8 +23,8 @@ pytestmark = heavy
 LENGTH = 3
 
 
-def whole(oracle: Oracle, size: int) -> list[tuple[int, int]]:
-    """(place of the first row, rows) of the episodes that have ended and whose row before is remembered too."""
+def complete_episodes(oracle: Oracle, size: int) -> list[tuple[int, int]]:
+    """(place of the first row, rows) of the finished episodes of which the row before is stored too."""
     oldest, found = max(0, len(oracle.rows) - size), []
     for env in range(WIDTH):
         begin = 0
@@ -36,8 +36,8 @@ def whole(oracle: Oracle, size: int) -> list[tuple[int, int]]:
     return found
 
 
-def shares(episodes: list[tuple[int, int]], prioritized: bool) -> dict[int, float]:
-    """Probability of each place where a sequence may begin."""
+def start_probabilities(episodes: list[tuple[int, int]], prioritized: bool) -> dict[int, float]:
+    """Probability of each place where a sequence may start."""
     fit, expected = [(begin, rows) for begin, rows in episodes if rows >= LENGTH], Counter[int]()
     for begin, rows in fit:
         last = rows - LENGTH
@@ -53,15 +53,15 @@ def batches(replay: Replay, count: int, steps: int = 10**9) -> list[Any]:
 
 @pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("rollout", [1, 7, 100])
-def test_sequences_of_whole_episodes_are_drawn_as_often_as_they_are_to_be(rollout: int, prioritized: bool) -> None:
+def test_episodes_sampler_matches_expected_distribution(rollout: int, prioritized: bool) -> None:
     for seed in range(3):
-        oracle, replay = Oracle(seed), memory(Episodes(LENGTH, prioritized), batch_size=4_000)
-        for total in (1, 3) if rollout > 7 else (20, 30):  # while it fills, and when it has gone round
+        oracle, replay = Oracle(seed), make_replay(Episodes(LENGTH, prioritized), batch_size=4_000)
+        for total in (1, 3) if rollout > 7 else (20, 30):  # partly filled, and after rows were overwritten
             for _ in range(total):
                 replay.extend(*oracle.steps(rollout))
-            expected = shares(whole(oracle, 40), prioritized)
+            expected = start_probabilities(complete_episodes(oracle, 40), prioritized)
             found = batches(replay, 2)
-            counts = Counter(place for batch in found for place in numbers(batch.steps)[0].tolist())
+            counts = Counter(place for batch in found for place in row_numbers(batch.steps)[0].tolist())
             assert set(counts) == set(expected)
             drawn = counts.total()
             off = [(counts[place] - drawn * p) / (drawn * p * (1 - p)) ** 0.5 for place, p in expected.items() if p < 1]
@@ -71,9 +71,9 @@ def test_sequences_of_whole_episodes_are_drawn_as_often_as_they_are_to_be(rollou
                 assert not (batch.steps.terminated | batch.steps.truncated)[:-1].any()
 
 
-def test_episodes_are_looked_through_only_when_they_change() -> None:
+def test_episodes_are_cached_until_they_change() -> None:
     sampler = Episodes(LENGTH)
-    oracle, replay = Oracle(0), memory(sampler)
+    oracle, replay = Oracle(0), make_replay(sampler)
     replay.extend(*oracle.steps(20))
     oracle.ends = 0.0
     replay.extend(*oracle.steps(1))
@@ -88,8 +88,8 @@ def test_episodes_are_looked_through_only_when_they_change() -> None:
     assert not sampler.can_draw(replay)
 
 
-def test_until_an_episode_of_so_many_rows_has_ended_gradient_steps_wait() -> None:
-    oracle, replay = Oracle(0, ends=0.0), memory(Episodes(LENGTH), ratio=1.0, end=10 * WIDTH)
+def test_episodes_sampler_defers_gradient_steps() -> None:
+    oracle, replay = Oracle(0, ends=0.0), make_replay(Episodes(LENGTH), ratio=1.0, end=10 * WIDTH)
     for row in range(9):
         replay.extend(*oracle.steps(1))
         assert not [*replay.batches(row * WIDTH)]
@@ -99,8 +99,8 @@ def test_until_an_episode_of_so_many_rows_has_ended_gradient_steps_wait() -> Non
     assert len([*replay.batches(9 * WIDTH)]) == 10 * WIDTH  # none is lost
 
 
-def test_a_run_in_which_no_episode_was_long_enough_says_so_at_its_end() -> None:
-    oracle, replay = Oracle(0, ends=0.0), memory(Episodes(LENGTH), end=2 * WIDTH)
+def test_episodes_sampler_raises_without_long_episode() -> None:
+    oracle, replay = Oracle(0, ends=0.0), make_replay(Episodes(LENGTH), end=2 * WIDTH)
     for row in range(2):
         replay.extend(*oracle.steps(1))
         if row == 0:
@@ -109,8 +109,8 @@ def test_a_run_in_which_no_episode_was_long_enough_says_so_at_its_end() -> None:
         [*replay.batches(WIDTH)]
 
 
-def new_ones(sampler: Sampler, oracle: Oracle) -> list[int]:
-    """Places of the sequences that every row of all time makes, in the order in which they do."""
+def new_sequences(sampler: Sampler, oracle: Oracle) -> list[int]:
+    """Places of the sequences of all rows, in the order in which they become complete."""
     rows = [*oracle.rows, oracle._next]
     if isinstance(sampler, Transitions):
         at = range(len(oracle.rows) - sampler.length + 1)
@@ -118,7 +118,7 @@ def new_ones(sampler: Sampler, oracle: Oracle) -> list[int]:
     if isinstance(sampler, Sequences):
         return [k * LENGTH * WIDTH + env for k in range(len(oracle.rows) // LENGTH) for env in range(WIDTH)]
     found = []
-    for begin, length in sorted(whole(oracle, 10**9), key=lambda part: part[0] + part[1] * WIDTH):
+    for begin, length in sorted(complete_episodes(oracle, 10**9), key=lambda part: part[0] + part[1] * WIDTH):
         found += [begin + (length % LENGTH + k * LENGTH) * WIDTH for k in range(length // LENGTH)]
     return found
 
@@ -129,63 +129,65 @@ SAMPLERS = pytest.mark.parametrize(
 
 
 @SAMPLERS
-def test_every_new_sequence_is_handed_out_once_and_first(sampler: Sampler, tmp_path: Path) -> None:
-    """The memory is another one after every third training, which was saved: its queue goes on."""
+def test_online_queue_yields_new_sequences_once_first(sampler: Sampler, tmp_path: Path) -> None:
+    """After every third row, the buffer is saved and loaded into a new one, which must continue the queue."""
     oracle, how = Oracle(5), {"batch_size": 4, "ratio": 0.5, "online": True, "size": 60}
-    replay, seen = memory(sampler, **how), []
+    replay, seen = make_replay(sampler, **how), []
     for row in range(200):
         replay.extend(*oracle.steps(1))
         handed = batches(replay, 100, row * WIDTH)
-        waiting = set(new_ones(sampler, oracle)) - set(seen)
+        waiting = set(new_sequences(sampler, oracle)) - set(seen)
         for batch in handed:
-            places = numbers(batch.steps)[0].tolist()
+            places = row_numbers(batch.steps)[0].tolist()
             fresh = [place for place in places if place in waiting]
-            # What is new stands in front; the rest of a batch is drawn, what waits among it.
-            expected = sorted(waiting, key=new_ones(sampler, oracle).index)[: len(places)]
+            # New sequences come first; the rest of a batch is sampled and may contain queued ones too.
+            expected = sorted(waiting, key=new_sequences(sampler, oracle).index)[: len(places)]
             assert places[: len(expected)] == expected and len(fresh) >= len(expected)
             seen += expected
             waiting -= set(expected)
         if row % 3 == 0:
             path = checkpoint.save(tmp_path, row, replay.state_dict(), {}, replace=True)
-            replay = memory(sampler, **how)
+            replay = make_replay(sampler, **how)
             replay.load_state_dict(checkpoint.load(path)[0])
-    assert len(seen) == len(set(seen)) and set(seen) == set(new_ones(sampler, oracle)) - waiting and len(waiting) < 5
+    assert (
+        len(seen) == len(set(seen)) and set(seen) == set(new_sequences(sampler, oracle)) - waiting and len(waiting) < 5
+    )
 
 
 @SAMPLERS
-def test_what_waits_for_so_long_that_it_is_overwritten_is_passed_over(sampler: Sampler) -> None:
-    oracle, replay = Oracle(2), memory(sampler, batch_size=2, ratio=0.01, online=True, size=20)
+def test_online_queue_skips_overwritten_sequences(sampler: Sampler) -> None:
+    oracle, replay = Oracle(2), make_replay(sampler, batch_size=2, ratio=0.01, online=True, size=20)
     handed: list[int] = []
     for row in range(300):
         replay.extend(*oracle.steps(1))
         oldest = max(0, row + 1 - 20) * WIDTH
         for batch in batches(replay, 9, row * WIDTH):
-            places = numbers(batch.steps)[0].tolist()
+            places = row_numbers(batch.steps)[0].tolist()
             assert min(places) >= oldest
             handed += places
-    assert len(handed) == 18 and handed == sorted(handed, key=new_ones(sampler, oracle).index)
+    assert len(handed) == 18 and handed == sorted(handed, key=new_sequences(sampler, oracle).index)
 
 
-def test_rows_of_a_dataset_are_not_new() -> None:
-    oracle, replay = Oracle(1), memory(Sequences(LENGTH), batch_size=2, online=True, size=60)
+def test_online_queue_ignores_dataset_rows() -> None:
+    oracle, replay = Oracle(1), make_replay(Sequences(LENGTH), batch_size=2, online=True, size=60)
     replay.extend(*oracle.steps(10))  # before any policy step
     for row in range(2 * LENGTH):
         replay.extend(*oracle.steps(1))
-        firsts = [numbers(batch.steps)[0].tolist() for batch in batches(replay, WIDTH, row * WIDTH)]
+        firsts = [row_numbers(batch.steps)[0].tolist() for batch in batches(replay, WIDTH, row * WIDTH)]
         if row + 1 == LENGTH:
             assert [place for pair in firsts for place in pair][:WIDTH] == [10 * WIDTH + env for env in range(WIDTH)]
 
 
 @always
 @pytest.mark.parametrize("sampler", [Episodes(LENGTH), Episodes(LENGTH, True)], ids=["uniform", "ends"])
-def test_a_memory_of_episodes_that_was_saved_goes_on_with_the_same_draws(sampler: Sampler, tmp_path: Path) -> None:
+def test_episodes_sampler_resumes_with_same_draws(sampler: Sampler, tmp_path: Path) -> None:
     for rows in (5, 33, 41, 90, 147):
-        oracle, one = Oracle(rows), memory(sampler, ratio=0.2, online=True)
+        oracle, one = Oracle(rows), make_replay(sampler, ratio=0.2, online=True)
         for row in range(rows):
             replay_rows = oracle.steps(1)
             one.extend(*replay_rows)
             batches(one, 99, row * WIDTH)
-        other = memory(sampler, ratio=0.2, online=True)
+        other = make_replay(sampler, ratio=0.2, online=True)
         other.load_state_dict(checkpoint.load(checkpoint.save(tmp_path, rows, one.state_dict(), {}))[0])
         for row in range(rows, rows + 30):
             more = oracle.steps(1)
@@ -198,18 +200,18 @@ def test_a_memory_of_episodes_that_was_saved_goes_on_with_the_same_draws(sampler
                 assert (a.places == b.places).all() and torch.equal(a.steps.action, b.steps.action)
 
 
-def test_single_transitions_are_not_drawn_from_episodes() -> None:
+def test_buffer_type_episode_is_refused_for_sac() -> None:
     with pytest.raises(
         UserError, match="buffer.type=episode: not available for sac, which learns from single transitions"
     ):
         compose(["exp=sac", "buffer.type=episode"])
 
 
-def test_a_sampler_without_a_queue_says_so() -> None:
+def test_online_refuses_sampler_without_queue() -> None:
     class Mine(Sampler):
         length = 1
 
-    oracle, replay = Oracle(0), memory(Mine(), online=True)
+    oracle, replay = Oracle(0), make_replay(Mine(), online=True)
     replay.extend(*oracle.steps(1))
     with pytest.raises(NotImplementedError, match="Mine has no queue"):
         batches(replay, 1)

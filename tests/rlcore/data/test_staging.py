@@ -1,4 +1,4 @@
-"""Rows on their way from environments to a device: one copy each."""
+"""The staging buffer copies each row from the environments to the device once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parts(steps: Trajectory) -> dict[str, Any]:
     return {name: getattr(steps, name).clone() for name in flags} | {k: v.clone() for k, v in steps.obs.items()}
 
 
-def test_packed_rows_are_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_staging_matches_plain_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = collector()
     expected = [[parts(part) for part in plain.collect(5)] for _ in range(3)]
     monkeypatch.setattr(collect, "StagingBuffer", partial(StagingBuffer, packed=True))
@@ -51,40 +51,40 @@ def test_packed_rows_are_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert torch.equal(value, wanted[name]) and value.dtype == wanted[name].dtype, name
 
 
-def test_every_arrival_goes_to_the_device_in_one_copy_and_none_goes_twice() -> None:
-    """Five steps: row 0 to 5 in the first rollout; in the next one row 0 is there, and is moved on the device."""
+def test_staging_copies_each_row_to_device_once() -> None:
+    """Rows 0 to 5 are copied in the first rollout; in later ones, row 0 is on the device already and moves there."""
     envs = CountingEnvs((2, 3, 5))
     first = envs.reset()
-    room = StagingBuffer(6, first, torch.device("cpu"), packed=True)
-    assert room._packed is not None
+    staging = StagingBuffer(6, first, torch.device("cpu"), packed=True)
+    assert staging._packed is not None
     for rollout in range(3):
-        arrival = first if rollout == 0 else room.last
+        arrival = first if rollout == 0 else staging.last
         assert arrival is not None
         with Copies() as copies:
-            room.begin(arrival)
+            staging.begin(arrival)
         assert copies.count == (0 if rollout == 0 else 1)  # from the device to the device
         sent = list[int]()
         for t in range(5):
             with Copies() as copies:
-                room.show(t)
-                room.show(t)
+                staging.show(t)
+                staging.show(t)
             sent.append(copies.count)
             arrival = envs.step(torch.zeros(3, dtype=torch.int64).numpy())
-            room.put(t + 1, arrival)
-        room.last = arrival
+            staging.put(t + 1, arrival)
+        staging.last = arrival
         assert sent == [1 if rollout == 0 else 0, 1, 1, 1, 1]
         with Copies() as copies:
-            room.split()
-            room.split()
-        assert copies.count == 1  # the last row, which no action answers yet
+            staging.split()
+            staging.split()
+        assert copies.count == 1  # the last row, which has no action yet
 
 
-def test_columns_of_every_type_lie_where_their_numbers_can_be_read() -> None:
+def test_packed_columns_are_aligned_views() -> None:
     envs = CountingEnvs((2, 3, 5))
     arrival = envs.reset()
-    room = StagingBuffer(2, arrival, torch.device("cpu"), packed=True)
-    room.begin(arrival)
-    obs, is_first = room.show(0)
+    staging = StagingBuffer(2, arrival, torch.device("cpu"), packed=True)
+    staging.begin(arrival)
+    obs, is_first = staging.show(0)
     assert is_first.dtype == torch.bool and is_first.tolist() == [True] * 3
     for key, rows in arrival.obs.items():
         assert obs[key].tolist() == rows.tolist() and not obs[key].numpy().flags.owndata
