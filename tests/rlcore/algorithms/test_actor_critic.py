@@ -1,4 +1,4 @@
-"""The agent of on-policy actor-critics, of vectors and images."""
+"""Agent of on-policy actor-critic algorithms, with vectors and images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def agent(seed: int, *images: str) -> ActorCritic:
     return ActorCritic(config, SPEC, "auto", torch.Generator().manual_seed(seed))
 
 
-def test_the_history_is_that_of_the_images_which_it_reads() -> None:
+def test_actor_critic_history_has_selected_image_keys() -> None:
     assert agent(0, "rgb").keys == ("state", "rgb")
     assert agent(0, "rgb").history == {"rgb": Window(2, 3)}
     assert agent(0).history == {}

@@ -1,4 +1,4 @@
-"""Layers of world models against their formulas."""
+"""Layers of world models, compared with their formulas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rng() -> torch.Generator:
 
 
 @pytest.mark.parametrize("eps", [1e-3, None])
-def test_the_cell_is_its_formula(eps: float | None) -> None:
+def test_layer_norm_gru_matches_formula(eps: float | None) -> None:
     cell = LayerNormGRU(3, 5, InitConfig(eps, False), rng()).double()
     x, h = (torch.randn(4, n, generator=rng(), dtype=torch.float64) for n in (3, 5))
     gates = torch.cat([h, x], 1) @ cell.linear.weight.T
@@ -33,22 +33,22 @@ def test_the_cell_is_its_formula(eps: float | None) -> None:
     torch.testing.assert_close(cell(x, h), expected)
 
 
-def test_layers_have_no_bias_where_a_norm_follows() -> None:
+def test_dense_has_no_bias_before_norm() -> None:
     normed, plain = (Dense(4, DenseConfig(8, 2, "silu", norm).layers, rng(), 3) for norm in (NormConfig(), NONE))
     # 4·8 + 8·8 weights, 2·2·8 of the norms, 8·3 + 3 of the output
     assert sum(p.numel() for p in normed.parameters()) == 32 + 64 + 32 + 27
     assert sum(p.numel() for p in plain.parameters()) == 32 + 8 + 64 + 8 + 27
     x = torch.randn(6, 4, generator=rng())
-    made = x
+    output = x
     for i in (0, 2):
-        made = F.silu(F.layer_norm(made @ normed.hidden[i].weight.T, (8,), eps=1e-3))  # pyright: ignore
+        output = F.silu(F.layer_norm(output @ normed.hidden[i].weight.T, (8,), eps=1e-3))  # pyright: ignore
     assert normed.output is not None
-    torch.testing.assert_close(normed(x), made @ normed.output.weight.T)
+    torch.testing.assert_close(normed(x), output @ normed.output.weight.T)
 
 
-def test_weights_begin_with_the_variance_of_the_mean_of_both_sides() -> None:
+def test_glorot_linear_initial_weights_have_expected_variance() -> None:
     hidden, output = glorot_linear(300, 500, rng()), glorot_linear(300, 500, rng(), 2.0)
-    # 1 / 400, of a normal that is cut at two stds; and 2 / 400 of a uniform
+    # Variance 1 / 400 of a normal truncated at two standard deviations, and 2 / 400 of a uniform distribution.
     assert hidden.weight.std().item() == pytest.approx(math.sqrt(1 / 400), rel=1e-2)
     assert hidden.weight.abs().max().item() <= 2 * math.sqrt(1 / 400) / CUT_AT_TWO
     assert output.weight.std().item() == pytest.approx(math.sqrt(2 / 400), rel=1e-2)
@@ -56,7 +56,7 @@ def test_weights_begin_with_the_variance_of_the_mean_of_both_sides() -> None:
     assert not glorot_linear(3, 5, rng(), 0.0).weight.any() and not hidden.bias.any()
 
 
-def test_the_other_cell_is_torchs() -> None:
+def test_plain_gru_matches_torch_gru_cell() -> None:
     ours, theirs = PlainGRU(3, 5, rng()).double(), torch.nn.GRUCell(3, 5).double()
     with torch.no_grad():
         for p in ours.parameters():
@@ -66,11 +66,11 @@ def test_the_other_cell_is_torchs() -> None:
             getattr(theirs, f"bias_{name}").copy_(own.bias)
     x, h = (torch.randn(4, n, generator=rng(), dtype=torch.float64) for n in (3, 5))
     torch.testing.assert_close(ours(x, h), theirs(x, h))
-    begun = PlainGRU(3, 5, rng()).of_state.weight.unflatten(0, (3, 5))
-    torch.testing.assert_close(begun.flatten(0, 1).T @ begun.flatten(0, 1), torch.eye(5))
+    initial = PlainGRU(3, 5, rng()).of_state.weight.unflatten(0, (3, 5))
+    torch.testing.assert_close(initial.flatten(0, 1).T @ initial.flatten(0, 1), torch.eye(5))
 
 
-def test_layers_of_the_first_papers_are_uniform_with_biases() -> None:
+def test_dense_keys_layers_are_glorot_uniform_with_bias() -> None:
     plain = Dense(300, DenseKeys(500, 1).layers, rng(), 2)
     layer = plain.hidden[0]
     assert isinstance(layer, torch.nn.Linear) and layer.bias is not None

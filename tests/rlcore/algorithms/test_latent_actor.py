@@ -1,4 +1,4 @@
-"""Actors on a model's states, by closed forms: distributions, what the model is given, the gradient of a choice."""
+"""Actors on states of a world model against closed forms: distributions, clipped actions and gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def actor(action: ActionSpec, kind: str, **keys: float) -> LatentActor:
 
 @pytest.mark.parametrize(
     ("kind", "mean", "std"),
-    # of m = 0.5 and s = -1, with min .1, max 1, init 2
+    # for the outputs m = 0.5 and s = -1, with min .1, max 1, init 2
     [
         ("scaled", math.tanh(0.5), 0.9 / (1 + math.exp(-1)) + 0.1),
         ("trunc_normal", math.tanh(0.5), 2 / (1 + math.exp(-0.5)) + 0.1),
@@ -33,7 +33,7 @@ def actor(action: ActionSpec, kind: str, **keys: float) -> LatentActor:
         ("normal", 0.5, math.log1p(math.exp(1)) + 0.1),
     ],
 )
-def test_numbers_of_a_network_become_mean_and_std(kind: str, mean: float, std: float) -> None:
+def test_continuous_policy_has_mean_and_std_of_formula(kind: str, mean: float, std: float) -> None:
     form = ActorConfig(8, 1).policy(kind)
     assert isinstance(form, PolicySpec)
     found = CONTINUOUS[kind](torch.tensor([0.5]), torch.tensor([-1.0]), form)
@@ -41,23 +41,23 @@ def test_numbers_of_a_network_become_mean_and_std(kind: str, mean: float, std: f
     torch.testing.assert_close((found.mean, spread), (torch.tensor([mean]), torch.tensor([std])))
 
 
-def test_the_model_is_given_actions_of_a_largest_size_with_the_gradient_of_the_whole() -> None:
+def test_action_clip_scales_action_and_keeps_gradient() -> None:
     action = torch.tensor([[0.5, -3.0]], requires_grad=True)
     taken = actor(BOX, "scaled", action_clip=1.5).clip(action)
     torch.testing.assert_close(taken, torch.tensor([[0.5, -1.5]]))
     (gradient,) = torch.autograd.grad(taken.sum(), action)
-    torch.testing.assert_close(gradient, torch.tensor([[1.0, 0.5]]))  # times what it was shortened by
+    torch.testing.assert_close(gradient, torch.tensor([[1.0, 0.5]]))  # times the clip factor
     assert actor(BOX, "scaled", action_clip=0.0).clip(action) is action
 
 
-def test_choices_are_one_hot_with_the_gradient_of_their_probabilities() -> None:
+def test_discrete_action_is_one_hot_with_straight_through_gradient() -> None:
     one, feat = actor(CHOICES, "discrete", unimix=0.3), torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
     action, taken = one(feat, one.noise(Noise(0, "probe"), 4))
     assert action.shape == (4, 2) and taken.shape == (4, 5)
     expected = [torch.nn.functional.one_hot(action[:, part], n) for part, n in enumerate(CHOICES.nvec)]
     torch.testing.assert_close(taken, torch.cat(expected, -1).float())
     parts = one.policy(feat).parts
-    for part, n in zip(parts, CHOICES.nvec, strict=True):  # of each choice at least its share of the uniform
+    for part, n in zip(parts, CHOICES.nvec, strict=True):  # each action has at least its uniform part
         assert part.exp().min() >= 0.3 / n
         torch.testing.assert_close(part.exp().sum(-1), torch.ones(4))
     weight, parameters = torch.arange(5.0), [*one.parameters()]

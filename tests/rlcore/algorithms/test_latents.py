@@ -1,4 +1,4 @@
-"""Latents against torch.distributions, closed forms and finite differences."""
+"""Latents compared with torch.distributions, closed forms and finite differences."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rlcore.algorithms.dreamer import latents
 from rlcore.types import SingleProcess
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def slope(function: Callable[[Tensor], Tensor], x: Tensor, eps: float = 1e-6) -> Tensor:
-    """The gradient by central differences."""
+def finite_differences(function: Callable[[Tensor], Tensor], x: Tensor, eps: float = 1e-6) -> Tensor:
+    """Return the gradient by central differences."""
     found = torch.zeros_like(x)
     for i in range(x.numel()):
         step = torch.zeros_like(x).flatten()
@@ -29,15 +29,15 @@ def slope(function: Callable[[Tensor], Tensor], x: Tensor, eps: float = 1e-6) ->
     return found
 
 
-def test_a_uniform_share_is_of_probabilities() -> None:
+def test_unimix_mixes_probabilities_with_uniform() -> None:
     logits = torch.tensor([0.0, math.log(3.0), -1e9], dtype=torch.float64)
     # 0.9 (1/4, 3/4, 0) + 0.1 / 3
     expected = torch.tensor([0.225, 0.675, 0.0], dtype=torch.float64) + 0.1 / 3
     torch.testing.assert_close(latents.unimix(logits, 0.1).exp(), expected)
-    torch.testing.assert_close(latents.unimix(drawn(4, 5), 0.0), drawn(4, 5).log_softmax(-1))
+    torch.testing.assert_close(latents.unimix(random(4, 5), 0.0), random(4, 5).log_softmax(-1))
 
 
-def test_samples_fall_into_the_shares_of_the_unit_interval() -> None:
+def test_sample_one_hot_is_inverse_of_cdf() -> None:
     logprob = torch.tensor([0.2, 0.5, 0.3]).log()
     uniform = torch.tensor([0.0, 0.1999, 0.2001, 0.6999, 0.7001, 0.9999])
     found = latents.sample_one_hot(logprob.expand(6, 3), uniform)
@@ -48,19 +48,19 @@ def test_samples_fall_into_the_shares_of_the_unit_interval() -> None:
     torch.testing.assert_close(shares, logprob.exp(), rtol=0, atol=1e-6)
 
 
-def test_a_sample_has_the_gradient_of_its_probabilities() -> None:
-    logits, weight = drawn(3).requires_grad_(), drawn(3, seed=1)
+def test_sample_one_hot_has_straight_through_gradient() -> None:
+    logits, weight = random(3).requires_grad_(), random(3, seed=1)
     found = latents.sample_one_hot(logits.log_softmax(-1), torch.tensor(0.5, dtype=torch.float64))
     (gradient,) = torch.autograd.grad((found * weight).sum(), logits)
-    torch.testing.assert_close(gradient, slope(lambda x: (x.softmax(-1) * weight).sum(), logits.detach()))
+    torch.testing.assert_close(gradient, finite_differences(lambda x: (x.softmax(-1) * weight).sum(), logits.detach()))
 
 
-def test_divergence_and_entropy_are_torchs() -> None:
-    p, q = drawn(6, 3, 4).log_softmax(-1), drawn(6, 3, 4, seed=1).log_softmax(-1)
+def test_kl_and_entropy_match_torch() -> None:
+    p, q = random(6, 3, 4).log_softmax(-1), random(6, 3, 4, seed=1).log_softmax(-1)
     theirs = [Independent(Categorical(logits=x), 1) for x in (p, q)]
     torch.testing.assert_close(latents.categorical_kl(p, q), kl_divergence(*theirs))
     torch.testing.assert_close(latents.categorical_entropy(p), theirs[0].entropy())
-    means, stds = drawn(6, 3), drawn(6, 3, seed=2).exp()
+    means, stds = random(6, 3), random(6, 3, seed=2).exp()
     normals = [Independent(Normal(m, s), 1) for m, s in ((means, stds), (means.flip(0), stds.flip(1)))]
     found = latents.normal_kl((means, stds), (means.flip(0), stds.flip(1)))
     torch.testing.assert_close(found, kl_divergence(*normals))
@@ -68,8 +68,8 @@ def test_divergence_and_entropy_are_torchs() -> None:
 
 
 @pytest.mark.parametrize("side", ["p", "q"])
-def test_gradients_of_the_divergence_are_those_of_finite_differences(side: str) -> None:
-    p, q = drawn(2, 3), drawn(2, 3, seed=1)
+def test_categorical_kl_gradient_matches_finite_differences(side: str) -> None:
+    p, q = random(2, 3), random(2, 3, seed=1)
 
     def kl(x: Tensor) -> Tensor:
         pair = (x, q) if side == "p" else (p, x)
@@ -77,10 +77,10 @@ def test_gradients_of_the_divergence_are_those_of_finite_differences(side: str) 
 
     x = (p if side == "p" else q).clone().requires_grad_()
     (gradient,) = torch.autograd.grad(kl(x), x)
-    torch.testing.assert_close(gradient, slope(kl, x.detach()), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(gradient, finite_differences(kl, x.detach()), rtol=1e-6, atol=1e-8)
 
 
-def test_free_nats_are_of_the_sum_and_stop_the_gradient() -> None:
+def test_free_nats_clip_sum_and_stop_gradient() -> None:
     kl = torch.tensor([0.4, 2.5], requires_grad=True)
     found = latents.free_nats(kl, 1.0)
     assert found.tolist() == [1.0, 2.5]
@@ -88,7 +88,7 @@ def test_free_nats_are_of_the_sum_and_stop_the_gradient() -> None:
 
 
 class Pair(SingleProcess):
-    """One of two ranks, whose fellow's mean is this."""
+    """One of two ranks; the other rank has the given mean."""
 
     size = 2
 
@@ -100,8 +100,8 @@ class Pair(SingleProcess):
 
 
 @pytest.mark.parametrize(("ranks", "clipped"), [(SingleProcess(), True), (Pair(1.5), True), (Pair(4.5), False)])
-def test_free_nats_of_the_mean_over_all_ranks(ranks: SingleProcess, clipped: bool) -> None:
-    kl = torch.tensor([0.5, 3.5], requires_grad=True)  # 2 on average; beside 1.5 and 4.5, 1.75 and 3.25
+def test_mean_free_nats_uses_mean_over_ranks(ranks: SingleProcess, clipped: bool) -> None:
+    kl = torch.tensor([0.5, 3.5], requires_grad=True)  # mean 2; with the other rank's 1.5 or 4.5: 1.75 or 3.25
     found = latents.mean_free_nats(kl, 2.5, ranks).mean()
     found.backward()
     assert kl.grad is not None

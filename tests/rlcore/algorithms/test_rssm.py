@@ -1,4 +1,4 @@
-"""Recurrent state-space model, imagination and the scale of returns, by what must hold of any weights."""
+"""Recurrent state-space model, imagination and scale of returns: properties that hold for any weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEATURES, ACTIONS = 5, 3
 BOX = ActionSpec("Box", (3,), "float32", low=(-2.0, 0.0, -float("inf")), high=(2.0, 1.0, float("inf")))
 
 
-def made(decoupled: bool = False, latent: Latent | None = None) -> RSSM:
+def make_rssm(decoupled: bool = False, latent: Latent | None = None) -> RSSM:
     config = WorldModelConfig(
         discrete_size=4,
         stochastic_size=3,
@@ -56,7 +56,7 @@ def rows(rssm: RSSM, length: int, count: int) -> dict[str, Any]:
     }
 
 
-def close(one: Any, other: Any) -> None:
+def assert_close(one: Any, other: Any) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
@@ -68,8 +68,8 @@ kinds = pytest.mark.parametrize(
 
 
 @kinds
-def test_two_episodes_in_a_sequence_are_two_sequences(decoupled: bool, latent: Latent | None) -> None:
-    rssm = made(decoupled, latent)
+def test_observe_resets_state_at_episode_start(decoupled: bool, latent: Latent | None) -> None:
+    rssm = make_rssm(decoupled, latent)
     given = rows(rssm, 7, 2)
     given["is_first"][4] = True
     whole = rssm.observe(**given)
@@ -77,22 +77,22 @@ def test_two_episodes_in_a_sequence_are_two_sequences(decoupled: bool, latent: L
         cut: Any = {name: value[part] for name, value in given.items()}
         alone = rssm.observe(**cut)
         for one, other in zip(leaves(whole), leaves(alone), strict=True):
-            close(one[part], other)
+            assert_close(one[part], other)
 
 
 @kinds
-def test_row_by_row_is_the_same(decoupled: bool, latent: Latent | None) -> None:
-    rssm = made(decoupled, latent)
+def test_obs_step_matches_observe(decoupled: bool, latent: Latent | None) -> None:
+    rssm = make_rssm(decoupled, latent)
     given = rows(rssm, 5, 2)
     states, _, _ = rssm.observe(**given)
     state = ModelState(*(torch.full((2, size), torch.nan, dtype=torch.float64) for size in rssm.sizes))
     for t in range(5):
         features, before, is_first, noise = (part[t] for part in given.values())
         state = rssm.obs_step(features, before, is_first, noise, state)
-        close(tuple(state), tuple(part[t] for part in states))
+        assert_close(tuple(state), tuple(part[t] for part in states))
 
 
-def test_normal_latents_are_drawn_around_their_means_with_a_std_above_the_lowest() -> None:
+def test_gaussian_latent_has_minimum_std() -> None:
     latent, noise = GaussianLatent(2, 0.1), torch.tensor([[1.0, -2.0]])
     # softplus(0) = log 2; softplus(-100) = 0
     found = latent.of(torch.tensor([[3.0, -1.0, 0.0, -100.0]]))
@@ -103,14 +103,14 @@ def test_normal_latents_are_drawn_around_their_means_with_a_std_above_the_lowest
     torch.testing.assert_close(drawn.std(0), torch.full((2,), math.log(2) + 0.1), rtol=0.03, atol=0)
 
 
-def made_actor(rssm: RSSM) -> LatentActor:
+def make_actor(rssm: RSSM) -> LatentActor:
     config, rng = ActorConfig(8, 1), torch.Generator().manual_seed(3)
     return LatentActor(sum(rssm.sizes), BOX, config.layers, config.policy("scaled"), True, 1.0, rng)
 
 
-def test_imagined_states_are_those_of_the_priors_along_the_actions() -> None:
-    rssm = made().float()
-    actor = made_actor(rssm)
+def test_imagine_steps_prior_with_clipped_actions() -> None:
+    rssm = make_rssm().float()
+    actor = make_actor(rssm)
     start = ModelState(torch.randn(4, 6), rssm.latent.mode(torch.randn(4, 3, 4)))
     feat, action = imagine(rssm, actor, start, 3, Noise(0, "probe"))
     assert feat.shape == (4, 4, 18) and action.shape == (3, 4, 3)
@@ -127,16 +127,16 @@ def test_imagined_states_are_those_of_the_priors_along_the_actions() -> None:
     ), "through the model to the actor alone"
 
 
-def test_actions_of_one_are_stretched_onto_the_bounds_there_are() -> None:
+def test_action_form_scales_unit_actions_to_bounds() -> None:
     form = ActionForm(BOX, "scaled")
     taken = form.to_env(torch.tensor([[1.0, -1.0, 3.0], [0.0, 0.5, -7.0]]))
-    # [-2, 2] -> ±1 · 2; [0, 1] -> 0.5 ± 0.5; without bounds as it is
+    # [-2, 2] -> ±1 · 2; [0, 1] -> 0.5 ± 0.5; unchanged without bounds
     torch.testing.assert_close(taken, torch.tensor([[2.0, 0.0, 3.0], [0.0, 0.75, -7.0]]))
     torch.testing.assert_close(form.from_env(taken), torch.tensor([[1.0, -1.0, 3.0], [0.0, 0.5, -7.0]]))
 
 
 class Other(SingleProcess):
-    """One of two ranks, whose fellow has these returns."""
+    """One of two ranks; the other rank has the given returns."""
 
     size = 2
 
@@ -148,14 +148,14 @@ class Other(SingleProcess):
         return value + torch.stack([torch.zeros_like(self.theirs), self.theirs])
 
 
-def test_the_scale_follows_the_percentiles_of_all_ranks_and_has_a_floor() -> None:
+def test_return_scale_uses_percentiles_of_all_ranks() -> None:
     config = MomentsConfig(decay=0.9, max=4.0, percentile=PercentileConfig(0.25, 0.75))
     scale = ReturnScale(config)
-    # Of 0 ... 8 the quartiles are 2 and 6; a tenth of the way from 0: 0.2 and 0.6, 0.4 apart.
-    everyone = torch.arange(9.0)
-    torch.testing.assert_close(scale(everyone, SingleProcess()), torch.tensor(0.4))
+    # Of 0 ... 8 the quartiles are 2 and 6. With decay 0.9 from 0: 0.2 and 0.6, difference 0.4.
+    returns = torch.arange(9.0)
+    torch.testing.assert_close(scale(returns, SingleProcess()), torch.tensor(0.4))
     torch.testing.assert_close((scale.low, scale.high), (torch.tensor(0.2), torch.tensor(0.6)))
-    torch.testing.assert_close(ReturnScale(config)(everyone[:8] / 10, SingleProcess()), torch.tensor(0.25))  # 1 / max
+    torch.testing.assert_close(ReturnScale(config)(returns[:8] / 10, SingleProcess()), torch.tensor(0.25))  # 1 / max
     mine, theirs = torch.tensor([0.0, 3.0, 4.0, 7.0]), torch.tensor([1.0, 2.0, 5.0, 6.0])
     alone = ReturnScale(dataclasses.replace(config, max=1e9))
     both = ReturnScale(dataclasses.replace(config, max=1e9))

@@ -1,4 +1,4 @@
-"""A world model's observations, rewards and ends, by closed forms."""
+"""Observations, rewards and episode ends of a world model, compared with closed forms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 OBS = {
     "rgb": ArraySpec((8, 8, 3), "uint8", kind="image"),
     "state": ArraySpec((2, 2), "float32"),
-    "hand.room": ArraySpec((), "int64", n=3, start=1),  # as a nested Dict's is called
+    "hand.room": ArraySpec((), "int64", n=3, start=1),  # key of a nested Dict space
 }
 SPEC = EnvSpec("Some-v0", OBS, ActionSpec("Discrete", (), "int64", (2,), (0,)))
 ROWS = {
@@ -26,7 +26,7 @@ ROWS = {
 FEAT = torch.randn(2, 3, 18, generator=torch.Generator().manual_seed(1))
 
 
-def made(number: ScalarHead, ends: bool = True) -> WorldModel:
+def make_model(number: ScalarHead, ends: bool = True) -> WorldModel:
     config = WorldModelConfig(
         discrete_size=4,
         stochastic_size=3,
@@ -41,47 +41,53 @@ def made(number: ScalarHead, ends: bool = True) -> WorldModel:
     return model
 
 
-def test_what_is_seen_is_what_was_given_and_comes_back() -> None:
-    model = made(TwoHot(15))
-    seen = model.encoder.preprocess(ROWS, 2)
-    assert {key: tuple(part.shape) for key, part in seen.items()} == {
+def test_world_model_encoder_restores_preprocessed_observation() -> None:
+    model = make_model(TwoHot(15))
+    preprocessed = model.encoder.preprocess(ROWS, 2)
+    assert {key: tuple(part.shape) for key, part in preprocessed.items()} == {
         "rgb": (2, 3, 3, 8, 8),
         "state": (2, 3, 4),
         "hand.room": (2, 3, 3),
     }
-    assert seen["rgb"].min() == -0.5 and seen["rgb"].max() == 0.5
+    assert preprocessed["rgb"].min() == -0.5 and preprocessed["rgb"].max() == 0.5
     state = ROWS["state"].flatten(2)
-    torch.testing.assert_close(seen["state"], state.sign() * (1 + state.abs()).log())
-    back = model.encoder.restore(seen)
-    torch.testing.assert_close(back["state"], ROWS["state"], rtol=1e-4, atol=1e-3)
-    assert torch.equal(back["hand.room"], ROWS["hand.room"].float())
-    torch.testing.assert_close(back["rgb"].float(), ROWS["rgb"].float(), rtol=0, atol=0.01)
+    torch.testing.assert_close(preprocessed["state"], state.sign() * (1 + state.abs()).log())
+    restored = model.encoder.restore(preprocessed)
+    torch.testing.assert_close(restored["state"], ROWS["state"], rtol=1e-4, atol=1e-3)
+    assert torch.equal(restored["hand.room"], ROWS["hand.room"].float())
+    torch.testing.assert_close(restored["rgb"].float(), ROWS["rgb"].float(), rtol=0, atol=0.01)
 
 
-def test_what_is_told_of_a_state_has_the_forms_of_what_was_seen() -> None:
-    model = made(TwoHot(15))
-    seen, told = model.encoder.preprocess(ROWS, 2), model.decoder(FEAT)
-    assert {key: part.shape for key, part in told.items()} == {key: part.shape for key, part in seen.items()}
-    loss = model.decoder.loss(told, seen, 2, lambda guess, target, lead: (guess - target).flatten(lead).abs().sum(-1))
+def test_world_model_decoder_loss_sums_over_keys() -> None:
+    model = make_model(TwoHot(15))
+    preprocessed, decoded = model.encoder.preprocess(ROWS, 2), model.decoder(FEAT)
+    assert {key: part.shape for key, part in decoded.items()} == {key: part.shape for key, part in preprocessed.items()}
+    loss = model.decoder.loss(
+        decoded, preprocessed, 2, lambda guess, target, lead: (guess - target).flatten(lead).abs().sum(-1)
+    )
     one_by_one = [
-        sum((told[key][t, n] - seen[key][t, n]).abs().sum() for key in seen) for t in range(2) for n in range(3)
+        sum((decoded[key][t, n] - preprocessed[key][t, n]).abs().sum() for key in preprocessed)
+        for t in range(2)
+        for n in range(3)
     ]
     torch.testing.assert_close(loss, torch.stack(one_by_one).view(2, 3))
 
 
-def test_weights_of_a_nested_key_have_a_name_of_their_own_and_others_keep_theirs() -> None:
-    decoder = made(TwoHot(15)).decoder
+def test_world_model_decoder_escapes_dot_in_nested_key() -> None:
+    decoder = make_model(TwoHot(15)).decoder
     assert {name.rsplit(".", 1)[0] for name, _ in decoder.heads.named_parameters()} == {"of_state", "of_hand%2Eroom"}
 
 
-def test_rewards_and_ends_are_told_by_their_likelihood() -> None:
-    model, reward = made(UnitNormal()), torch.tensor([[0.0, 1.0, -2.0], [3.0, 0.5, 0.0]])
+def test_world_model_reward_and_continue_losses_are_likelihoods() -> None:
+    model, reward = make_model(UnitNormal()), torch.tensor([[0.0, 1.0, -2.0], [3.0, 0.5, 0.0]])
     guess = model.predict_reward(FEAT)
     expected = -torch.distributions.Normal(guess, 1.0).log_prob(reward)
     torch.testing.assert_close(model.reward_loss(FEAT, reward), expected)
-    continues = torch.tensor([[1.0, 0.0, 0.99], [0.0, 1.0, 0.5]])  # a chance, of V1 and V2 times gamma
+    continues = torch.tensor(
+        [[1.0, 0.0, 0.99], [0.0, 1.0, 0.5]]
+    )  # probabilities; DreamerV1 and V2 multiply them with gamma
     p = model.predict_continue(FEAT).sigmoid()
     torch.testing.assert_close(
         model.continue_loss(FEAT, continues), -(continues * p.log() + (1 - continues) * (1 - p).log())
     )
-    assert not made(UnitNormal(), ends=False).continue_loss(FEAT, continues).any()
+    assert not make_model(UnitNormal(), ends=False).continue_loss(FEAT, continues).any()
