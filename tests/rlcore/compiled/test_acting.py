@@ -1,4 +1,4 @@
-"""Acting as one traced function says what the agent says, whatever changed in the agent since."""
+"""Compiled acting gives the actions of the agent, also after the agent has changed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ pytestmark = heavy
 
 
 @pytest.fixture(autouse=True)
-def as_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The traced graph itself in the place of its machine code, whose numbers tests/contract holds against it."""
+def run_as_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Run the traced graph instead of machine code; tests/contract compares the two."""
     monkeypatch.setattr(machine_code, "build", run_graphs)
     monkeypatch.setattr("rlcore.train.trainer.warm_up", lambda *_: None)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
@@ -47,7 +47,7 @@ def training(env_id: str, compiled: bool, algo: str = "ppo", distribution: str =
     return Trainer(config, compiled=compiled)
 
 
-def same(plain: Trainer, compiled: Trainer) -> None:
+def assert_same_acting(plain: Trainer, compiled: Trainer) -> None:
     for _ in range(3):
         (one, last), (two, end) = (t.collector.collect(t.plan.collect_length) for t in (plain, compiled))
         assert compiled.collector._acting is not None
@@ -61,7 +61,7 @@ def same(plain: Trainer, compiled: Trainer) -> None:
             each.buffer.extend(steps, arrival)
             for batch in each.buffer.batches(each._due):
                 each.learner.update(batch, each.rng)
-        with torch.no_grad():  # compiled steps round otherwise: acting alone is compared
+        with torch.no_grad():  # compiled updates round differently, and only acting is compared here
             for p, q in zip(plain.learner.agent.parameters(), compiled.learner.agent.parameters(), strict=True):
                 q.copy_(p)
 
@@ -70,24 +70,24 @@ def same(plain: Trainer, compiled: Trainer) -> None:
     ("env_id", "distribution"),
     [("CartPole-v1", "auto"), ("Pendulum-v1", "auto"), ("Pendulum-v1", "tanh_normal"), ("FrozenLake-v1", "auto")],
 )
-def test_what_is_traced_acts_as_the_agent_does_after_every_update(env_id: str, distribution: str) -> None:
-    same(*(training(env_id, compiled, distribution=distribution) for compiled in (False, True)))
+def test_compiled_acting_matches_agent_after_updates(env_id: str, distribution: str) -> None:
+    assert_same_acting(*(training(env_id, compiled, distribution=distribution) for compiled in (False, True)))
 
 
-def test_a_nested_carry_and_other_noise_go_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_acting_supports_nested_carry_and_other_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
     settings: dict[str, Any] = {"algo": "q_learning", "learning_starts": 0}
-    same(*(training("CartPole-v1", compiled, **settings) for compiled in (False, True)))
+    assert_same_acting(*(training("CartPole-v1", compiled, **settings) for compiled in (False, True)))
 
 
-def test_what_a_carry_holds_under_a_key_stays_there_when_acting_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_acting_keeps_carry_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     recurrent.use(monkeypatch, recurrent.TwoCounts)
     settings: dict[str, Any] = {"algo": "q_learning", "learning_starts": 0}
-    same(*(training("CartPole-v1", compiled, **settings) for compiled in (False, True)))
+    assert_same_acting(*(training("CartPole-v1", compiled, **settings) for compiled in (False, True)))
 
 
 @always
-def test_noise_comes_from_the_agents_stream_and_leaves_it_where_the_agent_would() -> None:
+def test_compiled_acting_advances_noise_stream_like_agent() -> None:
     plain, compiled = (training("CartPole-v1", each) for each in (False, True))
     for each in (plain, compiled):
         each.collect()
@@ -98,12 +98,12 @@ ACT = Agent.act
 
 
 def untraceable(self: Agent, carry: Any, obs: Any, *arguments: Any) -> Any:
-    assert float(obs["state"].sum()) < 1e6  # a number is wanted of what is not there yet
+    assert float(obs["state"].sum()) < 1e6  # tracing has no values, so float() fails
     return ACT(self, carry, obs, *arguments)
 
 
 @always
-def test_an_agent_that_cannot_be_traced_acts_as_it_is_written_and_it_is_said(
+def test_untraceable_agent_acts_eagerly_with_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Agent, "act", untraceable)
@@ -114,21 +114,21 @@ def test_an_agent_that_cannot_be_traced_acts_as_it_is_written_and_it_is_said(
     assert "policy inference is not compiled and runs as eager code: " in caplog.text
 
 
-def test_a_run_goes_on_acting_as_it_began_whatever_can_be_traced_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_run_keeps_acting_compiled_or_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = training("CartPole-v1", True)
     traced.collector.collect(4)
     monkeypatch.setattr(Agent, "act", untraceable)
     written = training("CartPole-v1", True)
     written.collector.collect(4)
     states = [nested_state.decode(*nested_state.encode(t.collector.state_dict())) for t in (traced, written)]
-    for late in (False, True):  # the state comes before the first action, or when it was found out already
+    for late in (False, True):  # load before the first action, or after it
         one = training("CartPole-v1", True)
         if late:
             one.collector.collect(4)
         one.collector.load_state_dict(states[0])
         with pytest.raises(UserError, match=r"began with compiled policy inference, but torch .* cannot trace it now"):
             one.collector.collect(4)
-    monkeypatch.setattr(Agent, "act", ACT)  # as on a machine that can
+    monkeypatch.setattr(Agent, "act", ACT)  # as on a machine that can trace it
     for late in (False, True):
         one = training("CartPole-v1", True)
         if late:
@@ -136,14 +136,16 @@ def test_a_run_goes_on_acting_as_it_began_whatever_can_be_traced_now(monkeypatch
         one.collector.load_state_dict(states[1])
         one.collector.collect(4)
         assert one.collector.compiled is False and one.collector._acting is None
-    one.collector.load_state_dict(training("CartPole-v1", True).collector.state_dict())  # of before the first action
+    one.collector.load_state_dict(
+        training("CartPole-v1", True).collector.state_dict()
+    )  # a state from before the first action
     assert one.collector.compiled is False
 
 
-def test_a_tensor_that_is_no_buffer_is_no_constant_of_compiled_acting(
+def test_compiled_acting_leaves_out_unregistered_tensor(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A learner may put another in its place: machine code would go on with the first."""
+    """A learner may replace the tensor; machine code would keep the first one as a constant."""
 
     def scaled(self: Agent, *arguments: Any) -> Any:
         carry, action, extras = ACT(self, *arguments)
@@ -166,7 +168,7 @@ def test_a_tensor_that_is_no_buffer_is_no_constant_of_compiled_acting(
     assert not other.collector.collect(4)[0].action.any() and other.collector.compiled
 
 
-def test_parameters_that_are_replaced_are_read_anew() -> None:
+def test_compiled_acting_reads_replaced_parameters() -> None:
     one = training("CartPole-v1", True)
     one.collector.collect(4)
     with torch.no_grad():
@@ -176,8 +178,8 @@ def test_parameters_that_are_replaced_are_read_anew() -> None:
     assert not steps.extras["value"].any()
 
 
-def test_the_stand_in_for_noise_has_every_kind() -> None:
-    """Whatever a stream can draw is written down in the rehearsal, and handed out where the agent is traced."""
+def test_recorder_and_drawn_support_every_noise_kind() -> None:
+    """The recorder notes each draw of a noise stream; tracing gets the drawn tensors as inputs."""
     kinds = [name for name, draw in vars(Noise).items() if inspect.isfunction(draw) and returns_a_tensor(draw)]
     recorder, given = Recorder(), Drawn(iter([torch.zeros(6)] * len(kinds)))
     wanted = [(kind, (0.5, 2, 3) if kind == "bernoulli" else (2, 3)) for kind in kinds]

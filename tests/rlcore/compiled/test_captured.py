@@ -9,7 +9,7 @@ from rlcore.compiled.captured import Reading
 
 
 class Twice(nn.Module):
-    """A layer that is a part of two others, as an encoder is of an actor and of its agent."""
+    """Module whose layer is part of two others, like an encoder of an actor and of its agent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Twice(nn.Module):
         return self.one(self.other(x))
 
 
-def test_parameters_are_in_their_places_again_where_a_module_is_a_part_of_two() -> None:
+def test_reading_restores_shared_module_parameters() -> None:
     twice = Twice()
     module = Reading(nn.ModuleList([twice]), twice.forward)
     own = dict(module.named_parameters())

@@ -1,4 +1,4 @@
-"""Code that Inductor is kept from: what computes one thing again and again."""
+"""Adaptations of Inductor that avoid repeated computation of the same value."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ print(code)
 """
 
 
-def innermost(adapt: bool, folder: Path) -> str:
-    """The code from the last loop on, which goes through all 64 × 256 elements."""
+def innermost_loop(adapt: bool, folder: Path) -> str:
+    """Return the code from the last loop on, which runs over all 64 × 256 elements."""
     words = [sys.executable, "-c", SCRIPT.replace("ADAPT", str(adapt))]
     variables = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(folder)}
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=variables, cwd=ROOT)
@@ -44,7 +44,7 @@ def innermost(adapt: bool, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("adapt", [True, False])
-def test_what_is_broadcast_over_a_loop_is_computed_before_it(adapt: bool, tmp_path: Path) -> None:
-    """Without it Inductor does both, so that the test would notice an Inductor that needs it no more."""
-    code = innermost(adapt, tmp_path)
+def test_inductor_computes_broadcast_values_before_loop(adapt: bool, tmp_path: Path) -> None:
+    """The case without the adaptation fails when a newer Inductor no longer needs it."""
+    code = innermost_loop(adapt, tmp_path)
     assert all((operation in code) is not adapt for operation in (".sqrt()", "std::pow")) and " / " in code

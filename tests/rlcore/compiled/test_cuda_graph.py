@@ -1,4 +1,4 @@
-"""Recorded gradient steps: what is around the graph, which is a function called anew with the same memory here."""
+"""Recorded gradient steps; the CUDA graph itself is replaced by a function that reuses its memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = heavy
 
 @pytest.fixture(autouse=True)
 def recordings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
-    """The results of each recording; a replay is another call, whose results go to the first one's memory."""
+    """Return the outputs of each recording; a replay calls the function again and copies into them."""
     made: list[dict[str, Tensor]] = []
 
     def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> cuda_graph.Recorded:
@@ -49,7 +49,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
 
 
 class Recorded(Two):
-    """As `Two`, whose step is recorded."""
+    """`Two` with a recorded step."""
 
     def __init__(self) -> None:
         super().__init__(False)
@@ -65,28 +65,28 @@ def memory(two: Two) -> list[int]:
     return [tensor.data_ptr() for tensor in (*tensors, *rules)]
 
 
-def test_recorded_steps_are_those_of_the_code_as_it_is_written_to_the_bit(recordings: list[Any]) -> None:
-    written, recorded = Two(False), Recorded()
+def test_recorded_step_equals_eager_step_exactly(recordings: list[Any]) -> None:
+    eager, recorded = Two(False), Recorded()
     rngs, places = [Noise(0, "probe") for _ in range(2)], memory(recorded)
     generator = torch.Generator().manual_seed(0)
     logged: list[dict[str, Tensor]] = []
     for n in range(4):
         x, tau = torch.randn(4, 2, generator=generator), torch.tensor(0.0 if n == 1 else 0.5, dtype=torch.float64)
-        for two in (written, recorded):
+        for two in (eager, recorded):
             two.second.set_lr(0.1 / (n + 1))
-        if n == 2:  # what an update replaces is read
-            for two in (written, recorded):
+        if n == 2:  # a buffer that an update replaced is read
+            for two in (eager, recorded):
                 two.critic.seen = torch.tensor(5.0)
-        metrics = [two.step({"x": x}, tau, rng=rng) for two, rng in zip((written, recorded), rngs, strict=True)]
+        metrics = [two.step({"x": x}, tau, rng=rng) for two, rng in zip((eager, recorded), rngs, strict=True)]
         logged.append(metrics[1])
         assert all(torch.equal(metrics[1][name], value) for name, value in metrics[0].items())
-        assert all(torch.equal(recorded.state()[name], value) for name, value in written.state().items()), n
+        assert all(torch.equal(recorded.state()[name], value) for name, value in eager.state().items()), n
     assert memory(recorded) == places and len(recordings) == 1 and recorded.step.compiled
     assert rngs[0].state_dict() == rngs[1].state_dict()
-    assert len({found["error"].item() for found in logged}) == 4  # a log of its own for each
+    assert len({found["error"].item() for found in logged}) == 4  # metrics are not overwritten by later steps
 
 
-def test_a_recorded_step_refuses_inputs_of_another_shape() -> None:
+def test_recorded_step_refuses_other_input_shapes() -> None:
     two = Recorded()
     two.step({"x": torch.ones(4, 2)}, 0.5, rng=Noise(0, "probe"))
     with pytest.raises(AssertionError, match="other shapes"):
@@ -99,7 +99,7 @@ class Branching(Recorded):
         return (total * 2 if total > 0 else total), weight, metrics
 
 
-def test_a_step_that_waits_for_the_device_is_taken_as_it_is_written(caplog: pytest.LogCaptureFixture) -> None:
+def test_step_that_reads_device_value_runs_eagerly(caplog: pytest.LogCaptureFixture) -> None:
     recorded, x = Branching(), torch.tensor([[1.0, 2.0], [0.5, -1.0]])
     recorded.step({"x": x}, 0.5, rng=Noise(0, "probe"))
     (line,) = caplog.messages
@@ -131,7 +131,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "a step that is not taken": ("ppo", {"rollout_steps": 8, "per_rank_batch_size": 8, "target_kl": 1e-9}),
     "a2c": ("a2c", {"rollout_steps": 5}),
     "sac": ("sac", {"learning_starts": 6, "per_rank_batch_size": 4}),
-    # Three recordings; the last trains an encoder whose parameters lie with the critics'.
+    # Three recordings; the last trains an encoder whose parameters are stored with those of the critics.
     "sac_ae": ("sac_ae", {"learning_starts": 6, "per_rank_pretrain_steps": 1, "per_rank_batch_size": 4}),
     "dreamer_v1": ("dreamer_v1", DREAMER | SMALL_DREAMER_V1),
     "dreamer_v2": ("dreamer_v2", DREAMER | SMALL_DREAMER_V2),
@@ -140,12 +140,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_runs_are_recorded_and_go_on_to_the_same_bits(
+def test_recorded_training_resumes_to_same_bits(
     case: str, monkeypatch: pytest.MonkeyPatch, recordings: list[Any]
 ) -> None:
     algo, settings = CASES[case]
-    written, whole, first, second = (training(algo, n > 0, monkeypatch, **settings) for n in range(4))
-    for each, iterations in ((written, 6), (whole, 6), (first, 4)):
+    eager, whole, first, second = (training(algo, n > 0, monkeypatch, **settings) for n in range(4))
+    for each, iterations in ((eager, 6), (whole, 6), (first, 4)):
         for _ in range(iterations):
             each.collect()
             each.update()
@@ -154,5 +154,5 @@ def test_runs_are_recorded_and_go_on_to_the_same_bits(
         second.collect()
         second.update()
     assert len(recordings) == 3 * len(find_all(whole.learner, Step)) and whole.learner.updates
-    one, other, third = (nested_state.encode(each.learner.state_dict()["agent"]) for each in (written, whole, second))
+    one, other, third = (nested_state.encode(each.learner.state_dict()["agent"]) for each in (eager, whole, second))
     assert one == other == third

@@ -1,4 +1,4 @@
-"""Loops over time whose steps are fused: numbers and gradients of the plain loop, called again with others."""
+"""Loops over time with fused steps: values and gradients of the plain loop, also when called again."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ pytestmark = [heavy, pytest.mark.slow]
 
 @pytest.fixture(autouse=True)
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Graphs that were fused."""
+    """Return the graphs that were fused."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    made, fuse = list[Any](), fused_scan.fuse
+    graphs, fuse = list[Any](), fused_scan.fuse
 
-    def watched(graph: Any, example: Any) -> Any:
-        made.append(graph)
+    def record_graph(graph: Any, example: Any) -> Any:
+        graphs.append(graph)
         return fuse(graph, example)
 
-    monkeypatch.setattr(fused_scan, "fuse", watched)
-    return made
+    monkeypatch.setattr(fused_scan, "fuse", record_graph)
+    return graphs
 
 
 @always
-def test_fused_steps_have_the_numbers_and_gradients_of_what_is_written_out(kernels: list[Any]) -> None:
+def test_fused_scan_matches_unrolled_values_and_gradients(kernels: list[Any]) -> None:
     given = problem()
     other = map_leaves(lambda t: t.flip(0) if t.dim() > 1 or t.dtype == torch.bool else t, given)
     with fused_scan.fusing() as loops:
@@ -42,13 +42,13 @@ def test_fused_steps_have_the_numbers_and_gradients_of_what_is_written_out(kerne
             loops.begin()
             for one, wanted in zip(gradients(loss, *now), gradients(unrolled, *now), strict=True):
                 torch.testing.assert_close(one, wanted)
-    assert len(kernels) == 2  # a step, and that with its gradient, each for all t and all calls
+    assert len(kernels) == 2  # a step and its gradient, for all t and all calls
     loops.begin()
     assert loops.meet().products == ["weight" in name for name in sorted(given[2])], "weights behind the loop"
 
 
-def test_two_loops_of_a_function_have_steps_of_their_own(kernels: list[Any]) -> None:
-    """Of the same code and shapes, as two members of an ensemble; rows whose gradient nobody wants have none."""
+def test_fused_scan_keeps_equal_loops_separate(kernels: list[Any]) -> None:
+    """Two loops with the same code and shapes, like members of an ensemble; the rows need no gradient."""
 
     def function(x: Tensor, weights: Tensor) -> Tensor:
         total = x.new_zeros(())
@@ -70,8 +70,8 @@ def test_two_loops_of_a_function_have_steps_of_their_own(kernels: list[Any]) -> 
     assert len(kernels) == 4
 
 
-def test_a_loop_within_a_step_is_a_part_of_it(kernels: list[Any]) -> None:
-    """So that the loop behind both is the second one in every call."""
+def test_fused_scan_inlines_nested_loop(kernels: list[Any]) -> None:
+    """The loop after both is then the second one in every call."""
     x, w = torch.randn(T, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0.5, 0.3, -0.2])
 
     def outer(h: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,16 +86,16 @@ def test_a_loop_within_a_step_is_a_part_of_it(kernels: list[Any]) -> None:
         return torch.autograd.grad(function(leaf), [leaf])[0]
 
     leaf = w.requires_grad_()
-    written = gradient()
+    eager = gradient()
     with fused_scan.fusing() as loops:
         for _ in range(2):
             loops.begin()
-            torch.testing.assert_close(gradient(), written)
+            torch.testing.assert_close(gradient(), eager)
     assert len(kernels) == 4
 
 
-def test_a_gradient_is_computed_in_the_precision_of_its_loss(kernels: list[Any]) -> None:
-    """Though it is asked for outside of it: a product of bfloat16 on the way back as on the way there."""
+def test_fused_scan_gradient_has_precision_of_loss(kernels: list[Any]) -> None:
+    """The backward products are in bfloat16, although the gradient is computed outside of autocast."""
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(*shape, generator=generator) for shape in ((T, 3, 4), (4, 4)))
     weight.requires_grad_()
@@ -104,10 +104,10 @@ def test_a_gradient_is_computed_in_the_precision_of_its_loss(kernels: list[Any])
         with torch.autocast("cpu", torch.bfloat16):
             return scan(lambda h, x, w: (((h + x) @ w).float().tanh(),) * 2, torch.zeros(3, 4), x, weight)[1].sum()
 
-    (written,) = torch.autograd.grad(value(weight), [weight])
+    (eager,) = torch.autograd.grad(value(weight), [weight])
     with fused_scan.fusing():
         (found,) = torch.autograd.grad(value(weight), [weight])
-    torch.testing.assert_close(found, written, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(found, eager, rtol=2e-2, atol=2e-2)
     assert all(torch.bfloat16 in {node.meta["val"].dtype for node in products(graph)} for graph in kernels)
 
 
@@ -116,8 +116,8 @@ def products(graph: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("learned", [True, False])
-def test_what_a_step_reads_beside_what_it_is_handed_is_refused(learned: bool) -> None:
-    """A parameter would be a constant of the kernels, and never learn."""
+def test_fused_scan_refuses_captured_tensor(learned: bool) -> None:
+    """The kernels would treat a parameter as a constant, and it would never learn."""
     other: Any = torch.nn.Parameter(torch.ones(3), learned)
     with (
         fused_scan.fusing(),
@@ -126,7 +126,7 @@ def test_what_a_step_reads_beside_what_it_is_handed_is_refused(learned: bool) ->
         scan(lambda h, x, w: ((h * other + x * w).tanh(),) * 2, torch.ones(3), torch.ones(T, 3), torch.ones(3))
 
 
-def test_a_loop_in_the_place_of_another_is_refused() -> None:
+def test_fused_scan_refuses_loops_in_other_order() -> None:
     with fused_scan.fusing() as loops:
         scan(lambda h, x, _: (h + x, h), torch.ones(3), torch.ones(T, 3))
         loops.begin()
@@ -134,7 +134,7 @@ def test_a_loop_in_the_place_of_another_is_refused() -> None:
             scan(lambda h, x, _: (h + x, h), torch.ones(4), torch.ones(T, 4))
 
 
-def test_a_part_without_a_gradient_is_left_out_and_there_is_no_second_derivative() -> None:
+def test_fused_scan_skips_detached_outputs_and_second_derivative() -> None:
     def value(w: Tensor) -> Tensor:
         def step(h: Any, x: Any, w: Any) -> Any:
             return (h * w + x).tanh(), (h.detach() * 2, h)
@@ -143,9 +143,9 @@ def test_a_part_without_a_gradient_is_left_out_and_there_is_no_second_derivative
         return (still + moving).sum()
 
     w = torch.tensor([0.3, -0.2, 0.1]).requires_grad_()
-    (written,) = torch.autograd.grad(value(w), [w])
+    (eager,) = torch.autograd.grad(value(w), [w])
     with fused_scan.fusing():
         (found,) = torch.autograd.grad(value(w), [w], create_graph=True)
-    torch.testing.assert_close(found, written)
+    torch.testing.assert_close(found, eager)
     with pytest.raises(RuntimeError, match="does not require grad"):
         torch.autograd.grad(found.sum(), [w])

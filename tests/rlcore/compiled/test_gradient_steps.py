@@ -1,4 +1,4 @@
-"""Gradient steps that are compiled are those of the code as it is written, whatever an update has changed since."""
+"""Compiled gradient steps equal eager ones, also after updates have changed the state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = heavy
 
 @pytest.fixture(autouse=True)
 def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """Names of what was built: traced graphs here; tests/contract holds machine code against them."""
+    """Return the names of built functions; they run as traced graphs, and tests/contract compares machine code."""
     names: list[str] = []
 
     def build_graphs(functions: list[TracedFunction]) -> list[Compiled]:
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_updates_are_those_of_the_code_as_it_is_written(case: str, built: list[str]) -> None:
+def test_compiled_updates_match_eager_updates(case: str, built: list[str]) -> None:
     algo, settings = CASES[case]
     changes = {"rollout_steps": 5, "normalize_obs": True} | settings
     one, plain = training(algo, **changes), training(algo, **changes, compiled=False)
@@ -76,8 +76,8 @@ def test_updates_are_those_of_the_code_as_it_is_written(case: str, built: list[s
     assert built == ["policy inference", "the gradient step"]
 
 
-def test_parts_of_a_rollout_make_the_step_of_the_whole() -> None:
-    """Parts of equal length in which the first rows come again for nothing."""
+def test_rollout_parts_accumulate_gradient_of_whole() -> None:
+    """Parts have equal length: the last one repeats the first rows with weight 0."""
     whole, parts = (training("a2c", 5, compiled=False, per_rank_batch_size=size) for size in (None, 4))
     for each in (whole, parts):
         each.collect()
@@ -87,7 +87,7 @@ def test_parts_of_a_rollout_make_the_step_of_the_whole() -> None:
 
 
 @always
-def test_other_shapes_are_refused() -> None:
+def test_compiled_step_refuses_other_input_shapes() -> None:
     one = training("a2c", 5)
     one.collect()
     one.update()
@@ -96,7 +96,7 @@ def test_other_shapes_are_refused() -> None:
         one.learner.update(Batch(steps, last, 0), one.rng)
 
 
-def moved(one: Trainer, iterations: int) -> list[torch.Tensor]:
+def train_iterations(one: Trainer, iterations: int) -> list[torch.Tensor]:
     for _ in range(iterations):
         one.collect()
         one.update()
@@ -104,15 +104,15 @@ def moved(one: Trainer, iterations: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(("algo", "vectorization"), [("a2c", "single"), ("a2c", "native"), ("ppo", "native")])
-def test_training_goes_on_from_a_stored_state_to_the_same_bits(algo: str, vectorization: str) -> None:
+def test_compiled_training_resumes_to_same_bits(algo: str, vectorization: str) -> None:
     whole, first, second = (training(algo, 5, vectorization, normalize_obs=True) for _ in range(3))
-    moved(first, 6)
+    train_iterations(first, 6)
     second.load_state_dict(first.state_dict())
-    for ours, theirs in zip(moved(whole, 11), moved(second, 5), strict=True):
+    for ours, theirs in zip(train_iterations(whole, 11), train_iterations(second, 5), strict=True):
         assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
-def test_the_vectorised_environment_trains_to_the_bits_of_single_ones(algo: str) -> None:
-    one, other = (moved(training(algo, 5, vectorization), 8) for vectorization in ("single", "native"))
+def test_native_vectorization_trains_to_same_bits_as_single(algo: str) -> None:
+    one, other = (train_iterations(training(algo, 5, vectorization), 8) for vectorization in ("single", "native"))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(one, other, strict=True))

@@ -1,4 +1,4 @@
-"""One unit of torch's two files: which are taken, what is left of them, and what happens where they are others."""
+"""One translation unit from the two files of torch: accepted forms, contents, and fallback for other files."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ KERNELS = 'extern "C" void cpp_fused_0(int) {}\n'
 
 
 def run(command: Sequence[str], folder: Path) -> tuple[int, str]:
-    """As the compiler's process runs it, without ending it along with this one."""
+    """Run a command like the compiler's process, but do not end it together with this process."""
     return subprocess.run(command, cwd=folder).returncode, ""
 
 
-def test_the_unit_holds_the_kernels_the_function_and_no_container() -> None:
-    made = one_unit.unit(WRAPPER, KERNELS)
-    assert made is not None
+def test_unit_contains_kernels_and_function_but_no_container() -> None:
+    source = one_unit.unit(WRAPPER, KERNELS)
+    assert source is not None
     for part in (KERNELS, "CACHE_TORCH_DTYPE(float32);", "    cpp_fused_0(1);\n", "*count = 3;", 'R"([1, "out"])"'):
-        assert part in made
+        assert part in source
     for part in ("model_container", "__check_inputs_outputs", "assert_size_stride", "AOTInductorModelKernels"):
-        assert part not in made
+        assert part not in source
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def test_the_unit_holds_the_kernels_the_function_and_no_container() -> None:
     ],
     ids=["constants", "no function", "no spec"],
 )
-def test_files_of_another_form_are_not_taken(there: str, instead: str) -> None:
+def test_unit_refuses_files_of_other_form(there: str, instead: str) -> None:
     assert one_unit.unit(WRAPPER.replace(there, instead), KERNELS) is None
 
 
-def test_files_that_are_not_taken_are_compiled_by_torchs_own_commands(tmp_path: Path) -> None:
+def test_commands_compile_other_files_with_original_commands(tmp_path: Path) -> None:
     ran: list[str] = []
     commands = one_unit.Commands(lambda cmd_line, cwd: ran.append(cmd_line), tmp_path)
     (tmp_path / "a.wrapper.cpp").write_text("another form")
@@ -74,10 +74,10 @@ def test_files_that_are_not_taken_are_compiled_by_torchs_own_commands(tmp_path: 
     for line in lines:
         commands(line, str(tmp_path))
     assert ran == [lines[2], lines[0], lines[1], lines[3]]
-    assert not one_unit.finish(tmp_path, run)  # nothing was left
+    assert not one_unit.finish(tmp_path, run)  # no unit was written
 
 
-def test_a_units_command_has_the_kernels_flags_and_the_libraries(tmp_path: Path) -> None:
+def test_leave_writes_command_with_kernel_flags_and_libraries(tmp_path: Path) -> None:
     (tmp_path / "a.wrapper.cpp").write_text(WRAPPER)
     (tmp_path / "a.kernel.cpp").write_text(KERNELS)
     kept = {
@@ -91,7 +91,7 @@ def test_a_units_command_has_the_kernels_flags_and_the_libraries(tmp_path: Path)
 
 
 @pytest.mark.parametrize("failing", ["compiler", "runner", "nothing"])
-def test_a_package_is_there_where_its_unit_compiles_and_loads(
+def test_finish_writes_package_if_unit_compiles_and_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     write = f"import sys; open({one_unit.LIBRARY!r}, 'w').write('code'); sys.exit({int(failing == 'compiler')})"
@@ -112,7 +112,7 @@ def test_a_package_is_there_where_its_unit_compiles_and_loads(
 
 
 @pytest.mark.slow
-def test_nothing_changes_where_torch_has_no_such_place(tmp_path: Path) -> None:
+def test_install_changes_nothing_without_compile_hook(tmp_path: Path) -> None:
     script = (
         "from torch._inductor import cpp_builder; from rlcore.compiled import one_unit; from pathlib import Path\n"
         "plain = cpp_builder.run_compile_cmd; one_unit.runner = lambda: None; one_unit.install(Path('.'))\n"

@@ -1,4 +1,4 @@
-"""Machine code is held against what was traced: other rounding passes, other mathematics does not."""
+"""Machine code is compared with the traced function: other rounding is accepted, other mathematics is not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INPUTS, UNITS, MEMORY = 3, 8, (1, 2)
 def step(
     vector: Tensor, first: Tensor, second: Tensor, count: Tensor, obs: Tensor, wanted: Tensor
 ) -> tuple[Tensor, ...]:
-    """One step of Adam on a linear layer whose outputs are normalised over the batch: the gradient of its bias is 0."""
+    """Take a step of Adam on a linear layer with outputs normalized over the batch: the bias has gradient 0."""
     vector = vector.detach().requires_grad_()
     made = obs @ vector[UNITS:].view(INPUTS, UNITS) + vector[:UNITS]
     loss = ((made - made.mean(0)) / made.std(0) - wanted).square().mean()
@@ -43,22 +43,22 @@ def traced(memory: Sequence[int] = MEMORY) -> TracedFunction:
     return TracedFunction("a step", machine_code.trace(step, example), example, memory=memory)
 
 
-def summed_in_another_order(made: TracedFunction) -> Compiled:
-    """Equal mathematics, with the rows of the batch from the last to the first."""
+def sum_in_reverse_order(made: TracedFunction) -> Compiled:
+    """Return the same function with the rows of the batch in reverse order."""
     return lambda inputs: list(made.graph(*inputs[:4], *(value.flip(0) for value in inputs[4:])))
 
 
-def test_another_order_of_sums_is_no_fault_where_a_gradient_is_zero_but_for_rounding() -> None:
+def test_check_accepts_rounding_of_zero_gradient() -> None:
     made = traced()
-    check(summed_in_another_order(made), made)
+    check(sum_in_reverse_order(made), made)
     after, other = (
-        run([*made.example])[0] for run in (lambda inputs: list(made.graph(*inputs)), summed_in_another_order(made))
+        run([*made.example])[0] for run in (lambda inputs: list(made.graph(*inputs)), sum_in_reverse_order(made))
     )
-    assert (after - other).abs().max() > 1e-3  # what a memory without numbers makes of it
+    assert (after - other).abs().max() > 1e-3  # an empty optimizer state amplifies the rounding
 
 
-def test_a_number_on_the_other_side_of_a_kink_is_no_fault() -> None:
-    """A sum of 1e-9 that other rounding makes -1e-9: a rectifier's gradient has one sample of the hundred less."""
+def test_check_accepts_rounding_across_kink() -> None:
+    """Other rounding turns a sum of 1e-9 into -1e-9: the gradient of a ReLU loses one sample of 100."""
     rows = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
     rows[17] = torch.tensor([0.5, -0.5, 1e-9])
 
@@ -91,14 +91,14 @@ FAULTS: dict[str, Callable[[list[Tensor], Outputs], Outputs]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_package_that_computes_something_else_is_refused(fault: str) -> None:
+def test_check_refuses_wrong_machine_code(fault: str) -> None:
     made = traced()
     with pytest.raises(CompilationError, match="a bug of the compiler"):
         check(lambda inputs: FAULTS[fault](inputs, list(made.graph(*inputs))), made)
 
 
 def give_away(path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a file or folder belong to another user, or let others write to it."""
+    """Give a file or folder to another user, or let others write to it."""
     if how != "owner":
         path.chmod(0o775 if how == "group" else 0o757)
     elif os.geteuid() == 0:
@@ -111,7 +111,7 @@ OTHERS = {"owner": "belongs to another user", "group": "can be written by", "all
 
 
 @pytest.mark.parametrize("how", OTHERS)
-def test_cache_folder_ignores_one_that_others_can_write(
+def test_cache_folder_ignores_folder_writable_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     shared = tmp_path / "shared"
@@ -127,7 +127,7 @@ def test_cache_folder_ignores_one_that_others_can_write(
 
 
 @pytest.mark.parametrize("how", OTHERS)
-def test_find_ignores_a_package_that_others_can_write(
+def test_find_ignores_package_writable_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     old = os.umask(0)
@@ -143,7 +143,7 @@ def test_find_ignores_a_package_that_others_can_write(
     assert f"{path} {OTHERS[how]}" in caplog.text and not path.exists()
 
 
-def test_kernels_folder_is_made_again_if_others_can_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_folder_is_recreated_if_writable_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     (tmp_path / "kernels/old").mkdir(parents=True)
     (tmp_path / "kernels").chmod(0o777)
@@ -153,9 +153,7 @@ def test_kernels_folder_is_made_again_if_others_can_write_it(tmp_path: Path, mon
         assert (tmp_path / "kernels").stat().st_mode & 0o777 == 0o700
 
 
-def test_kernels_folder_creates_a_cache_folder_that_stays_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_folder_creates_usable_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path / "cache"))
     old = os.umask(0)
     try:

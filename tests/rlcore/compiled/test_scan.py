@@ -1,4 +1,4 @@
-"""A loop over time as one operation: numbers and gradients of the plain loop, in every nesting, and as machine code."""
+"""Loop over time as one operation: values and gradients of the plain loop, nested, and as machine code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T, B, X, H = 7, 3, 4, 5
 
 
 class Memory(nn.Module):
-    """Two cells, one after the other; the carry is nested, one part counts in whole numbers, and both reset."""
+    """Two cells in sequence with a nested carry; one part is an integer counter, and all parts reset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def loss(carry: Any, xs: Any, params: Any) -> Tensor:
 
 
 def unrolled(carry: Any, xs: Any, params: Any) -> Tensor:
-    """The loss written out, by the names of nobody."""
+    """Return the loss of the unrolled loop, without `scan`."""
     feats = []
     for t in range(T):
         carry, y = step(carry, {name: x[t] for name, x in xs.items()}, params)
@@ -76,7 +76,7 @@ def unrolled(carry: Any, xs: Any, params: Any) -> Tensor:
 
 
 def gradients(function: Any, *given: Any, transform: bool = False) -> tuple[Tensor, ...]:
-    """The value, and its gradient by everything that is no whole number; as autograd or torch.func gives it."""
+    """Return the value and its gradient with respect to all floating-point inputs, by autograd or torch.func."""
     flat = leaves(given)
     at = [i for i, tensor in enumerate(flat) if tensor.is_floating_point()]
 
@@ -100,15 +100,15 @@ def traced(transform: bool, given: Any) -> tuple[Any, list[Tensor]]:
 
 
 @always
-def test_the_loop_has_the_gradient_of_what_is_written_out() -> None:
+def test_scan_has_gradient_of_unrolled_loop() -> None:
     given = problem(torch.float64)
     for one, other in zip(gradients(loss, *given), gradients(unrolled, *given), strict=True):
         torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("transform", [False, True], ids=["autograd", "torch.func"])
-def test_one_operation_has_the_gradients_of_the_loop(transform: bool) -> None:
-    """By numbers that the trace has not seen."""
+def test_traced_scan_has_gradient_of_unrolled_loop(transform: bool) -> None:
+    """The inputs differ from those of the trace."""
     graph, example = traced(transform, problem(torch.float64))
     other = map_leaves(lambda t: t.flip(0) if t.dim() > 1 or t.dtype == torch.bool else t, problem(torch.float64))
     found = graph(*leaves(other))
@@ -117,7 +117,7 @@ def test_one_operation_has_the_gradients_of_the_loop(transform: bool) -> None:
     assert len(example) == len(leaves(other)) and any(node.name == "scan" for node in graph.graph.nodes)
 
 
-def test_the_graph_does_not_grow_with_time() -> None:
+def test_scan_graph_size_is_independent_of_length() -> None:
     def nodes(length: int) -> int:
         def function(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
             w = w.detach().requires_grad_()
@@ -131,8 +131,8 @@ def test_the_graph_does_not_grow_with_time() -> None:
 
 @pytest.mark.parametrize("transform", [False, True], ids=["autograd", "torch.func"])
 @pytest.mark.parametrize(("wanted", "parts"), [((0, 1), 3), ((0,), 2), ((1,), 2)], ids=["both", "xs", "params"])
-def test_a_gradient_that_nobody_wants_is_not_computed(wanted: tuple[int, ...], parts: int, transform: bool) -> None:
-    """As that of a model in whose imagination an actor learns; beside those wanted goes the carry's."""
+def test_scan_computes_only_required_gradients(wanted: tuple[int, ...], parts: int, transform: bool) -> None:
+    """Like the gradient of a world model while its actor learns; the gradient of the carry is always computed."""
 
     def total(x: Tensor, w: Tensor) -> Tensor:
         return scan(lambda h, x, w: ((h * w + x).tanh(),) * 2, torch.zeros(B), x, w)[1].sum()
@@ -148,7 +148,7 @@ def test_a_gradient_that_nobody_wants_is_not_computed(wanted: tuple[int, ...], p
     assert len(back.meta["val"]) == parts
 
 
-def test_two_steps_that_differ_have_two_keys() -> None:
+def test_scan_content_key_depends_on_step() -> None:
     def key(factor: float) -> str:
         def function(x: Tensor) -> tuple[Tensor, ...]:
             return (scan(lambda h, x, _: (h * factor + x, h * factor), torch.zeros(B), x)[1],)
@@ -159,8 +159,8 @@ def test_two_steps_that_differ_have_two_keys() -> None:
     assert key(2.0) != key(3.0) and key(2.0) == key(2.0)
 
 
-def test_the_compiler_takes_parameters_that_are_parts_of_one_tensor() -> None:
-    """As an optimizer keeps them."""
+def test_scan_compiles_with_parameter_views_of_one_tensor() -> None:
+    """Optimizers store parameters in this form."""
     carry, xs, params = problem()
     sizes = [p.numel() for p in params.values()]
 
@@ -173,8 +173,8 @@ def test_the_compiler_takes_parameters_that_are_parts_of_one_tensor() -> None:
     aot_export_module(machine_code.trace(function, example), example, trace_joint=False)
 
 
-def test_an_input_that_is_one_object_twice_stays_two_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One number given twice is one tensor; the next time they may be two numbers."""
+def test_make_once_keeps_repeated_input_as_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tensor passed twice may be two different tensors in the next call."""
     monkeypatch.setattr(machine_code, "build", lambda functions: [lambda given: [*functions[0].graph(*given)]])
     monkeypatch.setattr(machine_code, "_find_known", lambda *_: None)
     facts = machine_code.Facts({}, 0, list, [])
@@ -185,8 +185,8 @@ def test_an_input_that_is_one_object_twice_stays_two_inputs(monkeypatch: pytest.
 
 @always
 @pytest.mark.slow
-def test_machine_code_has_the_numbers_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a carry of which two parts are made on the spot, of one broadcast tensor; and what goes in stays."""
+def test_scan_machine_code_matches_unrolled_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parts of the carry are expanded from one tensor made in the function; inputs must not change."""
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
 
     def from_zero(of: Any, carry: Any, xs: Any, params: Any) -> Tensor:
@@ -210,8 +210,8 @@ def test_machine_code_has_the_numbers_of_the_loop(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_what_a_loop_has_written_may_be_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel may put its result where the loop's rows lie, which nobody reads after it."""
+def test_scan_machine_code_may_overwrite_loop_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel may write its result into the rows of the loop, which are not read afterwards."""
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     generator = torch.Generator().manual_seed(0)
     xs, carry, weight = (torch.randn(*shape, generator=generator) for shape in ((T, B, H), (B, H), (H, H)))
@@ -232,7 +232,7 @@ K = 2  # rows of the inner loop in a row of the outer one
 
 
 class Stacked(nn.Module):
-    """A cell that scans K rows in each step of the loop around it; no step reads `unread`."""
+    """Cell that scans K rows in each step of the outer loop; no step reads `unread`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,10 +263,10 @@ def stacked_step(carry: Any, x: Any, params: Any) -> Any:
 
 
 def stacked_loss(carry: Any, xs: Any, params: Any) -> Tensor:
-    """Of all that a scan gives; the bias of `unread`, which no step reads, counts outside of it."""
+    """Return a loss of all outputs of a scan; `unread`, which no step reads, is used outside of it."""
     last, y = scan(stacked_step, carry, xs, params)
-    said = y @ params["unread.weight"].t() + params["unread.bias"]
-    return y.mean() + last["h"].sum() + said.square().sum() / 9
+    prediction = y @ params["unread.weight"].t() + params["unread.bias"]
+    return y.mean() + last["h"].sum() + prediction.square().sum() / 9
 
 
 def stacked_unrolled(carry: Any, xs: Any, params: Any) -> Tensor:
@@ -275,14 +275,14 @@ def stacked_unrolled(carry: Any, xs: Any, params: Any) -> Tensor:
         carry, y = stacked_step(carry, {name: x[t] for name, x in xs.items()}, params)
         found.append(y)
     y = torch.stack(found)
-    said = y @ params["unread.weight"].t() + params["unread.bias"]
-    return y.mean() + carry["h"].sum() + said.square().sum() / 9
+    prediction = y @ params["unread.weight"].t() + params["unread.bias"]
+    return y.mean() + carry["h"].sum() + prediction.square().sum() / 9
 
 
 @pytest.mark.parametrize("transform", [False, True], ids=["autograd", "torch.func"])
 @pytest.mark.parametrize("of", [(0, 1, 2), (0,), (1,), (2,)], ids=["all", "carry", "xs", "params"])
-def test_scan_nested_has_gradients_of_loop(of: tuple[int, ...], transform: bool) -> None:
-    """Around a cell that scans itself; by the carry, the rows and the parameters, together and alone."""
+def test_nested_scan_has_gradient_of_unrolled_loop(of: tuple[int, ...], transform: bool) -> None:
+    """Gradients with respect to the carry, the rows and the parameters, together and alone."""
     given = stacked_problem()
 
     def found(loss: Any, *flat: Tensor) -> tuple[Tensor, ...]:
@@ -301,7 +301,7 @@ def test_scan_nested_has_gradients_of_loop(of: tuple[int, ...], transform: bool)
         torch.testing.assert_close(one, want)
 
 
-def test_scan_nested_has_gradients_of_finite_differences() -> None:
+def test_nested_scan_gradient_matches_finite_differences() -> None:
     """(f(p + h d) - f(p - h d)) / 2 h along random directions d, of the traced function; rounding is 1e-16 / h."""
     given, generator, step = stacked_problem(), torch.Generator().manual_seed(1), 1e-6
     graph = machine_code.trace(lambda *flat: gradients(stacked_loss, *rebuild(given, iter(flat))), leaves(given))
@@ -316,8 +316,8 @@ def test_scan_nested_has_gradients_of_finite_differences() -> None:
         torch.testing.assert_close(slope, (up - down) / (2 * step), rtol=1e-6, atol=1e-6)
 
 
-def test_scan_refuses_parameters_not_handed_in() -> None:
-    """Beside one that is handed in, its gradient would be zero in the compiled function."""
+def test_scan_refuses_captured_parameters() -> None:
+    """The gradient of a captured parameter would be zero in the compiled function."""
     weight, rows = torch.randn(H, H), torch.randn(T, B, H)
 
     def function(weight: Tensor, xs: Tensor) -> tuple[Tensor, ...]:
@@ -335,10 +335,8 @@ def test_scan_refuses_parameters_not_handed_in() -> None:
 
 @always
 @pytest.mark.slow
-def test_machine_code_has_gradients_of_parameters_that_no_step_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Inductor took the zeros with which a loop began for dead memory; the loop returned them."""
+def test_scan_machine_code_has_gradient_of_unread_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: Inductor treated the initial zeros of a loop as dead memory, but the loop returned them."""
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     given = stacked_problem(torch.float32)
 

@@ -1,4 +1,4 @@
-"""Products with a thin result, on their side: which ones, and that numbers and strides stay."""
+"""Transposed products with a thin result: which products, and that values and strides stay the same."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rlcore.compiled import machine_code
     [
         (256, 6, torch.float32, True),
         (64, 63, torch.float32, True),
-        (256, 1, torch.float32, False),  # a product with a vector has a way of its own
+        (256, 1, torch.float32, False),  # matrix-vector products have their own implementation
         (256, 16, torch.float32, False),
         (256, 67, torch.float32, False),
         (63, 6, torch.float32, False),
         (256, 6, torch.bfloat16, False),
     ],
 )
-def test_what_is_tall_and_thin_is_computed_on_its_side(
+def test_thin_products_are_transposed_with_same_result(
     rows: int, columns: int, dtype: torch.dtype, turned: bool
 ) -> None:
     def function(gradient: Tensor, x: Tensor) -> tuple[Tensor, ...]:
@@ -35,11 +35,11 @@ def test_what_is_tall_and_thin_is_computed_on_its_side(
 
     class Watch(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> object:
-            made = super().run_node(n)
+            result = super().run_node(n)
             if n is product:
-                assert isinstance(made, Tensor)
-                shapes.append(tuple(made.shape))
-            return made
+                assert isinstance(result, Tensor)
+                shapes.append(tuple(result.shape))
+            return result
 
     (found,) = Watch(graph).run(*example)
     assert shapes == [(columns, rows) if turned else (rows, columns)]

@@ -1,4 +1,4 @@
-"""Whether a run is compiled: by its config and the machine."""
+"""Decision whether a run is compiled, from its config and the machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def config(total_steps: int = LONG, **dotted: Any) -> RunConfig:
 
 @pytest.fixture(autouse=True)
 def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "sh")  # whatever is there
+    monkeypatch.setenv("CXX", "sh")  # always found, on any machine
 
 
 def count(steps: int = 10**6) -> Arithmetic:
@@ -38,7 +38,7 @@ def count(steps: int = 10**6) -> Arithmetic:
 @pytest.mark.parametrize(
     ("found", "expected", "reason"),
     [
-        # 40,000 times 1.1 ms is just what it must be
+        # 40,000 times 1.1 ms is just the required time
         (Arithmetic(40_000, 220, 3.4e6, 0), AHEAD_OF_TIME, "compiling saves about 44 s of this run"),
         (
             Arithmetic(39_900, 220, 3.4e6, 0),
@@ -49,8 +49,8 @@ def count(steps: int = 10**6) -> Arithmetic:
             Arithmetic(39_900, 220, 3.4e6, 10_000),
             AHEAD_OF_TIME,
             "compiling saves about 44 s of this run",
-        ),  # 1 s of answers
-        # products of matrices take a second each
+        ),  # calls save another second
+        # matrix products take a second each
         (
             Arithmetic(10**7, 250, 1e11, 10**7),
             EAGER,
@@ -59,7 +59,7 @@ def count(steps: int = 10**6) -> Arithmetic:
         (None, EAGER, "the time that compiling would save could not be computed"),
     ],
 )
-def test_auto_goes_by_the_seconds_that_it_saves(
+def test_decide_auto_depends_on_saved_seconds(
     found: Arithmetic | None, expected: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -95,7 +95,7 @@ def test_decide_logs_its_reason(
 
 
 @pytest.mark.parametrize("short", [config(1_000), config(dry_run=True)], ids=["few steps", "dry run"])
-def test_a_short_run_counts_nothing(short: RunConfig) -> None:
+def test_decide_counts_nothing_for_short_run(short: RunConfig) -> None:
     def never() -> Arithmetic:
         raise AssertionError
 
@@ -118,18 +118,18 @@ WIDE = {"actor": LARGE, "critic": LARGE, "per_rank_batch_size": 2048, "update_ep
     ],
     ids=["small", "with a step that is not taken", "sac", "of large matrices", "short"],
 )
-def test_auto_in_runs_as_they_are(env_id: str, algo: dict[str, Any], expected: str) -> None:
+def test_decide_auto_in_typical_runs(env_id: str, algo: dict[str, Any], expected: str) -> None:
     one = assemble(env_id, algo, num_envs=4, max_episode_steps=12)
     assert decide(one.config, None, lambda: arithmetic.count(one.config, one.envs.spec)) == expected
 
 
-def test_auto_stays_what_it_was() -> None:
+def test_decide_auto_keeps_choice_of_run() -> None:
     for before in (EAGER, AHEAD_OF_TIME):
         for total_steps in (64, LONG):
             assert decide(config(total_steps), {"learning": {"compile": before}}, count) == before
 
 
-def test_true_and_false_are_obeyed() -> None:
+def test_decide_obeys_true_and_false() -> None:
     assert decide(config(64, algo__compile=True), None, count) == AHEAD_OF_TIME
     assert decide(config(algo__compile=False), None, count) == EAGER
 
@@ -140,7 +140,7 @@ UNSUPPORTED: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("key", "value"), UNSUPPORTED)
-def test_what_cannot_be_compiled_is_refused_by_name_or_left_eager_by_auto(key: str, value: Any) -> None:
+def test_unsupported_config_is_refused_or_left_eager(key: str, value: Any) -> None:
     changes = {key.replace(".", "__"): value}
     shown = str(value).lower()
     with pytest.raises(UserError, match=rf"^algo.compile=true: .*{key}={shown}"):
@@ -148,7 +148,7 @@ def test_what_cannot_be_compiled_is_refused_by_name_or_left_eager_by_auto(key: s
     assert decide(config(**changes), None, count) == EAGER
 
 
-def test_on_a_gpu_steps_are_recorded_and_a_run_stays_what_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decide_on_gpu_records_and_keeps_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", "")  # no compiler is needed
     gpu: dict[str, Any] = {"fabric__accelerator": "cuda"}
@@ -168,7 +168,7 @@ def test_on_a_gpu_steps_are_recorded_and_a_run_stays_what_it_began_with(monkeypa
 
 
 @pytest.mark.slow
-def test_products_take_a_gpu_less_and_what_acts_there_is_not_compiled() -> None:
+def test_arithmetic_on_gpu_excludes_acting() -> None:
     one = assemble("CartPole-v1", {"name": "ppo", "total_steps": 10**6}, num_envs=4, max_episode_steps=12)
     cpu, gpu = (
         arithmetic.count(replace(one.config, fabric=FabricConfig(accelerator=where)), one.envs.spec)
@@ -179,7 +179,7 @@ def test_products_take_a_gpu_less_and_what_acts_there_is_not_compiled() -> None:
     assert gpu.calls == 0 < cpu.calls and gpu.rate > 100 * cpu.rate
 
 
-def test_without_a_compiler_auto_is_eager_and_true_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decide_without_cpp_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", "")
     assert decide(config(), None, count) == EAGER
@@ -189,7 +189,7 @@ def test_without_a_compiler_auto_is_eager_and_true_says_what_to_install(monkeypa
         decide(config(), {"learning": {"compile": AHEAD_OF_TIME}}, count)
 
 
-def test_torch_in_a_folder_with_a_space_cannot_be_compiled_against(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decide_refuses_torch_path_with_space(monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = SimpleNamespace(origin="/home/my user/torch/__init__.py")
     monkeypatch.setattr(toolchain, "find_spec", lambda name: elsewhere)
     assert decide(config(), None, count) == EAGER
