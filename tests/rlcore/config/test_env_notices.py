@@ -1,4 +1,4 @@
-"""What an algorithm says at the start of a run about an environment's masks and images."""
+"""Notices of an algorithm about masks and images of an environment at the start of a run."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def spec(observation: spaces.Space[Any]) -> EnvSpec:
     return spec_of(make(EnvSettings("Probe/Spaces-v0", wrapper={"observation": observation})))
 
 
-def told(algo: str, spec: EnvSpec, *overrides: str) -> list[str]:
+def notices_of(algo: str, spec: EnvSpec, *overrides: str) -> list[str]:
     return list(compose([f"exp={algo}", *overrides])[0].algo.env_notices(spec))
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
-def test_env_notices_say_that_masks_are_ignored(algo: str) -> None:
-    (notice,) = told(algo, spec_of(make(EnvSettings("Probe/Masked-v0"))))
+def test_env_notices_warn_about_ignored_masks(algo: str) -> None:
+    (notice,) = notices_of(algo, spec_of(make(EnvSettings("Probe/Masked-v0"))))
     hint = "; set algo.actor.cls=masked_actor to obey them" if algo in DREAMERS else ""
     says = "ignores action_mask of Probe/Masked-v0: its policy may choose forbidden actions"
     assert notice == f"{algo} {says}{hint}"
 
 
 @pytest.mark.parametrize("algo", DREAMERS)
-def test_env_notices_of_a_masked_actor_say_nothing(algo: str) -> None:
-    assert told(algo, spec_of(make(EnvSettings("Probe/Masked-v0"))), "algo.actor.cls=masked_actor") == []
+def test_env_notices_are_empty_for_masked_actor(algo: str) -> None:
+    assert notices_of(algo, spec_of(make(EnvSettings("Probe/Masked-v0"))), "algo.actor.cls=masked_actor") == []
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_env_notices_of_a_masked_actor_say_nothing(algo: str) -> None:
         (-1, 1, (4, 64, 64, 3), np.float64, "float64, [4, 64, 64, 3], -1 to 1"),
     ],
 )
-def test_env_notices_and_check_spec_name_what_looks_like_an_image(
+def test_env_notices_and_check_spec_name_possible_image(
     low: float, high: float, shape: tuple[int, ...], dtype: Any, described: str
 ) -> None:
-    found = EnvSpec.from_json(spec(spaces.Box(low, high, shape, dtype)).to_json())  # as a card has it
+    found = EnvSpec.from_json(spec(spaces.Box(low, high, shape, dtype)).to_json())  # as stored in an environment card
     count = f"{np.prod(shape):,}"
-    (notice,) = told("ppo", found)
+    (notice,) = notices_of("ppo", found)
     assert notice.startswith(f"state of Probe/Spaces-v0 ({described}) is read as a vector of {count} numbers: an image")
     algo = compose(["exp=ppo", "algo.mlp_keys.encoder=[]", "algo.cnn_keys.encoder=[state]"])[0].algo
     with pytest.raises(UserError) as refused:
@@ -73,7 +73,7 @@ def test_env_notices_and_check_spec_name_what_looks_like_an_image(
 
 
 @pytest.mark.parametrize("key", ["rgb", "state"])
-def test_make_refuses_to_draw_beside_an_image_with_other_bounds(key: str) -> None:
+def test_make_refuses_to_draw_beside_image_with_other_bounds(key: str) -> None:
     image = spaces.Box(0, 255, (3, 64, 64), np.float32)
     for observation, part in ((image, "state"), (spaces.Dict({key: image}), key)):
         settings = EnvSettings("Probe/Spaces-v0", wrapper={"observation": observation}, image_key=key)
@@ -81,22 +81,22 @@ def test_make_refuses_to_draw_beside_an_image_with_other_bounds(key: str) -> Non
             make(settings)
 
 
-def test_env_notices_leave_images_and_small_arrays_alone() -> None:
-    assert told("ppo", spec(spaces.Box(-9, 9, (4, 7, 3)))) == []
+def test_env_notices_ignore_images_and_small_arrays() -> None:
+    assert notices_of("ppo", spec(spaces.Box(-9, 9, (4, 7, 3)))) == []
     images = spaces.Dict({"rgb": spaces.Box(0, 1, (64, 64, 3)), "state": spaces.Box(-1, 1, (2,))})
-    assert told("ppo", spec(images)) == []
+    assert notices_of("ppo", spec(images)) == []
 
 
-def test_a_run_says_it_when_its_card_is_written(tmp_path: Any) -> None:
+def test_write_card_reports_env_notices_once(tmp_path: Any) -> None:
     run = prepare(tmp_path / "run", "Probe/Masked-v0", algo__mlp_keys__encoder=["x"])
-    heard: list[Any] = []
-    with subscribe(lambda kind, facts: heard.append(facts.get("doing"))):
+    messages: list[Any] = []
+    with subscribe(lambda kind, facts: messages.append(facts.get("doing"))):
         write_card(run, run.read_card())
-    assert sum("ppo ignores action_mask of Probe/Masked-v0" in str(said) for said in heard) == 1
+    assert sum("ppo ignores action_mask of Probe/Masked-v0" in str(message) for message in messages) == 1
 
 
-def test_a_training_of_the_library_logs_it(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_envs.Masked, "step", gymnasium.Env.step)  # nothing is played
+def test_trainer_logs_env_notices_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_envs.Masked, "step", gymnasium.Env.step)  # no step is taken
     config = compose(["exp=ppo", "env.id=Probe/Masked-v0", "algo.mlp_keys.encoder=[x]", "algo.total_steps=512"])[0]
     card = {"spec": spec_of(make(config.env)).to_json(), "tier": "snapshot", "fresh_instance": False}
     Trainer(config, card | {"max_episode_steps": None}).close()

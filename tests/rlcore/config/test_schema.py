@@ -33,7 +33,7 @@ class Outer:
             raise UserError(f"{prefix}limit={self.limit}: below {prefix}count={self.count}")
 
 
-def test_values_replace_defaults_at_any_depth() -> None:
+def test_build_replaces_defaults_at_any_depth() -> None:
     config = build(Outer, {"count": 3, "inner": {"rate": 0.5, "names": ["x", "y"]}, "pair": [0, 1], "limit": 7})
     assert config == Outer(3, limit=7, pair=(0.0, 1.0), inner=Inner(0.5, ("x", "y")))
     assert isinstance(config.pair[0], float)
@@ -66,26 +66,26 @@ def test_values_replace_defaults_at_any_depth() -> None:
         ({"count": 3, "extra": 5}, r"^p\.extra=5: must be a mapping, got an integer$"),
     ],
 )
-def test_mistakes_are_one_sentence_with_key_value_and_what_is_allowed(values: dict[str, Any], sentence: str) -> None:
+def test_build_errors_name_key_value_and_allowed(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence) as error:
         build(Outer, values, "p.")
     assert "\n" not in str(error.value)
 
 
-def test_numbers_that_yaml_reads_as_text_or_as_another_kind_are_understood() -> None:
+def test_build_accepts_yaml_spellings_of_numbers() -> None:
     config = build(Outer, {"count": 3.0, "inner": {"rate": "1e-3"}})
     assert config.count == 3 and isinstance(config.count, int)
     assert config.inner.rate == 0.001
 
 
-def test_a_group_given_as_something_else_is_refused() -> None:
+def test_build_refuses_single_value_for_group() -> None:
     with pytest.raises(
         UserError, match=r"^p=5: p is a group of keys, not a single value; set its keys, as p\.KEY=VALUE$"
     ):
         build(Outer, 5, "p.")  # pyright: ignore[reportArgumentType]
 
 
-def test_every_leaf_is_an_argument_with_its_help_and_what_is_allowed() -> None:
+def test_arguments_list_leaves_with_help_and_allowed() -> None:
     leaves = {a.key: a for a in arguments(Outer)}
     assert list(leaves) == ["count", "kind", "limit", "pair", "switch", "extra", "inner.rate", "inner.names"]
     assert leaves["kind"].allowed == "one of slow, fast"
@@ -93,38 +93,38 @@ def test_every_leaf_is_an_argument_with_its_help_and_what_is_allowed() -> None:
     assert leaves["inner.names"].default == ("a",) and leaves["limit"].help == "largest"
 
 
-def test_a_group_that_is_not_of_learning_makes_its_keys_so() -> None:
+def test_arguments_inherit_learning_false_from_group() -> None:
     assert {a.key for a in arguments(Outer) if not a.learning} == {"inner.rate", "inner.names"}
 
 
-def test_mutable_defaults_are_not_shared() -> None:
+def test_build_does_not_share_mutable_defaults() -> None:
     first, second = build(Outer, {"count": 1}), build(Outer, {"count": 1})
     first.extra["a"] = 1
     assert second.extra == {}
 
 
-def test_plain_values_build_the_same_config_again() -> None:
+def test_build_reads_back_plain_values() -> None:
     config = build(Outer, {"count": 3, "extra": {"a": [1, {"b": 2}]}})
     values = json.loads(json.dumps(plain(config)))
     assert build(Outer, values) == config
 
 
-def test_defaults_mark_what_is_required() -> None:
+def test_defaults_mark_required_keys() -> None:
     tree = defaults(Outer)
     assert tree["count"] == "???" and tree["inner"] == {"rate": 0.1, "names": ["a"]} and tree["limit"] is None
 
 
-def test_types_and_values_are_told_in_a_users_words() -> None:
+def test_type_name_and_spell_use_user_terms() -> None:
     assert type_name(int | None) == "integer or null"
     assert type_name(tuple[str, ...]) == "list of text"
     assert [spell(v) for v in (None, True, 1.5, "x")] == ["null", "true", "1.5", "x"]
 
 
-def test_nearest_word_is_offered_only_when_it_is_near() -> None:
+def test_nearest_suggests_only_similar_keys() -> None:
     assert nearest("totl_steps", ["total_steps", "seed"]) == "; did you mean 'total_steps'?"
     assert nearest("zzz", ["total_steps", "seed"]) == ""
     known = ["algo.optimizer.dampening", "algo.optimizer.lr", "algo.rollout_steps", "algo.total_steps"]
-    known += ["algo.alpha.optimizer.lr"]  # as near, and deeper
+    known += ["algo.alpha.optimizer.lr"]  # equally near, but deeper
     words = {"algo.optimizer.learning_rate": 1, "algo.n_steps": 2, "total_timesteps": 3, "learning_rate": 1}
     for word, meant in words.items():
-        assert nearest(word, known) == f"; did you mean {known[meant]!r}?"  # as other libraries call it
+        assert nearest(word, known) == f"; did you mean {known[meant]!r}?"  # names of other libraries
