@@ -156,7 +156,7 @@ MUTANTS: dict[str, tuple[Callable[[RunConfig], None], str, Changes]] = {
     ),
     "no uses, which only two ranks need": (
         conformance.compiled_equals_eager,
-        "name their module in the optimizer's `uses`",
+        "pass the module that contains them to the optimizer in the argument `uses`",
         [(Optimizer, "__init__", without_uses), (ReturnScale, "forward", lambda *_: torch.ones(()))],
     ),
     "a step that is no component": (

@@ -275,12 +275,12 @@ def test_a_damaged_package_is_found_and_built_again(
 def test_a_note_that_was_changed_is_found_and_made_again(
     builds: list[float], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    names = vars(compiled("discrete").step._code)["_found"]
+    names = vars(compiled("discrete").step._code)["_outputs"]
     (note,) = tmp_path.glob("*.json")
     good = note.read_bytes()
     note.write_bytes(good.replace(b"policy_loss", b"pOlicy_loss"))  # one bit, and JSON all the same
     assert note.read_bytes() != good
-    assert vars(compiled("discrete").step._code)["_found"] == names and "Loss/policy_loss" in names[0]
+    assert vars(compiled("discrete").step._code)["_outputs"] == names and "Loss/policy_loss" in names[0]
     assert f"{note} is damaged" in caplog.text and note.read_bytes() == good and not builds
 
 

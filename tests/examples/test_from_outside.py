@@ -232,7 +232,7 @@ def test_its_flow_is_deployed_and_found_by_a_worker_that_has_the_plugin(monkeypa
     entrypoint = f"{processes.ROOT}/flows/train.py:train_mine"
     from prefect.flows import load_flow_from_entrypoint
 
-    with pytest.raises(UserError, match="start the worker with its plugin in SHEPHERD_PLUGINS"):
+    with pytest.raises(UserError, match="start the worker with SHEPHERD_PLUGINS set to the name of the plugin"):
         load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
     monkeypatch.setenv(plugins.VARIABLE, "my_package")
     assert load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False).name == "train-mine"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -56,8 +57,8 @@ def locked() -> dict[str, list[tuple[Requirement, int]]]:
 
 def pin_for(package: str, python: str) -> Requirement | None:
     environment = default_environment() | {
-        "python_version": python,
-        "python_full_version": f"{python}.4",
+        "python_version": ".".join(python.split(".")[:2]),
+        "python_full_version": python if python.count(".") == 2 else f"{python}.4",
         "sys_platform": "linux",
         "platform_machine": "x86_64",
     }
@@ -145,9 +146,8 @@ def test_what_the_code_imports_is_declared_and_what_is_declared_is_imported():
 def test_installed_packages_are_the_locked_ones_and_miss_nothing():
     if not (ROOT / ".venv" / ".installed").exists() or Path(sys.prefix) != ROOT / ".venv":
         pytest.skip("not running in the .venv that `make install` makes")
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
     for name in locked():
-        pin = pin_for(name, python)
+        pin = pin_for(name, platform.python_version())
         if pin is not None:
             assert metadata.version(name) == version_of(pin)
     check = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)

@@ -57,7 +57,7 @@ def test_an_address_of_something_else_is_refused_without_its_password(
     monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.setenv(DATABASE, named)
-    with pytest.raises(UserError, match=f"^{DATABASE}=.*write it as postgresql://") as error:
+    with pytest.raises(UserError, match=f"^{DATABASE}=.*the form is postgresql://") as error:
         database_url("mlflow", "psycopg2")
     assert "hunter2" not in str(error.value)
 

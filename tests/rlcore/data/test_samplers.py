@@ -213,5 +213,5 @@ def test_online_refuses_sampler_without_queue() -> None:
 
     oracle, replay = Oracle(0), make_replay(Mine(), online=True)
     replay.extend(*oracle.steps(1))
-    with pytest.raises(NotImplementedError, match="Mine has no queue"):
+    with pytest.raises(NotImplementedError, match="Mine does not implement `queue`"):
         batches(replay, 1)
