@@ -1,4 +1,4 @@
-"""Command lines with a mistake: each ends with exit code 2 and one sentence, and leaves nothing on the disk."""
+"""Command lines with a mistake end with exit code 2 and one sentence, and write no files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlcore.store.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
-# What is typed, and words of the sentence.
+# Command line, and a part of the error message.
 LINES = [
     # Commands and options
     ("trainn exp=ppo", "trainn: no such command; did you mean 'train'?"),
@@ -62,7 +62,7 @@ LINES = [
     ("stage make-env new --params folder", "folder: cannot be read"),
     ("sweep status ../..", "../..: no such sweep"),
     ("sheeprl-eval checkpoint_path=x.ckpt", "SheepRL's .ckpt files cannot be read"),
-    # Keys and values; make-env checks what `train` does
+    # Keys and values. make-env checks the same as `train`.
     ("stage make-env new", "no preset chosen"),
     ("stage make-env new exp=", "exp=: no name given"),
     ("stage make-env new exp=ppoo", "did you mean 'ppo'?"),
@@ -99,7 +99,7 @@ LINES = [
 
 @pytest.fixture
 def scratch(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working directory with files and folders that are no runs."""
+    """Working directory with files and folders that are not runs."""
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder").mkdir()
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
@@ -112,20 +112,20 @@ def scratch(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.mark.parametrize(("line", "words"), LINES, ids=[line for line, _ in LINES])
-def test_a_bad_line_ends_in_one_sentence(
+def test_main_prints_one_sentence_for_bad_line(
     line: str, words: str, scratch: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(scratch.rglob("*"))
     code = cli.main(shlex.split(line))
     out, err = capsys.readouterr()
-    said = [sentence for sentence in err.splitlines() if not sentence.startswith("shepherd: interpreted as: ")]
-    assert (code, out, len(said)) == (2, "", 1), err
-    assert said[0].startswith("shepherd: ") and words in said[0]
-    assert len(said[0]) < 1200
+    sentences = [sentence for sentence in err.splitlines() if not sentence.startswith("shepherd: interpreted as: ")]
+    assert (code, out, len(sentences)) == (2, "", 1), err
+    assert sentences[0].startswith("shepherd: ") and words in sentences[0]
+    assert len(sentences[0]) < 1200
     assert sorted(scratch.rglob("*")) == before
 
 
-def test_a_file_that_may_not_be_written_is_told(
+def test_evaluate_names_file_without_write_permission(
     scratch: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -139,7 +139,7 @@ def test_a_file_that_may_not_be_written_is_told(
     )
 
 
-def test_a_checkpoint_outside_of_its_run_is_told(tmp_path: Path) -> None:
+def test_of_checkpoint_refuses_checkpoint_outside_run(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "runs/a")
     run.checkpoints.mkdir(parents=True)
     run.config.write_text("{}")
@@ -148,6 +148,6 @@ def test_a_checkpoint_outside_of_its_run_is_told(tmp_path: Path) -> None:
     for moved in (tmp_path / "runs/64", run.path / "64", tmp_path / "runs/b/checkpoints/64"):
         with pytest.raises(
             UserError, match="this checkpoint is outside of its run, but it needs the config of the run"
-        ) as told:
+        ) as error:
             RunDirectory.of_checkpoint(moved)
-        assert "give one of its runs" not in str(told.value)
+        assert "give one of its runs" not in str(error.value)

@@ -18,18 +18,18 @@ from rlcore.errors import UserError
 from tests.flows.conftest import Printed
 
 
-def test_agents_are_listed_with_paper_actions_and_observations(printed: Printed) -> None:
+def test_agents_table_lists_paper_and_spaces(printed: Printed) -> None:
     from rlcore.algorithms import ALGORITHMS
 
     text = printed(agents_table(ALGORITHMS))
     assert "Proximal Policy Optimization" in text
     assert re.search(r"actions +Box, Discrete, MultiDiscrete, MultiBinary\n", text)
     assert re.search(r"observations +Box, Discrete, images, Dict of these\n", text)
-    assert not re.search(r"(actions|observations) *\n", text), "an algorithm that takes nothing is none"
+    assert not re.search(r"(actions|observations) *\n", text), "an algorithm without any space"
     assert max(len(line) for line in text.splitlines()) <= 100
 
 
-def test_agents_are_listed_with_their_presets_and_where_it_stands_what_these_reach(printed: Printed) -> None:
+def test_agents_table_lists_presets_and_results(printed: Printed) -> None:
     from rlcore.algorithms import ALGORITHMS
 
     ppo, a2c = (printed(agents_table({name: ALGORITHMS[name]})) for name in ("ppo", "a2c"))
@@ -40,9 +40,7 @@ def test_agents_are_listed_with_their_presets_and_where_it_stands_what_these_rea
 
 
 @pytest.mark.parametrize("error", [UserError("only Box"), IndexError("tuple index out of range")])
-def test_an_agent_that_refuses_a_space_or_fails_there_is_not_said_to_take_it(
-    error: Exception, printed: Printed
-) -> None:
+def test_agents_table_omits_spaces_that_fail(error: Exception, printed: Printed) -> None:
     from rlcore.algorithms.on_policy.ppo import learner as ppo
 
     def continuous_only(config: Any, spec: Any, distribution: str, rng: Any) -> Any:
@@ -56,20 +54,20 @@ def test_an_agent_that_refuses_a_space_or_fails_there_is_not_said_to_take_it(
     assert re.search(r"observations +Box, Discrete, images, Dict of these\n", text)
 
 
-def test_an_agent_whose_code_reads_numbers_is_tried_with_some(printed: Printed) -> None:
+def test_agents_table_passes_finite_values_to_plugin_agents(printed: Printed) -> None:
     from rlcore.algorithms.on_policy.ppo import learner as ppo
 
-    class Reading(ppo.Agent):
+    class ValueReadingAgent(ppo.Agent):
         def act(self, *given: Any) -> Any:
             acting = super().act(*given)
-            assert acting[1].sum().isfinite(), "of a tensor that holds nothing torch does not say"
+            assert acting[1].sum().isfinite(), "the tensor must contain values"
             return acting
 
-    module = SimpleNamespace(__doc__="Another: a paper.", Config=ppo.Config, Agent=Reading)
+    module = SimpleNamespace(__doc__="Another: a paper.", Config=ppo.Config, Agent=ValueReadingAgent)
     assert re.search(r"actions +Box, Discrete, MultiDiscrete, MultiBinary\n", printed(agents_table({"other": module})))
 
 
-def test_environments_are_listed_by_suite_with_the_missing_extra(printed: Printed) -> None:
+def test_envs_table_groups_by_suite_with_missing_extra(printed: Printed) -> None:
     old = {"Taxi-v2": "it is gone", "Frozen-v0": "it is slow", "Taxi-v3": "it is gone"}
     here = SimpleNamespace(name="toy text", extra="", installed=True, ids=("Taxi-v4",), note="small", refused=old)
     many = tuple(f"Robot{i}-v5" for i in range(40))
@@ -83,8 +81,8 @@ def test_environments_are_listed_by_suite_with_the_missing_extra(printed: Printe
 
 
 @pytest.mark.slow
-def test_every_agent_acts_in_the_spaces_that_its_config_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`shepherd agents` asks the configs of built-in algorithms alone; here their agents are tried as plugins' are."""
+def test_agents_act_in_spaces_allowed_by_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For built-in algorithms `shepherd agents` only reads the configs; here the agents act, as for plugins."""
     from rlcore.algorithms import ALGORITHMS
 
     def spaces(module: Any) -> dict[tuple[str, str], bool]:
@@ -96,12 +94,12 @@ def test_every_agent_acts_in_the_spaces_that_its_config_allows(monkeypatch: pyte
     assert listed == {name: spaces(module) for name, module in ALGORITHMS.items()}
 
 
-def test_agents_imports_no_torch() -> None:
+def test_agents_command_imports_no_torch() -> None:
     code = "import sys; from flows.cli.main import main; main(['agents']); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_envs_prints_a_line_for_each_suite_and_makes_none(
+def test_envs_lists_suites_without_creating_environments(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("rlcore.envs.suites.registry.why_not", lambda *_: pytest.fail("an environment was made"))
@@ -121,7 +119,7 @@ def test_envs_prints_a_line_for_each_suite_and_makes_none(
         (["cartpole-V1"], ["CartPole-v1"], ["CartPole-v0"]),
     ],
 )
-def test_envs_shows_a_suite_or_finds_an_id(
+def test_envs_filters_by_suite_or_id(
     words: list[str], shown: list[str], absent: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     envs(words)
@@ -130,15 +128,13 @@ def test_envs_shows_a_suite_or_finds_an_id(
     assert [word for word in absent if word in text] == []
 
 
-def test_envs_finds_an_environment_of_a_plugin(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_envs_finds_plugin_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(gymnasium.registry, "Meadow-v3", gymnasium.envs.registration.EnvSpec("Meadow-v3", "meadow:Env"))
     envs(["meadow"])
     assert "plugins · installed · registered by your plugins\n  Meadow-v3\n" in capsys.readouterr().out
 
 
-def test_envs_names_what_is_nearest_to_an_unknown_name() -> None:
+def test_envs_suggests_nearest_name() -> None:
     with pytest.raises(
         UserError, match=r"cartpool-v1: no suite or environment has this name.*did you mean 'CartPole-v1'"
     ):

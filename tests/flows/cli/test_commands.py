@@ -1,7 +1,7 @@
-"""The `shepherd` command as a person types it.
+"""Commands of `shepherd`, as users type them.
 
-Whole trainings, signals and the first mistakes are real processes; most others call the command's own `main` here, for
-a process spends seconds on imports.
+Whole trainings, signals and one mistake run in processes. Most other tests call `main` in this process, because the
+imports of a process take seconds.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def shepherd(where: Path, *arguments: str, home: Path | None = None, **more: str
     )
 
 
-# A command that writes down what it has imported.
-NOTING = (
+# Runs a command and writes the imported modules to a file.
+RECORD_IMPORTS = (
     "import sys; from flows.cli.main import main; code = main();"
     "open('imported', 'w').write('\\n'.join(sys.modules)); sys.exit(code)"
 )
@@ -69,14 +69,14 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def assert_one_sentence(done: subprocess.CompletedProcess[str], words: str) -> None:
-    """A user's mistake: exit code 2, and one line with these words."""
+    """Check that the command ended with exit code 2 and one line that contains the words."""
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert words in done.stderr
 
 
 @pytest.fixture
 def here(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """A command typed in the module's home, run in this process, which brings MLflow what a stage has made."""
+    """Run a command in this process, in the module's home. Stages update MLflow without delay."""
     monkeypatch.chdir(home)
     monkeypatch.setattr("flows.cli.stage.mirror_in_background", lambda run, every=0.0: update_backends(run))
     monkeypatch.setattr("flows.cli.stage.finish_mirror", update_backends)
@@ -91,11 +91,11 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 @dataclass(frozen=True)
 class Trained:
-    """A training that Ctrl-C ended: its exit code and what it said; what `shepherd resume` said, which finished it."""
+    """Exit code and output of a training that Ctrl-C ended, and the `shepherd resume` that finished it."""
 
     run: RunDirectory
     code: int
-    said: str
+    output: str
     resumed: subprocess.CompletedProcess[str]
 
 
@@ -105,52 +105,52 @@ def trained(home: Path) -> Trained:
     process = processes.start(home, "train", *TINY, "seed=3", "run_dir=runs/one")
     processes.wait_for(lambda: processes.count(run, "checkpoint") or process.poll() is not None, "a checkpoint")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
-    said = output_of(process)[1]
+    output = output_of(process)[1]
     assert not processes.orphans(home)
-    command = [sys.executable, "-c", NOTING, "resume", "runs/one"]
+    command = [sys.executable, "-c", RECORD_IMPORTS, "resume", "runs/one"]
     resumed = run_command(command, cwd=home, env=processes.environment(home, **standing_api()), text=True)
-    return Trained(run, process.returncode, said, resumed)
+    return Trained(run, process.returncode, output, resumed)
 
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("warm"),  # for the commands that are run in this process
-    # MLflow warns about itself while it is used; of our own code a warning is an error still.
+    # MLflow causes warnings when it is used. Warnings of our own code are still errors.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
 
 
-def test_the_command_of_a_training_imports_no_torch(home: Path, trained: Trained) -> None:
+def test_resume_command_imports_no_torch(home: Path, trained: Trained) -> None:
     assert trained.resumed.returncode == 0, trained.resumed.stderr
-    assert trained.run.read_summary()["model"]  # it has registered one
+    assert trained.run.read_summary()["model"]  # registered, which needs MLflow
     imported = set((home / "imported").read_text().split())
     assert "mlflow" in imported
     assert not {"torch", "lightning_fabric"} & imported
 
 
-def test_ctrl_c_ends_training_with_a_checkpoint_and_says_how_to_go_on(trained: Trained) -> None:
-    assert trained.code == 130, trained.said
-    assert "shepherd resume runs/one" in trained.said
-    assert "Traceback" not in trained.said
-    told = list(read_events(trained.run.events))
-    assert [e["status"] for e in told if e["kind"] == "end"] == ["interrupted", "finished"]
-    begins = next(i for i, e in enumerate(told) if e["kind"] == "resume")
-    saved = [e["policy_steps"] for e in told[:begins] if e["kind"] == "checkpoint"]
-    assert told[begins]["policy_steps"] == saved[-1] < 6000
+def test_train_saves_checkpoint_on_ctrl_c(trained: Trained) -> None:
+    assert trained.code == 130, trained.output
+    assert "shepherd resume runs/one" in trained.output
+    assert "Traceback" not in trained.output
+    events = list(read_events(trained.run.events))
+    assert [e["status"] for e in events if e["kind"] == "end"] == ["interrupted", "finished"]
+    begins = next(i for i, e in enumerate(events) if e["kind"] == "resume")
+    saved = [e["policy_steps"] for e in events[:begins] if e["kind"] == "checkpoint"]
+    assert events[begins]["policy_steps"] == saved[-1] < 6000
 
 
-def test_train_ends_with_the_results(trained: Trained) -> None:
+def test_train_prints_results_at_end(trained: Trained) -> None:
     run, done = trained.run, trained.resumed
     assert done.returncode == 0, done.stderr
     for words in ("greedy", "stochastic", "random baseline", "ppo-CartPole-v1 version 1", "shepherd enjoy runs/one"):
         assert words in done.stdout, words
     assert "Traceback" not in done.stderr
-    assert "\x1b" not in done.stdout + done.stderr  # no control characters into a pipe
+    assert "\x1b" not in done.stdout + done.stderr  # no control characters in a pipe
     for path in (run.curve, run.media / "policy.mp4", run.card, run.summary, run.dataset / "manifest.json"):
         assert path.stat().st_size > 100, path
 
 
-def test_summary_has_every_promised_field(trained: Trained) -> None:
+def test_summary_contains_documented_fields(trained: Trained) -> None:
     summary = trained.run.read_summary()
     wanted = "run_id algo env_id seed policy_steps env_steps updates wall_s cpu_s policy_steps_per_s eval baseline"
     assert set(wanted.split()) | {"checkpoint", "model", "fingerprint"} <= set(summary)
@@ -166,7 +166,7 @@ def test_summary_has_every_promised_field(trained: Trained) -> None:
     assert summary["seed"] == 3
 
 
-def test_run_directory_page_lists_every_file_of_a_run(trained: Trained) -> None:
+def test_run_directory_page_lists_every_file(trained: Trained) -> None:
     text = (ROOT / "docs/run_directory.md").read_text().split("```")[1]
     typed = [name for line in text.splitlines()[2:] for name in line[2:26].split("  ") if name.strip()]
     names = [re.sub("<.*>", "*", name.strip()) for name in typed]
@@ -177,21 +177,21 @@ def test_run_directory_page_lists_every_file_of_a_run(trained: Trained) -> None:
 
     assert not [path for path in left if not any(has(name, path) for name in names)]
     others = {"code.diff", "checkpoints/chunks/", "metrics.csv", "original.json", "reproduction.json", "set_aside/*/"}
-    others |= {".lease", ".prune"}  # of other algorithms, loggers and commands
+    others |= {".lease", ".prune"}  # written by other algorithms, loggers and commands
     assert {name for name in names if not any(has(name, path) for path in left)} <= others
     assert others <= set(names)
 
 
-def test_train_reports_the_memory_of_all_its_processes(trained: Trained) -> None:
+def test_train_reports_memory_of_all_processes(trained: Trained) -> None:
     assert "command, Prefect and MLflow" in (trained.run.path / "run.log").read_text()
 
 
-def test_resume_of_a_finished_run_says_so(trained: Trained, here: Command) -> None:
+def test_resume_reports_finished_run(trained: Trained, here: Command) -> None:
     done = here("resume", "runs/one")
     assert (done.returncode, "already finished" in done.stdout) == (0, True)
 
 
-def test_resume_refuses_other_learning_and_names_both_values(trained: Trained, here: Command) -> None:
+def test_resume_refuses_changed_learning_rate(trained: Trained, here: Command) -> None:
     before = trained.run.config.read_text()
     done = here("resume", "runs/one", "algo.optimizer.lr=0.5")
     assert done.returncode == 2
@@ -201,7 +201,7 @@ def test_resume_refuses_other_learning_and_names_both_values(trained: Trained, h
     assert trained.run.config.read_text() == before
 
 
-def test_resume_is_refused_while_a_trainer_is_writing(trained: Trained, home: Path) -> None:
+def test_resume_refuses_run_with_active_trainer(trained: Trained, home: Path) -> None:
     before = trained.run.config.read_text()
     with trained.run.writing():
         done = shepherd(home, "resume", "runs/one", "evaluation.final_episodes=7")
@@ -209,30 +209,30 @@ def test_resume_is_refused_while_a_trainer_is_writing(trained: Trained, home: Pa
     assert trained.run.config.read_text() == before
 
 
-def test_training_on_the_same_folder_is_refused(trained: Trained, here: Command) -> None:
+def test_train_refuses_existing_run_directory(trained: Trained, here: Command) -> None:
     done = here("train", *TINY, "run_dir=runs/one")
     assert done.returncode == 2
     assert "shepherd resume runs/one" in done.stderr
 
 
-def test_evaluate_gives_the_numbers_of_the_flow(trained: Trained, here: Command) -> None:
+def test_evaluate_matches_final_evaluation_of_train(trained: Trained, here: Command) -> None:
     run = trained.run
     torch.set_num_threads(2)
     done = here("evaluate", "runs/one", "--episodes", "5")
-    assert torch.get_num_threads() == 1  # as the trainer had it
+    assert torch.get_num_threads() == 1  # as in training
     assert done.returncode == 0, done.stderr
     path = next(run.evaluations.glob("*-round1-5.json"))
     assert json.loads(path.read_text())["greedy"] == run.read_summary()["eval"]["greedy"]
 
 
 @pytest.mark.parametrize("source", ["runs/one", "models:/ppo-CartPole-v1@challenger", "models:/ppo-CartPole-v1/1"])
-def test_evaluate_takes_runs_and_models(trained: Trained, here: Command, source: str) -> None:
+def test_evaluate_accepts_runs_and_models(trained: Trained, here: Command, source: str) -> None:
     done = here("evaluate", source, "--episodes", "2")
     assert done.returncode == 0, done.stderr
     assert "greedy" in done.stdout
 
 
-def test_evaluate_takes_a_checkpoint_folder_and_refuses_a_damaged_one(trained: Trained, here: Command) -> None:
+def test_evaluate_accepts_checkpoint_folder_only_once(trained: Trained, here: Command) -> None:
     path = checkpoint.resolve(trained.run, "latest")
     assert here("evaluate", str(path), "--episodes", "2").returncode == 0
     twice = here("evaluate", str(path), "--checkpoint", "best")
@@ -242,9 +242,7 @@ def test_evaluate_takes_a_checkpoint_folder_and_refuses_a_damaged_one(trained: T
     assert path.name in unknown.stderr
 
 
-def test_weights_of_a_registered_model_start_a_run_that_keeps_where_they_came_from(
-    trained: Trained, home: Path, here: Command
-) -> None:
+def test_init_from_loads_registered_model_and_records_source(trained: Trained, home: Path, here: Command) -> None:
     uri = "models:/ppo-CartPole-v1@challenger"
     wrong = here("stage", "make-env", "runs/warm", *TINY, "init_from=models:/ppo-CartPol@challenger")
     assert_one_sentence(wrong, "init_from=models:/ppo-CartPol@challenger: no model 'ppo-CartPol'")
@@ -263,21 +261,19 @@ def test_weights_of_a_registered_model_start_a_run_that_keeps_where_they_came_fr
     assert f"init_from={uri}" in warm.overrides.read_text()
 
 
-def test_enjoy_without_a_display_records_a_video(trained: Trained, here: Command) -> None:
+def test_enjoy_without_display_records_video(trained: Trained, here: Command) -> None:
     done = here("enjoy", "runs/one")
     assert done.returncode == 0, done.stderr
     assert (trained.run.media / "enjoy.mp4").stat().st_size > 1000
 
 
-def test_load_policy_in_python_acts(trained: Trained) -> None:
+def test_load_policy_predicts_actions(trained: Trained) -> None:
     policy = load_policy(trained.run.path)
     assert policy.predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     assert policy.predict(np.zeros((7, 4))).shape == (7,)
 
 
-def test_stages_one_by_one_come_to_the_same_weights_as_the_interrupted_flow(
-    trained: Trained, home: Path, here: Command
-) -> None:
+def test_stages_match_digest_of_resumed_train(trained: Trained, home: Path, here: Command) -> None:
     run = trained.run
     stages = [
         ("make-env", *TINY, "seed=3"),
@@ -294,39 +290,39 @@ def test_stages_one_by_one_come_to_the_same_weights_as_the_interrupted_flow(
     staged = RunDirectory(home / "runs/staged")
     digests = [checkpoint.manifest(checkpoint.resolve(r, "latest"))["digest"] for r in (run, staged)]
     assert digests[0] == digests[1]
-    # The same checkpoint: no second version.
+    # Equal checkpoints do not register a second version.
     assert staged.read_summary()["model"]["version"] == run.read_summary()["model"]["version"]
 
 
-@pytest.mark.parametrize("going_on", ["train", "resume", "stage", "dvc repro"])
-def test_a_full_disk_ends_a_run_in_one_sentence_with_the_command_that_goes_on(
-    home: Path, here: Command, monkeypatch: pytest.MonkeyPatch, going_on: str
+@pytest.mark.parametrize("command", ["train", "resume", "stage", "dvc repro"])
+def test_full_disk_error_names_resume_command(
+    home: Path, here: Command, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     def full(*arguments: Any) -> None:
         raise DiskFault("checkpoint 512 could not be written (No space left on device)")
 
-    folder = f"runs/full_{going_on.replace(' ', '_')}"
+    folder = f"runs/full_{command.replace(' ', '_')}"
     typed, again = {
         "train": (["train", *TINY, f"run_dir={folder}"], f"{bin_folder()}shepherd resume {folder}"),
         "resume": (["resume", folder], f"{bin_folder()}shepherd resume {folder}"),
         "stage": (["stage", "train", folder], f"shepherd stage train {folder}"),
         "dvc repro": (["stage", "train", folder], "dvc repro"),
-    }[going_on]
-    if going_on != "train":
+    }[command]
+    if command != "train":
         assert here("stage", "make-env", folder, *TINY).returncode == 0
-    if going_on == "dvc repro":
+    if command == "dvc repro":
         monkeypatch.setenv("DVC_STAGE", "train")
         monkeypatch.setattr("flows.cli.stage.exit_with_parent", lambda *_, **__: nullcontext())  # no dvc runs this test
     monkeypatch.setattr("flows.train.run_flow", full)
     monkeypatch.setattr("flows.stages.train.train", full)
     done = here(*typed)
     sentence = "shepherd: failed: checkpoint 512 could not be written (No space left on device)"
-    told = [line for line in done.stderr.splitlines() if "No space left" in line]
-    assert told == [f"{sentence}; when the disk is writable again, continue with: {again}"]
+    lines = [line for line in done.stderr.splitlines() if "No space left" in line]
+    assert lines == [f"{sentence}; when the disk is writable again, continue with: {again}"]
     assert done.returncode == 1
 
 
-def test_stages_before_training_work_or_say_what_comes_first(home: Path, here: Command) -> None:
+def test_stages_before_training_work_or_name_prerequisite(home: Path, here: Command) -> None:
     assert here("stage", "make-env", "runs/fresh", *TINY).returncode == 0
     early = here("stage", "evaluate", "runs/fresh")
     assert_one_sentence(early, "no checkpoint yet")
@@ -341,10 +337,10 @@ def test_stages_before_training_work_or_say_what_comes_first(home: Path, here: C
         None,
     )
     assert summary["eval"]["greedy"]["episodes"] == 5
-    judged = here("evaluate", "runs/fresh", "--episodes", "2")
-    assert judged.returncode == 0, judged.stderr
-    assert "greedy" in judged.stdout
-    assert "random baseline" not in judged.stdout
+    evaluated = here("evaluate", "runs/fresh", "--episodes", "2")
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "greedy" in evaluated.stdout
+    assert "random baseline" not in evaluated.stdout
     (home / "runs/fresh/env_card.json").unlink()
     for name in ("collect", "train", "register-model"):
         early = here("stage", name, "runs/fresh")
@@ -352,32 +348,32 @@ def test_stages_before_training_work_or_say_what_comes_first(home: Path, here: C
         assert "shepherd stage make-env runs/fresh" in early.stderr
 
 
-def test_ctrl_c_at_stage_train_saves_tells_how_to_go_on_and_goes_on(home: Path, here: Command) -> None:
+def test_stage_train_saves_on_ctrl_c_and_resumes(home: Path, here: Command) -> None:
     folder = "runs/signalled"
-    # No checkpoint is scheduled before the end: the one that is found was made because of the signal.
+    # No checkpoint is due before the end, so the checkpoint found here was saved because of the signal.
     long = processes.changed(TINY, "algo.total_steps=12000", "checkpoint.every=12000", "evaluation.every=12000")
     assert here("stage", "make-env", folder, *long).returncode == 0
     process = processes.start(home, "stage", "train", folder, **processes.NO_STORE)
     assert process.stderr is not None
-    said = ""
-    while not said.rpartition("\n")[0].rpartition("\n")[2].startswith("train "):  # until training is under way
+    output = ""
+    while not output.rpartition("\n")[0].rpartition("\n")[2].startswith("train "):  # until training has started
         line = process.stderr.readline()
-        assert line, said
-        said += line
+        assert line, output
+        output += line
     begun = time.monotonic()
     process.send_signal(signal.SIGINT)
-    said += output_of(process)[1]
-    assert process.returncode == 130, said
+    output += output_of(process)[1]
+    assert process.returncode == 130, output
     assert time.monotonic() - begun < 25
-    assert f"continue with: shepherd stage train {folder}" in said
-    assert "Traceback" not in said
+    assert f"continue with: shepherd stage train {folder}" in output
+    assert "Traceback" not in output
     run = RunDirectory(home / folder)
     saved = int(checkpoint.resolve(run, "latest").name)
-    assert 0 < saved < 12_000 and f"saved at policy step {saved:,}\n" in said
+    assert 0 < saved < 12_000 and f"saved at policy step {saved:,}\n" in output
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
     done = here("stage", "train", folder)
     assert done.returncode == 0, done.stderr
-    assert 11_000 < json.loads(done.stdout)["policy_steps"] <= 12_000  # rows that only reset are in the budget
+    assert 11_000 < json.loads(done.stdout)["policy_steps"] <= 12_000  # the budget includes rows that only reset
     assert [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [saved]
 
 
@@ -400,7 +396,7 @@ MISTAKES: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("overrides", "expected"), MISTAKES, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
-def test_a_mistake_is_one_sentence_and_leaves_nothing(
+def test_train_refuses_mistake_with_one_sentence(
     tmp_path: Path, here: Command, monkeypatch: pytest.MonkeyPatch, overrides: list[str], expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -409,7 +405,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_mistake_typed_in_a_shell_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_train_process_refuses_mistake_with_one_sentence(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     done = shepherd(place, "train", "exp=ppo", "env.id=CartPol-v1", home=tmp_path / "home")
@@ -417,17 +413,17 @@ def test_a_mistake_typed_in_a_shell_is_one_sentence_and_leaves_nothing(tmp_path:
     assert list(place.iterdir()) == []
 
 
-def test_a_server_that_is_not_there_is_one_sentence_and_leaves_nothing(
+def test_train_refuses_unreachable_prefect_server(
     tmp_path: Path, here: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # as a terminal has it after `make down`
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # as set in a terminal after `make down`
     done = here("train", "exp=ppo", "run_dir=run")
     assert_one_sentence(done, "PREFECT_API_URL=http://127.0.0.1:9/api: no Prefect server answers there")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_finished_run_needs_no_server_to_say_so(
+def test_resume_of_finished_run_needs_no_server(
     trained: Trained, here: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
@@ -436,7 +432,7 @@ def test_a_finished_run_needs_no_server_to_say_so(
     assert "already finished" in done.stdout
 
 
-def test_config_agents_envs_and_help_print(here: Command) -> None:
+def test_config_agents_envs_and_help_print_output(here: Command) -> None:
     commands = {
         "config": ("config", "exp=ppo", "env.id=Acrobot-v1"),
         "agents": ("agents",),
@@ -452,7 +448,7 @@ def test_config_agents_envs_and_help_print(here: Command) -> None:
         assert key in outputs["help"].stdout, key
 
 
-def test_an_environment_of_whole_number_actions_is_filmed(home: Path, here: Command) -> None:
+def test_evaluate_and_enjoy_record_frozen_lake(home: Path, here: Command) -> None:
     for name, *rest in (("make-env", *TINY, "env.id=FrozenLake-v1"), ("checkpoint",)):
         assert here("stage", name, "runs/lake", *rest).returncode == 0
     done = here("evaluate", "runs/lake", "--episodes", "1", "--video")
@@ -463,8 +459,8 @@ def test_an_environment_of_whole_number_actions_is_filmed(home: Path, here: Comm
     assert len(list((home / "runs/lake/media").glob("*.mp4"))) == 2
 
 
-def test_what_fails_in_the_middle_of_a_flow_is_a_sentence_and_no_traceback(home: Path) -> None:
-    """In a process of its own: the terminal's handler comes with Prefect, which this one has imported long ago."""
+def test_train_failure_prints_sentence_without_traceback(home: Path) -> None:
+    """Uses a new process, because this process has already imported Prefect, which installs its own log handler."""
     words = ("train", *TINY, "algo.optimizer.lr=1e30", "run_dir=runs/broken")
     done = shepherd(home, *words, **processes.NO_STORE)
     assert done.returncode == 1 and "not finite" in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""Mistakes of users of a Dreamer: one sentence, exit code 2, and nothing made."""
+"""Mistakes in Dreamer configs: one sentence, exit code 2, and no files."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ PIXELS = ["algo.mlp_keys.encoder=[]", "algo.cnn_keys.encoder=[rgb]"]
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else None,
 )
-def test_one_sentence_and_nothing_made(
+def test_train_refuses_dreamer_v3_mistakes(
     typed: list[str], parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check(["exp=dreamer_v3_cartpole", *typed], parts, tmp_path, capsys)
+    assert_refused(["exp=dreamer_v3_cartpole", *typed], parts, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_one_sentence_and_nothing_made(
     ],
     ids=["v1 pictures", "v1 noise", "v2 pictures"],
 )
-def test_so_it_is_with_the_earlier_versions(
+def test_train_refuses_dreamer_v1_and_v2_mistakes(
     typed: list[str], parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check(typed, parts, tmp_path, capsys)
+    assert_refused(typed, parts, tmp_path, capsys)
 
 
-def check(typed: list[str], parts: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def assert_refused(typed: list[str], parts: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", f"run_dir={folder / 'run'}", *typed]) == 2
-    told = capsys.readouterr().err.strip().splitlines()
-    assert len(told) == 1 and all(part in told[0] for part in parts), told
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and all(part in lines[0] for part in parts), lines
     assert not [*folder.iterdir()]

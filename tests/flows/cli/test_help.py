@@ -1,4 +1,4 @@
-"""The text of `shepherd train -h` and the documented table of keys."""
+"""Text of `shepherd train -h`, and the tables in docs/configuration.md."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def shown(text):
     return [line.split(" = ")[0].strip() for line in text.splitlines() if " = " in line and not line.startswith("    ")]
 
 
-def test_help_shows_every_key_once():
+def test_train_help_shows_every_key_once():
     assert sorted(shown(train_help())) == sorted(KEYS)
 
 
-def test_help_fits_in_a_hundred_columns():
+def test_train_help_fits_in_100_columns():
     assert max(len(line) for line in train_help().splitlines()) <= 100
 
 
-def test_help_lists_the_presets():
+def test_train_help_lists_presets():
     lines = train_help().splitlines()
     first = next(line for line in lines if line.startswith("  a2c "))
     left = first.index("A2C on CartPole")
-    for name in presets():  # in one column, below a name that is longer than fits
+    for name in presets():  # descriptions form one column; after a long name they start on the next line
         at = next(n for n, line in enumerate(lines) if line == f"  {name}" or line.startswith(f"  {name} "))
         about = lines[at][left:] or lines[at + 1][left:]
         assert about and not about.startswith(" ") and len(lines[at]) <= 100
 
 
-def test_help_gives_default_meaning_and_what_is_allowed():
+def test_train_help_shows_default_meaning_and_allowed():
     text = " ".join(train_help(["gae_lambda"]).split())
     assert "algo.gae_lambda = 0.95" in text
     assert (
@@ -49,7 +49,7 @@ def test_help_gives_default_meaning_and_what_is_allowed():
     )
 
 
-def test_help_shows_a_presets_values_beside_the_defaults():
+def test_train_help_shows_preset_values_beside_defaults():
     assert "algo.gamma = 0.9    (default 0.99)" in train_help(["exp=ppo_pendulum"])
     assert "algo.gamma = 0.5    (default 0.99)" in train_help(["exp=ppo", "algo.gamma=0.5", "algo"])
 
@@ -64,21 +64,21 @@ def test_help_shows_a_presets_values_beside_the_defaults():
         (["fabric", "precision"], ["fabric.precision"]),
     ],
 )
-def test_a_word_selects_keys(words, expected):
+def test_train_help_selects_keys_by_word(words, expected):
     assert sorted(shown(train_help(words))) == sorted(expected)
 
 
 @pytest.mark.parametrize(("words", "part"), [(["algo.optimizer.lrr"], "algo.optimizer.lr"), (["zzz"], "sections")])
-def test_a_word_that_fits_no_key_is_told(words, part):
+def test_train_help_refuses_unknown_word(words, part):
     with pytest.raises(UserError, match=part):
         train_help(words)
 
 
-def test_what_is_allowed_can_be_listed_for_compile():
+def test_train_help_lists_allowed_values_of_compile():
     assert "Allowed: one of auto, true, false" in " ".join(train_help(["algo.compile"]).split())
 
 
-def test_help_names_a_users_own_preset_and_its_file(tmp_path, monkeypatch):
+def test_train_help_lists_user_preset_with_file(tmp_path, monkeypatch):
     own = tmp_path / "exp" / "mine.yaml"
     own.parent.mkdir()
     own.write_text("# @package _global_\n\n# A maze of one's own. More to say.\ndefaults: [ppo, _self_]\n")
@@ -88,16 +88,16 @@ def test_help_names_a_users_own_preset_and_its_file(tmp_path, monkeypatch):
     assert "More to say" not in words
 
 
-def test_the_documented_table_is_the_typed_config():
+def test_configuration_page_matches_config_classes():
     text = (DOCS / "configuration.md").read_text()
     assert rewrite(text) == text, "run: python -m flows.cli.help docs/configuration.md"
 
 
-def test_a_document_without_marks_is_refused():
+def test_rewrite_refuses_document_without_marks():
     with pytest.raises(ValueError, match="must contain"):
         rewrite("no marks")
 
 
-def test_every_preset_is_documented():
+def test_configuration_page_lists_every_preset():
     text = (DOCS / "configuration.md").read_text()
     assert [name for name in presets() if f"| `{name}` |" not in text] == []

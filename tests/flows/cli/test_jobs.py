@@ -1,4 +1,4 @@
-"""Progress of many trainings: lines without control characters where there is no terminal."""
+"""Progress of several trainings, as lines without control characters for files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Clock:
         return self.now
 
 
-def shown(*told: tuple[float, str, dict[str, Any]], total: int = 4) -> list[str]:
+def shown(*events: tuple[float, str, dict[str, Any]], total: int = 4) -> list[str]:
     stream, clock = io.StringIO(), Clock()
     jobs = JobLines("trials", total, stream=stream, clock=clock)
-    for at, kind, facts in told:
+    for at, kind, facts in events:
         clock.now = at
         jobs.on_event(kind, facts)
     jobs.close()
@@ -45,7 +45,7 @@ def trial(number: int, state: str, value: float | None, sentence: str = "") -> d
     return facts | {"policy_steps": 10}
 
 
-def test_the_line_says_how_many_have_ended_how_far_the_others_are_and_the_best() -> None:
+def test_job_lines_show_ended_running_and_best() -> None:
     lines = shown(
         (1.0, "job", job(0, 50, 20.0)),
         (2.0, "job", job(1, 25)),
@@ -59,8 +59,8 @@ def test_the_line_says_how_many_have_ended_how_far_the_others_are_and_the_best()
     assert "1/4" in last and "best 120.5" in last and "1: 50% 33.3" in last
 
 
-def test_the_time_left_follows_what_is_trained_here() -> None:
-    """Not the minute of starting, nor the half of trial 0 that was trained before a resume."""
+def test_job_lines_eta_counts_only_new_training() -> None:
+    """Neither the start-up time nor the half of trial 0 that was trained before a resume counts."""
     lines = shown(
         (60.0, "job", job(0, 50)),
         (60.5, "job", job(1, 0)),
@@ -68,11 +68,11 @@ def test_the_time_left_follows_what_is_trained_here() -> None:
         (100.0, "job", job(1, 50)),
     )
     assert lines[0].endswith("ETA -")
-    # Half of each in 40 s: the other 2.5 of 4 take 100 s.
+    # Two halves of a trial take 40 s, so the other 2.5 trials take 100 s.
     assert lines[-1].endswith("ETA 1:40")
 
 
-def test_each_end_is_a_line() -> None:
+def test_job_lines_print_line_per_ended_job() -> None:
     lines = shown(
         (1.0, "trial", trial(1, "pruned", 35.0)),
         (2.0, "trial", trial(2, "fail", None, "algo.gamma=2: must be <= 1")),
@@ -85,7 +85,7 @@ def test_each_end_is_a_line() -> None:
     assert "trial 3: worker 7 was killed by signal 9" in lines
 
 
-def test_another_phase_counts_anew() -> None:
+def test_job_lines_restart_count_in_new_phase() -> None:
     lines = shown(
         (1.0, "ended", ended(0)),
         (2.0, "phase", {"doing": "confirmation", "total": 20}),

@@ -1,4 +1,4 @@
-"""Lines that users of SheepRL, Hydra and Lightning type, and what they stand for here."""
+"""Translation of command lines of SheepRL, Hydra and Lightning to commands of Shepherd."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from flows.cli.other_commands import translate
 from flows.config.search_path import VARIABLES
 from rlcore.errors import UserError
 
-# Every form that their documents show, from the first version (arguments) to 0.8 (Hydra's overrides).
-STANDS_FOR = [
+# All forms in SheepRL's documentation, from its first version (arguments) to 0.8 (Hydra overrides).
+TRANSLATIONS = [
     ("ppo --env_id CartPole-v1", "train exp=ppo env.id=CartPole-v1"),
     ("sheeprl.py ppo --env_id CartPole-v1 --num_envs 8", "train exp=ppo env.id=CartPole-v1 env.num_envs=8"),
     ("python sheeprl.py a2c --seed=3 --lr 1e-3", "train exp=a2c seed=3 algo.optimizer.lr=1e-3"),
@@ -31,7 +31,7 @@ STANDS_FOR = [
     ("--exp=sac --env gym --critic_hidden_size 8", "train exp=sac env=gym algo.critic.hidden_size=8"),
     ("train --exp ppo --num_envs 8", "train exp=ppo env.num_envs=8"),
     ("sac --env_id Pendulum-v1", "train exp=sac env.id=Pendulum-v1"),
-    ("dreamer_v3 --seed 1", "train exp=dreamer_v3 seed=1"),  # which is refused as not supported yet
+    ("dreamer_v3 --seed 1", "train exp=dreamer_v3 seed=1"),  # unsupported, refused later
     ("sheeprl.py ppo -h", "train exp=ppo -h"),
     ("sheeprl.py --sheeprl_help", "agents"),
     ("--sheeprl_help", "agents"),
@@ -66,12 +66,12 @@ STANDS_FOR = [
 FABRIC = "train exp=ppo fabric.accelerator=cuda fabric.num_nodes=1"
 
 
-@pytest.mark.parametrize(("typed", "ours"), STANDS_FOR, ids=[typed for typed, _ in STANDS_FOR])
-def test_what_is_a_matter_of_spelling_stands_for_a_line_here(typed, ours):
+@pytest.mark.parametrize(("typed", "ours"), TRANSLATIONS, ids=[typed for typed, _ in TRANSLATIONS])
+def test_translate_converts_lines_of_other_tools(typed, ours):
     assert str(translate(typed.split())) == f"shepherd {ours or FABRIC}"
 
 
-# What is none, and the line that its sentence names.
+# Refused line, and a part of the error message.
 REFUSED = [
     ("sheeprl -m exp=ppo", "`shepherd train exp=ppo seed=1,2,3 group=NAME`"),
     ("train -m exp=ppo env.id=CartPole-v1,Acrobot-v1", "env.id=CartPole-v1,Acrobot-v1 group=NAME`"),
@@ -92,7 +92,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("typed", "part"), REFUSED, ids=[typed for typed, _ in REFUSED])
-def test_what_is_more_than_spelling_is_refused_with_the_line_to_type(typed, part):
+def test_translate_refuses_line_and_names_replacement(typed, part):
     with pytest.raises(UserError) as caught:
         translate(typed.split())
     assert part in str(caught.value)
@@ -100,7 +100,7 @@ def test_what_is_more_than_spelling_is_refused_with_the_line_to_type(typed, part
 
 @pytest.fixture
 def run(tmp_path):
-    """A folder that looks like a run of ours, with two checkpoints."""
+    """Folder with the layout of a run with two checkpoints."""
     for number in (4096, 8192):
         (tmp_path / "runs/a/checkpoints" / str(number)).mkdir(parents=True)
         (tmp_path / "runs/a/checkpoints" / str(number) / "manifest.json").write_text("{}")
@@ -109,45 +109,47 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["checkpoints/4096.ckpt", "version_0/checkpoint/ckpt_4096_0.ckpt"])
-def test_a_ckpt_of_a_run_made_here_is_its_checkpoint(run, name):
+def test_translate_maps_ckpt_file_to_checkpoint(run, name):
     folder = run / "checkpoints/4096"
     assert translate(["sheeprl", f"checkpoint.resume_from={run / name}"]).words[1] == f"checkpoint.resume_from={folder}"
     assert translate(["ppo", "--checkpoint_path", f"{run / name}"]).words[2] == f"checkpoint.resume_from={folder}"
     assert translate(["sheeprl-eval", f"checkpoint_path={run / name}"]).words == ["evaluate", str(folder)]
 
 
-def test_a_ckpt_that_was_removed_is_told_with_those_there_are(run):
-    with pytest.raises(UserError, match=r"runs/a: no checkpoint 512; choose latest, best or one of 8192, 4096") as told:
+def test_translate_lists_checkpoints_if_ckpt_is_missing(run):
+    with pytest.raises(
+        UserError, match=r"runs/a: no checkpoint 512; choose latest, best or one of 8192, 4096"
+    ) as error:
         translate(["train", "exp=ppo", f"checkpoint.resume_from={run}/checkpoints/512.ckpt"])
-    assert "--checkpoint" not in str(told.value)
+    assert "--checkpoint" not in str(error.value)
 
 
-def test_a_run_made_here_is_registered(run):
+def test_translate_maps_sheeprl_registration_to_stage(run):
     words = translate(["sheeprl-registration", f"checkpoint_path={run}", "model_manager=ppo"]).words
     assert words == ["stage", "register-model", str(run)]
 
 
-def test_what_an_evaluation_has_from_its_run_is_left_out_and_named():
+def test_translate_names_ignored_evaluation_settings():
     line = translate(["sheeprl-eval", "checkpoint_path=runs/a", "fabric.accelerator=gpu", "seed=3"])
     assert line.words == ["evaluate", "runs/a"]
     assert "ignored: fabric.accelerator=gpu seed=3;" in str(line)
 
 
-def test_the_line_is_printed_and_run(capsys, tmp_path, monkeypatch):
+def test_main_prints_and_runs_translated_line(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLES[0], "")
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "my configs" / "exp" / "mine.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("# @package _global_\ndefaults: [ppo, _self_]\nseed: 7\n")
     assert cli.main(["sheeprl", "--config-dir=my configs", "exp=mine", "--cfg", "job"]) == 0
-    said = capsys.readouterr()
-    assert said.err == "shepherd: interpreted as: SHEPHERD_SEARCH_PATH='my configs' shepherd config exp=mine\n"
-    assert "seed: 7" in said.out
+    printed = capsys.readouterr()
+    assert printed.err == "shepherd: interpreted as: SHEPHERD_SEARCH_PATH='my configs' shepherd config exp=mine\n"
+    assert "seed: 7" in printed.out
     assert os.environ[VARIABLES[0]] == "my configs"
 
 
-def test_fabric_run_is_answered_with_its_options_as_settings(monkeypatch):
-    """`fabric run` sets LT_CLI_USED and one LT_ variable for each of its options, devices and nodes always."""
+def test_translate_suggests_fabric_run_options_as_overrides(monkeypatch):
+    """`fabric run` sets LT_CLI_USED and one LT_ variable per option, and always those for devices and nodes."""
     for name, value in {"CLI_USED": "1", "ACCELERATOR": "cuda", "DEVICES": "1", "NUM_NODES": "1"}.items():
         monkeypatch.setenv(f"LT_{name}", value)
     monkeypatch.setenv("LT_PRECISION", "bf16-mixed")

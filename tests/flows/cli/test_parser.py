@@ -1,4 +1,4 @@
-"""Typed lines: commands reach their functions, and what other programs would take is told in one sentence."""
+"""Parser of the command line: functions and arguments of commands, and error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flows.cli.other_commands import translate
 from flows.cli.parser import STAGES, parse, parser
 from rlcore.errors import UserError
 
-# One line of every command, with all of its arguments.
+# At least one line for each command, with all arguments.
 LINES = [
     "train exp=ppo seed=3",
     "train -h algo",
@@ -44,32 +44,32 @@ LINES = [
 ]
 
 
-def told(capsys, *arguments):
-    """The one sentence behind a mistake: exit code 2, no list of what may be typed, no traceback."""
+def error_message(capsys, *arguments):
+    """Run a command that fails, check for exit code 2 and one line of output, and return the message."""
     assert cli.main(arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("shepherd: ")
-    assert said.err.count("\n") == 1
-    return said.err.removeprefix("shepherd: ").rstrip("\n")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("shepherd: ")
+    assert printed.err.count("\n") == 1
+    return printed.err.removeprefix("shepherd: ").rstrip("\n")
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_command_calls_a_function_that_takes_its_arguments(line):
+def test_parse_values_match_function_signature(line):
     calls, values = parse(line.split())
     module, _, name = calls.partition(":")
     inspect.signature(getattr(import_module(module), name)).bind(**values)
 
 
-def test_what_is_missing_is_told_with_the_line_that_has_it(capsys):
+def test_parse_error_shows_usage_for_missing_argument(capsys):
     assert (
-        told(capsys, "diff", "runs/a")
+        error_message(capsys, "diff", "runs/a")
         == "SECOND: missing; type `shepherd diff FIRST SECOND`; see `shepherd diff --help`"
     )
-    assert "RUN_DIR: missing; type `shepherd resume RUN_DIR [OVERRIDES ...]`; " in told(capsys, "resume")
+    assert "RUN_DIR: missing; type `shepherd resume RUN_DIR [OVERRIDES ...]`; " in error_message(capsys, "resume")
 
 
-def test_every_command_has_a_line_here():
+def test_lines_cover_every_command():
     assert {command.split()[0] for command in parser().commands} == {line.split()[0] for line in LINES}
 
 
@@ -92,11 +92,11 @@ def test_every_command_has_a_line_here():
         ("resume runs/a", "flows.cli.train_command:resume", {"run_dir": "runs/a", "overrides": []}),
     ],
 )
-def test_a_line_is_taken_apart(line, calls, values):
+def test_parse_returns_function_and_values(line, calls, values):
     assert parse(line.split()) == (calls, values)
 
 
-def test_overrides_may_stand_before_and_behind_the_options():
+def test_parse_accepts_overrides_around_options():
     _, values = parse(["stage", "train", "runs/a", "seed=1", "--params", "params.yaml", "seed=2"])
     assert values == {"name": "train", "run_dir": "runs/a", "overrides": ["seed=1", "seed=2"], "params": "params.yaml"}
     assert values["name"] in STAGES
@@ -119,19 +119,19 @@ def test_overrides_may_stand_before_and_behind_the_options():
         ("registry demote m", ["demote", "rollback"]),
     ],
 )
-def test_a_mistake_is_one_sentence(capsys, line, parts):
-    sentence = told(capsys, *line.split())
+def test_parse_error_is_one_sentence(capsys, line, parts):
+    sentence = error_message(capsys, *line.split())
     for part in parts:
         assert part in sentence
 
 
-def test_a_line_of_ours_is_left_alone():
+def test_translate_keeps_shepherd_lines():
     for line in LINES:
         assert translate(line.split()).words == line.split()
 
 
-def test_a_run_whose_folder_looks_like_a_setting_can_be_judged(tmp_path, monkeypatch):
+def test_evaluate_accepts_folder_named_like_override(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=1").mkdir()
-    with pytest.raises(UserError, match="lr=1"):  # there is no run in it: that is what is told
+    with pytest.raises(UserError, match="lr=1"):  # parsed as a folder, but the folder has no run
         cli._run(["evaluate", "lr=1"])

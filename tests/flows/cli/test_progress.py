@@ -1,4 +1,4 @@
-"""Progress as its line shows it, read back as a terminal would draw it."""
+"""Progress line, read back as a terminal would draw it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Terminal(io.StringIO):
         return self.tty
 
     def screen(self) -> list[str]:
-        """The lines a terminal would show: \\r returns to the line's start, ESC[K clears to its end."""
+        """Return the lines that a terminal would show. \\r returns to the start of the line, ESC[K clears the line."""
         rows = [""]
         text = re.sub(r"\x1b\[\d*m", "", self.getvalue())
         for piece in re.split(r"(\r|\n|\x1b\[K)", text):
@@ -63,7 +63,7 @@ def run(progress: Progress, clock: Clock, total: int, seconds: float, iterations
         progress.update(total * i // iterations, 187.3, total / seconds, clock.now, 1)
 
 
-def test_a_terminal_shows_one_line_with_steps_share_return_speed_and_time_left() -> None:
+def test_progress_shows_one_line_on_terminal() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(65_536, out, clock)
     # 12,345 of 65,536 is 18.8 %; 53,191 left at 8,412 a second take 6.3 s.
@@ -72,14 +72,14 @@ def test_a_terminal_shows_one_line_with_steps_share_return_speed_and_time_left()
     assert re.fullmatch(r"train  ━{3}─{13}  12,345/65,536  18%  return 187\.3  8,412 steps/s  ETA 0:06", line)
 
 
-def test_a_terminal_line_is_rewritten_in_place_at_most_ten_times_a_second() -> None:
+def test_progress_redraws_at_most_10_times_per_second() -> None:
     out, clock = Terminal(), Clock()
     run(Progress(100_000, out, clock), clock, 100_000, seconds=5.0, iterations=5_000)
     assert len(out.screen()) == 1
     assert 25 <= out.getvalue().count("\r") <= 52
 
 
-def test_the_last_state_is_shown_and_the_line_left_on_close() -> None:
+def test_progress_close_draws_last_state() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(1_000, out, clock)
     progress.update(100, None, 100.0, 1.0, 1)
@@ -91,7 +91,7 @@ def test_the_last_state_is_shown_and_the_line_left_on_close() -> None:
     assert out.screen()[1:] == [""]
 
 
-def test_a_finished_run_says_how_long_it_took() -> None:
+def test_progress_shows_duration_at_end() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(1_000, out, clock)
     progress.update(1_000, 5.0, 10.0, 100.0, 1)
@@ -99,20 +99,20 @@ def test_a_finished_run_says_how_long_it_took() -> None:
     assert "100%" in out.screen()[0]
 
 
-def test_a_line_never_wraps_and_keeps_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_line_fits_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in range(2, 130):
         monkeypatch.setenv("COLUMNS", str(columns))
         out = Terminal()
         Progress(10_000, out, Clock()).update(1_234, 187.3, 8_412.0, 1.0, 1)
         (line,) = out.screen()
-        assert len(line) < columns  # a full last column would wrap
+        assert len(line) < columns  # a character in the last column would wrap
         assert line.startswith("train  1,234/10,000"[: columns - 1]) or "━" in line
-        # Two spaces, a bar of 5 to 16 columns, and a last column that stays free.
-        room = columns - len("train  1,234/10,000  12%  return 187.3  8,412 steps/s  ETA 0:01") - 3
-        assert len(re.findall("[━─]", line)) == (min(16, room) if room >= 5 else 0)
+        # Two spaces, a bar of 5 to 16 columns, and a free last column.
+        bar = columns - len("train  1,234/10,000  12%  return 187.3  8,412 steps/s  ETA 0:01") - 3
+        assert len(re.findall("[━─]", line)) == (min(16, bar) if bar >= 5 else 0)
 
 
-def test_a_note_stands_above_the_line() -> None:
+def test_progress_note_appears_above_line() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(1_000, out, clock)
     progress.update(100, 1.0, 100.0, 1.0, 1)
@@ -124,7 +124,7 @@ def test_a_note_stands_above_the_line() -> None:
 
 
 @pytest.mark.parametrize("forbidden", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
-def test_colour_only_on_a_terminal_that_may_show_it(forbidden: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_uses_color_only_if_supported(forbidden: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in forbidden.items():
         monkeypatch.setenv(name, value)
     out = Terminal()
@@ -132,7 +132,7 @@ def test_colour_only_on_a_terminal_that_may_show_it(forbidden: dict[str, str], m
     assert ("\x1b[36m" in out.getvalue()) == (not forbidden)
 
 
-def test_a_file_gets_whole_lines_without_control_characters() -> None:
+def test_progress_writes_plain_lines_to_file() -> None:
     out, clock = Terminal(tty=False), Clock()
     progress = Progress(100_000, out, clock)
     run(progress, clock, 100_000, seconds=8.0, iterations=500)
@@ -147,7 +147,7 @@ def test_a_file_gets_whole_lines_without_control_characters() -> None:
     assert text.endswith("\n")
 
 
-def test_a_file_hears_of_a_slow_run_every_ten_seconds_and_of_a_long_one_less_often() -> None:
+def test_progress_in_file_has_10_second_minimum_interval() -> None:
     out, clock = Terminal(tty=False), Clock()
     progress = Progress(10**9, out, clock)
     for second in range(3600):
@@ -160,7 +160,7 @@ def test_a_file_hears_of_a_slow_run_every_ten_seconds_and_of_a_long_one_less_oft
     assert 150 <= gaps[-1] <= 200  # a twentieth of an hour
 
 
-def test_the_time_left_follows_the_present_speed_not_the_average() -> None:
+def test_progress_eta_follows_recent_speed() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(20_000, out, clock)
     for second in range(1, 11):  # 1,000 steps a second for 10 s, then 10 a second for 200 s
@@ -173,34 +173,34 @@ def test_the_time_left_follows_the_present_speed_not_the_average() -> None:
     assert 700 <= 60 * int(minutes) + int(seconds) <= 800
 
 
-def test_steps_before_the_first_gradient_step_say_nothing_of_the_time_left() -> None:
+def test_progress_eta_ignores_steps_before_first_update() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(10_000, out, clock)
-    for second in range(1, 10):  # a memory filled at 100 steps a second
+    for second in range(1, 10):  # the replay buffer is filled at 100 steps per second
         clock.now = float(second)
         progress.update(100 * second, 0.0, 100.0, clock.now, 0)
     assert out.screen()[0].endswith("ETA -")
-    progress.update(1_000, 0.0, 100.0, 10.0, 1)  # a memory still filled, and the first gradient step
-    for second in range(11, 14):  # learned from, 10 a second
+    progress.update(1_000, 0.0, 100.0, 10.0, 1)  # the first gradient step
+    for second in range(11, 14):  # training at 10 steps per second
         clock.now = float(second)
         progress.update(1_000 + 10 * (second - 10), 0.0, 50.0, clock.now, 10 * (second - 10))
     assert out.screen()[0].endswith("ETA 14:57")  # 8,970 steps are left
 
 
-def test_a_resumed_run_is_not_taken_for_a_fast_one() -> None:
+def test_progress_eta_ignores_steps_before_resume() -> None:
     out = Terminal()
     progress = Progress(20_000, out, Clock())
     progress.update(10_000, 0.0, 100.0, 100.0, 1)
     assert out.screen()[0].endswith("ETA 1:40")
 
 
-def test_before_the_first_episode_has_ended_there_is_no_return() -> None:
+def test_progress_shows_no_return_before_first_episode_end() -> None:
     out = Terminal(tty=False)
     Progress(1_000, out, Clock()).update(10, None, 0.0, 0.0, 1)
     assert out.getvalue() == "train  10/1,000  1%  return -  0 steps/s  ETA -\n"
 
 
-def test_a_terminal_that_goes_away_does_not_end_training() -> None:
+def test_progress_ignores_closed_terminal() -> None:
     out = Terminal()
     progress = Progress(1_000, out, Clock())
     out.close()
@@ -210,7 +210,7 @@ def test_a_terminal_that_goes_away_does_not_end_training() -> None:
     progress.close()
 
 
-def test_the_bar_is_ascii_where_the_stream_cannot_write_more() -> None:
+def test_progress_bar_is_ascii_for_ascii_stream() -> None:
     out = Terminal()
     out.encoding = "ascii"
     Progress(1_000, out, Clock()).update(500, 1.0, 100.0, 1.0, 1)
@@ -221,7 +221,7 @@ def test_the_bar_is_ascii_where_the_stream_cannot_write_more() -> None:
     ("seconds", "text"),
     [(0, "0:00"), (6.3, "0:06"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00"), (36_061, "10:01:01")],
 )
-def test_durations_are_written_as_clocks_write_them(seconds: float, text: str) -> None:
+def test_duration_formats_hours_minutes_seconds(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -230,7 +230,7 @@ def train_a_tenth(progress: Progress) -> str:
     return "train  ━━──────────────  100/1,000  10%  return 1.00  100 steps/s  ETA 0:09"
 
 
-def test_other_work_stands_in_place_of_training_until_it_is_done() -> None:
+def test_progress_work_replaces_training_line_until_done() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(1_000, out, clock)
     training = train_a_tenth(progress)
@@ -245,7 +245,7 @@ def test_other_work_stands_in_place_of_training_until_it_is_done() -> None:
     assert out.screen() == ["the mirror is away", training]
 
 
-def test_a_long_update_says_how_many_of_its_gradient_steps_are_done(
+def test_show_progress_counts_gradient_steps_of_long_update(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, clock = RunDirectory(tmp_path), Clock()
@@ -260,7 +260,7 @@ def test_a_long_update_says_how_many_of_its_gradient_steps_are_done(
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_work_that_is_broken_off_leaves_no_line(trained: bool) -> None:
+def test_progress_close_removes_unfinished_work(trained: bool) -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(1_000, out, clock)
     training = [train_a_tenth(progress)] if trained else []
@@ -271,7 +271,7 @@ def test_work_that_is_broken_off_leaves_no_line(trained: bool) -> None:
     assert out.screen() == [*training, ""]
 
 
-def test_a_file_hears_of_other_work_every_ten_seconds_and_of_short_work_not_at_all() -> None:
+def test_progress_work_in_file_every_10_seconds() -> None:
     out, clock = Terminal(tty=False), Clock()
     progress = Progress(1_000, out, clock)
     progress.update(100, 1.0, 100.0, 1.0, 1)
@@ -289,7 +289,7 @@ def test_a_file_hears_of_other_work_every_ten_seconds_and_of_short_work_not_at_a
     ]
 
 
-def test_what_is_told_of_a_run_becomes_lines_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_progress_prints_events_as_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(tmp_path)
     run.config.write_text("algo: {name: ppo, total_steps: 1000}\nenv: {id: CartPole-v1}")
     with show_progress(run):
@@ -307,12 +307,12 @@ def test_what_is_told_of_a_run_becomes_lines_and_notes(tmp_path: Path, capsys: p
     ]
 
 
-def test_lines_of_several_threads_do_not_mix() -> None:
+def test_progress_notes_of_threads_do_not_mix() -> None:
     class OneByOne(Terminal):
         def write(self, text: str) -> int:
             for character in text:
                 super().write(character)
-                time.sleep(0)  # another thread's turn
+                time.sleep(0)  # switch to another thread
             return len(text)
 
     out = OneByOne(tty=False)

@@ -1,4 +1,4 @@
-"""Scripts with SheepRL's `run`: which config they see, which run they make, what their trainer knows."""
+"""Scripts that call SheepRL's `run`: their config, their run, and their plugins in the trainer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.stores import furnish, standing_api
 
 
 @pytest.fixture
-def trained(tmp_path, monkeypatch):
-    """The runs that would be trained, and a folder to make them in."""
+def started_runs(tmp_path, monkeypatch):
+    """Record the runs instead of training them, in an empty working directory."""
     from flows import train
 
     runs = []
@@ -32,52 +32,52 @@ def trained(tmp_path, monkeypatch):
     return runs
 
 
-def started_with(monkeypatch, *words):
+def set_argv(monkeypatch, *words):
     monkeypatch.setattr(sys, "argv", ["train.py", *words])
 
 
-def test_run_alone_takes_the_command_line_in_any_spelling(trained, monkeypatch, capsys):
-    started_with(monkeypatch, "ppo", "--num_envs", "2", "run_dir=runs/a")
+def test_run_translates_command_line_of_script(started_runs, monkeypatch, capsys):
+    set_argv(monkeypatch, "ppo", "--num_envs", "2", "run_dir=runs/a")
     run()
-    assert trained[0].read_config()["env"]["num_envs"] == 2
+    assert started_runs[0].read_config()["env"]["num_envs"] == 2
     line = "interpreted as: shepherd train exp=ppo env.num_envs=2 run_dir=runs/a\n"
     assert capsys.readouterr().err == line
 
 
-def test_main_hands_over_a_whole_config_and_what_the_function_changes_is_trained(trained, monkeypatch, capsys):
+def test_main_passes_config_that_function_may_change(started_runs, monkeypatch, capsys):
     @main
     def train(cfg):
         assert cfg.algo.clip_coef == 0.2
         cfg.seed = 9
         return run(cfg)
 
-    started_with(monkeypatch, "exp=ppo", "run_dir=runs/b")
+    set_argv(monkeypatch, "exp=ppo", "run_dir=runs/b")
     train()
     assert (
-        trained[0].read_config() | {"seed": 42}
-        == compose(["exp=ppo", "run_dir=runs/b", f"run_name={name(trained)}"])[1]
+        started_runs[0].read_config() | {"seed": 42}
+        == compose(["exp=ppo", "run_dir=runs/b", f"run_name={run_name(started_runs)}"])[1]
     )
-    assert trained[0].read_config()["seed"] == 9
-    assert trained[0].overrides.read_text().split() == ["exp=ppo", "run_dir=runs/b"]
-    assert capsys.readouterr().err == ""  # the line would be another training
+    assert started_runs[0].read_config()["seed"] == 9
+    assert started_runs[0].overrides.read_text().split() == ["exp=ppo", "run_dir=runs/b"]
+    assert capsys.readouterr().err == ""  # no command line is printed, because the function changed the config
 
 
-def name(trained):
-    return trained[0].read_config()["run_name"]
+def run_name(started_runs):
+    return started_runs[0].read_config()["run_name"]
 
 
-def test_a_config_that_hydra_has_put_together_is_checked_like_any_other(trained):
+def test_run_validates_config_composed_by_hydra(started_runs):
     _, tree = compose(["exp=ppo", "run_dir=runs/c"])
     tree["fabric"]["_target_"] = "lightning.fabric.Fabric"
     tree["root_dir"] = "${algo.name}/here"
     run(tree)
-    assert trained[0].read_config()["root_dir"] == "ppo/here"
+    assert started_runs[0].read_config()["root_dir"] == "ppo/here"
     tree["algo"]["gama"] = 1
     with pytest.raises(UserError, match="algo.gama"):
         run(tree)
 
 
-# --- the config that a script sees ------------------------------------------------------------------------------------
+# --- config of a script -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_a_config_that_hydra_has_put_together_is_checked_like_any_other(trained)
         ("ppo", "metric.logger", "lightning.fabric.loggers.TensorBoardLogger"),
     ],
 )
-def test_compose_for_script_names_the_classes_of_sheeprl(preset, key, target):
+def test_compose_for_script_names_sheeprl_classes(preset, key, target):
     cfg = compose_for_script([f"exp={preset}"])
     assert OmegaConf.select(cfg, key)["_target_"] == target
     seen = cfg.run_name
     assert compose_tree(cfg)[1] == compose([f"exp={preset}", f"run_name={seen}"])[1]
 
 
-def test_compose_for_script_keeps_interpolations_and_both_kinds_of_access():
+def test_compose_for_script_keeps_interpolations():
     cfg = compose_for_script(["exp=ppo", "algo.dense_units=16"])
     assert cfg.algo.encoder.dense_units == cfg["algo"]["encoder"]["dense_units"] == 16
     assert cfg.fabric.callbacks[0]._target_ == "sheeprl.utils.callback.CheckpointCallback"
@@ -112,7 +112,7 @@ def test_compose_for_script_keeps_interpolations_and_both_kinds_of_access():
     assert compose_tree(plain) == compose_tree(cfg)
 
 
-def test_compose_tree_keeps_the_run_name_that_a_script_has_read(monkeypatch):
+def test_compose_tree_keeps_run_name_from_script(monkeypatch):
     cfg = compose_for_script(["exp=ppo"])
     read = cfg.run_name
 
@@ -126,7 +126,7 @@ def test_compose_tree_keeps_the_run_name_that_a_script_has_read(monkeypatch):
     assert compose_tree(cfg)[0].run_name == read
 
 
-def test_compose_for_script_takes_both_spellings_of_a_changed_class(tmp_path, monkeypatch):
+def test_compose_for_script_accepts_name_or_target(tmp_path, monkeypatch):
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "theirs.yaml").write_text("_target_: torch.optim.SGD\nlr: 1e-3\n")
     monkeypatch.setenv("SHEEPRL_SEARCH_PATH", str(tmp_path))
@@ -142,7 +142,7 @@ def test_compose_for_script_takes_both_spellings_of_a_changed_class(tmp_path, mo
     assert compose_tree(cfg)[0].metric.logger.name == "none"
 
 
-def test_compose_prefers_a_typed_name_to_the_class_of_a_file(tmp_path, monkeypatch):
+def test_compose_prefers_name_override_to_file_target(tmp_path, monkeypatch):
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "theirs.yaml").write_text("_target_: torch.optim.SGD\nlr: 1e-3\n")
     monkeypatch.setenv("SHEEPRL_SEARCH_PATH", str(tmp_path))
@@ -150,8 +150,8 @@ def test_compose_prefers_a_typed_name_to_the_class_of_a_file(tmp_path, monkeypat
     assert config.algo.optimizer.name == "adamw"
 
 
-def test_main_ends_a_script_with_a_sentence(trained, monkeypatch, capsys):
-    started_with(monkeypatch, "exp=ppo", "algo.gama=1")
+def test_main_exits_script_with_one_sentence(started_runs, monkeypatch, capsys):
+    set_argv(monkeypatch, "exp=ppo", "algo.gama=1")
     with pytest.raises(SystemExit) as ended:
         main(run)()
     assert ended.value.code == 2
@@ -173,24 +173,24 @@ def test_main_ends_a_script_with_a_sentence(trained, monkeypatch, capsys):
         ),
     ],
 )
-def test_evaluation_runs_the_command_on_the_checkpoint(monkeypatch, typed, expected):
+def test_evaluation_runs_evaluate_command_on_checkpoint(monkeypatch, typed, expected):
     commands: list[list[str]] = []
     monkeypatch.setattr(script, "command", lambda words: commands.append(words) or 0)
-    started_with(monkeypatch, *typed)
+    set_argv(monkeypatch, *typed)
     main(config_name="eval_config")(evaluation)()
     assert commands == [["evaluate", *expected, "--episodes", "100"]]
 
 
-def test_evaluation_needs_a_checkpoint(monkeypatch, capsys):
-    started_with(monkeypatch)
+def test_evaluation_requires_checkpoint_path(monkeypatch, capsys):
+    set_argv(monkeypatch)
     with pytest.raises(SystemExit):
         main(config_name="eval_config")(evaluation)()
     assert "checkpoint_path is required" in capsys.readouterr().err
 
 
-# --- what a script registers ------------------------------------------------------------------------------------------
+# --- environments of a script -----------------------------------------------------------------------------------------
 
-REGISTERS = """\
+SCRIPT = """\
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 
@@ -214,20 +214,20 @@ def train(cfg):
 GUARD = 'if __name__ == "__main__":\n    '
 
 
-def start(folder: Path, *words: str, **parts: str) -> subprocess.CompletedProcess[str]:
+def run_script(folder: Path, *words: str, **parts: str) -> subprocess.CompletedProcess[str]:
     """Run a script that registers Mine-v0 and trains on it."""
     values = {"before": "", "env_id": "Mine-v0", "entry": "Mine", "guard": GUARD} | parts
     (folder / "scripts").mkdir(exist_ok=True)
-    (folder / "scripts" / "own_training.py").write_text(REGISTERS.format(**values))
+    (folder / "scripts" / "own_training.py").write_text(SCRIPT.format(**values))
     command = [sys.executable, "scripts/own_training.py", *TINY, "env.id=Mine-v0", "run_dir=mine", *words]
     variables = environment(folder, **NO_STORE, **standing_api())
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
 
 
 @pytest.mark.slow
-def test_run_trains_on_an_environment_that_the_script_registers(tmp_path):
+def test_run_trains_on_environment_registered_by_script(tmp_path):
     furnish(tmp_path)
-    done = start(tmp_path, "algo.total_steps=64", "model_manager.disabled=true", "algo.compile=false")
+    done = run_script(tmp_path, "algo.total_steps=64", "model_manager.disabled=true", "algo.compile=false")
     assert done.returncode == 0, done.stderr[-3000:]
     named = "env.id=Mine-v0: trained with plugins=[own_training]; commands on this run need plugins=[own_training] too"
     assert named in done.stderr.splitlines()
@@ -248,14 +248,14 @@ def test_run_trains_on_an_environment_that_the_script_registers(tmp_path):
         ),
     ],
 )
-def test_run_refuses_what_the_trainer_would_not_know(tmp_path, parts, sentence):
-    done = start(tmp_path, **parts)
+def test_run_refuses_environment_unknown_to_trainer(tmp_path, parts, sentence):
+    done = run_script(tmp_path, **parts)
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2 and line.startswith("shepherd: env.id=Mine-v0: registered") and sentence in line
     assert not (tmp_path / "mine").exists() and not (tmp_path / ".shepherd" / "prefect").exists()
 
 
-def test_name_plugins_asks_no_process_about_known_environments(monkeypatch):
+def test_name_plugins_starts_no_process_for_known_environments(monkeypatch):
     monkeypatch.setattr("flows.runs.script_plugins.spawn", None)
     for words in (["exp=ppo"], ["exp=ppo", "env.id=CartPole-v0"], ["exp=dreamer_v3_crosshair"]):
         assert name_plugins(compose(words)[0]) == []

@@ -1,4 +1,4 @@
-"""`shepherd ui`: one process that asks for a password, and what is refused before anything is served."""
+"""`shepherd ui` and `shepherd serve`: processes, password, and checks before anything is served."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.soaking import always, heavy
 @always
 @pytest.mark.slow
 @heavy
-def test_ui_is_one_process_behind_a_password(home: Path, tmp_path: Path) -> None:
-    """`mlflow ui` starts seven processes beside its own, which stay when it ends."""
+def test_ui_is_one_process_with_password(home: Path, tmp_path: Path) -> None:
+    """`mlflow ui` itself would start seven more processes, which remain after it ends."""
     port = free_port()
     with open(tmp_path / "log", "wb") as log:
         command = [sys.executable, "-m", "flows.cli.main", "ui", "--port", str(port)]
@@ -36,25 +36,25 @@ def test_ui_is_one_process_behind_a_password(home: Path, tmp_path: Path) -> None
     wait_for(lambda: answers(f"{url}/health") or server.poll() is not None, "an answer", every=0.2)
     assert server.poll() is None, (tmp_path / "log").read_text()
     name, value = (part.decode() for part in basic(own_login()))
-    asked = f"{url}/ajax-api/2.0/mlflow/experiments/search?max_results=1"
+    search_url = f"{url}/ajax-api/2.0/mlflow/experiments/search?max_results=1"
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(asked, timeout=60)
-    with urllib.request.urlopen(urllib.request.Request(asked, headers={name: value}), timeout=60) as answer:
+        urllib.request.urlopen(search_url, timeout=60)
+    with urllib.request.urlopen(urllib.request.Request(search_url, headers={name: value}), timeout=60) as answer:
         assert b"experiments" in answer.read()
     assert psutil.Process(server.pid).children(recursive=True) == []
     server.send_signal(signal.SIGINT)
     assert server.wait(30) == 130
-    said = (tmp_path / "log").read_text()
-    assert "password in" in said and own_login().partition(":")[2] not in said and "Warning" not in said
+    text = (tmp_path / "log").read_text()
+    assert "password in" in text and own_login().partition(":")[2] not in text and "Warning" not in text
 
 
-def test_ui_names_the_server_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ui_names_existing_mlflow_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@127.0.0.1:5000")
     with pytest.raises(UserError, match=r"http://me:\*\*\*@127.0.0.1:5000: MLflow is already a server at this address"):
         serving.ui(5000)
 
 
-def test_serve_refuses_a_port_before_it_loads_a_model() -> None:
+def test_serve_refuses_port_before_loading_model() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"--port {port}: cannot be used .*; choose another port"):

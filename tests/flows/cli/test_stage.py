@@ -1,4 +1,4 @@
-"""When `shepherd stage train` has a mirror: where somebody may look on."""
+"""Mirror to MLflow during `shepherd stage train`: used for servers, and for long runs in a local database."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ SERVER = "http://127.0.0.1:5000"
 
 
 @pytest.mark.parametrize(
-    ("uri", "seconds", "log_level", "asked"),
+    ("uri", "seconds", "log_level", "expected_calls"),
     [
-        ("sqlite:///mlflow.db", 5.0, 1, 0),  # a short one, of which nobody can know before register-model
+        ("sqlite:///mlflow.db", 5.0, 1, 0),  # a short run, which register-model sends to MLflow
         ("sqlite:///mlflow.db", 40.0, 1, 3),
         (SERVER, 5.0, 1, 4),
-        (SERVER, 5.0, 0, 3),  # nothing that the last checkpoint did not bring
+        (SERVER, 5.0, 0, 3),  # no metrics to mirror after the last checkpoint
     ],
 )
-def test_a_training_is_mirrored_where_somebody_may_look_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, seconds: float, log_level: int, asked: int
+def test_stage_train_mirrors_if_server_or_long_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, seconds: float, log_level: int, expected_calls: int
 ) -> None:
     now, calls = [100.0], []
     config: dict[str, Any] = {"metric": {"log_level": log_level, "logger": {"tracking_uri": uri}}}
@@ -35,4 +35,4 @@ def test_a_training_is_mirrored_where_somebody_may_look_on(
         for kind in ("checkpoint", "evaluation", "progress", "checkpoint"):
             emit(kind, {})
             now[0] += seconds
-    assert len(calls) == asked
+    assert len(calls) == expected_calls

@@ -195,7 +195,7 @@ def test_the_command_prints_the_verdict_and_where_the_page_is(root: Path, capsys
         ("compare low high --threshold much", "argument --threshold: much: must be a finite number"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_leaves_nothing(
+def test_compare_refuses_mistake_with_one_sentence(
     root: Path, capsys: pytest.CaptureFixture[str], line: str, sentence: str
 ) -> None:
     for name in ("low", "high"):
