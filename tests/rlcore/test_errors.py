@@ -1,4 +1,4 @@
-"""Mistakes that are gathered."""
+"""Collected mistakes, and messages of errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SENTENCE = "algo.lr=-1: must be positive"
 
 
 class Held:
-    """An object of a frame, which fails as environments do that are half made."""
+    """Object in a frame that fails, like an environment whose constructor raises."""
 
     def fail(self) -> None:
         raise ValueError
@@ -39,20 +39,20 @@ def raise_in_place_of_a_failure(held: Held) -> None:
 
 
 @pytest.mark.parametrize("fail", [raise_plainly, raise_from_a_failure, raise_in_place_of_a_failure])
-def test_a_gathered_mistake_holds_nothing_of_the_frames_it_came_through(fail: Callable[[Held], None]) -> None:
-    """An emulator that still lives when Python ends is reported as a leak, forty lines below the sentence."""
+def test_mistakes_catch_keeps_no_reference_to_frames(fail: Callable[[Held], None]) -> None:
+    """An emulator that is still referenced when Python ends prints a long leak report after the error."""
     mistakes: Mistakes = Mistakes()
     seen: list[weakref.ref[Held]] = []
 
-    def look() -> None:
+    def fail_in_frame() -> None:
         held = Held()
         seen.append(weakref.ref(held))
         fail(held)
 
-    gc.disable()  # frames that are held in a circle are no better: a command's end does not look for those
+    gc.disable()  # reference cycles must not hold frames either: they are not collected when Python ends
     try:
         with mistakes.catch():
-            look()
+            fail_in_frame()
         assert seen[0]() is None
     finally:
         gc.enable()
@@ -60,7 +60,7 @@ def test_a_gathered_mistake_holds_nothing_of_the_frames_it_came_through(fail: Ca
         mistakes.raise_collected()
 
 
-def test_a_sentence_cuts_long_values() -> None:
-    told = str(UserError(f"env.id={'x' * 100_000}: no such environment"))
-    assert len(told) < 400 and "xxx…xxx" in told
-    assert told.startswith("env.id=xxx") and told.endswith(" no such environment")
+def test_user_error_shortens_long_values() -> None:
+    message = str(UserError(f"env.id={'x' * 100_000}: no such environment"))
+    assert len(message) < 400 and "xxx…xxx" in message
+    assert message.startswith("env.id=xxx") and message.endswith(" no such environment")

@@ -1,4 +1,4 @@
-"""Modules of the user's own: how they are named, found, hashed, and refused."""
+"""User plugins: how they are named, imported, hashed and refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlcore.errors import UserError
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working directory of a user who has named nothing yet."""
+    """A working directory without named plugins."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(plugins.VARIABLE, "")
@@ -46,11 +46,11 @@ def write(**files: str) -> None:
         (["run_name=plugins=[a]"], [], ["run_name=plugins=[a]"]),
     ],
 )
-def test_what_is_typed_is_taken_apart(words: list[str], modules: list[str], others: list[str]) -> None:
+def test_take_from_separates_plugins_from_arguments(words: list[str], modules: list[str], others: list[str]) -> None:
     assert plugins.take_from(words) == (modules, others)
 
 
-def test_what_is_told_to_be_typed_names_the_same_again() -> None:
+def test_as_typed_round_trips_through_take_from() -> None:
     plugins.name(["a", "b.c"])
     plugins.name(["b.c"])
     assert plugins.take_from(plugins.as_typed()) == (["a", "b.c"], [])
@@ -58,7 +58,7 @@ def test_what_is_told_to_be_typed_names_the_same_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "says"),
+    ("module", "message"),
     [
         (
             "nowhere",
@@ -71,15 +71,15 @@ def test_what_is_told_to_be_typed_names_the_same_again() -> None:
         ("bare", r"this folder has no __init__.py; name a module in it, such as bare.mine"),
     ],
 )
-def test_a_module_that_cannot_be_a_plugin_is_a_sentence(folder: Path, module: str, says: str) -> None:
+def test_load_refuses_module_that_cannot_be_imported(folder: Path, module: str, message: str) -> None:
     write(torn="def (", failing="x = 0\n1 / x\n")
     (folder / "bare").mkdir()
     plugins.name([module])
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=message):
         plugins.load()
 
 
-def test_load_ends_the_import_of_a_plugin_that_hangs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_stops_hanging_plugin_import(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(hanging="import time\ntry:\n    time.sleep(60)\nexcept Exception:\n    pass\n")
     monkeypatch.setattr(plugins, "IMPORT_LIMIT", 0.05)
     before = signal.getsignal(signal.SIGALRM)
@@ -90,7 +90,7 @@ def test_load_ends_the_import_of_a_plugin_that_hangs(folder: Path, monkeypatch: 
     assert signal.getsignal(signal.SIGALRM) == before
 
 
-def test_load_replaces_a_handler_that_python_cannot_restore(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_replaces_signal_handler_set_in_c(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a handler that a C library has set, `signal.signal` returns None and does not accept it."""
     write(quick="")
     set_handler, before, handlers = signal.signal, signal.getsignal(signal.SIGALRM), list[Any]()
@@ -106,7 +106,7 @@ def test_load_replaces_a_handler_that_python_cannot_restore(folder: Path, monkey
     assert handlers[1:] == [signal.SIG_DFL]
 
 
-def test_the_hash_is_of_every_source_of_the_package_and_of_nothing_else(folder: Path) -> None:
+def test_hashes_cover_only_source_files_of_plugin(folder: Path) -> None:
     write(mine____init__="", mine__agent="x = 1\n", single="y = 1\n", other="")
     plugins.name(["mine", "single"])
     first = plugins.hashes()
@@ -120,14 +120,14 @@ def test_the_hash_is_of_every_source_of_the_package_and_of_nothing_else(folder: 
     assert plugins.hashes()["mine"] != second["mine"]
 
 
-def test_a_module_is_brought_by_the_plugin_it_lies_in() -> None:
+def test_bringing_returns_plugin_that_contains_module() -> None:
     plugins.name(["my_envs", "mine.algos", "mine_too"])
     assert plugins.bringing("mine.algos") == plugins.bringing("mine.algos.reinforce") == ["mine.algos"]
     assert plugins.bringing("library.algo") == ["my_envs", "mine.algos", "mine_too"]
     assert plugins.bringing("rlcore.algorithms.on_policy.ppo") == []
 
 
-def test_a_dotted_name_of_a_config_leads_into_plugins_only(folder: Path) -> None:
+def test_member_resolves_names_in_plugins_only(folder: Path) -> None:
     write(mine____init__="", mine__envs="class Env: ...\n", mine_too="open('imported', 'w')\n")
     plugins.name(["mine"])
     assert getattr(plugins.member("key", "mine.envs.Env"), "__module__", None) == "mine.envs"
@@ -147,13 +147,13 @@ class Incomplete:
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "says"),
+    ("name", "module", "message"),
     [
         ("ppo", Incomplete, "the name is taken"),
         ("mine", type("Empty", (), {}), ": Config is missing"),
         ("mine", Incomplete, "Config must be a subclass of rlcore.config.algorithm.AlgorithmConfig"),
     ],
 )
-def test_a_mistake_in_an_algorithm_is_a_sentence(name: str, module: object, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_register_refuses_invalid_algorithm_module(name: str, module: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         register(name, module)

@@ -16,37 +16,37 @@ NAMES = [
 ]
 
 
-def test_streams_of_neighbouring_seeds_purposes_and_indices_share_no_draw() -> None:
+def test_generators_of_adjacent_streams_share_no_draw() -> None:
     draws = [streams.generator(*name).random(200).tolist() for name in NAMES]
     everything = [x for part in draws for x in part]
     assert len(set(everything)) == len(everything)
 
 
-def test_seeds_for_libraries_are_31_bits_and_hardly_ever_meet() -> None:
+def test_integer_seeds_have_31_bits_without_collision() -> None:
     seeds = [streams.integer(seed, "env", 0, index) for seed in range(20) for index in range(100)]
     assert all(0 <= s < 2**31 for s in seeds)
     # 2000 draws of 31 bits: 0.001 collisions expected.
     assert len(set(seeds)) == len(seeds)
 
 
-def test_a_stream_is_the_same_every_time_and_never_changes() -> None:
-    # Written down once: a change would make old runs impossible to reproduce.
+def test_generator_matches_fixed_seed_sequence() -> None:
+    # Fixed: with other numbers, old runs could not be reproduced.
     assert streams.integer(42, "env", 0, 3) == streams.integer(42, "env", 0, 3)
     expected = np.random.Generator(np.random.PCG64(np.random.SeedSequence(42, spawn_key=(2, 0)))).random(4)
     assert (streams.generator(42, "policy", 0).random(4) == expected).all()
 
 
-def test_purposes_have_numbers_of_their_own_and_an_unknown_one_is_an_error() -> None:
+def test_purposes_have_unique_fixed_numbers() -> None:
     assert len(set(streams.PURPOSES.values())) == len(streams.PURPOSES)
     assert [streams.PURPOSES[p] for p in ("env", "env_eval", "policy", "prefill", "minibatch")] == [0, 1, 2, 3, 4]
     with pytest.raises(KeyError):
         streams.sequence(0, "no such purpose")
 
 
-def test_generator_state_goes_through_json_and_continues() -> None:
+def test_generator_state_survives_json() -> None:
     rng = streams.generator(7, "minibatch", 0)
     rng.standard_normal(3)
-    rng.integers(0, 10, dtype=np.uint32)  # leaves half a draw in the generator's pocket
+    rng.integers(0, 10, dtype=np.uint32)  # the generator buffers the other 32 bits of the draw
     state = json.loads(json.dumps(streams.generator_state(rng)))
     other = streams.generator(8, "policy")
     streams.load_generator_state(other, state)

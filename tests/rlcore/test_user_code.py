@@ -1,4 +1,4 @@
-"""Code of the user's that would end this process, or leave it in another folder."""
+"""User code that would end this process, or changes its working directory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LEAVES = {"SystemExit: 0": leave, "KeyboardInterrupt": interrupt}
 
 
 class Leaver(gymnasium.Env):
-    """An environment that calls `how` in `where`."""
+    """Environment that calls function `how` in method `where`."""
 
     observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = spaces.Discrete(2)
@@ -73,7 +73,7 @@ class Leaver(gymnasium.Env):
 
 @pytest.fixture(autouse=True)
 def leaver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process of Shepherd's, where Ctrl-C has a handler of its own; and the environment `Leaver-v0`."""
+    """Register environment `Leaver-v0`, and handle Ctrl-C as a process of Shepherd does."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     gymnasium.register("Leaver-v0", entry_point=f"{__name__}:Leaver")
     monkeypatch.setattr(Leaver, "where", "")
@@ -87,14 +87,14 @@ def where(monkeypatch: pytest.MonkeyPatch, place: str, name: str) -> None:
     monkeypatch.setattr(Leaver, "how", staticmethod(LEAVES[name]))
 
 
-def test_is_failure_leaves_ctrl_c_alone() -> None:
+def test_is_failure_is_false_for_ctrl_c() -> None:
     assert all(map(is_failure, (ValueError(), SystemExit(), KeyboardInterrupt())))
     assert not any(map(is_failure, (TrainingInterrupted(), StepTimeout(), GeneratorExit())))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     assert not is_failure(KeyboardInterrupt())
 
 
-def test_user_code_returns_to_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_code_restores_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EnvironmentFault, match=rf"raised SystemExit: 3 \({__file__}, line \d+\)"), user_code():
         os.chdir("/")
@@ -102,7 +102,7 @@ def test_user_code_returns_to_the_working_folder(tmp_path: Path, monkeypatch: py
     assert Path.cwd() == tmp_path
 
 
-def test_user_code_passes_a_signal_on() -> None:
+def test_user_code_forwards_signals() -> None:
     with pytest.raises(TrainingInterrupted), terminable(), user_code():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
         os.kill(os.getpid(), signal.SIGTERM)
@@ -110,7 +110,7 @@ def test_user_code_passes_a_signal_on() -> None:
 
 @pytest.mark.parametrize("name", LEAVES)
 @pytest.mark.parametrize("place", ["init", "reset", "step"])
-def test_vector_names_the_call_that_leaves(monkeypatch: pytest.MonkeyPatch, place: str, name: str) -> None:
+def test_vector_env_names_call_that_raises_exit(monkeypatch: pytest.MonkeyPatch, place: str, name: str) -> None:
     where(monkeypatch, place, name)
     with pytest.raises((UserError, EnvironmentFault), match=rf"cannot be created \({name}\)|{place} raised {name}"):
         envs = make_vector_env(EnvConfig(id="Leaver-v0"), num_envs=2, seed=0)
@@ -119,7 +119,7 @@ def test_vector_names_the_call_that_leaves(monkeypatch: pytest.MonkeyPatch, plac
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_vector_closes_with_a_warning(
+def test_vector_env_close_warns_about_exit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     where(monkeypatch, "close", name)
@@ -129,7 +129,7 @@ def test_vector_closes_with_a_warning(
 
 @pytest.mark.parametrize("name", LEAVES)
 @pytest.mark.parametrize("place", ["init", "reset", "step", "close"])
-def test_environment_card_names_what_leaves(monkeypatch: pytest.MonkeyPatch, place: str, name: str) -> None:
+def test_environment_card_names_exit_exception(monkeypatch: pytest.MonkeyPatch, place: str, name: str) -> None:
     where(monkeypatch, place, name)
     with pytest.raises((UserError, EnvironmentFault), match=rf"{name}"):
         environment_card(EnvConfig(id="Leaver-v0"))
@@ -137,7 +137,9 @@ def test_environment_card_names_what_leaves(monkeypatch: pytest.MonkeyPatch, pla
 
 @pytest.mark.parametrize("name", LEAVES)
 @pytest.mark.parametrize("place", ["init", "close"])
-def test_new_run_refuses_what_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, name: str) -> None:
+def test_new_run_refuses_environment_that_exits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, name: str
+) -> None:
     where(monkeypatch, place, name)
     with pytest.raises(UserError, match=rf"^env.id=Leaver-v0.*{name}"):
         new_run(["exp=ppo", "env.id=Leaver-v0", f"run_dir={tmp_path / 'run'}"])
@@ -145,7 +147,7 @@ def test_new_run_refuses_what_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_record_names_a_renderer_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+def test_record_names_render_that_raises_exit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     where(monkeypatch, "render", name)
     with (
         pytest.raises(UserError, match=rf"^Leaver-v0: render\(\) failed on this machine \({name}\)"),
@@ -155,7 +157,7 @@ def test_record_names_a_renderer_that_leaves(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_import_plugin_names_what_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+def test_import_plugin_names_exit_exception(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("leaves_at_import.py").write_text("raise SystemExit(0)" if "Exit" in name else "raise KeyboardInterrupt")
@@ -164,11 +166,11 @@ def test_import_plugin_names_what_leaves(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_call_answers_for_a_function_that_leaves(name: str) -> None:
-    said: dict[str, str] = {}
+def test_call_reports_function_that_raises_exit(name: str) -> None:
+    answer: dict[str, str] = {}
     function = f"{__name__}.{LEAVES[name].__name__}_when_called"
-    call(function, [], lambda event, **fields: said.update(event=event, **fields))
-    assert said["event"] == "failed" and name in said["sentence"]
+    call(function, [], lambda event, **fields: answer.update(event=event, **fields))
+    assert answer["event"] == "failed" and name in answer["sentence"]
 
 
 def leave_when_called(say: object) -> None:
@@ -179,7 +181,7 @@ def interrupt_when_called(say: object) -> None:
     interrupt()
 
 
-def test_limited_env_ends_a_constructor_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limited_env_stops_hanging_constructor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leaver, "where", "init")
     monkeypatch.setattr(Leaver, "how", staticmethod(lambda: signal.pause()))
     slow = limited_env(EnvConfig(id="Leaver-v0", step_timeout=0.05))
@@ -188,13 +190,13 @@ def test_limited_env_ends_a_constructor_that_hangs(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", ["observation_space", "action_space"])
-def test_make_refuses_a_space_that_is_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_make_refuses_space_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(Leaver, name, None)
     with pytest.raises(UserError, match=f"^env.id=Leaver-v0: its {name} is None, not a space of gymnasium.spaces"):
         make(EnvConfig(id="Leaver-v0"))
 
 
-def test_user_code_survives_a_removed_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_code_survives_removed_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with user_code():
         (tmp_path / "gone").mkdir()
@@ -206,7 +208,7 @@ def test_user_code_survives_a_removed_working_directory(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("name", ["observation_space", "action_space"])
-def test_make_refuses_a_space_that_raises(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_make_refuses_space_that_raises(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def fail(env: Leaver) -> None:
         raise RuntimeError("two\nlines")
 
@@ -215,7 +217,7 @@ def test_make_refuses_a_space_that_raises(monkeypatch: pytest.MonkeyPatch, name:
         make(EnvConfig(id="Leaver-v0"))
 
 
-def test_limited_env_names_a_close_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limited_env_names_close_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leaver, "where", "close")
     monkeypatch.setattr(Leaver, "how", staticmethod(lambda: 1 / 0))
     with (
@@ -225,7 +227,7 @@ def test_limited_env_names_a_close_that_raises(monkeypatch: pytest.MonkeyPatch) 
         pass
 
 
-def test_make_names_an_entry_point_without_its_class() -> None:
+def test_make_names_missing_entry_point_class() -> None:
     gymnasium.register("Absent-v0", entry_point=f"{__name__}:Absent")
     with pytest.raises(UserError, match=r"^env.id=Absent-v0 with no arguments: cannot be created \(AttributeError: "):
         make(EnvConfig(id="Absent-v0"))

@@ -1,4 +1,4 @@
-"""Folders that only their owner can enter."""
+"""Access modes of folders that `make_private` creates."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_make_private_lets_only_the_owner_in(tmp_path: Path) -> None:
+def test_make_private_restricts_new_folder_to_owner(tmp_path: Path) -> None:
     make_private(tmp_path / "runs/one")
     assert (mode(tmp_path / "runs"), mode(tmp_path / "runs/one")) == (0o755, 0o700)
 
 
-def test_make_private_keeps_the_mode_of_a_folder_that_exists(tmp_path: Path) -> None:
+def test_make_private_keeps_mode_of_existing_folder(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     make_private(tmp_path / "shared")
     assert mode(tmp_path / "shared") == 0o755
 
 
-def test_make_private_lets_the_group_of_a_shared_folder_in(tmp_path: Path) -> None:
+def test_make_private_keeps_group_of_shared_folder(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs").chmod(0o2775)
     make_private(tmp_path / "runs/one")

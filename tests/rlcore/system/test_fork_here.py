@@ -1,4 +1,4 @@
-"""A child forked from the process itself: what it has of its parent, and how both end."""
+"""Children that are forked from the current process: inheritance, signals and exit."""
 
 from __future__ import annotations
 
@@ -22,44 +22,48 @@ def run():
         raise ValueError("so it is")
 
 lock, kept = os.pipe()
-signal.signal(signal.SIGTERM, lambda *told: None)
+signal.signal(signal.SIGTERM, lambda *args: None)
 def start():
     return fork_here("named", run, keep=[kept], stderr=2)
 """
 
 
-def parent(script: str) -> subprocess.Popen[str]:
-    """A process that has `start`, and no thread: pytest may have some."""
+def start_parent(script: str) -> subprocess.Popen[str]:
+    """Start a process with function `start` and without threads, which pytest may have."""
     return subprocess.Popen(
         [sys.executable, "-c", PARENT + script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def test_a_child_has_what_it_is_to_keep_and_nothing_else_of_its_parent() -> None:
-    said, _ = parent("child = start(); print(child.pid, child.stdout.readline().decode(), end='')").communicate()
-    pid, itself, session, name, kept, lock = said.split()
+def test_fork_here_keeps_only_listed_file_descriptors() -> None:
+    output, _ = start_parent(
+        "child = start(); print(child.pid, child.stdout.readline().decode(), end='')"
+    ).communicate()
+    pid, itself, session, name, kept, lock = output.split()
     assert pid == itself == session
     assert (name, kept, lock) == ("named", "True", "False")
 
 
-def test_signals_that_end_its_parent_are_nothing_to_it() -> None:
-    said, _ = parent("child = start(); child.stdout.readline(); print(child.stdout.readline().decode())").communicate()
-    assert said.strip() == "True"
+def test_fork_here_child_ignores_sigterm() -> None:
+    output, _ = start_parent(
+        "child = start(); child.stdout.readline(); print(child.stdout.readline().decode())"
+    ).communicate()
+    assert output.strip() == "True"
 
 
-def test_exit_codes_are_those_of_a_process() -> None:
+def test_fork_here_child_returns_exit_code() -> None:
     script = (
         "codes = []\n"
         "for word in (b'well\\n', b'fail\\n'):\n"
         "    child = start(); child.stdin.write(word); child.stdin.flush(); codes.append(child.wait(60))\n"
         "child = start(); child.stdout.readline(); child.kill(); codes.append(child.wait(60)); print(codes)\n"
     )
-    said, failed = parent(script).communicate()
-    assert said.strip() == "[0, 1, -9]"
-    assert "ValueError: so it is" in failed
+    output, errors = start_parent(script).communicate()
+    assert output.strip() == "[0, 1, -9]"
+    assert "ValueError: so it is" in errors
 
 
-def test_whoever_waits_in_another_thread_keeps_nobody_from_giving_up() -> None:
+def test_wait_times_out_beside_waiting_thread() -> None:
     script = (
         "child = start(); child.stdout.readline()\n"
         "waiting = threading.Thread(target=child.wait); waiting.start()\n"
@@ -67,11 +71,11 @@ def test_whoever_waits_in_another_thread_keeps_nobody_from_giving_up() -> None:
         "except subprocess.TimeoutExpired: print('gave up')\n"
         "child.kill(); waiting.join(); print(child.wait())\n"
     )
-    assert parent(script).communicate(timeout=60)[0].split("\n")[:2] == ["gave up", "-9"]
+    assert start_parent(script).communicate(timeout=60)[0].split("\n")[:2] == ["gave up", "-9"]
 
 
-def test_a_child_ends_with_its_parent() -> None:
-    with parent("child = start(); print(child.pid, flush=True); signal.pause()") as process:
+def test_fork_here_child_ends_with_parent() -> None:
+    with start_parent("child = start(); print(child.pid, flush=True); signal.pause()") as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
         assert alive(child)
@@ -79,6 +83,6 @@ def test_a_child_ends_with_its_parent() -> None:
     wait_for(lambda: not alive(child), "the end of the child")
 
 
-def test_a_process_with_threads_is_not_forked() -> None:
+def test_fork_here_refuses_process_with_threads() -> None:
     script = "threading.Thread(target=threading.Event().wait, daemon=True).start(); print(start())"
-    assert parent(script).communicate()[0].strip() == "None"
+    assert start_parent(script).communicate()[0].strip() == "None"

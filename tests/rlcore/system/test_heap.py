@@ -1,4 +1,4 @@
-"""Pages of the C heap that hold nothing go back to the system, and a training does that now and then."""
+"""`heap.trim` returns free pages of the C heap to the system; training calls it regularly."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def test_what_lies_free_below_something_that_is_used_goes_back() -> None:
+def test_heap_trim_returns_free_pages_to_system() -> None:
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     blocks = [libc.malloc(10_000) for _ in range(5_000)]
     for block in blocks:
         ctypes.memset(block, 1, 10_000)
-    for block in blocks[:-1]:  # without the last, which keeps the heap from ending before them
+    for block in blocks[:-1]:  # the last block keeps the heap from shrinking by itself
         libc.free(block)
     before = resident()
     heap.trim()
@@ -31,7 +31,7 @@ def test_what_lies_free_below_something_that_is_used_goes_back() -> None:
     assert before - after > 40_000_000
 
 
-def test_a_training_gives_it_back_after_so_many_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainer_trims_heap_every_trimmed_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     trimmed: list[int] = []
     monkeypatch.setattr(trainer, "TRIMMED", 3)
     training = small("a2c", "CartPole-v1")

@@ -29,7 +29,7 @@ assert COMPILER not in sys.modules
 
 compiled = torch.compile(torch.nn.Linear(2, 1), backend="eager")
 assert isinstance(compiled, OptimizedModule) and not isinstance(plain, OptimizedModule)
-around = fabric.setup(compiled)  # takes the compiled module apart and compiles it again, around its own wrapper
+around = fabric.setup(compiled)  # unwraps the compiled module, and compiles it again inside its own wrapper
 assert type(around._forward_module) is type(compiled) and around._original_module is compiled._orig_mod
 assert torch.equal(around(torch.ones(2)), compiled(torch.ones(2)))
 """
@@ -51,7 +51,7 @@ assert COMPILER not in sys.modules
 
 
 @pytest.mark.parametrize("program", [LATER, OPTIMIZERS], ids=["fabric", "optimizers"])
-def test_the_compiler_comes_with_the_first_who_compiles(program: str) -> None:
+def test_compiler_is_imported_at_first_compile(program: str) -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
@@ -75,22 +75,22 @@ assert callable(ALGORITHMS["ppo"].build) and "torch" in sys.modules
 """
 
 
-def test_a_run_is_checked_and_made_without_torch(tmp_path: Path) -> None:
+def test_new_run_never_imports_torch(tmp_path: Path) -> None:
     variables = os.environ | {"PYTHONPATH": str(ROOT), "SHEPHERD_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", NO_TORCH], cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(
+        [sys.executable, "-c", NO_TORCH], cwd=tmp_path, env=variables, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
     assert (tmp_path / "made" / "config.yaml").exists() and not (tmp_path / "refused").exists()
 
 
-def test_what_is_imported_soon_is_there_for_who_wants_it_and_a_fault_is_told_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    who = "import threading, time\ntime.sleep(0.2)\nwho = threading.current_thread().name\n"
-    (tmp_path / "slow_to_come.py").write_text(who)
-    (tmp_path / "faulty_to_come.py").write_text("1 / 0\n")
+def test_import_soon_imports_in_background_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "import threading, time\ntime.sleep(0.2)\nwho = threading.current_thread().name\n"
+    (tmp_path / "slow_import.py").write_text(source)
+    (tmp_path / "faulty_import.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
-    import_soon("faulty_to_come", "slow_to_come")
-    wait_for(lambda: "slow_to_come" in sys.modules, "the thread")
-    assert importlib.import_module("slow_to_come").who == "imports"
+    import_soon("faulty_import", "slow_import")
+    wait_for(lambda: "slow_import" in sys.modules, "the thread")
+    assert importlib.import_module("slow_import").who == "imports"
     with pytest.raises(ZeroDivisionError):
-        importlib.import_module("faulty_to_come")
+        importlib.import_module("faulty_import")

@@ -1,4 +1,4 @@
-"""Processor time of children."""
+"""Processor time of child processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlcore.system.lifeline import children_seconds, spawn
 from rlcore.system.training_clock import clock
 from rlcore.train.metrics import Stopwatch
 
-WORKS = """
+WORKER = """
 import time
 
 while time.process_time() < 0.5:
@@ -22,10 +22,8 @@ input()
 """
 
 
-def test_stopwatch_counts_children_that_run_and_that_have_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "works.py").write_text(WORKS)
+def test_stopwatch_counts_running_and_ended_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "works.py").write_text(WORKER)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     watch = Stopwatch()
     with watch.running():

@@ -22,16 +22,16 @@ from rlcore.system.printable import PrintableFormatter, print_safely, print_trac
         ("plain, ä 字 ━ é\u0301 🙂\n\tnext", "plain, ä 字 ━ é\u0301 🙂\n\tnext"),
     ],
 )
-def test_printable_escapes_control_characters_alone(text: str, escaped: str) -> None:
+def test_printable_escapes_only_control_characters(text: str, escaped: str) -> None:
     assert printable(text) == escaped
 
 
-def test_printable_line_has_one_line() -> None:
+def test_printable_line_escapes_newlines() -> None:
     assert printable_line("a\nb\tc\x1b") == r"a\nb\tc\x1b"
 
 
 @pytest.mark.parametrize("error", [UserError, RunError])
-def test_error_escapes_what_it_quotes(error: type[Exception]) -> None:
+def test_error_escapes_quoted_control_characters(error: type[Exception]) -> None:
     assert str(error("env.id=\x1b[2J: no such environment")) == r"env.id=\x1b[2J: no such environment"
 
 
@@ -41,7 +41,7 @@ def test_print_safely_escapes_every_part() -> None:
     assert out.getvalue() == "\\x1b[1m|3|\\u202e\n"
 
 
-def test_print_traceback_escapes_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_traceback_escapes_message(capsys: pytest.CaptureFixture[str]) -> None:
     try:
         raise ValueError("\x1b[31m")
     except ValueError:

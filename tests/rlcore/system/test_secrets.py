@@ -1,4 +1,4 @@
-"""Passwords in addresses and of keys that are called so are hidden, and nothing else is."""
+"""Redaction of passwords in URLs and of values of secret keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlcore.system.secrets import redact
         ("API request to https://me:hunter2@h/api: X('https://me:hunter2@h')", None),
     ],
 )
-def test_a_password_is_hidden(text: str, shown: str | None) -> None:
+def test_redact_hides_password_in_url(text: str, shown: str | None) -> None:
     shown = shown or "API request to https://me:***@h/api: X('https://me:***@h')"
     assert redact(text) == shown
     assert redact(shown) == shown
@@ -48,7 +48,7 @@ def test_a_password_is_hidden(text: str, shown: str | None) -> None:
         ("seed=-1: too small\na.password=hunter2: no key", "seed=-1: too small\na.password=***: no key"),
     ],
 )
-def test_what_a_key_called_so_holds_is_hidden(text: str, shown: str) -> None:
+def test_redact_hides_values_of_secret_keys(text: str, shown: str) -> None:
     assert redact(text) == shown
     assert redact(shown) == shown
     assert str(UserError(text)) == shown
@@ -66,5 +66,5 @@ def test_what_a_key_called_so_holds_is_hidden(text: str, shown: str) -> None:
         "git@github.com:x/y at 12:30, see http://host:80",
     ],
 )
-def test_what_is_no_password_is_shown(text: str) -> None:
+def test_redact_keeps_text_without_secrets(text: str) -> None:
     assert redact(text) == text
