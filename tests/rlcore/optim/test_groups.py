@@ -1,4 +1,4 @@
-"""Groups of parameters and the two ways of clipping, against torch's own; as written and as the graph compiled."""
+"""Groups of parameters and both kinds of clipping compared with torch, eager and as compiled graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.rlcore.optim.test_optimizer import PLAIN, context
 
 @pytest.fixture(autouse=True)
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The very graph that would be compiled."""
+    """Run the graph that would be compiled."""
     monkeypatch.setattr(machine_code, "build", run_graphs)
 
 
@@ -47,8 +47,8 @@ GROUPS = {"head": {"lr": 0.01}, "*.bias": {"weight_decay": 0.0}, "encoder.1": {"
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-def test_groups_have_their_own_learning_rate_and_weight_decay(name: str, compiled: bool) -> None:
-    """The first pattern counts: the head's bias keeps the decay of all, the norm's bias the learning rate of all."""
+def test_groups_have_own_learning_rate_and_weight_decay(name: str, compiled: bool) -> None:
+    """The first pattern wins: the head bias keeps the common decay, the norm bias the common learning rate."""
     settings: dict[str, Any] = {"name": name, "lr": 0.1, "weight_decay": 0.1, "groups": GROUPS}
     settings |= {} if name == "adamw" else {"betas": None}
     config = build(OptimizerConfig, settings)
@@ -68,7 +68,7 @@ def test_groups_have_their_own_learning_rate_and_weight_decay(name: str, compile
     )
     rng = torch.Generator().manual_seed(1)
     for step in range(4):
-        if step == 2:  # a schedule halves all of them
+        if step == 2:  # a schedule halves all learning rates
             optimizer.set_lr(0.05)
             for group in oracle.param_groups:
                 group["lr"] /= 2
@@ -81,7 +81,7 @@ def test_groups_have_their_own_learning_rate_and_weight_decay(name: str, compile
             torch.testing.assert_close(mine.detach(), other.detach(), rtol=1e-4, atol=1e-5, msg=key)
 
 
-def test_groups_that_nobody_is_in_and_wrong_settings_are_refused() -> None:
+def test_groups_refuse_unmatched_pattern_and_wrong_settings() -> None:
     with pytest.raises(
         UserError, match=r"groups: 'heads' matches no parameter .* the parameters are encoder.0.weight, "
     ):
@@ -96,7 +96,7 @@ def test_groups_that_nobody_is_in_and_wrong_settings_are_refused() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("clip_norm", ["global", "tensor"])
-def test_gradients_are_clipped_by_the_norm_of_all_or_of_each(clip_norm: str, compiled: bool) -> None:
+def test_clip_norm_global_and_tensor_match_torch(clip_norm: str, compiled: bool) -> None:
     module = network()
     theirs = copy.deepcopy(module)
     settings = {"name": "sgd", "lr": 0.1, "betas": None, "eps": None, "clip_norm": clip_norm}
@@ -116,13 +116,13 @@ def test_gradients_are_clipped_by_the_norm_of_all_or_of_each(clip_norm: str, com
         torch.testing.assert_close([*module.parameters()], [*theirs.parameters()])
 
 
-def test_clipping_each_tensor_where_nothing_is_clipped_is_refused() -> None:
+def test_clip_norm_tensor_requires_max_grad_norm() -> None:
     with pytest.raises(UserError, match="clip_norm=tensor"):
         optimizer_of(network(), build(OptimizerConfig, {"clip_norm": "tensor"}), False)
 
 
-def test_minibatches_of_a_step_are_summed_without_another_vector() -> None:
-    """Autograd adds to the one gradient, and leaves none on the parameters; what was dropped does not count."""
+def test_accumulate_sums_minibatches_and_drop_discards() -> None:
+    """Autograd adds to one gradient vector and leaves none on the parameters; dropped gradients do not count."""
     module = network()
     theirs = copy.deepcopy(module)
     optimizer = optimizer_of(module, PLAIN, False)

@@ -1,4 +1,4 @@
-"""The optimizer against hand calculations, the rules against torch's own and TensorFlow's formula."""
+"""The optimizer compared with hand calculations and torch, eager and as compiled graph."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ def linear() -> nn.Linear:
     return module
 
 
-def made(config: OptimizerConfig = PLAIN, given: Context | None = None, **more: Any) -> tuple[nn.Linear, Optimizer]:
-    """A linear layer and an optimizer whose loss is slope · weight, over as many samples as it is told."""
+def make_optimizer(
+    config: OptimizerConfig = PLAIN, given: Context | None = None, **more: Any
+) -> tuple[nn.Linear, Optimizer]:
+    """Return a linear layer and an optimizer with the loss slope · weight over the given number of samples."""
     module = linear()
 
     def loss(slope: Tensor, samples: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -62,36 +64,36 @@ def made(config: OptimizerConfig = PLAIN, given: Context | None = None, **more: 
     return module, Optimizer(module, loss, config, given or context(), **more)
 
 
-def stepped(optimizer: Optimizer, slope: Sequence[float], samples: float = 1.0) -> Tensor:
-    """One whole step; the gradient's norm before clipping."""
+def take_step(optimizer: Optimizer, slope: Sequence[float], samples: float = 1.0) -> Tensor:
+    """Take one step; return the norm of the gradient before clipping."""
     optimizer.accumulate(torch.tensor([slope]), torch.tensor(samples))
     return optimizer.apply()
 
 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The very graph that would be compiled."""
+    """Run the graph that would be compiled."""
     monkeypatch.setattr(machine_code, "build", run_graphs)
 
 
-def test_sgd_step_is_the_hand_calculation() -> None:
+def test_sgd_step_matches_hand_calculation() -> None:
     # Loss 3·w0 + 4·w1: gradient (3, 4), norm 5; lr 0.1.
-    module, optimizer = made()
-    assert stepped(optimizer, [3, 4]).item() == pytest.approx(5)
+    module, optimizer = make_optimizer()
+    assert take_step(optimizer, [3, 4]).item() == pytest.approx(5)
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.7, -1.4]]))
 
 
-def test_clipping_scales_the_gradient_to_the_norm_and_reports_it_unclipped() -> None:
+def test_clipping_scales_gradient_and_reports_unclipped_norm() -> None:
     # Norm 5 clipped to 1: (0.6, 0.8).
-    module, optimizer = made(max_grad_norm=1.0)
-    assert stepped(optimizer, [3, 4]).item() == pytest.approx(5)
+    module, optimizer = make_optimizer(max_grad_norm=1.0)
+    assert take_step(optimizer, [3, 4]).item() == pytest.approx(5)
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.94, -1.08]]))
 
 
 @pytest.mark.parametrize(("reduction", "expected"), [("mean", [[0.85, -1.15]]), ("sum", [[0.4, -1.6]])])
-def test_gradients_of_a_group_are_summed_and_weighed_by_their_samples(reduction: str, expected: list[Any]) -> None:
-    # 3 samples of slope 1 and one of slope 3: in the mean 1.5, summed 6. What is dropped does not count.
-    module, optimizer = made(reduction=reduction)
+def test_accumulated_gradients_are_weighted_by_samples(reduction: str, expected: list[Any]) -> None:
+    # 3 samples of slope 1 and one of slope 3: mean 1.5, sum 6. Dropped gradients do not count.
+    module, optimizer = make_optimizer(reduction=reduction)
     optimizer.accumulate(torch.tensor([[9.0, 9.0]]), torch.tensor(9.0))
     optimizer.drop()
     optimizer.accumulate(torch.ones(1, 2), torch.tensor(3.0))
@@ -100,59 +102,59 @@ def test_gradients_of_a_group_are_summed_and_weighed_by_their_samples(reduction:
     torch.testing.assert_close(module.weight.detach(), torch.tensor(expected))
 
 
-def test_learning_rate_applies_to_the_next_step() -> None:
-    module, optimizer = made()
+def test_set_lr_applies_to_next_step() -> None:
+    module, optimizer = make_optimizer()
     optimizer.set_lr(1.0)
-    stepped(optimizer, [1, 1])
+    take_step(optimizer, [1, 1])
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.0, -2.0]]))
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.usefixtures("uncompiled")
-def test_state_survives_saving_and_loading(name: str, compiled: bool) -> None:
+def test_optimizer_resumes_to_same_bits(name: str, compiled: bool) -> None:
     weights = []
     for interrupted in (False, True):
         config = OptimizerConfig(name=name, momentum=0.9 if "momentum" in SETTINGS[name] else None)
-        module, optimizer = made(config, context(compiled=compiled))
+        module, optimizer = make_optimizer(config, context(compiled=compiled))
         for step in range(4):
             if interrupted and step == 2:
                 state = nested_state.decode(*nested_state.encode(optimizer.state_dict()))
                 weight = module.weight.detach().clone()
-                # What was trained one way may be continued the other: the state is the same.
-                module, optimizer = made(config, context(compiled=compiled))
+                # The state is the same for eager and compiled optimizers.
+                module, optimizer = make_optimizer(config, context(compiled=compiled))
                 optimizer.load_state_dict(state)
                 with torch.no_grad():
                     module.weight.copy_(weight)
-            stepped(optimizer, [3, step + 1])
+            take_step(optimizer, [3, step + 1])
         weights.append(module.weight.detach().numpy().copy())
     np.testing.assert_array_equal(*weights)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_scaled_loss_is_unscaled_before_it_is_clipped_and_an_overflow_is_no_step(name: str) -> None:
+def test_grad_scaler_unscales_before_clipping_and_skips_overflow(name: str) -> None:
     precision = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))
     half = Fabric(accelerator="cpu", devices=1, plugins=precision)
     config = OptimizerConfig(name=name, lr=0.1, eps=None, momentum=None)
-    module, optimizer = made(config, context(half), max_grad_norm=1.0)
+    module, optimizer = make_optimizer(config, context(half), max_grad_norm=1.0)
     before, scale = module.weight.detach().clone(), optimizer.scale.value.item()
-    assert stepped(optimizer, [3, 4]).item() == pytest.approx(5)
+    assert take_step(optimizer, [3, 4]).item() == pytest.approx(5)
     after = module.weight.detach().clone()
     assert not torch.equal(before, after)
     if name == "sgd":
         torch.testing.assert_close(before - after, torch.tensor([[0.06, 0.08]]))
-    stepped(optimizer, [3, torch.inf])
+    take_step(optimizer, [3, torch.inf])
     assert torch.equal(module.weight, after)
     assert (optimizer.scale.value.item(), optimizer.count.item()) == (scale / 2, 1)
 
 
-# Modules beside each other --------------------------------------------------------------------------------------------
+# Several modules -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.usefixtures("uncompiled")
-def test_a_loss_trains_its_own_module_and_reads_another_as_it_is_now(compiled: bool) -> None:
-    """An actor's loss passes through a critic: the critic gets no gradient, and its newest weights are what counts."""
+def test_optimizer_trains_only_its_own_module(compiled: bool) -> None:
+    """The loss of an actor passes through a critic: the critic gets no gradient; its newest weights are used."""
     actor, critic = linear(), linear()
     given = context(compiled=compiled)
 
@@ -171,14 +173,14 @@ def test_a_loss_trains_its_own_module_and_reads_another_as_it_is_now(compiled: b
         assert critic.weight.grad is None
         trains_critic.accumulate(x)
         trains_critic.apply()
-    # The critic's weights sum to 0 at first, and to -0.3 after its step: d actor = 0.1 · 0.3 · x in the second round.
+    # The critic's weights sum to 0 at first, and to -0.3 after its step: d actor = 0.1 · 0.3 · x in iteration 2.
     torch.testing.assert_close(critic.weight.detach(), torch.tensor([[0.8, -1.4]]))
     torch.testing.assert_close(actor.weight.detach(), torch.tensor([[1.03, -0.94]]))
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.usefixtures("uncompiled")
-def test_modules_that_a_loss_uses_are_of_the_networks_precision(compiled: bool) -> None:
+def test_used_modules_get_precision_of_networks(compiled: bool) -> None:
     rng = torch.Generator().manual_seed(0)
     actor, critic = (MLP(2, MLPConfig(dense_units=4), rng, outputs=2) for _ in range(2))
     target = copy.deepcopy(critic)  # trained by no optimizer
@@ -202,7 +204,7 @@ def test_modules_that_a_loss_uses_are_of_the_networks_precision(compiled: bool) 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.usefixtures("uncompiled")
-def test_under_mixed_precision_a_loss_that_says_nothing_of_it_is_computed_in_it_as_acting_is(compiled: bool) -> None:
+def test_loss_runs_under_mixed_precision(compiled: bool) -> None:
     x = torch.randn(64, 3, generator=torch.Generator().manual_seed(1))
     seen: list[torch.dtype] = []
 
@@ -231,7 +233,7 @@ def test_under_mixed_precision_a_loss_that_says_nothing_of_it_is_computed_in_it_
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_a_module_that_is_not_declared_is_no_constant_of_the_compiled_step(
+def test_undeclared_module_leaves_optimizer_eager(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     actor, critic = linear(), linear()
@@ -250,7 +252,7 @@ def test_a_module_that_is_not_declared_is_no_constant_of_the_compiled_step(
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.usefixtures("uncompiled")
-def test_two_optimizers_may_train_the_same_encoder(compiled: bool) -> None:
+def test_two_optimizers_train_same_encoder(compiled: bool) -> None:
     encoder, given = linear(), context(compiled=compiled)
     both = nn.ModuleList([encoder, nn.Linear(1, 1, bias=False)])
     with torch.no_grad():
@@ -266,14 +268,14 @@ def test_two_optimizers_may_train_the_same_encoder(compiled: bool) -> None:
     for optimizer in (Optimizer(encoder, alone, PLAIN, given), Optimizer(both, through_both, PLAIN, given)):
         optimizer.accumulate(x)
         optimizer.apply()
-    # First -0.1, then -0.1 · 2: both steps are in the one encoder that there is.
+    # First -0.1, then -0.1 · 2: the encoder has both steps.
     torch.testing.assert_close(encoder.weight.detach(), torch.tensor([[0.7, -1.3]]))
     torch.testing.assert_close(both[1].weight.detach(), torch.tensor([[2.02]]))
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.usefixtures("uncompiled")
-def test_neither_of_two_steps_on_one_encoder_is_lost_whatever_their_order(compiled: bool) -> None:
+def test_two_optimizers_keep_both_steps_of_encoder(compiled: bool) -> None:
     encoder, given = linear(), context(compiled=compiled)
     both = nn.ModuleList([encoder, nn.Linear(1, 1, bias=False)])
 
@@ -292,7 +294,7 @@ def test_neither_of_two_steps_on_one_encoder_is_lost_whatever_their_order(compil
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_a_compiled_loss_draws_from_the_stream_what_the_written_one_draws() -> None:
+def test_compiled_loss_draws_same_noise_as_eager() -> None:
     ends = []
     for compiled in (False, True):
         module, noise = linear(), Noise(3, "loss")
@@ -310,7 +312,7 @@ def test_a_compiled_loss_draws_from_the_stream_what_the_written_one_draws() -> N
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_a_buffer_of_the_module_is_an_input_of_the_compiled_step() -> None:
+def test_compiled_step_reads_replaced_buffer() -> None:
     module = linear()
     module.register_buffer("scale", torch.tensor(1.0))
 
@@ -320,14 +322,14 @@ def test_a_buffer_of_the_module_is_an_input_of_the_compiled_step() -> None:
     optimizer = Optimizer(module, loss, PLAIN, context(compiled=True))
     optimizer.accumulate(torch.ones(1, 2))
     optimizer.drop()
-    module.scale = torch.tensor(3.0)  # another tensor: a constant of the graph would still be the first
+    module.scale = torch.tensor(3.0)  # a constant of the graph would keep the first tensor
     optimizer.accumulate(torch.ones(1, 2))
     optimizer.apply()
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.7, -1.3]]))
 
 
 class Twice:
-    """Two ranks of which the other one has the same gradient and three times the samples."""
+    """Two ranks; the other one has the same gradient and three times the samples."""
 
     rank, size = 0, 2
 
@@ -339,14 +341,14 @@ class Twice:
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.usefixtures("uncompiled")
-def test_gradient_and_weight_are_summed_over_ranks_before_they_are_divided_and_clipped(compiled: bool) -> None:
-    module, optimizer = made(given=context(compiled=compiled, ranks=Twice()), max_grad_norm=2.0)
+def test_gradients_are_summed_over_ranks_before_clipping(compiled: bool) -> None:
+    module, optimizer = make_optimizer(given=context(compiled=compiled, ranks=Twice()), max_grad_norm=2.0)
     # Gradients (6, 8) of both together over 4 samples: (1.5, 2), norm 2.5, clipped to 2.
-    assert stepped(optimizer, [3, 4]).item() == pytest.approx(2.5)
+    assert take_step(optimizer, [3, 4]).item() == pytest.approx(2.5)
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[1 - 0.12, -1 - 0.16]]))
 
 
-def test_a_setting_the_optimizer_does_not_have_is_refused_by_name() -> None:
+def test_config_refuses_setting_of_other_optimizer() -> None:
     with pytest.raises(UserError, match=r"algo.optimizer.momentum=0.9: adam has no momentum; set it to null"):
         build(OptimizerConfig, {"name": "adam", "momentum": 0.9}, "algo.optimizer.")
     with pytest.raises(UserError, match=r"algo.optimizer.name=adm: must be one of .*did you mean 'adam'"):
@@ -354,7 +356,7 @@ def test_a_setting_the_optimizer_does_not_have_is_refused_by_name() -> None:
 
 
 def branching(module: nn.Linear) -> Any:
-    """A loss that no graph can hold: which way it goes depends on a number."""
+    """Return a loss that cannot be traced: its control flow depends on a number."""
 
     def loss(slope: Tensor, samples: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         total = (module.weight * slope).sum() * samples
@@ -364,7 +366,7 @@ def branching(module: nn.Linear) -> Any:
 
 
 class AsModule(nn.Module):
-    """A loss that is a module."""
+    """Loss that is a module."""
 
     def __init__(self, module: nn.Linear) -> None:
         super().__init__()
@@ -376,31 +378,29 @@ class AsModule(nn.Module):
 
 
 @pytest.mark.parametrize("make", [branching, AsModule, lambda module: functools.partial(AsModule(module))])
-def test_whatever_can_be_called_is_a_loss_and_what_cannot_be_traced_runs_as_it_is_written(
-    make: Any, uncompiled: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_optimizer_accepts_any_callable_loss(make: Any, uncompiled: None, caplog: pytest.LogCaptureFixture) -> None:
     weights = []
     for compiled in (False, True):
         module = linear()
         optimizer = Optimizer(module, make(module), PLAIN, context(compiled=compiled))
-        stepped(optimizer, [3, 4])
-        stepped(optimizer, [-3, 1])
+        take_step(optimizer, [3, 4])
+        take_step(optimizer, [-3, 1])
         weights.append(module.weight.detach())
     torch.testing.assert_close(*weights)
     eager = "is not compiled and runs as eager code" in caplog.text
     assert eager == (make is branching) == (not optimizer.compiled)
-    # It goes on as it began: a loss that can be traced by now is not, and one that cannot any more is refused.
+    # It continues as it began: a loss that was eager stays eager, and one that can no longer be traced is refused.
     again = Optimizer(linear(), make(linear()), PLAIN, context(compiled=True))
     again.load_state_dict(optimizer.state_dict())
     assert again.compiled == (make is not branching)
     other = Optimizer(linear(), branching(linear()), PLAIN, context(compiled=True))
     other.load_state_dict(optimizer.state_dict())
     with nullcontext() if make is branching else pytest.raises(UserError, match="began with compiled gradient steps"):
-        stepped(other, [3, 4])
+        take_step(other, [3, 4])
 
 
-def test_a_function_of_somebody_elses_is_traced_at_every_start(uncompiled: None) -> None:
-    """A number or a file that it reads beside its inputs may be another one by then."""
+def test_facts_names_are_empty_for_foreign_code(uncompiled: None) -> None:
+    """Code of users may read a number or a file that has changed since, so it is traced at every start."""
 
     class Mine(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:
@@ -408,7 +408,13 @@ def test_a_function_of_somebody_elses_is_traced_at_every_start(uncompiled: None)
 
     example = [torch.ones(2)]
     ours: list[Any] = [nn.Sequential(nn.Linear(2, 2)), MLP.forward, Normal]
-    theirs: list[Any] = [nn.Sequential(Mine(2, 2)), Mine, AsModule(linear()).forward, made, functools.partial(gae)]
+    theirs: list[Any] = [
+        nn.Sequential(Mine(2, 2)),
+        Mine,
+        AsModule(linear()).forward,
+        make_optimizer,
+        functools.partial(gae),
+    ]
     for made_of, known in [*((part, True) for part in ours), *((part, False) for part in theirs)]:
         names = machine_code.Facts({}, 0, list, [nn.Tanh(), made_of]).names(example)
         assert len(names) == (2 if known else 0), made_of

@@ -1,4 +1,4 @@
-"""Rules against torch's own, against the papers' equations in NumPy, and in place against the functions they are."""
+"""Update rules compared with torch and with published equations in NumPy, functional and in place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.optimizer_keys import SETTINGS, OptimizerConfig
 from rlcore.optim.rules import BLOCK, Rule, Slots
 from tests.graphs import run_graphs
-from tests.rlcore.optim.test_optimizer import context, made, stepped
+from tests.rlcore.optim.test_optimizer import context, make_optimizer, take_step
 
 ORACLES = {
     "adam": torch.optim.Adam,
@@ -45,7 +45,7 @@ def number(value: float) -> Tensor:
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize(("name", "settings"), VARIANTS, ids=str)
-def test_a_rule_is_the_one_of_torch_optim(name: str, settings: dict[str, Any], in_place: bool) -> None:
+def test_rule_matches_torch_optim(name: str, settings: dict[str, Any], in_place: bool) -> None:
     rng = torch.Generator().manual_seed(0)
     size = BLOCK // 8 + 7  # more than one block of float64
     theirs = nn.Parameter(torch.randn(size, generator=rng, dtype=torch.float64))
@@ -65,8 +65,8 @@ def test_a_rule_is_the_one_of_torch_optim(name: str, settings: dict[str, Any], i
         torch.testing.assert_close(ours, theirs.detach(), rtol=0, atol=1e-12)
 
 
-def test_laprop_is_the_papers_algorithm() -> None:
-    """Algorithm 1 with ν = β₂ and μ = β₁, and decoupled decay: θ ← θ - α (m / cₘ + λ θ), α of each step its own."""
+def test_laprop_matches_published_algorithm() -> None:
+    """Algorithm 1 with ν = β₂ and μ = β₁, and decoupled decay: θ ← θ - α (m / cₘ + λ θ) with another α in each step."""
     mu, nu, eps, decay = 0.8, 0.95, 1e-3, 0.1
     config = OptimizerConfig(name="laprop", betas=(mu, nu), eps=eps, weight_decay=decay)
     rng = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def test_laprop_is_the_papers_algorithm() -> None:
 
 
 @pytest.mark.parametrize("centered", [False, True])
-def test_rmsprop_tf_is_tensorflows_formula(centered: bool) -> None:
+def test_rmsprop_tf_matches_formula_of_tensorflow(centered: bool) -> None:
     # tf.compat.v1: rms = 1 at first; mom = momentum·mom + lr·g / sqrt(rms - mg² + ε); θ -= mom.
     config = OptimizerConfig(
         name="rmsprop_tf", lr=0.1, alpha=0.9, eps=1e-2, momentum=0.5, centered=centered, betas=None
@@ -101,23 +101,23 @@ def test_rmsprop_tf_is_tensorflows_formula(centered: bool) -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_warm_up_grows_linearly_to_the_learning_rate(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Slope 1, α = 0.1, 4 steps: ¼ + ½ + ¾ + 1 + 1 of α; a schedule's other α is warmed up likewise, where it still is.
+def test_warmup_increases_learning_rate_linearly(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Slope 1, α = 0.1, 4 steps: ¼ + ½ + ¾ + 1 + 1 of α; another α of a schedule is warmed up in the same way.
     monkeypatch.setattr(machine_code, "build", run_graphs)
     config = OptimizerConfig(name="sgd", lr=0.1, betas=None, eps=None, warmup=4)
-    module, optimizer = made(config, context(compiled=compiled))
+    module, optimizer = make_optimizer(config, context(compiled=compiled))
     for expected in (0.975, 0.925, 0.85, 0.75, 0.65):
-        stepped(optimizer, [1, 1])
+        take_step(optimizer, [1, 1])
         assert module.weight[0, 0].item() == pytest.approx(expected, abs=1e-6)
-    again, other = made(config, context(compiled=compiled))
+    again, other = make_optimizer(config, context(compiled=compiled))
     other.load_state_dict(optimizer.state_dict() | {"count": number(1)})
     other.set_lr(0.2)
-    stepped(other, [1, 1])
+    take_step(other, [1, 1])
     assert again.weight[0, 0].item() == pytest.approx(1 - 0.2 * 2 / 4, abs=1e-6)
 
 
 class _Sizes(TorchDispatchMode):
-    """The numbers of every tensor that an operation makes anew."""
+    """Record the largest tensor that an operation allocates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ def _view(tensor: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_step_needs_no_memory_of_the_parameters_size(name: str) -> None:
+def test_optimizer_step_allocates_only_blocks(name: str) -> None:
     module = nn.Linear(2 * BLOCK // 4, 1, bias=False)
     config = OptimizerConfig(name=name, betas=None, eps=None, momentum=0.5 if "momentum" in SETTINGS[name] else None)
     loss = lambda x: (module(x).sum(), torch.tensor(1.0), {})  # noqa: E731
@@ -171,7 +171,7 @@ def _sign(
 
 @pytest.fixture
 def sign(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A plugin's rule."""
+    """Register the update rule of a plugin."""
     monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
     rules.register("sign", Rule(lambda _: ["average"], _sign), {"alpha": 0.5})
     yield
@@ -180,13 +180,13 @@ def sign(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("sign")
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_plugin_adds_a_rule(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_registers_update_rule(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # Averages of the slopes (1, -3), then (-2, -2), by halves: (½, -1½) and (-¾, -1¾).
     monkeypatch.setattr(machine_code, "build", run_graphs)
     config = build(OptimizerConfig, {"name": "sign", "lr": 0.1, "betas": None, "eps": None}, "algo.optimizer.")
-    module, optimizer = made(config, context(compiled=compiled))
+    module, optimizer = make_optimizer(config, context(compiled=compiled))
     for slope, expected in (([1, -3], [[0.9, -0.9]]), ([-2, -2], [[1.0, -0.8]])):
-        stepped(optimizer, slope)
+        take_step(optimizer, slope)
         torch.testing.assert_close(module.weight.detach(), torch.tensor(expected))
     with pytest.raises(UserError, match="momentum=0.5: sign has no momentum"):
         build(OptimizerConfig, {"name": "sign", "momentum": 0.5, "eps": None, "betas": None}, "algo.optimizer.")

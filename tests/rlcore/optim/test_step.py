@@ -1,4 +1,4 @@
-"""Whole gradient steps and targets: by hand, and as the very graph that would be compiled."""
+"""Gradient steps and targets, by hand and as the graph that would be compiled."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ONE = torch.tensor(1.0)
 
 @pytest.fixture(autouse=True)
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The very graph that would be compiled."""
+    """Run the graph that would be compiled."""
     monkeypatch.setattr(machine_code, "build", run_graphs)
 
 
 class Critic(nn.Module):
-    """A head on an encoder that others train too, which counts what it has seen."""
+    """Head on a shared encoder; counts the inputs."""
 
     seen: Tensor
 
@@ -46,7 +46,7 @@ class Critic(nn.Module):
 
 
 class Two:
-    """Two losses on one encoder, in turns, the second of what the first has made; and a target."""
+    """Two losses in turn on one encoder, the second with an output of the first; and a target."""
 
     def __init__(self, compiled: bool, config: OptimizerConfig = PLAIN) -> None:
         given = context(compiled=compiled)
@@ -82,7 +82,7 @@ class Two:
         return found | slots | {"count": self.second.count}
 
 
-def test_a_target_takes_its_share_of_the_way_and_the_buffers_as_they_are() -> None:
+def test_target_update_interpolates_parameters_and_copies_buffers() -> None:
     critic, given = Critic(nn.Linear(2, 1, bias=False)), context()
     target = Target(critic, given)
     optimizer = Optimizer(critic, lambda: None, PLAIN, given)  # pyright: ignore[reportArgumentType]
@@ -101,7 +101,7 @@ def test_a_target_takes_its_share_of_the_way_and_the_buffers_as_they_are() -> No
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_target_is_copied_to_the_bit_every_other_step_and_kept_between(compiled: bool) -> None:
+def test_target_update_with_tau_one_copies_exactly(compiled: bool) -> None:
     two = Two(compiled)
     rng, kept = Noise(0, "probe"), {}
     for n in range(1, 5):
@@ -116,7 +116,7 @@ def test_a_target_is_copied_to_the_bit_every_other_step_and_kept_between(compile
         kept = copy.deepcopy(kept)
 
 
-def test_a_target_follows_what_another_optimizer_has_trained() -> None:
+def test_target_follows_parameters_of_other_optimizer() -> None:
     encoder, given = nn.Linear(2, 1, bias=False), context()
     of_encoder = Optimizer(encoder, lambda x: (encoder(x).sum(), ONE, {}), PLAIN, given)
     critic = Critic(encoder)
@@ -127,10 +127,10 @@ def test_a_target_follows_what_another_optimizer_has_trained() -> None:
     torch.testing.assert_close(target.module.encoder.weight.data, encoder.weight.data)
 
 
-def test_a_target_follows_parameters_by_their_names_where_groups_order_them() -> None:
+def test_target_matches_parameters_by_name_with_groups() -> None:
     critic, given = Critic(nn.Linear(2, 1, bias=False)), context()
     target = Target(critic, given)
-    for first in ("encoder", "head"):  # one of the two orders is not the module's
+    for first in ("encoder", "head"):  # one of the two orders differs from that of the module
         config = OptimizerConfig(groups={first: {"lr": 0.5}, "*": {"lr": 0.1}})
         optimizer = Optimizer(copy.deepcopy(critic), lambda: None, config, given)  # pyright: ignore[reportArgumentType]
         target.update(optimizer, 1.0)
@@ -138,7 +138,7 @@ def test_a_target_follows_parameters_by_their_names_where_groups_order_them() ->
             assert torch.equal(target.module.get_parameter(name), value), (first, name)
 
 
-def test_a_target_goes_on_with_what_it_has_taken_of_a_normaliser() -> None:
+def test_target_state_dict_restores_normalizer() -> None:
     def normalising() -> nn.Module:
         return nn.Sequential(Normalizer(2, 10.0), nn.Linear(2, 1))
 
@@ -154,7 +154,7 @@ def test_a_target_goes_on_with_what_it_has_taken_of_a_normaliser() -> None:
 
 
 @pytest.mark.parametrize("config", [PLAIN, OptimizerConfig(lr=0.1)], ids=["sgd", "adam"])
-def test_a_step_of_two_losses_on_one_encoder_is_the_same_compiled_whole(config: OptimizerConfig) -> None:
+def test_compiled_step_of_two_losses_matches_eager(config: OptimizerConfig) -> None:
     eager, compiled = Two(False, config), Two(True, config)
     rngs = [Noise(0, "probe") for _ in range(2)]
     generator = torch.Generator().manual_seed(0)
@@ -168,7 +168,7 @@ def test_a_step_of_two_losses_on_one_encoder_is_the_same_compiled_whole(config: 
     assert eager.state()["critic.seen"] == eager.state()["target.seen"] != 0
 
 
-def test_a_step_that_cannot_be_traced_is_taken_once_as_it_is_written(caplog: pytest.LogCaptureFixture) -> None:
+def test_untraceable_step_runs_eagerly_once(caplog: pytest.LogCaptureFixture) -> None:
     class Branching(Two):
         def of_encoder(self, x: Tensor, found: Tensor) -> Any:
             total, weight, metrics = super().of_encoder(x, found)
@@ -187,7 +187,7 @@ def test_a_step_that_cannot_be_traced_is_taken_once_as_it_is_written(caplog: pyt
         later.step({"x": x}, 0.5, rng=Noise(0, "probe"))
 
 
-def test_a_step_refuses_inputs_of_another_shape_than_it_was_compiled_for() -> None:
+def test_compiled_step_refuses_other_input_shapes() -> None:
     two = Two(True)
     two.step({"x": torch.ones(4, 2)}, 0.5, rng=Noise(0, "probe"))
     with pytest.raises(AssertionError, match="other shapes"):
@@ -195,7 +195,7 @@ def test_a_step_refuses_inputs_of_another_shape_than_it_was_compiled_for() -> No
 
 
 class Recurrent:
-    """A recurrent loss over time, with parameters of the step itself and a head after it, that both learn."""
+    """Recurrent loss over time with a trained cell in the loop and a trained head after it."""
 
     def __init__(self, compiled: bool) -> None:
         given = context(compiled=compiled)
@@ -217,7 +217,7 @@ class Recurrent:
         return total, torch.tensor(float(len(x))), {"loss": total.detach()}
 
 
-def test_a_loop_over_time_learns_within_a_compiled_step_as_it_is_written() -> None:
+def test_compiled_step_with_scan_matches_eager() -> None:
     written, compiled = (Recurrent(each) for each in (False, True))
     for _ in range(3):
         given = torch.randn(4, 3), torch.randn(7, 4, 2), torch.rand(7, 4) < 0.3

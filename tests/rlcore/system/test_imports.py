@@ -40,11 +40,11 @@ from rlcore.system.imports import COMPILER, large_imports, without_compiler
 with large_imports("torch"), without_compiler():
     import lightning_fabric
 from rlcore.optim.optimizer_keys import SETTINGS, OptimizerConfig
-from tests.rlcore.optim.test_optimizer import made, stepped
+from tests.rlcore.optim.test_optimizer import make_optimizer, take_step
 
 for name in SETTINGS:
-    module, optimizer = made(OptimizerConfig(name=name))
-    stepped(optimizer, [3, 4])
+    module, optimizer = make_optimizer(OptimizerConfig(name=name))
+    take_step(optimizer, [3, 4])
     optimizer.load_state_dict(optimizer.state_dict())
 assert COMPILER not in sys.modules
 """
