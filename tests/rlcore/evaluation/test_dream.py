@@ -1,4 +1,4 @@
-"""Dreams: which rows are taken, and that a model that is right is right in all of them."""
+"""Dreams: which rows are sequences, and that a perfect model predicts all of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPEC = EnvSpec(
 
 
 class Line:
-    """A model of x' = x + a that makes no mistake: its state is x. The reward that arrives with x is 2x."""
+    """Perfect model of x' = x + a with the state x; the reward that arrives with x is 2x."""
 
     spec = SPEC
 
@@ -37,7 +37,7 @@ class Line:
         return ModelState(x, torch.zeros_like(x))
 
     def imagine(self, state: ModelState, action: Any = None, *, steps: int = 0) -> tuple[ModelState, np.ndarray]:
-        """The actions given, summed up; its own are all 1."""
+        """Return the cumulative sum of the given actions; the model's own actions are all 1."""
         moves = torch.ones(steps, *state.deter.shape) if action is None else torch.from_numpy(action)
         x = state.deter + moves.cumsum(0)
         return ModelState(x, torch.zeros_like(x)), moves.numpy()
@@ -47,8 +47,8 @@ class Line:
         return ModelPrediction({"state": x}, 2 * x[..., 0], np.ones_like(x[..., 0]), 10 * x[..., 0])
 
 
-def played(lengths: list[list[int]], seed: int = 0) -> dict[str, np.ndarray]:
-    """Rows [T, B] of episodes of so many rows in each environment, in the alignment of rlcore/types.py."""
+def make_rows(lengths: list[list[int]], seed: int = 0) -> dict[str, np.ndarray]:
+    """Return rows [T, B] of episodes with the given lengths per environment, aligned as in rlcore/types.py."""
     rng, total = np.random.default_rng(seed), sum(lengths[0])
     action = rng.uniform(-1, 1, (total, len(lengths), 1)).astype(np.float32)
     rows: dict[str, Any] = {"obs/state": np.zeros_like(action), "action": action}
@@ -64,39 +64,39 @@ def played(lengths: list[list[int]], seed: int = 0) -> dict[str, np.ndarray]:
     return rows | {"reward": 2 * rows["obs/state"][..., 0]}
 
 
-def test_sequences_lie_within_episodes_from_their_beginning_to_their_end() -> None:
-    rows = played([[200], [200], [200], [200], [200], [20, 180]])
-    taken, there = cut(rows)
-    assert taken["obs/state"].shape == (LENGTH, SEQUENCES, 1)
-    # The first episodes of all environments, the shortest one first; the others begin 1/5 .. 5/5 of 150 rows in.
+def test_cut_takes_sequences_within_episodes() -> None:
+    rows = make_rows([[200], [200], [200], [200], [200], [20, 180]])
+    sequences, mask = cut(rows)
+    assert sequences["obs/state"].shape == (LENGTH, SEQUENCES, 1)
+    # The first episodes of all environments, the shortest one first; the others begin after 1/5 .. 5/5 of 150 rows.
     for i, (k, begin) in enumerate(zip([5, 0, 1, 2, 3, 4], [0, 30, 60, 90, 120, 150], strict=True)):
         length = 20 if k == 5 else LENGTH
         for name in ("obs/state", "action", "reward", "terminated"):
-            np.testing.assert_array_equal(taken[name][:length, i], rows[name][begin : begin + length, k])
-        assert there[:, i].tolist() == [True] * length + [False] * (LENGTH - length)
-    assert taken["terminated"][-1, 5] and taken["terminated"][19, 0]
+            np.testing.assert_array_equal(sequences[name][:length, i], rows[name][begin : begin + length, k])
+        assert mask[:, i].tolist() == [True] * length + [False] * (LENGTH - length)
+    assert sequences["terminated"][-1, 5] and sequences["terminated"][19, 0]
 
 
-def test_one_environment_gives_all_sequences() -> None:
-    taken, there = cut(played([[70, 1, 60]]))
-    assert taken["is_first"][0].tolist() == [True] + [False] * 5  # an episode of one row is none
-    assert there.all()
-    assert (taken["obs/state"][0] >= 2000).flatten().tolist() == [False, True] * 3  # in turns
+def test_cut_takes_all_sequences_from_one_environment() -> None:
+    sequences, mask = cut(make_rows([[70, 1, 60]]))
+    assert sequences["is_first"][0].tolist() == [True] + [False] * 5  # an episode of one row is skipped
+    assert mask.all()
+    assert (sequences["obs/state"][0] >= 2000).flatten().tolist() == [False, True] * 3  # in turns
 
 
 @pytest.mark.parametrize("length", [300, 30, 3])
-def test_a_model_that_is_right_is_right_in_every_row(length: int) -> None:
-    rows, there = cut(played([[length]] * 6))
-    made = look(Line(), rows, there)  # pyright: ignore[reportArgumentType]
-    assert there.sum() == min(length, LENGTH) * SEQUENCES
+def test_look_matches_perfect_model_in_every_row(length: int) -> None:
+    rows, mask = cut(make_rows([[length]] * 6))
+    made = look(Line(), rows, mask)  # pyright: ignore[reportArgumentType]
+    assert mask.sum() == min(length, LENGTH) * SEQUENCES
     truth, model = made.truth.obs["state"], made.model.obs["state"]
-    np.testing.assert_allclose(truth[there], model[there], atol=1e-4)
-    np.testing.assert_allclose(made.truth.reward[there], made.model.reward[there], atol=1e-4)
+    np.testing.assert_allclose(truth[mask], model[mask], atol=1e-4)
+    np.testing.assert_allclose(made.truth.reward[mask], made.model.reward[mask], atol=1e-4)
     assert made.truth.continues is not None
-    # an episode's last row is there where the whole episode is, or the sequence is its end
+    # the last row of an episode is included with a whole episode, or in a sequence at its end
     ends = {300: 1, 30: SEQUENCES, 3: SEQUENCES}[length]
-    assert (made.truth.continues[there] == 0).sum() == ends
-    # the policy's own dream goes on from the last row that was seen, by its own actions
+    assert (made.truth.continues[mask] == 0).sum() == ends
+    # the policy's own dream continues from the last observed row, with its own actions
     begin = truth[min(length, SEEN) - 1, :, 0]
     np.testing.assert_allclose(made.own.reward, 2 * (begin + np.arange(LENGTH - SEEN + 1)[:, None]), rtol=1e-5)
     assert made.own.value is not None and made.own.value.shape == (LENGTH - SEEN + 1, SEQUENCES)
@@ -105,19 +105,21 @@ def test_a_model_that_is_right_is_right_in_every_row(length: int) -> None:
 @pytest.mark.parametrize(
     "algo", [name for name, made in ALGORITHMS.items() if WORLD in made.Config.exported_components]
 )
-def test_episodes_of_a_run_are_played_and_looked_into(algo: str, tmp_path: Path) -> None:
+def test_dream_plays_episodes_of_run_repeatably(algo: str, tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "dreamer", weights=4, algo=algo)
-    told: list[tuple[int, int]] = []
-    made = dream(run, checkpoint.resolve(run, "latest"), lambda done, total: told.append((done, total)))
+    progress: list[tuple[int, int]] = []
+    made = dream(run, checkpoint.resolve(run, "latest"), lambda done, total: progress.append((done, total)))
     assert made.truth.obs["state"].shape == made.model.obs["state"].shape == (LENGTH, SEQUENCES, 4)
-    assert (made.truth.reward[1:][made.there[1:]] == 1).all()  # CartPole's, with every row but an episode's first
-    assert told[0] == (0, SEQUENCES) and told[-1][0] >= SEQUENCES
+    assert (
+        made.truth.reward[1:][made.there[1:]] == 1
+    ).all()  # the reward of CartPole for every row except the first of an episode
+    assert progress[0] == (0, SEQUENCES) and progress[-1][0] >= SEQUENCES
     again = dream(run, checkpoint.resolve(run, "latest"))
     np.testing.assert_array_equal(made.model.reward, again.model.reward)
     np.testing.assert_array_equal(made.truth.obs["state"], again.truth.obs["state"])
 
 
-def test_long_episodes_are_cut_at_so_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dream_truncates_long_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rlcore.evaluation import dream as module
 
     run = checkpointed_run(tmp_path / "run", "dreamer", weights=4, algo="dreamer_v3")
@@ -127,8 +129,8 @@ def test_long_episodes_are_cut_at_so_many_rows(tmp_path: Path, monkeypatch: pyte
     assert made.truth.continues is not None and made.truth.continues[:7].all()
 
 
-def test_a_run_without_a_world_is_refused_before_anything_is_played(tmp_path: Path) -> None:
+def test_dream_refuses_run_without_world_model(tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "ppo", weights=1)
-    with pytest.raises(UserError, match="algo.name=ppo: has no world model") as told:
+    with pytest.raises(UserError, match="algo.name=ppo: has no world model") as progress:
         dream(run, checkpoint.resolve(run, "latest"))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(progress.value)

@@ -1,4 +1,4 @@
-"""How long an evaluation watches an episode, and what it says of those it cut."""
+"""Length limit of evaluation episodes, and the report of truncated ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.runs import values
 
 
 def evaluate(lengths: list[int], own: int | None = None, episodes: int = 3, **more: Any) -> dict[str, Any]:
-    """Random actions in environments whose episodes have these lengths, trained for 512 steps."""
+    """Evaluate random actions in environments with the given episode lengths, for a run of 512 steps."""
     config = build_config(values("Probe/Counter-v0", 512, env__wrapper={"lengths": lengths}, **more.pop("config", {})))
     env = make(config.env)
     agent = RandomAgent(spec_of(env))
@@ -25,7 +25,7 @@ def evaluate(lengths: list[int], own: int | None = None, episodes: int = 3, **mo
     return evaluate_agent(agent, config, card, episodes, greedy=False, **more)
 
 
-# 1 % of total_steps, 2,000 at least; None where the environment ends it by then.
+# 1 % of total_steps, at least 2,000; None if the environment itself ends the episode by then.
 @pytest.mark.parametrize(
     ("own", "total_steps", "limit"),
     [
@@ -38,21 +38,19 @@ def evaluate(lengths: list[int], own: int | None = None, episodes: int = 3, **mo
         (27_000, 1_000_000, 10_000),
     ],
 )
-def test_an_episode_is_watched_in_proportion_to_training_and_ordinary_ones_to_their_end(
-    own: int | None, total_steps: int, limit: int | None
-) -> None:
+def test_episode_limit_depends_on_total_steps(own: int | None, total_steps: int, limit: int | None) -> None:
     config = build_config(values("CartPole-v1", total_steps))
     assert episode_limit(config, {"max_episode_steps": own}) == limit
 
 
 @pytest.mark.parametrize(("own", "limit"), [(None, 300), (500, 300), (200, None)])
-def test_a_limit_that_is_set_is_taken(own: int | None, limit: int | None) -> None:
+def test_episode_limit_obeys_config(own: int | None, limit: int | None) -> None:
     config = build_config(values("CartPole-v1", 512, evaluation__max_episode_steps=300))
     assert episode_limit(config, {"max_episode_steps": own}) == limit
 
 
-def test_episodes_without_end_are_cut_counted_and_named(caplog: pytest.LogCaptureFixture) -> None:
-    # Two environments, each with an episode of 10 steps, then one without end; the first of them plays twice.
+def test_evaluate_agent_truncates_and_reports_endless_episodes(caplog: pytest.LogCaptureFixture) -> None:
+    # Two environments, each with an episode of 10 steps, then an endless one; the first environment plays twice.
     result = evaluate([10, 10**9])
     assert (result["episodes"], result["cut"]) == (3, 1)
     assert result["mean_length"] == (10 + 10 + 1_000) / 3
@@ -61,13 +59,13 @@ def test_episodes_without_end_are_cut_counted_and_named(caplog: pytest.LogCaptur
     assert "env.max_episode_steps" in caplog.text
 
 
-def test_episodes_that_end_are_not_cut_and_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    assert evaluate([1_000], episodes=2)["cut"] == 0  # they end by themselves at the very step
+def test_evaluate_agent_reports_nothing_for_ended_episodes(caplog: pytest.LogCaptureFixture) -> None:
+    assert evaluate([1_000], episodes=2)["cut"] == 0  # they end exactly at the limit
     assert "cut" not in caplog.text
 
 
-def test_progress_is_told_in_episodes() -> None:
-    told: list[tuple[int, int]] = []
-    evaluate([3, 5], on_progress=lambda done, total: told.append((done, total)))
-    # Episodes 0 and 1 end at step 3, and episode 2, after the step that resets, at 3 + 1 + 5.
-    assert told == [(0, 3)] * 2 + [(2, 3)] * 6 + [(3, 3)]
+def test_evaluate_agent_reports_progress_in_episodes() -> None:
+    progress: list[tuple[int, int]] = []
+    evaluate([3, 5], on_progress=lambda done, total: progress.append((done, total)))
+    # Episodes 0 and 1 end at step 3, and episode 2, after the reset step, at 3 + 1 + 5.
+    assert progress == [(0, 3)] * 2 + [(2, 3)] * 6 + [(3, 3)]

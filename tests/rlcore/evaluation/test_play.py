@@ -28,16 +28,16 @@ class Still:
         return action[:, 0]
 
 
-# From the tables of Student's distribution, two-sided 95 %.
+# Tables of Student's distribution, two-sided 95 %.
 TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 30: 2.042, 99: 1.984, 100_000: 1.960}
 
 
 @pytest.mark.parametrize(("freedom", "expected"), TABLE.items())
-def test_students_t_equals_the_tables(freedom: int, expected: float) -> None:
+def test_student_t_975_matches_tables(freedom: int, expected: float) -> None:
     assert student_t_975(freedom) == pytest.approx(expected, rel=2e-3)
 
 
-def test_interval_of_known_returns() -> None:
+def test_eval_result_interval_of_known_returns() -> None:
     # Returns 1, 2, 3, 4, 5: mean 3, std √2.5, 4 degrees of freedom: half width 2.776·√2.5/√5 = 1.963.
     result = EvalResult([1.0, 2.0, 3.0, 4.0, 5.0], [10, 10, 10, 20, 20]).to_json()
     assert result["mean"] == 3 and result["episodes"] == 5 and result["mean_length"] == 14
@@ -45,24 +45,24 @@ def test_interval_of_known_returns() -> None:
     assert result["ci95"] == pytest.approx([3 - 1.963, 3 + 1.963], abs=2e-3)
 
 
-def test_one_episode_has_no_spread() -> None:
+def test_eval_result_of_one_episode_has_no_spread() -> None:
     result = EvalResult([2.0], [3]).to_json()
     assert result["std"] == 0 and result["ci95"] == [2.0, 2.0]
 
 
-def test_environment_k_plays_every_bth_episode_and_short_ones_are_not_favoured() -> None:
+def test_playing_assigns_episodes_to_environments_in_turn() -> None:
     # Environment 0 has episodes of 1 action (returns 1, 101, ...), environment 1 of 4 (10, 110, ...): 5 episodes are
-    # 0, 2, 4 of the first and 1, 3 of the second, however many short ones end meanwhile.
+    # 0, 2, 4 of the first and 1, 3 of the second, so that short episodes are not favored.
     result = play(Still(), CountingEnvs((1, 4)), 5, None, greedy=True)
     assert result.returns == [1, 10, 101, 110, 201]
     assert result.lengths == [1, 4, 1, 4, 1]
 
 
-def test_fewer_episodes_than_environments_are_possible() -> None:
+def test_playing_supports_fewer_episodes_than_environments() -> None:
     assert play(Still(), CountingEnvs((2, 2, 2)), 2, None, greedy=True).returns == [3, 3]
 
 
-def test_every_arrival_and_action_can_be_watched() -> None:
+def test_playing_calls_on_step_for_every_step() -> None:
     seen = []
     envs = CountingEnvs((2,))
     play(
@@ -71,7 +71,7 @@ def test_every_arrival_and_action_can_be_watched() -> None:
     assert seen == [(0, 0), (1, 0)]
 
 
-def test_an_agent_that_remembers_does_so_within_each_episode_and_not_beyond() -> None:
+def test_playing_resets_carry_at_episode_start() -> None:
     ages, actions = [], []
 
     def on_step(arrival: TimeStep, action: Any) -> None:

@@ -19,7 +19,7 @@ from tests.runs import prepare
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A short run with normalised observations and one checkpoint."""
+    """Return a short run with normalized observations and one checkpoint."""
     directory = prepare(tmp_path_factory.mktemp("runs") / "run", total_steps=128, algo__normalize_obs=True)
     session = RunTrainer(directory)
     session.advance(lambda progress: None)
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 OBS = np.array([[0.01, -0.5, 0.02, 0.6], [0.0, 1.5, -0.1, -0.9], [0.03, 0.1, 0.12, 0.4]], np.float32)
 
 
-def test_policy_answers_as_the_agent_that_was_saved(run: RunDirectory) -> None:
+def test_predict_matches_saved_agent(run: RunDirectory) -> None:
     session = RunTrainer(run)  # continues from the checkpoint
     agent = session.learner.agent
     with torch.no_grad():
@@ -40,7 +40,7 @@ def test_policy_answers_as_the_agent_that_was_saved(run: RunDirectory) -> None:
     assert load_policy(run.path).predict(OBS).tolist() == agent.to_env(action).tolist()
 
 
-def test_run_checkpoint_and_exported_folder_give_the_same_policy(run: RunDirectory, tmp_path: Path) -> None:
+def test_load_policy_accepts_run_checkpoint_and_export(run: RunDirectory, tmp_path: Path) -> None:
     path = checkpoint.resolve(run, "latest")
     exported = export_policy(run, path, tmp_path / "policy")
     policies = [load_policy(p) for p in (run.path, path, exported)]
@@ -50,7 +50,7 @@ def test_run_checkpoint_and_exported_folder_give_the_same_policy(run: RunDirecto
     assert moments[0].count > 0 and all(torch.equal(m.mean, moments[0].mean) for m in moments)
 
 
-def test_one_observation_gives_one_action_and_a_batch_a_batch(run: RunDirectory) -> None:
+def test_predict_returns_action_or_batch_like_input(run: RunDirectory) -> None:
     policy = load_policy(run.path)
     batch = policy.predict(OBS)
     assert batch.shape == (3,) and batch.dtype == np.int64
@@ -60,13 +60,13 @@ def test_one_observation_gives_one_action_and_a_batch_a_batch(run: RunDirectory)
     assert policy.predict(OBS.astype(np.float64).tolist()).tolist() == batch.tolist()
 
 
-def test_sampled_actions_vary_and_depend_on_the_seed_alone(run: RunDirectory) -> None:
+def test_predict_sampled_actions_depend_on_seed(run: RunDirectory) -> None:
     many = np.repeat(OBS[:1], 200, 0)
     first, again, other = (load_policy(run.path, seed=s).predict(many, greedy=False).tolist() for s in (1, 1, 2))
     assert first == again != other and set(first) == {0, 1}
 
 
-def test_predicting_changes_no_statistic_of_the_policy(run: RunDirectory) -> None:
+def test_predict_leaves_normalizer_unchanged(run: RunDirectory) -> None:
     policy = load_policy(run.path)
     before = policy.agent.encoder.normalizer.moments.count
     policy.predict(OBS + 100)
@@ -83,12 +83,12 @@ def test_predicting_changes_no_statistic_of_the_policy(run: RunDirectory) -> Non
         ([1e39, 0, 0, 0], r"obs 'state': expected finite float32 numbers, got inf at \[0\]"),
     ],
 )
-def test_observations_that_do_not_fit_are_refused_by_name(run: RunDirectory, obs: object, sentence: str) -> None:
+def test_predict_refuses_invalid_observation(run: RunDirectory, obs: object, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         load_policy(run.path).predict(obs)
 
 
-def test_a_discrete_observation_is_one_whole_number_within_its_range() -> None:
+def test_predict_requires_discrete_observation_in_range() -> None:
     from rlcore.algorithms.on_policy.ppo import learner as ppo
     from rlcore.config.values import plain
     from rlcore.evaluation.loaded_policy import LoadedPolicy
@@ -108,7 +108,7 @@ def test_a_discrete_observation_is_one_whole_number_within_its_range() -> None:
 
 
 class Pixels(torch.nn.Module):
-    """An agent that says nothing of keys, and minds what type its observations are of."""
+    """Agent without keys that checks the types of its observations."""
 
     def __init__(self, config: Any, spec: Any, distribution: str, rng: torch.Generator) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Pixels(torch.nn.Module):
         return action[:, 0]
 
 
-def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_passes_images_as_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlcore.algorithms import ALGORITHMS
     from rlcore.algorithms.on_policy.ppo import learner as ppo
     from rlcore.config.values import plain
@@ -137,7 +137,7 @@ def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(m
     policy = LoadedPolicy(
         {"algo": plain(ppo.Config(total_steps=1)), "distribution": "auto", "spec": spec.to_json()}, {}
     )
-    image = np.full((3, 2, 2), 250)  # JSON knows no uint8
+    image = np.full((3, 2, 2), 250)  # JSON has no uint8
     assert policy.predict({"rgb": image, "speed": [0.5]}) == 3000
     with pytest.raises(UserError, match="key 'speed' is missing; expected rgb, speed"):
         policy.predict({"rgb": image})
@@ -146,7 +146,7 @@ def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(m
             policy.predict({"rgb": image * 0 + wrong, "speed": [0.5]})
 
 
-def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exchange_of_recurrent_policy_matches_step(monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.registry.playing import example_of
     from flows.registry.upload import mlflow_signature
     from rlcore.algorithms import ALGORITHMS
@@ -190,7 +190,7 @@ def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeyp
     assert policy.step(OBS[:3], carry, [0, 1, 0])[1]["age"][0].tolist() == [[4], [1], [4]]  # 0 and 1 are bools, too
 
 
-def test_the_signature_lists_what_a_policy_takes_and_gives_and_exchange_keeps_to_it(run: RunDirectory) -> None:
+def test_signature_lists_inputs_and_outputs_of_exchange(run: RunDirectory) -> None:
     policy = load_policy(run.path)
     assert [str(column) for column in policy.signature.inputs] == ["state float32 [N, 4]"]
     outputs = ["action int64 [N]", "logprob float32 [N]", "value float32 [N]"]
@@ -198,7 +198,7 @@ def test_the_signature_lists_what_a_policy_takes_and_gives_and_exchange_keeps_to
     answer = policy.exchange(OBS)
     given = [f"{name} {part.dtype} [{', '.join(map(str, ('N', *part.shape[1:])))}]" for name, part in answer.items()]
     assert given == outputs
-    with torch.no_grad():  # what the agent itself says
+    with torch.no_grad():  # the outputs of the agent itself
         _, action, extras = policy.agent.act((), {"state": torch.from_numpy(OBS)}, torch.ones(3).bool(), None, True)
     assert answer["action"].tolist() == policy.agent.to_env(action).tolist()
     assert all(answer[name].tolist() == extras[name].tolist() for name in ("logprob", "value"))
@@ -206,12 +206,12 @@ def test_the_signature_lists_what_a_policy_takes_and_gives_and_exchange_keeps_to
     assert answer["action"].tolist() == policy.predict(OBS).tolist()
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+def test_load_policy_refuses_folder_without_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="contains no policy; use the path of a run, of a checkpoint"):
         load_policy(tmp_path)
 
 
-def test_a_damaged_checkpoint_is_refused(run: RunDirectory, tmp_path: Path) -> None:
+def test_load_policy_refuses_damaged_checkpoint(run: RunDirectory, tmp_path: Path) -> None:
     import shutil
 
     copy = tmp_path / "copy"

@@ -11,15 +11,15 @@ from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 INF = float("inf")
 
 
-def sent(action: ActionSpec, count: int = 20_000, seed: int = 0) -> np.ndarray:
+def sample_actions(action: ActionSpec, count: int = 20_000, seed: int = 0) -> np.ndarray:
     agent = RandomAgent(EnvSpec("Some-v0", {}, action))
     _, chosen, extras = agent.act((), {}, torch.zeros(count, dtype=torch.bool), Noise(seed, "baseline"))
     assert chosen.shape == (count, action.size) and extras == {}
     return agent.to_env(chosen).numpy()
 
 
-def test_every_choice_of_every_sub_action_is_equally_likely() -> None:
-    actions = sent(ActionSpec("MultiDiscrete", (2,), "int64", nvec=(2, 3), start=(1, -1)))
+def test_random_agent_samples_discrete_actions_uniformly() -> None:
+    actions = sample_actions(ActionSpec("MultiDiscrete", (2,), "int64", nvec=(2, 3), start=(1, -1)))
     for column, values in ((0, [1, 2]), (1, [-1, 0, 1])):
         found, counts = np.unique(actions[:, column], return_counts=True)
         assert found.tolist() == values
@@ -27,16 +27,16 @@ def test_every_choice_of_every_sub_action_is_equally_likely() -> None:
         assert np.abs(counts / 20_000 - 1 / len(values)).max() < 0.018
 
 
-def test_discrete_actions_have_the_environments_form() -> None:
-    actions = sent(ActionSpec("Discrete", (), "int64", nvec=(3,), start=(5,)), 100)
+def test_random_agent_sends_actions_in_environment_form() -> None:
+    actions = sample_actions(ActionSpec("Discrete", (), "int64", nvec=(3,), start=(5,)), 100)
     assert actions.shape == (100,) and set(actions.tolist()) == {5, 6, 7}
-    bits = sent(ActionSpec("MultiBinary", (2, 2), "int8", nvec=(2,) * 4, start=(0,) * 4), 100)
+    bits = sample_actions(ActionSpec("MultiBinary", (2, 2), "int8", nvec=(2,) * 4, start=(0,) * 4), 100)
     assert bits.shape == (100, 2, 2) and bits.dtype == np.int8 and set(np.unique(bits)) == {0, 1}
 
 
-def test_a_box_is_filled_evenly_and_open_sides_as_gymnasium_samples_them() -> None:
+def test_random_agent_samples_box_like_gymnasium() -> None:
     low, high = (2.0, -INF, 0.0, -INF), (5.0, INF, INF, 1.0)
-    actions = sent(ActionSpec("Box", (4,), "float32", low=low, high=high))
+    actions = sample_actions(ActionSpec("Box", (4,), "float32", low=low, high=high))
     assert actions.dtype == np.float32
     bounded, free, above, below = actions.T
     assert bounded.min() >= 2 and bounded.max() <= 5 and bounded.mean() == pytest.approx(3.5, abs=0.04)
@@ -46,10 +46,10 @@ def test_a_box_is_filled_evenly_and_open_sides_as_gymnasium_samples_them() -> No
     assert below.max() <= 1 and below.mean() == pytest.approx(0, abs=0.04)
 
 
-def test_actions_come_from_the_given_stream() -> None:
+def test_random_agent_actions_depend_on_noise_seed() -> None:
     action = ActionSpec("Box", (1,), "float32", low=(0.0,), high=(1.0,))
-    assert (sent(action, 10, seed=1) == sent(action, 10, seed=1)).all()
-    assert (sent(action, 10, seed=1) != sent(action, 10, seed=2)).any()
+    assert (sample_actions(action, 10, seed=1) == sample_actions(action, 10, seed=1)).all()
+    assert (sample_actions(action, 10, seed=1) != sample_actions(action, 10, seed=2)).any()
 
 
 MASKED = EnvSpec(
@@ -59,7 +59,7 @@ MASKED = EnvSpec(
 )
 
 
-def test_only_what_a_mask_allows_is_drawn_and_each_of_it_equally_often() -> None:
+def test_random_agent_samples_allowed_actions_uniformly() -> None:
     agent, count = RandomAgent(MASKED), 20_000
     first, second = torch.tensor([0, 1], dtype=torch.int8), torch.tensor([True, False, True])
     obs = {"action_mask": first.expand(count, 2), "mask_b": second.expand(count, 3)}
@@ -70,7 +70,7 @@ def test_only_what_a_mask_allows_is_drawn_and_each_of_it_equally_often() -> None
     assert agent.to_env(chosen)[:, 1].unique().tolist() == [5, 7]
 
 
-def test_each_row_has_a_mask_of_its_own_and_one_without_any_choice_is_free() -> None:
+def test_random_agent_uses_mask_of_each_row() -> None:
     agent = RandomAgent(MASKED)
     obs = {
         "action_mask": torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.int8),
@@ -82,7 +82,7 @@ def test_each_row_has_a_mask_of_its_own_and_one_without_any_choice_is_free() -> 
     assert drawn[:, 2, 0].unique().tolist() == [0, 1] and drawn[:, 2, 1].unique().tolist() == [0, 1, 2]
 
 
-def test_masks_of_another_form_bind_nobody() -> None:
+def test_random_agent_ignores_masks_of_other_size() -> None:
     spec = EnvSpec("Some-v0", {"mask_of_tools": ArraySpec((4,), "bool", kind="mask")}, MASKED.action)
     obs, free = {"mask_of_tools": torch.zeros(100, 4, dtype=torch.bool)}, torch.zeros(100, dtype=torch.bool)
     chosen = [RandomAgent(s).act((), obs, free, Noise(0, "baseline"))[1] for s in (spec, EnvSpec("", {}, spec.action))]

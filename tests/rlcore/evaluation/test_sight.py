@@ -1,4 +1,4 @@
-"""The picture of what a network sees, read back pixel by pixel."""
+"""Picture of the images that a network sees, read back pixel by pixel."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
 from tests.runs import prepare
 
 TOP = LINE + GAP // 2
-LENGTH, SIDE = MOMENT + 20, 21  # a frame is drawn eight times as large, 168 pixels
-FRAMES = [GAP + frame * (168 + GAP) for frame in range(4)]  # where each begins
+LENGTH, SIDE = MOMENT + 20, 21  # a frame is draw eight times as large, 168 pixels
+FRAMES = [GAP + frame * (168 + GAP) for frame in range(4)]  # left edges
 
 
-def drawn(spec: ArraySpec, image: np.ndarray, starts: tuple[int, ...] = (0,)) -> Any:
-    """The picture [height, width, 3] of an image [T, *shape] and of zeros beside it, in another environment."""
+def draw(spec: ArraySpec, image: np.ndarray, starts: tuple[int, ...] = (0,)) -> Any:
+    """Return the picture [height, width, 3] of an image [T, *shape]; a second environment has zeros."""
     rows = {"obs/eye": np.stack([image, 0 * image], 1), "is_first": np.zeros((LENGTH, 2), bool)}
     rows["is_first"][list(starts), 0] = True
     action = ActionSpec("Discrete", (), "int64", (2,), (0,))
@@ -29,8 +29,8 @@ def drawn(spec: ArraySpec, image: np.ndarray, starts: tuple[int, ...] = (0,)) ->
     return np.asarray(Image.open(io.BytesIO(made)))
 
 
-def grey(page: np.ndarray, count: int) -> list[int]:
-    """The value of each frame, which is one colour all over."""
+def frame_values(page: np.ndarray, count: int) -> list[int]:
+    """Return the value of each frame, which has a single color."""
     found = []
     for left in FRAMES[:count]:
         frame = page[TOP : TOP + 168, left : left + 168]
@@ -46,36 +46,36 @@ def grey(page: np.ndarray, count: int) -> list[int]:
         ((0,), Window(4, 1), [MOMENT - 3, MOMENT - 2, MOMENT - 1, MOMENT]),
         ((0,), Window(3, 5), [MOMENT - 10, MOMENT - 5, MOMENT]),
         ((0, 10), Window(2, 1), [8, 9]),  # the last row of the first episode
-        ((0, 2), Window(4, 1), [0, 0, 0, 1]),  # before it there is its first row
+        ((0, 2), Window(4, 1), [0, 0, 0, 1]),  # the first row fills the missing frames
         ((0,), None, [MOMENT]),
     ],
 )
-def test_frames_stand_side_by_side_the_newest_on_the_right(
+def test_draw_images_shows_frames_from_old_to_new(
     shape: tuple[int, ...], starts: tuple[int, ...], window: Window | None, seen: list[int]
 ) -> None:
     image = np.broadcast_to(np.arange(LENGTH, dtype=np.uint8)[:, None, None, None], (LENGTH, *shape))
-    page = drawn(ArraySpec(shape, "uint8", kind="image", window=window), image, starts)
-    assert grey(page, len(seen)) == seen
-    assert (page[:LINE] < 128).any()  # words
+    page = draw(ArraySpec(shape, "uint8", kind="image", window=window), image, starts)
+    assert frame_values(page, len(seen)) == seen
+    assert (page[:LINE] < 128).any()  # labels
 
 
-def test_colours_are_those_of_the_image_and_two_channels_are_two_frames() -> None:
+def test_draw_images_keeps_colors_and_splits_two_channels() -> None:
     colours = np.broadcast_to(np.uint8([200, 100, 0]), (LENGTH, SIDE, SIDE, 3))
-    page = drawn(ArraySpec((SIDE, SIDE, 3), "uint8", kind="image"), colours)
+    page = draw(ArraySpec((SIDE, SIDE, 3), "uint8", kind="image"), colours)
     assert page[TOP + 80, FRAMES[0] + 80].tolist() == [200, 100, 0]
     pairs = np.broadcast_to(np.uint8([7, 9]), (LENGTH, SIDE, SIDE, 2))
-    assert grey(drawn(ArraySpec((SIDE, SIDE, 2), "uint8", kind="image"), pairs), 2) == [7, 9]
+    assert frame_values(draw(ArraySpec((SIDE, SIDE, 2), "uint8", kind="image"), pairs), 2) == [7, 9]
 
 
-def test_real_numbers_go_from_black_to_white() -> None:
+def test_draw_images_scales_floats_to_grayscale() -> None:
     image = np.zeros((LENGTH, SIDE, SIDE, 1), np.float32)
     image[:, 0], image[:, 1] = -1.5, 2.5
-    page = drawn(ArraySpec((SIDE, SIDE, 1), "float32", kind="image"), image)
+    page = draw(ArraySpec((SIDE, SIDE, 1), "float32", kind="image"), image)
     column = page[TOP : TOP + 168 : 8, FRAMES[0] + 4, 0].tolist()
     assert column == [0, 255, *[95] * (SIDE - 2)]  # 1.5 of 4
 
 
-def test_a_run_from_images_has_the_picture_and_one_from_numbers_none(tmp_path: Path) -> None:
+def test_collect_draws_inputs_only_for_images(tmp_path: Path) -> None:
     small = {"env__screen_size": 16, "env__frame_stack": 2, "env__wrapper": {"n_steps": 8}, "env__grayscale": True}
     small |= {"algo__cnn_keys__encoder": ["rgb"], "algo__mlp_keys__encoder": []}
     run = prepare(tmp_path / "images", "discrete_dummy", **small)

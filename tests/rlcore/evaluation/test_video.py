@@ -1,4 +1,4 @@
-"""Videos, decoded again and compared with what the environment drew."""
+"""Videos, decoded and compared with the frames of the environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = heavy
 
 
 class Painter(gymnasium.Env):
-    """Frame t is one grey, 20 t; the episode ends after `length` actions; reward is the action."""
+    """Frame t has the gray value 20 t; the episode ends after `length` actions; the reward is the action."""
 
     observation_space = gymnasium.spaces.Dict({"state": gymnasium.spaces.Box(0, 100, (1,))})
     action_space = gymnasium.spaces.Discrete(5)
@@ -60,30 +60,28 @@ class Broken(Painter):
 
 
 def read(path: Path) -> tuple[tuple[int, int], float, np.ndarray]:
-    """Width and height, frames a second, and the frames [N, height, width, 3], as the ffmpeg program decodes them."""
+    """Return width and height, frames per second and frames [N, height, width, 3], decoded by ffmpeg."""
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(command, capture_output=True, check=True)
-    said = re.search(rb"Video: h264.* (\d+)x(\d+).* ([\d.]+) fps", done.stderr).groups()
-    width, height = int(said[0]), int(said[1])
-    return (width, height), float(said[2]), np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3)
+    match = re.search(rb"Video: h264.* (\d+)x(\d+).* ([\d.]+) fps", done.stderr).groups()
+    width, height = int(match[0]), int(match[1])
+    return (width, height), float(match[2]), np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3)
 
 
 @always
-def test_the_video_holds_every_frame_from_the_first_to_the_last(tmp_path: Path) -> None:
+def test_record_writes_every_frame(tmp_path: Path) -> None:
     env = Painter()
     result = record(lambda: lambda obs: int(obs["state"][0]) % 3, env, tmp_path / "new" / "policy.mp4", [5], 100)
     _, rate, frames = read(tmp_path / "new" / "policy.mp4")
     assert env.seed_given == 5
     assert rate == 12
-    # one grey each, before the first action to after the last; the codec is lossy
+    # one gray value per frame, from before the first action to after the last; the codec is lossy
     assert [round(float(f.mean()) / 20) for f in frames] == list(range(8))
     # actions are obs % 3 = 0 1 2 0 1 2 0
     assert result == {"path": str(tmp_path / "new" / "policy.mp4"), "returns": [6.0], "lengths": [7]}
 
 
-def test_a_policy_that_remembers_does_so_within_an_episode_and_not_beyond(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_video_resets_carry_at_episode_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recurrent.use(monkeypatch)
     state, action = CARTPOLE["obs"]["state"] | {"shape": [1]}, CARTPOLE["action"] | {"nvec": [5]}
     spec = {"id": "Painter", "obs": {"state": state}, "action": action}
@@ -92,36 +90,38 @@ def test_a_policy_that_remembers_does_so_within_an_episode_and_not_beyond(
     monkeypatch.setattr(video, "adapt_to_evaluation", lambda config: config)
     monkeypatch.setattr(video, "limited_env", lambda config, render_mode: nullcontext(next(made)))
     assert video.record_video(run, path) == "media/policy.mp4"
-    # each action is how many came before it in its episode, modulo 5
+    # each action is the number of earlier actions in its episode, modulo 5
     assert envs[0].taken == [0, 1, 2, 3, 4, 0, 1]
     assert list(video.show(run, path, 2)) == [(11.0, 7), (11.0, 7)]
     assert envs[1].taken == 2 * envs[0].taken
 
 
-def test_an_endless_episode_is_cut(tmp_path: Path) -> None:
+def test_record_truncates_endless_episode(tmp_path: Path) -> None:
     result = record(lambda: lambda obs: 1, Painter(length=10**9), tmp_path / "cut.mp4", [0], 4)
     assert (result["lengths"], result["returns"]) == ([4], [4.0])
     assert len(read(tmp_path / "cut.mp4")[2]) == 5
 
 
-def test_odd_sides_are_padded_to_even_ones(tmp_path: Path) -> None:
+def test_record_pads_odd_sides(tmp_path: Path) -> None:
     record(lambda: lambda obs: 0, Painter(side=(33, 47)), tmp_path / "odd.mp4", [0], 3)
     assert read(tmp_path / "odd.mp4")[0] == (48, 34)
 
 
-def test_an_environment_without_a_frame_rate_gets_thirty(tmp_path: Path) -> None:
+def test_record_uses_30_fps_by_default(tmp_path: Path) -> None:
     env = Painter()
     env.metadata = {"render_modes": ["rgb_array"]}
     record(lambda: lambda obs: 0, env, tmp_path / "rate.mp4", [0], 3)
     assert read(tmp_path / "rate.mp4")[1] == 30
 
 
-def test_a_real_environment_is_filmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_films_cartpole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
     result = record(lambda: lambda obs: 0, env, tmp_path / "cartpole.mp4", [3, 4], 500)
     env.close()
-    assert all(5 < length < 20 for length in result["lengths"])  # always left: the pole falls within a dozen steps
+    assert all(
+        5 < length < 20 for length in result["lengths"]
+    )  # with the constant action left, the pole falls within a dozen steps
     assert len(read(tmp_path / "cartpole.mp4")[2]) == sum(length + 1 for length in result["lengths"])
 
 
@@ -132,14 +132,14 @@ def test_a_real_environment_is_filmed(tmp_path: Path, monkeypatch: pytest.Monkey
         (Broken(), r"render\(\) failed on this machine \(no GL library\)"),
     ],
 )
-def test_an_environment_that_cannot_be_drawn_is_told_in_a_sentence(env: Painter, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=reason) as told:
+def test_record_refuses_environment_that_cannot_render(env: Painter, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=reason) as error:
         record(lambda: lambda obs: 0, env, tmp_path / "none.mp4", [0], 3)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_policy_that_fails_leaves_the_old_video_and_nothing_else(tmp_path: Path) -> None:
+def test_record_keeps_old_video_if_policy_fails(tmp_path: Path) -> None:
     path = tmp_path / "policy.mp4"
     path.write_bytes(b"the old one")
 
@@ -154,14 +154,14 @@ def test_a_policy_that_fails_leaves_the_old_video_and_nothing_else(tmp_path: Pat
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_video_that_is_not_whole_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imageio_ffmpeg, "count_frames_and_secs", lambda path: (1, 0.1))  # as after a full disk
+def test_record_removes_incomplete_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imageio_ffmpeg, "count_frames_and_secs", lambda path: (1, 0.1))  # as if the disk had been full
     with pytest.raises(UserError, match="the file is incomplete"):
         record(lambda: lambda obs: 0, Painter(), tmp_path / "policy.mp4", [0], 100)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_display_renderers_are_chosen_that_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headless_rendering_chooses_offscreen_renderers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
     for libraries, wanted in ({"EGL", "OSMesa"}, "egl"), ({"OSMesa"}, "osmesa"), (set(), "egl"):
@@ -172,7 +172,7 @@ def test_without_a_display_renderers_are_chosen_that_need_none(monkeypatch: pyte
     assert os.environ["SDL_VIDEODRIVER"] == "dummy"
 
 
-def test_what_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headless_rendering_keeps_user_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
@@ -181,7 +181,7 @@ def test_what_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (os.environ["MUJOCO_GL"], os.environ["SDL_VIDEODRIVER"]) == ("osmesa", "x11")
 
 
-def test_with_a_display_nothing_is_chosen_and_an_empty_choice_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headless_rendering_with_display_removes_empty_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("MUJOCO_GL", "")
     monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
@@ -190,7 +190,7 @@ def test_with_a_display_nothing_is_chosen_and_an_empty_choice_is_removed(monkeyp
     assert "SDL_VIDEODRIVER" not in os.environ
 
 
-def test_what_draws_is_loaded_when_it_draws() -> None:
+def test_video_module_imports_renderers_lazily() -> None:
     heavy = "[m for m in ('mujoco', 'imageio_ffmpeg', 'pygame') if m in sys.modules]"
     code = f"import sys, rlcore.evaluation.video; print({heavy})"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
