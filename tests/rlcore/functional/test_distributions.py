@@ -28,7 +28,7 @@ def normal_pair() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(50, 3, generator=rng).double(), torch.randn(50, 3, generator=rng).double() * 0.7
 
 
-def test_categoricals_equal_torch_and_sum_over_sub_actions() -> None:
+def test_categoricals_match_torch() -> None:
     logits = torch.randn(20, 9, generator=generator()).double() * 3
     action = torch.stack([torch.randint(0, n, (20,), generator=generator(n)) for n in (2, 3, 4)], -1)
     ours = Categoricals(logits, (2, 3, 4))
@@ -39,7 +39,7 @@ def test_categoricals_equal_torch_and_sum_over_sub_actions() -> None:
     assert torch.equal(ours.mode(), torch.stack([d.logits.argmax(-1) for d in theirs], -1))
 
 
-def test_categorical_samples_have_their_probabilities() -> None:
+def test_categoricals_sample_with_given_probabilities() -> None:
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5]).expand(200_000, 5)
     noise = torch.empty(200_000, 5).exponential_(generator=generator())
     action = Categoricals(logits, (3, 2)).sample(noise)
@@ -50,19 +50,19 @@ def test_categorical_samples_have_their_probabilities() -> None:
         torch.testing.assert_close(share, part.softmax(0), rtol=0, atol=0.0056)
 
 
-def test_unbalanced_logits_keep_log_probabilities_and_entropies_finite() -> None:
+def test_categoricals_stay_finite_for_extreme_logits() -> None:
     policy = Categoricals(torch.tensor([[1e4, -1e4, 0.0]]), (3,))
     assert torch.isfinite(policy.entropy()).all()
     assert torch.isfinite(policy.logprob(torch.tensor([[1]]))).all()
 
 
-def test_no_action_is_impossible_to_sample_because_noise_was_zero() -> None:
+def test_categoricals_sample_accepts_zero_noise() -> None:
     # -log 0 = ∞ wins; NaN would not.
     action = Categoricals(torch.zeros(1, 3), (3,)).sample(torch.tensor([[1.0, 0.0, 1.0]]))
     assert action.tolist() == [[1]]
 
 
-def test_normal_equals_torch() -> None:
+def test_normal_matches_torch() -> None:
     mean, log_std = normal_pair()
     ours, theirs = Normal(mean, log_std), reference.Normal(mean, log_std.exp())
     noise = torch.randn(50, 3, generator=generator(1)).double()
@@ -73,7 +73,7 @@ def test_normal_equals_torch() -> None:
     assert torch.equal(ours.mode(), mean)
 
 
-def test_log_std_is_kept_in_a_usable_range() -> None:
+def test_normal_limits_log_std() -> None:
     policy = Normal(torch.zeros(1, 2), torch.tensor([[100.0, -100.0]]))
     assert policy.std[0, 0] == pytest.approx(math.exp(LOG_STD_MAX))
     assert torch.isfinite(policy.logprob(torch.zeros(1, 2))).all()
@@ -85,7 +85,7 @@ def squashed(mean: torch.Tensor, log_std: torch.Tensor) -> reference.Distributio
     )
 
 
-def test_tanh_normal_equals_torch_in_float64_where_tanh_saturates_too() -> None:
+def test_tanh_normal_matches_torch_where_tanh_saturates() -> None:
     mean, log_std = torch.zeros(31, 1).double(), torch.full((31, 1), 1.0).double()
     u = torch.linspace(-15, 15, 31).double().unsqueeze(-1)
     theirs = squashed(mean, log_std)
@@ -106,7 +106,7 @@ def test_tanh_normal_density_integrates_to_one() -> None:
     assert torch.trapezoid(density, a).item() == pytest.approx(1, abs=1e-5)
 
 
-def test_tanh_normal_entropy_equals_sampling() -> None:
+def test_tanh_normal_entropy_matches_sampling() -> None:
     mean, log_std = torch.tensor([[0.8, -1.5]]).double(), torch.tensor([[-0.5, 0.3]]).double()
     policy = TanhNormal(mean, log_std)
     noise = torch.randn(400_000, 2, generator=generator()).double()
@@ -115,14 +115,14 @@ def test_tanh_normal_entropy_equals_sampling() -> None:
     assert policy.entropy().item() == pytest.approx(-logprob.mean().item(), abs=0.015)
 
 
-def test_log_tanh_slope_is_finite_in_float32_where_the_plain_form_is_not() -> None:
+def test_log_tanh_slope_is_finite_in_float32() -> None:
     u = torch.tensor([-40.0, -9.0, 0.0, 9.0, 40.0])
     exact = 2 * (math.log(2) - u.double().abs() - torch.log1p(torch.exp(-2 * u.double().abs())))
     torch.testing.assert_close(log_tanh_slope(u).double(), exact, rtol=1e-5, atol=1e-6)
     assert torch.isinf((1 - u.tanh().square()).log()).any()
 
 
-def test_a_squashed_action_has_the_density_of_torchs_transformed_normal() -> None:
+def test_squashed_normal_matches_torch() -> None:
     mean, log_std = normal_pair()
     theirs = reference.TransformedDistribution(reference.Normal(mean, log_std.exp()), [TanhTransform()])
     ours, noise = SquashedNormal(mean, log_std), torch.randn(50, 3, generator=generator(1)).double()
@@ -130,10 +130,10 @@ def test_a_squashed_action_has_the_density_of_torchs_transformed_normal() -> Non
     torch.testing.assert_close(action, torch.tanh(mean + log_std.exp() * noise))
     torch.testing.assert_close(ours.logprob(action), theirs.log_prob(action).sum(-1))
     torch.testing.assert_close(ours.mode(), mean.tanh())
-    assert ours.logprob(torch.ones(50, 3).double()).isfinite().all()  # where tanh has rounded to it
+    assert ours.logprob(torch.ones(50, 3).double()).isfinite().all()  # actions that tanh rounds to 1
 
 
-def test_truncated_normals_are_scipys() -> None:
+def test_truncated_normal_matches_scipy() -> None:
     mean, log_std = normal_pair()
     mean, std = mean.tanh(), log_std.exp()
     low, high = (((edge - mean) / std).numpy() for edge in (-1, 1))
@@ -146,7 +146,7 @@ def test_truncated_normals_are_scipys() -> None:
     assert TruncatedNormal(mean, std).sample(torch.zeros(50, 3).double()).isfinite().all()
 
 
-def test_truncated_samples_have_the_slope_of_their_quantile() -> None:
+def test_truncated_normal_sample_has_gradient_of_quantile() -> None:
     given = torch.tensor([[0.3, -0.8]], dtype=torch.float64), torch.tensor([[0.4, 1.5]], dtype=torch.float64)
     noise = torch.tensor([[0.9, 0.2]], dtype=torch.float64)
     inputs = tuple(part.requires_grad_() for part in given)

@@ -1,4 +1,4 @@
-"""Dreamers' functions against the equations of their papers, evaluated in NumPy one number after the other."""
+"""Functions of the Dreamer algorithms against the equations of their papers, evaluated in NumPy per number."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.golden.dreamer_v3_oracle import case_of
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
-    grown = np.exp(x - x.max())
-    return grown / grown.sum()
+    exponentials = np.exp(x - x.max())
+    return exponentials / exponentials.sum()
 
 
 def grid(count: int) -> list[float]:
-    """Bins of -20 to 20."""
+    """Return bins from -20 to 20."""
     return [-20 + 40 * k / (count - 1) for k in range(count)]
 
 
@@ -43,12 +43,12 @@ def cross_entropy(logits: np.ndarray, y: float) -> float:
 
 
 def expectation(logits: np.ndarray) -> float:
-    """symexp(softmax(logits)ᵀ b), the number that logits tell."""
+    """Return the number that logits represent, symexp(softmax(logits)ᵀ b)."""
     x = float(softmax(logits) @ np.array(grid(len(logits))))
     return math.copysign(math.exp(abs(x)) - 1, x)
 
 
-def test_two_hot_cross_entropy_in_symlog_space() -> None:
+def test_two_hot_loss_matches_published_equation() -> None:
     """arXiv:2301.04104v1, eq. 8-9: twohot(symlog(y))ᵀ log softmax(f), over 255 bins of -20 to 20."""
     rng = np.random.default_rng(0)
     logits, numbers = rng.normal(size=(40, 255)), rng.normal(size=40) * 10.0 ** rng.integers(-3, 7, 40)
@@ -58,16 +58,16 @@ def test_two_hot_cross_entropy_in_symlog_space() -> None:
 
 
 def kl(p: np.ndarray, q: np.ndarray) -> float:
-    """Of S categoricals [S, K] of probabilities."""
+    """Return the divergence of S categoricals with the probabilities [S, K]."""
     return sum(a * math.log(a / b) for row, other in zip(p, q, strict=True) for a, b in zip(row, other, strict=True))
 
 
 def mixed(logits: np.ndarray) -> np.ndarray:
-    """A percent of a uniform distribution and the rest of the network's (arXiv:2301.04104v1, "Unimix categoricals")."""
+    """Mix 1 % of a uniform distribution into the network's (arXiv:2301.04104v1, "Unimix categoricals")."""
     return np.stack([0.99 * softmax(row) + 0.01 / len(row) for row in logits])
 
 
-def test_divergences_of_both_sides_of_mixed_distributions() -> None:
+def test_dreamer_v3_kl_loss_matches_published_equation() -> None:
     """arXiv:2301.04104v1, eq. 5: β_dyn max(1, KL[sg(q) ‖ p]) + β_rep max(1, KL[q ‖ sg(p)]), .5 and .1."""
     rng = np.random.default_rng(0)
     posterior, prior = rng.normal(size=(2, 6, 3, 4)) * np.linspace(0.2, 1.5, 6)[:, None, None]
@@ -76,7 +76,7 @@ def test_divergences_of_both_sides_of_mixed_distributions() -> None:
     assert min(each) < 1 < max(each)
     found = v3.kl_loss(*made, 0.5, 0.1, 1.0).detach()
     np.testing.assert_allclose(found.numpy(), [0.5 * max(1, x) + 0.1 * max(1, x) for x in each], rtol=1e-10)
-    # What each side learns: the gradient of the divergence, times its weight, and none below a nat.
+    # The gradient of each side is that of the divergence times its weight, and zero below one nat.
     for side, weight in ((0, 0.1), (1, 0.5)):
         (gradient,) = torch.autograd.grad(v3.kl_loss(*made, 0.5, 0.1, 1.0).sum(), made[side], retain_graph=True)
         (whole,) = torch.autograd.grad(latents.categorical_kl(*made).sum(), made[side], retain_graph=True)
@@ -85,7 +85,7 @@ def test_divergences_of_both_sides_of_mixed_distributions() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.8, 0.5])
-def test_balanced_divergence(alpha: float) -> None:
+def test_dreamer_v2_kl_loss_matches_published_equation(alpha: float) -> None:
     """arXiv:2010.02193, algorithm 2: α KL[sg(q) ‖ p] + (1 - α) KL[q ‖ sg(p)]."""
     rng = np.random.default_rng(0)
     posterior, prior = rng.normal(size=(2, 5, 3, 4))
@@ -101,7 +101,7 @@ def test_balanced_divergence(alpha: float) -> None:
         torch.testing.assert_close(gradient, weight * whole)
 
 
-def test_the_scale_of_returns() -> None:
+def test_return_scale_matches_published_equation() -> None:
     """arXiv:2301.04104v1, eq. 12: S = Per(R, 95) - Per(R, 5), a moving average of decay .99, not below 1."""
     rng = np.random.default_rng(0)
     scale, low, high = ReturnScale(MomentsConfig(0.99, 1.0, PercentileConfig(0.05, 0.95))), 0.0, 0.0
@@ -114,8 +114,8 @@ def test_the_scale_of_returns() -> None:
     assert found > 10
 
 
-def test_the_chance_of_going_on_is_as_exact_as_its_logit_in_half_precision() -> None:
-    logits = torch.linspace(-9, 9, 37).bfloat16()  # between 0.99 and 1 there are two numbers of bfloat16
+def test_imagine_continue_keeps_precision_of_bfloat16_logits() -> None:
+    logits = torch.linspace(-9, 9, 37).bfloat16()  # bfloat16 has only two numbers between 0.99 and 1
     found = v3.imagine_continue(logits, "mean")
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy(), 1 / (1 + np.exp(-logits.double().numpy())), rtol=1e-6)
@@ -123,11 +123,11 @@ def test_the_chance_of_going_on_is_as_exact_as_its_logit_in_half_precision() -> 
 
 @pytest.mark.parametrize("ends", ["mode", "mean"])
 @pytest.mark.parametrize(("variant", "mix"), [("multi_discrete", 1.0), ("mixed", 0.4)])
-def test_actor_and_critic_of_imagined_trajectories(variant: str, mix: float, ends: str) -> None:
-    """arXiv:2301.04104v1, eq. 7-12, of what the networks say along one imagination from every row.
+def test_dreamer_v3_objectives_match_published_equations(variant: str, mix: float, ends: str) -> None:
+    """arXiv:2301.04104v1, eq. 7-12, of the network outputs along one imagined trajectory from every row.
 
-    Rλ_t = r_t + γ c_t ((1 - λ) v_t+1 + λ Rλ_t+1), the mean weighted by the chance to get there; the slow critic's own
-    number is a second target (eq. 10). c is 0 or 1 as its authors' code has it, or the chance as that of 2024 does.
+    Rλ_t = r_t + γ c_t ((1 - λ) v_t+1 + λ Rλ_t+1), weighted by the probability to get there; the target critic
+    value is a second target (eq. 10). c is 0 or 1 as in the authors' code, or the probability as in their code of 2024.
     """
     case, _ = case_of(v3, variant)
     learner, config = case.learner, case.learner.config
@@ -149,8 +149,8 @@ def test_actor_and_critic_of_imagined_trajectories(variant: str, mix: float, end
         feat, action = imagine(world.rssm, actor, start, config.horizon, noise())
         hidden = actor.hidden(feat[:-1])
         heads = [head(hidden).numpy() for head in actor.heads]
-        says = {"reward": world.reward, "critic": learner.critic, "slow": learner.target_critic}
-        logits = {name: network(feat).numpy() for name, network in says.items()}
+        networks = {"reward": world.reward, "critic": learner.critic, "slow": learner.target_critic}
+        logits = {name: network(feat).numpy() for name, network in networks.items()}
         chance, chosen = 1 / (1 + np.exp(-world.continue_head(feat)[..., 0].numpy())), action.numpy()
     steps, count = chosen.shape[:2]
     assert len(nvec) == 2 and steps == config.horizon and (chance > 0.5).any() and (chance < 0.5).any()

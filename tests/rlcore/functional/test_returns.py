@@ -22,7 +22,7 @@ def columns(length: int, seed: int = 0) -> dict[str, Tensor]:
 
 
 def by_definition(reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, trace: Tensor) -> Tensor:
-    """The double sum of eq. 16: every later δ, weighted by the product of all decays on the way."""
+    """Return the double sum of eq. 16: every later δ times the product of all decays up to it."""
     delta = reward + discount * next_value - value
     rows = []
     for t in range(len(reward)):
@@ -36,19 +36,19 @@ def by_definition(reward: Tensor, discount: Tensor, value: Tensor, next_value: T
 
 @pytest.mark.parametrize("method", ["loop", "log_scan"])
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 37])
-def test_gae_equals_its_definition(method: str, length: int) -> None:
+def test_gae_matches_definition(method: str, length: int) -> None:
     inputs = columns(length)
     torch.testing.assert_close(gae(**inputs, method=method), by_definition(**inputs), rtol=0, atol=1e-12)
 
 
-def test_gae_with_trace_zero_is_the_one_step_error() -> None:
+def test_gae_with_zero_trace_is_td_error() -> None:
     inputs = columns(9) | {"trace": torch.zeros(9, 3, dtype=torch.float64)}
     expected = inputs["reward"] + inputs["discount"] * inputs["next_value"] - inputs["value"]
     torch.testing.assert_close(gae(**inputs), expected, rtol=0, atol=0)
 
 
-def test_gae_with_trace_one_plus_value_is_the_discounted_return() -> None:
-    # Two steps, γ 0.5, rewards 1 and 2, then a value of 8: 2 + 0.5·8 = 6 and 1 + 0.5·6 = 4, whatever V says between.
+def test_gae_with_unit_trace_is_discounted_return() -> None:
+    # Two steps, γ 0.5, rewards 1 and 2, then a value of 8: 2 + 0.5·8 = 6 and 1 + 0.5·6 = 4, for any V in between.
     one = torch.ones(2, 1)
     value = torch.tensor([[3.0], [-7.0]])
     advantage = gae(torch.tensor([[1.0], [2.0]]), 0.5 * one, value, torch.tensor([[-7.0], [8.0]]), one)
@@ -56,7 +56,7 @@ def test_gae_with_trace_one_plus_value_is_the_discounted_return() -> None:
 
 
 def test_gae_bootstraps_truncation_but_not_termination() -> None:
-    # One step, reward 1, V = 0, next V = 10, γ 0.5: cut short 1 + 5, ended 1. The step after brings 100 to neither.
+    # One step, reward 1, V = 0, next V = 10, γ 0.5: truncated 6, terminated 1. The next step adds 100 to neither.
     reward = torch.tensor([[1.0, 1.0], [100.0, 100.0]])
     discount = torch.tensor([[0.5, 0.0], [0.5, 0.5]])
     trace = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
@@ -65,7 +65,7 @@ def test_gae_bootstraps_truncation_but_not_termination() -> None:
     assert gae(reward, discount, zero, next_value, trace)[0].tolist() == [6.0, 1.0]
 
 
-def test_shapes_that_would_broadcast_are_refused() -> None:
+def test_gae_and_scans_refuse_broadcasting_shapes() -> None:
     inputs = columns(4)
     for name in inputs:
         with pytest.raises(AssertionError):
@@ -76,14 +76,14 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
         discounted_scan(torch.zeros(4, 3), torch.zeros(4, 1))
 
 
-def test_scan_leaves_its_inputs_alone() -> None:
+def test_discounted_scan_leaves_inputs_unchanged() -> None:
     x, decay = torch.ones(5, 2), torch.full((5, 2), 0.5)
     discounted_scan(x, decay)
     assert (x == 1).all() and (decay == 0.5).all()
 
 
 def by_steps(reward: Tensor, discount: Tensor, next_value: Tensor, lmbda: float) -> Tensor:
-    """The λ-weighted mean of the returns of 1, 2, ... steps, the longest with all the weight that is left."""
+    """Return the λ-weighted mean of the 1, 2, ... step returns; the longest has all remaining weight."""
     length, rows = len(reward), []
     for t in range(length):
         total, weight, passed, gained = 0.0, 1.0, torch.ones_like(reward[0]), torch.zeros_like(reward[0])
@@ -98,7 +98,7 @@ def by_steps(reward: Tensor, discount: Tensor, next_value: Tensor, lmbda: float)
 
 @pytest.mark.parametrize("lmbda", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("length", [1, 2, 15])
-def test_lambda_returns_are_the_weighted_means_of_those_of_all_lengths(length: int, lmbda: float) -> None:
+def test_lambda_return_matches_weighted_n_step_returns(length: int, lmbda: float) -> None:
     inputs = columns(length)
     reward, discount, value = inputs["reward"], inputs["discount"], inputs["next_value"]
     expected = by_steps(reward, discount, value, lmbda)

@@ -11,7 +11,7 @@ POINTS = ((0.0, 1.0), (100.0, 0.5), (300.0, 0.1))
 
 
 @pytest.mark.parametrize(("policy_steps", "expected"), [(0, 2.0), (25, 1.5), (100, 0.0), (140, 0.0)])
-def test_anneal_goes_linearly_to_zero_and_stays(policy_steps: int, expected: float) -> None:
+def test_anneal_decreases_linearly_to_zero(policy_steps: int, expected: float) -> None:
     assert anneal(2.0, policy_steps, 100) == pytest.approx(expected)
 
 
@@ -32,12 +32,12 @@ def test_piecewise_interpolates_or_holds(policy_steps: int, linear: float, step:
     assert piecewise(POINTS, policy_steps, "step") == pytest.approx(step)
 
 
-def test_piecewise_holds_its_first_value_before_the_first_point() -> None:
+def test_piecewise_holds_first_value_before_first_point() -> None:
     late = ((50.0, 3.0), (60.0, 1.0))
     assert piecewise(late, 0, "linear") == piecewise(late, 49, "step") == 3.0
 
 
-def test_points_must_rise_from_zero_or_more() -> None:
+def test_check_points_requires_increasing_nonnegative_steps() -> None:
     assert check_points(POINTS) is None
     assert check_points(()) is not None
     assert check_points(((10.0, 1.0), (10.0, 2.0))) is not None
@@ -48,7 +48,7 @@ def config(**keys: object) -> Config:
     return build(Config, {"name": "ppo", "total_steps": 1000, **keys}, "algo.")
 
 
-def test_a_schedule_replaces_the_constant_and_annealing_scales_it() -> None:
+def test_coefficient_follows_schedule_and_annealing() -> None:
     assert config(ent_coef=0.3).coefficient("ent_coef", 500) == 0.3
     assert config(ent_coef=0.3, anneal_ent_coef=True).coefficient("ent_coef", 500) == pytest.approx(0.15)
     assert config(clip_coef_schedule=[[0, 0.4], [1000, 0.2]]).coefficient("clip_coef", 500) == pytest.approx(0.3)
@@ -56,7 +56,7 @@ def test_a_schedule_replaces_the_constant_and_annealing_scales_it() -> None:
     assert stepped.coefficient("lr", 599) == 0.4
 
 
-def test_a_schedule_that_contradicts_annealing_or_goes_back_is_refused() -> None:
+def test_config_refuses_schedule_with_annealing_or_decreasing_steps() -> None:
     with pytest.raises(UserError, match=r"algo.lr_schedule cannot be combined with algo.anneal_lr=true"):
         config(lr_schedule=[[0, 1.0]], anneal_lr=True)
     with pytest.raises(UserError, match=r"algo.clip_coef_schedule=.*must increase"):

@@ -7,7 +7,7 @@ import torch
 from rlcore.functional.stats import RunningMoments, standardize
 
 
-def test_standardize_brings_the_counted_rows_to_mean_zero_and_unbiased_std_one() -> None:
+def test_standardize_counted_rows_have_unit_std() -> None:
     rng = torch.Generator().manual_seed(0)
     x, weight = 5 + 3 * torch.randn(40, generator=rng).double(), torch.ones(40).double()
     weight[30:] = 0
@@ -17,20 +17,20 @@ def test_standardize_brings_the_counted_rows_to_mean_zero_and_unbiased_std_one()
     assert kept.std(unbiased=True).item() == pytest.approx(1, abs=1e-7)
 
 
-def test_standardize_returns_a_single_counted_row_unchanged() -> None:
+def test_standardize_returns_single_counted_row_unchanged() -> None:
     assert standardize(torch.tensor([7.0, 3.0]), torch.tensor([1.0, 0.0]))[0].item() == 7.0
 
 
-def test_standardize_of_equal_rows_is_zero_not_nan() -> None:
+def test_standardize_of_equal_rows_is_zero() -> None:
     assert standardize(torch.full((4,), 2.0), torch.ones(4)).tolist() == [0.0] * 4
 
 
-def test_shapes_that_would_broadcast_are_refused() -> None:
+def test_standardize_refuses_broadcasting_shapes() -> None:
     with pytest.raises(AssertionError):
         standardize(torch.zeros(4, 1), torch.ones(4))
 
 
-def test_running_moments_of_pieces_equal_those_of_the_whole() -> None:
+def test_running_moments_of_pieces_match_whole() -> None:
     rows = np.random.default_rng(0).normal(1e4, 3.0, (500, 2))
     moments = RunningMoments(2)
     for piece in np.split(rows, [1, 7, 7, 250]):
@@ -40,20 +40,20 @@ def test_running_moments_of_pieces_equal_those_of_the_whole() -> None:
     assert moments.count == 500
 
 
-def test_running_moments_before_the_first_row_leave_numbers_as_they_are() -> None:
+def test_running_moments_without_rows_are_identity() -> None:
     moments = RunningMoments(3)
     assert moments.mean.tolist() == [0.0] * 3
     torch.testing.assert_close(moments.scale(), torch.ones(3).double(), rtol=1e-7, atol=0)
 
 
-def test_running_moments_keep_float64_whatever_is_merged() -> None:
+def test_running_moments_keep_float64() -> None:
     moments = RunningMoments(1)
     for _ in range(3):
         moments.update(torch.ones(4, 1, dtype=torch.bfloat16))
     assert moments.mean.dtype == moments.variance.dtype == torch.float64
 
 
-def test_running_moments_survive_saving_and_loading() -> None:
+def test_running_moments_continue_from_loaded_state() -> None:
     moments, other = RunningMoments(2), RunningMoments(2)
     moments.update(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
     other.load_state_dict(moments.state_dict())

@@ -1,4 +1,4 @@
-"""Nested tensors of any form, as flat lists and back; a carry through the collector and its checkpoint."""
+"""Nested tensors as flat lists and back; nested carries in the collector and its checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Memory(NamedTuple):
 
 
 class Remembering:
-    """Counts the steps since its episode began, twice over, in a nested carry."""
+    """Counts the steps since the episode began in several parts of a nested carry."""
 
     def initial(self, batch_size: int) -> Memory:
         return Memory(torch.zeros(batch_size, 1), {"pair": (torch.zeros(batch_size, 2), torch.zeros(batch_size))})
@@ -46,7 +46,7 @@ def collector() -> Collector:
     return Collector(CountingEnvs((2, 3)), Remembering(), Noise(0, "policy"))
 
 
-def test_a_nested_carry_is_on_the_batch_in_the_checkpoint_and_forgets_at_an_episodes_start() -> None:
+def test_collector_saves_and_resets_nested_carry() -> None:
     whole, first = collector(), collector()
     steps, last = whole.collect(5)
     assert steps.carry.hidden.sum() == 0 and last.carry.hidden.min() > 0
@@ -63,7 +63,7 @@ def test_a_nested_carry_is_on_the_batch_in_the_checkpoint_and_forgets_at_an_epis
 
 
 class Swapping(Remembering):
-    """As PyTorch's LSTM: (h, c) at first; what `act` gives has the same keys in another order."""
+    """The initial carry has the keys h and c; `act` returns the same keys in another order."""
 
     def initial(self, batch_size: int) -> Any:
         return {"h": torch.zeros(batch_size), "c": torch.zeros(batch_size)}
@@ -73,7 +73,7 @@ class Swapping(Remembering):
         return {"c": c + 10, "h": h + 1}, h.long()[:, None], {"h": h, "c": c}
 
 
-def test_a_saved_carry_goes_back_to_its_keys_whatever_order_they_were_written_in() -> None:
+def test_collector_restores_carry_by_key() -> None:
     whole, first = (Collector(CountingEnvs((4, 5)), Swapping(), Noise(0, "policy")) for _ in range(2))
     whole.collect(3)
     expected, _ = whole.collect(1)
@@ -85,7 +85,7 @@ def test_a_saved_carry_goes_back_to_its_keys_whatever_order_they_were_written_in
     assert all(torch.equal(again.extras[key], expected.extras[key]) for key in ("h", "c"))
 
 
-def test_a_carry_is_brought_into_the_form_of_a_fresh_one_and_another_form_is_refused() -> None:
+def test_fit_converts_carry_or_refuses_other_structure() -> None:
     form = Memory(torch.zeros(3, 1), {"pair": (torch.zeros(3, 2), torch.zeros(3)), "bits": torch.zeros(3).bool()})
     given = [torch.ones(3, 1).double(), {"bits": torch.ones(3).bool(), "pair": [torch.ones(3, 2), torch.ones(3)]}]
     carry = fit(form, given)
@@ -109,8 +109,8 @@ class Rows:
     carry: Any = None
 
 
-def test_a_dict_that_was_filled_in_another_order_gives_the_same_tensors_in_the_same_places() -> None:
-    """Compiled code knows its inputs by their places: of two of one shape nothing would show that they changed them."""
+def test_leaves_are_independent_of_dict_order() -> None:
+    """Compiled code knows its inputs by position, so swapped inputs of equal shape would go unnoticed."""
     a, b, c, d = (torch.full((2,), float(i)) for i in range(4))
     one, other = Rows({"a": a, "b": b}, ({"c": c, "d": d}, 5)), Rows({"b": b, "a": a}, ({"d": d, "c": c}, 5))
     flat = [[tensor.tolist() for tensor in leaves(record)] for record in (one, other)]
@@ -121,8 +121,8 @@ def test_a_dict_that_was_filled_in_another_order_gives_the_same_tensors_in_the_s
     assert torch.equal(again.obs["a"], a) and torch.equal(again.obs["b"], b) and torch.equal(again.rest[0]["d"], d)
 
 
-def test_a_number_keeps_the_precision_in_which_python_computes_with_it() -> None:
-    """1 - ε of a float32 ε is another bound than the one that the same loss has where it runs as it is written."""
+def test_leaves_keep_python_float_precision() -> None:
+    """1 - ε with a float32 ε is a different bound than in the eager code."""
     (number,) = leaves([0.2])
     assert (1 - number).item() == 1 - 0.2
     assert leaves((True,))[0].dtype == torch.bool

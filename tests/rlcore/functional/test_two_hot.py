@@ -1,4 +1,4 @@
-"""Two-hot regression against what its definition says of single numbers."""
+"""Two-hot regression of single numbers, compared with its definition."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rlcore.functional.symlog import symexp, symlog
 from rlcore.functional.two_hot import TwoHot
 
 
-def test_symlog_of_numbers_and_back() -> None:
+def test_symexp_inverts_symlog() -> None:
     x = torch.tensor([-1e6, -1.0, 0.0, 1e-6, math.e - 1, 1e6], dtype=torch.float64)
     torch.testing.assert_close(symlog(x)[[1, 2, 4]], torch.tensor([-math.log(2), 0, 1.0], dtype=torch.float64))
     torch.testing.assert_close(symexp(symlog(x)), x, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(("spacing", "x"), [("symlog", symexp(torch.tensor(0.25)).item()), ("symexp", 10.0)])
-def test_a_number_is_shared_by_its_two_neighbours(spacing: str, x: float) -> None:
+def test_two_hot_splits_number_between_neighbors(spacing: str, x: float) -> None:
     """K = 41: bins are -20, -19, ..., 20, or symexp of these.
 
     symlog: 0.25 lies at a quarter between 0 and 1. symexp: 10 between e² - 1 = 6.389 and e³ - 1 = 19.086, at 0.28440.
@@ -32,10 +32,10 @@ def test_a_number_is_shared_by_its_two_neighbours(spacing: str, x: float) -> Non
 
 @pytest.mark.parametrize("spacing", ["symlog", "symexp"])
 @pytest.mark.parametrize("bins", [255, 128])
-def test_the_distribution_that_a_number_calls_for_has_it_as_mean(spacing: str, bins: int) -> None:
+def test_two_hot_target_distribution_has_number_as_mean(spacing: str, bins: int) -> None:
     two_hot, x = TwoHot(bins, spacing), torch.tensor([-1e4, -30.0, -0.3, 0.0, 0.02, 7.0, 1e4], dtype=torch.float64)
     logits = torch.zeros(len(x), bins, dtype=torch.float64, requires_grad=True)
-    # The cross-entropy's gradient is p - q: of equal logits, 1/K - q.
+    # The gradient of the cross-entropy is p - q, which is 1/K - q for equal logits.
     (gradient,) = torch.autograd.grad(two_hot.loss(logits, x).sum(), logits)
     q = 1 / bins - gradient
     torch.testing.assert_close(q.sum(-1), torch.ones(len(x), dtype=torch.float64))
@@ -44,7 +44,7 @@ def test_the_distribution_that_a_number_calls_for_has_it_as_mean(spacing: str, b
 
 
 @pytest.mark.parametrize("spacing", ["symlog", "symexp"])
-def test_numbers_beyond_the_outermost_bins_count_as_these(spacing: str) -> None:
+def test_two_hot_clips_to_outermost_bins(spacing: str) -> None:
     logits, far = torch.randn(5, generator=torch.Generator().manual_seed(0)), symexp(torch.tensor(25.0))
     two_hot = TwoHot(5, spacing)
     for x, place in ((far, 4), (-far, 0)):
@@ -53,6 +53,6 @@ def test_numbers_beyond_the_outermost_bins_count_as_these(spacing: str) -> None:
 
 @pytest.mark.parametrize("spacing", ["symlog", "symexp"])
 @pytest.mark.parametrize("bins", [255, 127, 64])
-def test_equal_logits_mean_exactly_nothing(spacing: str, bins: int) -> None:
-    """In order, the huge bins of symexp leave -0.35 in float32."""
+def test_two_hot_mean_of_equal_logits_is_zero(spacing: str, bins: int) -> None:
+    """Summed in order, the huge bins of symexp would leave -0.35 in float32."""
     assert torch.equal(TwoHot(bins, spacing).mean(torch.full((3, bins), 0.7)), torch.zeros(3))
