@@ -1,4 +1,4 @@
-"""Policies kept to what an environment allows, in everything that acts."""
+"""Policies that take only allowed actions, in everything that acts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SPEC = EnvSpec(
     },
     ActionSpec("MultiDiscrete", (2,), "int64", NVEC, (0, 0)),
 )
-# Kinds of action, of which the second needs a tool that is at hand and the third an item; the other part is free.
+# The first part is the kind of action: kind 1 needs an available tool, kind 2 an item; the second part is free.
 BOUND = {"mask_kind": (0,), "mask_tool": (2, 0, (1,)), "mask_item": (2, 0, (2,))}
 CRAFTS = EnvSpec(
     "Crafts-v0",
@@ -54,7 +54,7 @@ CRAFTS = EnvSpec(
 
 
 class Crafts(gymnasium.Env):
-    """Of such actions; one that is not allowed raises."""
+    """Environment with these actions; a forbidden action raises."""
 
     action_space = spaces.MultiDiscrete([3, 2, 4])
     observation_space = spaces.Dict(
@@ -98,7 +98,7 @@ def crafts(count: int, seed: int) -> dict[str, torch.Tensor]:
 
 
 def is_allowed(obs: dict[str, torch.Tensor], row: int, action: list[int]) -> bool:
-    """One row's action looked at by itself."""
+    """Check the action of one row by itself."""
     kind, _, what = action
     if obs["mask_kind"][row].any() and not obs["mask_kind"][row, kind]:
         return False
@@ -108,7 +108,7 @@ def is_allowed(obs: dict[str, torch.Tensor], row: int, action: list[int]) -> boo
     return not mask.any() or bool(mask[what])
 
 
-def test_masks_lie_one_behind_the_other_and_one_that_leaves_nothing_binds_nobody() -> None:
+def test_allowed_concatenates_masks_and_ignores_empty_ones() -> None:
     obs = {
         "mask_a": torch.tensor([[True, False], [False, False]]),
         "mask_b": torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.int8),
@@ -119,7 +119,7 @@ def test_masks_lie_one_behind_the_other_and_one_that_leaves_nothing_binds_nobody
     assert SPEC.allowed(obs, 1, [], torch.cat).tolist() == [[False, True], [True, False]]
 
 
-def test_a_policy_is_the_same_among_what_is_allowed() -> None:
+def test_choose_renormalizes_over_allowed_actions() -> None:
     logits, count = torch.randn(5, generator=torch.Generator().manual_seed(0)), 40_000
     obs = {"mask_a": torch.tensor([[True, False]]), "mask_b": torch.tensor([[1, 0, 1]])}
     obs = {key: mask.expand(count, -1) for key, mask in obs.items()}
@@ -129,12 +129,12 @@ def test_a_policy_is_the_same_among_what_is_allowed() -> None:
     share = torch.bincount(drawn[:, 0], minlength=3) / count
     torch.testing.assert_close(share, torch.tensor([p[0], 0, p[1]]), rtol=0, atol=0.0125)  # five standard errors
     assert (drawn[:, 1] == 1).all()
-    zero = choose(SPEC, policy, obs, torch.zeros(count, 5))  # as float32 draws it now and then
+    zero = choose(SPEC, policy, obs, torch.zeros(count, 5))  # float32 noise is sometimes exactly zero
     assert (zero[:, 0] != 1).all() and (zero[:, 1] == 1).all()
     assert choose(SPEC, policy, obs, None)[0].tolist() == [0 if p[0] > p[1] else 2, 1]
 
 
-def test_a_mask_that_depends_on_another_choice_counts_where_that_was_taken_and_nowhere_else() -> None:
+def test_choose_applies_dependent_mask_only_after_its_choice() -> None:
     count, obs = 4_000, crafts(4_000, 1)
     logits = torch.randn(count, 9, generator=torch.Generator().manual_seed(2))
     policy, noise = Categoricals(logits, (3, 2, 4)), Noise(0, "probe").exponential(count, 9)
@@ -145,14 +145,14 @@ def test_a_mask_that_depends_on_another_choice_counts_where_that_was_taken_and_n
     for action in (drawn, choose(CRAFTS, policy, obs, None), disturb(CRAFTS, drawn, obs, share, random)):
         assert all(is_allowed(obs, row, taken) for row, taken in enumerate(action.tolist()))
     assert not all(is_allowed(obs, row, taken) for row, taken in enumerate(free.tolist()))
-    # The same noise takes the same action wherever it is allowed: no other is touched.
+    # The same noise gives the same action wherever it is allowed.
     kept = [row for row, taken in enumerate(free.tolist()) if is_allowed(obs, row, taken)]
     assert (drawn[kept] == free[kept]).all() and len(kept) > 500
     same = ~random.any(1)
     assert (disturb(CRAFTS, drawn, obs, share, random)[same] == drawn[same]).all()
 
 
-def test_random_actions_keep_to_such_masks_and_are_uniform_among_them() -> None:
+def test_draw_allowed_is_uniform_over_allowed_actions() -> None:
     count = 60_000
     masks = {"mask_kind": [True, True, False], "mask_tool": [False, True, False, True], "mask_item": [True] * 4}
     obs = {key: np.tile(mask, (count, 1)) for key, mask in masks.items()}
@@ -161,7 +161,7 @@ def test_random_actions_keep_to_such_masks_and_are_uniform_among_them() -> None:
     rest = np.bincount(drawn[drawn[:, 0] == 0, 2], minlength=4) / (drawn[:, 0] == 0).sum()
     assert np.abs(np.bincount(drawn[:, 0], minlength=3) / count - [0.5, 0.5, 0]).max() < 0.0103
     assert np.abs(tools - [0, 0.5, 0, 0.5]).max() < 0.0145 and np.abs(rest - 0.25).max() < 0.0126
-    shares = torch.from_numpy(np.random.default_rng(0).random((count, 3)))  # what was drawn there
+    shares = torch.from_numpy(np.random.default_rng(0).random((count, 3)))  # the same random numbers
     tensors = {key: torch.from_numpy(mask) for key, mask in obs.items()}
     everywhere = torch.ones(count, 3, dtype=torch.bool)
     ours = disturb(CRAFTS, torch.zeros(count, 3, dtype=torch.int64), tensors, shares, everywhere)
@@ -186,7 +186,7 @@ def test_random_actions_keep_to_such_masks_and_are_uniform_among_them() -> None:
     ],
     ids=str,
 )
-def test_what_an_environment_says_of_its_masks_must_fit(told: dict[str, Any]) -> None:
+def test_bind_refuses_wrong_mask_bindings(told: dict[str, Any]) -> None:
     obs = {key: dataclasses.replace(part, binds=None) for key, part in CRAFTS.obs.items()}
     obs["x"] = ArraySpec((3,), "float32")
     assert bind(obs, CRAFTS.action, BOUND) == {key: CRAFTS.obs[key].binds for key in BOUND}
@@ -194,7 +194,7 @@ def test_what_an_environment_says_of_its_masks_must_fit(told: dict[str, Any]) ->
         bind(obs, CRAFTS.action, told)
 
 
-def test_what_masks_are_about_is_in_the_environments_card() -> None:
+def test_env_card_contains_mask_bindings() -> None:
     assert EnvSpec.from_json(CRAFTS.to_json()) == CRAFTS
     training = Trainer(compose(["exp=ppo", "env.id=Probe/Crafts-v0", "algo.mlp_keys.encoder=[x]"])[0])
     assert {key: training.envs.spec.obs[key] for key in BOUND} == {
@@ -204,13 +204,13 @@ def test_what_masks_are_about_is_in_the_environments_card() -> None:
 
 
 def flat(group: dict[str, Any], prefix: str) -> list[str]:
-    """Nested keys as a user types them."""
+    """Return nested keys as overrides."""
     parts = [flat(v, f"{prefix}{k}.") if isinstance(v, dict) else [f"{prefix}{k}={v}"] for k, v in group.items()]
     return [word for part in parts for word in part]
 
 
-def trained(cls: str, env_id: str) -> Trainer:
-    """Some steps at random, some of the agent, gradient steps between them, and an evaluation, greedy and not."""
+def train(cls: str, env_id: str) -> Trainer:
+    """Train with random steps, agent steps and gradient steps; evaluate greedily and stochastically."""
     small = flat(SMALL_DREAMER, "algo.")
     overrides = [f"env.id={env_id}", "algo.mlp_keys.encoder=[x]", f"algo.actor.cls={cls}", *small]
     overrides += ["algo.total_steps=120", "algo.learning_starts=60", "algo.per_rank_sequence_length=8"]
@@ -219,35 +219,33 @@ def trained(cls: str, env_id: str) -> Trainer:
     for _ in training:
         pass
     for greedy in (True, False):
-        assert training.evaluate(4, greedy=greedy)["mean"] == 25  # nothing else ends its episodes
+        assert training.evaluate(4, greedy=greedy)["mean"] == 25  # all episodes have full length
     return training
 
 
 @always
 @pytest.mark.parametrize("env_id", ["Probe/Masked-v0", "Probe/Crafts-v0"])
-def test_a_masked_actor_takes_no_action_that_is_not_allowed_however_it_acts(env_id: str) -> None:
-    training = trained("masked_actor", env_id)  # its environment raises at any other
+def test_masked_actor_takes_only_allowed_actions(env_id: str) -> None:
+    training = train("masked_actor", env_id)  # the environment raises at a forbidden action
     assert training.learner.updates == 6
     assert training.learner.agent.keys == ("x", *training.envs.spec.mask_keys)
     training.close()
 
 
 @pytest.mark.parametrize("env_id", ["Probe/Masked-v0", "Probe/Crafts-v0"])
-def test_an_actor_without_masks_does(env_id: str) -> None:
+def test_actor_without_masks_takes_forbidden_actions(env_id: str) -> None:
     with pytest.raises(Exception, match="is not allowed now"):
-        trained("actor", env_id)
+        train("actor", env_id)
 
 
-def test_masks_that_depend_on_another_choice_are_part_of_compiled_acting(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_compiled_acting_obeys_dependent_masks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine_code, "build", run_graphs)
     monkeypatch.setattr("rlcore.train.trainer.warm_up", lambda *_: None)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     overrides = ["env.id=Probe/Crafts-v0", "algo.mlp_keys.encoder=[x]", "algo.actor.cls=masked_actor", "env.num_envs=2"]
     config = compose(["exp=dreamer_v3_cartpole", *overrides, *flat(SMALL_DREAMER, "algo.")])[0]
     written, traced = (Trainer(config, compiled=compiled) for compiled in (False, True))
-    for _ in range(3):  # the environment raises at what is not allowed
+    for _ in range(3):  # the environment raises at a forbidden action
         (steps, _), (others, _) = (each.collector.collect(20) for each in (written, traced))
         assert torch.equal(steps.action, others.action)
     assert traced.collector.compiled
@@ -271,7 +269,7 @@ def test_masks_that_depend_on_another_choice_are_part_of_compiled_acting(
         ),
     ],
 )
-def test_a_masked_actor_without_masks_is_refused(spec: EnvSpec, says: str) -> None:
+def test_masked_actor_refuses_environment_without_masks(spec: EnvSpec, says: str) -> None:
     config = compose(["exp=dreamer_v3_cartpole", "algo.actor.cls=masked_actor"])[0]
     with pytest.raises(UserError, match=f"algo.actor.cls=masked_actor: {says}.*set it to actor"):
         config.algo.check_spec(spec)
@@ -279,6 +277,6 @@ def test_a_masked_actor_without_masks_is_refused(spec: EnvSpec, says: str) -> No
     config.algo.check_spec(SPEC)
 
 
-def test_sheeprls_name_of_it_is_read() -> None:
+def test_minedojo_actor_name_means_masked_actor() -> None:
     theirs = "algo.actor.cls=sheeprl.algos.dreamer_v3.agent.MinedojoActor"
     assert compose(["exp=dreamer_v3_cartpole", theirs])[0].algo.actor.cls == "masked_actor"

@@ -1,4 +1,4 @@
-"""Dropout from a stream that is handed in: against torch's own formula, compiled, and from a state that was kept."""
+"""Dropout with a given noise stream: compared with the formula, compiled, and resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.rlcore.optim.test_optimizer import PLAIN, context
 
 
 @pytest.mark.parametrize("purpose", ["loss", "probe"])
-def test_numbers_are_zeroed_where_the_stream_says_and_the_mean_stays(purpose: str) -> None:
+def test_dropout_zeroes_by_noise_and_keeps_mean(purpose: str) -> None:
     x = torch.arange(1.0, 2001.0).view(2, 1000).requires_grad_()
     words = streams.generator(3, purpose).bit_generator.random_raw(500).view(np.uint16)
     kept = (words < 0.75 * 2**16).reshape(2, 1000)
@@ -32,7 +32,7 @@ def test_numbers_are_zeroed_where_the_stream_says_and_the_mean_stays(purpose: st
     np.testing.assert_allclose(gradient.numpy(), kept / 0.75, rtol=1e-6)
 
 
-def test_nothing_is_zeroed_and_nothing_drawn_without_a_stream_or_a_share() -> None:
+def test_dropout_draws_nothing_without_noise_or_rate() -> None:
     x, rng = torch.ones(4, 3, dtype=torch.bfloat16), Noise(0, "loss")
     assert torch.equal(Dropout(0.5)(x, None), x) and torch.equal(Dropout(0.0)(x, rng), x)
     assert rng.host.random() == Noise(0, "loss").host.random()
@@ -40,7 +40,7 @@ def test_nothing_is_zeroed_and_nothing_drawn_without_a_stream_or_a_share() -> No
 
 
 class Small:
-    """A loss with dropout in it."""
+    """Loss with dropout."""
 
     def __init__(self, compiled: bool) -> None:
         given = context(compiled=compiled)
@@ -62,13 +62,13 @@ class Small:
         return [self.step(torch.ones(4, 3), rng=self.noise)["loss"].item() for _ in range(count)]
 
 
-def test_compiled_it_draws_the_masks_of_the_code_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_dropout_draws_same_masks_as_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_code, "build", run_graphs)
     eager, compiled = Small(False).run(5), Small(True).run(5)
     assert compiled == pytest.approx(eager, rel=1e-5) and len(set(eager)) > 1
 
 
-def test_a_stream_that_was_kept_goes_on_to_the_same_masks() -> None:
+def test_dropout_resumes_with_same_masks() -> None:
     whole, first, second = (Small(False) for _ in range(3))
     losses = whole.run(6)
     first.run(3)

@@ -17,7 +17,7 @@ from rlcore.types import SingleProcess
 SPEC = EnvSpec(
     "Some-v0",
     {
-        "image": ArraySpec((2, 3), "uint8"),  # two axes: numbers, as a board has them
+        "image": ArraySpec((2, 3), "uint8"),  # two axes: numbers, for example of a board
         "kind": ArraySpec((), "int64", n=3, start=5),
         "speed": ArraySpec((1,), "float64"),
         "level": ArraySpec((), "float32"),
@@ -35,7 +35,7 @@ WITH_PIXELS = dataclasses.replace(SPEC, obs=SPEC.obs | IMAGES | BESIDE)
 ALL = VECTORS | {"image"}
 
 
-def test_keys_are_concatenated_in_the_order_given_with_discrete_ones_one_hot() -> None:
+def test_flatten_concatenates_keys_with_one_hot() -> None:
     obs = {
         "image": torch.arange(6, dtype=torch.uint8).reshape(1, 2, 3),
         "kind": torch.tensor([6]),
@@ -47,7 +47,7 @@ def test_keys_are_concatenated_in_the_order_given_with_discrete_ones_one_hot() -
     assert flat.shape[-1] == sum(SPEC.obs[key].size for key in ("kind", "speed", "image"))
 
 
-def test_leading_dimensions_are_kept_and_a_shapeless_key_is_one_number() -> None:
+def test_flatten_keeps_leading_dimensions() -> None:
     obs = {"level": torch.ones(4, 2), "kind": torch.full((4, 2), 7)}
     assert flatten(obs, SPEC, ("level", "kind"), 2).shape == (4, 2, 4)
     assert flatten({"level": torch.ones(2)}, SPEC, ("level",), 1).shape == (2, 1)
@@ -72,19 +72,19 @@ def test_leading_dimensions_are_kept_and_a_shapeless_key_is_one_number() -> None
         ([], ["small"], r"images must have at least 36 pixels per side \(small 35 × 64\)"),
     ],
 )
-def test_keys_that_cannot_be_read_are_refused_by_name(keys: list[str], image_keys: list[str], sentence: str) -> None:
+def test_check_keys_refuses_unreadable_keys(keys: list[str], image_keys: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         check_keys(WITH_PIXELS, keys, image_keys, ALL)
 
 
-def test_images_are_read_where_the_algorithm_says_so_and_goals_like_vectors() -> None:
+def test_check_keys_accepts_images_and_goals() -> None:
     check_keys(WITH_PIXELS, ["kind", "desired_goal"], ["pixels", "depth"], ALL)
-    told = r"'pixels' of Some-v0 is of kind image .*; there are no such keys: set algo.cnn_keys.encoder=\[\]"
-    with pytest.raises(UserError, match=told):
+    message = r"'pixels' of Some-v0 is of kind image .*; there are no such keys: set algo.cnn_keys.encoder=\[\]"
+    with pytest.raises(UserError, match=message):
         check_keys(WITH_PIXELS, [], ["pixels"])
 
 
-def test_normalizer_changes_only_when_told_and_then_centres_and_scales() -> None:
+def test_normalizer_standardizes_only_after_update() -> None:
     normalizer = Normalizer(2, clip=10.0)
     rows = torch.tensor([[1.0, 100.0], [3.0, 300.0]])
     torch.testing.assert_close(normalizer(rows[:, :1].expand(2, 2)), rows[:, :1].expand(2, 2), rtol=1e-6, atol=0)
@@ -92,13 +92,13 @@ def test_normalizer_changes_only_when_told_and_then_centres_and_scales() -> None
     torch.testing.assert_close(normalizer(rows), torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
 
 
-def test_normalizer_clips_and_stays_finite_where_nothing_varied() -> None:
+def test_normalizer_clips_and_handles_constant_rows() -> None:
     normalizer = Normalizer(1, clip=2.0)
     normalizer.update(torch.full((5, 1), 3.0))
     assert normalizer(torch.tensor([[3.0], [4.0], [-4.0]])).squeeze(-1).tolist() == [0.0, 2.0, -2.0]
 
 
-def test_normalizer_statistics_are_in_the_state_dict_and_keep_float64_in_half_precision() -> None:
+def test_normalizer_state_dict_keeps_float64_statistics() -> None:
     normalizer, other = Normalizer(1, 10.0).bfloat16(), Normalizer(1, 10.0)
     normalizer.update(torch.tensor([[1.0], [2.0], [4.0]]))
     x = torch.tensor([[1.2345678]])
@@ -116,7 +116,7 @@ def encoder(
     return MultiEncoder(spec, vectors, images, small, torch.Generator().manual_seed(0))
 
 
-def test_encoder_without_a_layer_is_the_identity_and_ends_with_the_features_asked_for() -> None:
+def test_encoder_without_layers_is_identity() -> None:
     obs = {"speed": torch.randn(3, 1, dtype=torch.float64), "level": torch.randn(3)}
     keys = ("level", "speed")
     blank = encoder(keys, (), mlp_layers=0)
@@ -126,26 +126,26 @@ def test_encoder_without_a_layer_is_the_identity_and_ends_with_the_features_aske
     assert encoder(keys, (), mlp_features_dim=None).output_size == 8
 
 
-def test_vectors_come_before_images_and_every_leading_dimension_is_kept() -> None:
+def test_encoder_puts_vectors_before_images() -> None:
     both, alone = encoder(("speed",), ("pixels",)), encoder(("speed",), ())
     obs = {"speed": torch.randn(2, 3, 1), "pixels": torch.randint(0, 256, (2, 3, 64, 64, 3), dtype=torch.uint8)}
     features = both(obs, lead=2)
     assert features.shape == (2, 3, both.output_size) and both.output_size == 9 + 5
     assert features.dtype == torch.float32
-    assert torch.equal(features[..., :9], alone(obs, lead=2))  # the same numbers were drawn for it
+    assert torch.equal(features[..., :9], alone(obs, lead=2))  # its weights are drawn with the same random numbers
     flat = both({key: rows.flatten(0, 1) for key, rows in obs.items()})
     torch.testing.assert_close(features.flatten(0, 1), flat)
 
 
 def nature(encoder: MultiEncoder, x: Tensor) -> Tensor:
-    """The published network, layer by layer, on [N, channels, height, width] from -½ to ½."""
+    """Apply the published network layer by layer to [N, channels, height, width] from -½ to ½."""
     first, _, second, _, third, _, _, last, _ = (part for part in encoder.cnn.layers)  # type: ignore[union-attr]
     for layer, stride in ((first, 4), (second, 2), (third, 1)):
         x = nn.functional.relu(nn.functional.conv2d(x, layer.weight, layer.bias, stride))
     return nn.functional.relu(nn.functional.linear(x.flatten(1), last.weight, last.bias))
 
 
-def test_pixels_of_either_layout_and_type_are_the_same_to_the_network() -> None:
+def test_encoder_accepts_every_image_layout_and_type() -> None:
     # 64 → (64-8)/4+1 = 15 → (15-4)/2+1 = 6 → 4: 64·4·4 features before the linear layer.
     last = torch.randint(0, 256, (4, 64, 64, 3), dtype=torch.uint8)
     first = last.permute(0, 3, 1, 2).contiguous()
@@ -162,7 +162,7 @@ def test_pixels_of_either_layout_and_type_are_the_same_to_the_network() -> None:
     torch.testing.assert_close(encoder((), ("pixels",), floats)({"pixels": scaled}), expected)
 
 
-def test_images_and_frames_are_channels_one_behind_the_other() -> None:
+def test_encoder_stacks_images_and_frames_as_channels() -> None:
     obs = {
         "pixels": torch.randint(0, 256, (2, 3, 64, 64, 3), dtype=torch.uint8),  # three frames
         "depth": torch.rand(2, 1, 64, 64),
@@ -173,14 +173,14 @@ def test_images_and_frames_are_channels_one_behind_the_other() -> None:
     torch.testing.assert_close(two(obs), nature(two, torch.cat([obs["depth"], frames], 1)))
 
 
-def test_a_window_of_a_vector_is_a_longer_vector() -> None:
+def test_encoder_concatenates_frames_of_vector() -> None:
     spec = dataclasses.replace(WITH_PIXELS, obs={"kind": dataclasses.replace(SPEC.obs["kind"], window=Window(2))})
     frames = encoder(("kind",), (), spec, mlp_layers=0)
     assert frames({"kind": torch.tensor([[5, 7]])}).tolist() == [[1, 0, 0, 0, 0, 1]]
     assert frames.output_size == 6
 
 
-def test_weights_follow_the_generator_alone() -> None:
+def test_encoder_weights_depend_only_on_generator() -> None:
     torch.manual_seed(1)
     one = encoder(("speed",), ("pixels",), ortho_init=True)
     torch.manual_seed(2)
@@ -194,7 +194,7 @@ def test_weights_follow_the_generator_alone() -> None:
     torch.testing.assert_close(kernels @ kernels.T, 2 * torch.eye(32))  # gain √2
 
 
-def test_observing_moves_the_normaliser_of_the_vectors_alone() -> None:
+def test_encoder_observe_normalizes_only_vectors() -> None:
     obs = {"speed": torch.tensor([[[1.0], [2.0], [4.0]]]), "pixels": torch.zeros(1, 3, 64, 64, 3, dtype=torch.uint8)}
     rng = torch.Generator().manual_seed(0)
     both = MultiEncoder(WITH_PIXELS, ("speed",), ("pixels",), EncoderConfig(mlp_layers=0), rng, clip=10.0)

@@ -1,4 +1,4 @@
-"""The encoder of an agent that declares a history, against concatenations by hand."""
+"""Encoder of an agent that declares a history, compared with concatenations by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def encoder(
     return MultiEncoder(spec, vectors, images, FLAT, rng, more.get("clip"), history=history)
 
 
-def test_frames_of_vectors_and_past_actions_lie_one_behind_the_other() -> None:
+def test_encoder_concatenates_frames_and_past_actions() -> None:
     history = {"speed": Window(2), "kind": Window(3, 2), ACTION: Window(2)}
     both = encoder(history, "speed", "kind", "reward")
     obs = {
@@ -48,14 +48,14 @@ def test_frames_of_vectors_and_past_actions_lie_one_behind_the_other() -> None:
     assert torch.equal(both(rows, lead=2), both(obs).expand(4, 3, -1))
 
 
-def test_past_actions_of_a_box_are_read_as_they_are_and_may_stand_alone() -> None:
+def test_encoder_leaves_past_box_actions_unnormalized() -> None:
     alone = encoder({ACTION: Window(2)}, spec=BOX, clip=1.0)
     assert alone({ACTION: torch.tensor([[[0.5, -2.0], [-1.0, 1.5]]])}).tolist() == [[0.5, -2.0, -1.0, 1.5]]
-    alone.observe({}, SingleProcess())  # they are not normalised
+    alone.observe({}, SingleProcess())  # past actions are not normalized
     assert alone.output_size == 4
 
 
-def test_every_frame_is_normalised_by_the_rows_each_counted_once() -> None:
+def test_encoder_normalizes_frames_with_each_row_once() -> None:
     history = {"speed": Window(2), ACTION: Window(1)}
     normalised = encoder(history, "speed", "reward", clip=1.5)
     speed = torch.tensor([[[1.0, 10.0]], [[2.0, 10.0]], [[6.0, 40.0]]])  # [T, B, 2]
@@ -73,7 +73,7 @@ def test_every_frame_is_normalised_by_the_rows_each_counted_once() -> None:
     assert torch.equal(fresh(seen), normalised(seen))
 
 
-def test_frames_of_an_image_are_channels_whoever_asks_for_them() -> None:
+def test_encoder_stacks_image_frames_from_history_or_spec() -> None:
     frames = {"rgb": torch.randint(0, 256, (2, 3, 36, 36, 3), dtype=torch.uint8)}
     own = encoder({"rgb": Window(3)}, images=("rgb",))
     asked = dataclasses.replace(DISCRETE, obs={"rgb": dataclasses.replace(PARTS["rgb"], window=Window(3))})
@@ -86,7 +86,7 @@ def test_frames_of_an_image_are_channels_whoever_asks_for_them() -> None:
 
 
 @pytest.mark.parametrize("spec", [DISCRETE, BOX], ids=["discrete", "box"])
-def test_an_actor_critic_hands_its_history_to_its_encoder(spec: EnvSpec) -> None:
+def test_actor_critic_passes_history_to_encoder(spec: EnvSpec) -> None:
     asked = dataclasses.replace(spec, obs=PARTS | {"rgb": dataclasses.replace(PARTS["rgb"], window=Window(2))})
     keys = {"mlp_keys": KeysConfig(("speed",)), "cnn_keys": KeysConfig(("rgb",))}
     config = Config(total_steps=1, encoder=FLAT, normalize_obs=True, **keys)  # type: ignore[arg-type]

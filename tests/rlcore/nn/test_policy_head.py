@@ -36,11 +36,11 @@ def head(action: ActionSpec, distribution: str = "auto", **config: object) -> Po
         (ONE, "discrete", "discrete"),
     ],
 )
-def test_kind_follows_the_space_unless_asked(action: ActionSpec, distribution: str, expected: str) -> None:
+def test_kind_of_follows_action_space_by_default(action: ActionSpec, distribution: str, expected: str) -> None:
     assert kind_of(action, distribution) == expected
 
 
-def test_distributions_that_do_not_fit_are_refused() -> None:
+def test_kind_of_refuses_unsuitable_distribution() -> None:
     with pytest.raises(UserError, match="not available for a Discrete action; must be one of auto, discrete"):
         kind_of(ONE, "normal")
     with pytest.raises(UserError, match="needs actions with finite lower and upper bounds"):
@@ -48,7 +48,7 @@ def test_distributions_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("action", "kind"), [(ONE, Categoricals), (BOX, Normal)])
-def test_policy_is_over_the_actions_columns(action: ActionSpec, kind: type) -> None:
+def test_policy_head_has_one_action_column_per_dimension(action: ActionSpec, kind: type) -> None:
     module = head(action)
     policy = module.policy(module(torch.zeros(5, 6)))
     assert type(policy) is kind
@@ -56,7 +56,7 @@ def test_policy_is_over_the_actions_columns(action: ActionSpec, kind: type) -> N
     assert sample.shape == (5, action.size) and policy.logprob(sample).shape == (5,)
 
 
-def test_state_independent_std_is_one_parameter_a_dimension() -> None:
+def test_state_independent_std_is_one_parameter_per_dimension() -> None:
     module = head(BOX, state_dependent_std=False, log_std_init=-0.5)
     assert module.linear.out_features == 2
     policy = module.policy(module(torch.randn(4, 6, generator=torch.Generator().manual_seed(1))))
@@ -65,7 +65,7 @@ def test_state_independent_std_is_one_parameter_a_dimension() -> None:
     assert module.log_std.grad.all()
 
 
-def test_state_dependent_std_starts_around_log_std_init_and_follows_the_observation() -> None:
+def test_state_dependent_std_starts_around_log_std_init() -> None:
     shifted, plain = head(BOX, log_std_init=-3.0), head(BOX)
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(shifted(x)[:, 2:], plain(x)[:, 2:] - 3)
@@ -73,7 +73,7 @@ def test_state_dependent_std_starts_around_log_std_init_and_follows_the_observat
     assert plain(x)[:, 2:].std(0).min() > 0
 
 
-def test_ortho_init_starts_with_nearly_equal_choices() -> None:
+def test_ortho_init_starts_with_nearly_equal_logits() -> None:
     weight = head(ONE, ortho_init=True).linear.weight.detach()
     torch.testing.assert_close(torch.linalg.svdvals(weight), torch.full((3,), 0.01))
 
@@ -89,7 +89,7 @@ def test_ortho_init_starts_with_nearly_equal_choices() -> None:
         (CLOSED, [[0.25], [7.0]], [[0.5, 0.25, 3.0], [0.5, 1.0, 3.0]]),
     ],
 )
-def test_actions_reach_the_environment_in_its_own_form(action: ActionSpec, columns: list, expected: list) -> None:
+def test_to_env_returns_environment_form(action: ActionSpec, columns: list, expected: list) -> None:
     sent = head(action).to_env(torch.tensor(columns)).numpy()
     assert sent.dtype == np.dtype(action.dtype) and sent.shape == (len(columns), *action.shape)
     np.testing.assert_array_equal(sent, np.asarray(expected, action.dtype))
@@ -99,37 +99,35 @@ def test_actions_reach_the_environment_in_its_own_form(action: ActionSpec, colum
     ("action", "distribution"),
     [(a, "auto") for a in (ONE, GRID, BITS, BOX, HALF, CLOSED)] + [(a, "tanh_normal") for a in (BOX, CLOSED)],
 )
-def test_an_action_of_the_environment_is_said_as_the_agent_would_have_said_it(
-    action: ActionSpec, distribution: str
-) -> None:
+def test_from_env_inverts_to_env(action: ActionSpec, distribution: str) -> None:
     module, random = head(action, distribution), RandomAgent(EnvSpec("Some-v0", {}, action))
     drawn = random.to_env(random.act((), {}, torch.zeros(500, dtype=torch.bool), Noise(0, "prefill"))[1])
-    said = module.from_env(drawn)
-    assert said.shape == (500, action.size) and said.isfinite().all()
+    actions = module.from_env(drawn)
+    assert actions.shape == (500, action.size) and actions.isfinite().all()
     policy = module.policy(module(torch.zeros(500, 6)))
-    assert said.dtype == policy.sample(module.noise(500, Noise(0, "policy"))).dtype
-    torch.testing.assert_close(module.to_env(said), drawn, rtol=1e-5, atol=1e-5)
+    assert actions.dtype == policy.sample(module.noise(500, Noise(0, "policy"))).dtype
+    torch.testing.assert_close(module.to_env(actions), drawn, rtol=1e-5, atol=1e-5)
     assert (
-        module.to_env(said).dtype == drawn.dtype
-        and module.policy(module(torch.zeros(500, 6))).logprob(said).isfinite().all()
+        module.to_env(actions).dtype == drawn.dtype
+        and module.policy(module(torch.zeros(500, 6))).logprob(actions).isfinite().all()
     )
 
 
-def test_the_edge_of_a_squashed_box_is_said_by_a_finite_number() -> None:
+def test_from_env_of_tanh_normal_bounds_is_finite() -> None:
     edges = torch.tensor([[2.0, -1.0], [5.0, 1.0]])
     module = head(BOX, "tanh_normal")
     assert module.from_env(edges).isfinite().all()
     torch.testing.assert_close(module.to_env(module.from_env(edges)), edges, rtol=1e-5, atol=1e-5)
 
 
-def test_squashed_actions_span_the_box_and_stay_inside() -> None:
+def test_to_env_scales_squashed_actions_to_box() -> None:
     module = head(BOX, "tanh_normal")
     assert isinstance(module.policy(module(torch.zeros(1, 6))), TanhNormal)
     sent = module.to_env(torch.tensor([[0.0, 0.0], [100.0, 100.0], [-100.0, -100.0]])).numpy()
     np.testing.assert_allclose(sent, [[3.5, 0.0], [5.0, 1.0], [2.0, -1.0]])
 
 
-def test_noise_is_float32_from_the_generator_and_of_the_right_law() -> None:
+def test_noise_has_distribution_of_policy() -> None:
     normal, exponential = (
         head(BOX).noise(20_000, Noise(0, "policy")),
         head(GRID).noise(20_000, Noise(0, "policy")),

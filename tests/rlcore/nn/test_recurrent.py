@@ -1,4 +1,4 @@
-"""Recurrent cells against torch's own, run step by step, and what they forget."""
+"""Recurrent cells compared with the cells of torch, stepped by hand, and their resets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TORCHS: dict[str, Any] = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
 def pair(kind: str) -> tuple[Cell, Any]:
-    """Our cell and torch's, with the same weights, in float64."""
+    """Return our cell and that of torch with the same weights in float64."""
     ours = CELLS[kind](INPUTS, SIZE, torch.Generator().manual_seed(1)).double()
     theirs = TORCHS[kind](INPUTS, SIZE).double()
     state = ours.state_dict()
@@ -25,16 +25,16 @@ def pair(kind: str) -> tuple[Cell, Any]:
     return ours, theirs
 
 
-def drawn(seed: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+def random_inputs(seed: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(LENGTH, COUNT, INPUTS, generator=rng, dtype=torch.float64)
     return x, {name: torch.randn(COUNT, SIZE, generator=rng, dtype=torch.float64) for name in ("h", "c")}
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_cells_are_torchs_also_with_resets_in_the_middle(kind: str) -> None:
+def test_cell_matches_torch_with_resets(kind: str) -> None:
     ours, theirs = pair(kind)
-    x, carry = drawn()
+    x, carry = random_inputs()
     carry = {name: carry[name] for name in ours.carried}
     forget = torch.zeros(LENGTH, COUNT, dtype=torch.bool)
     forget[0, 1] = forget[3, 2] = forget[5, 0] = True
@@ -51,9 +51,9 @@ def test_cells_are_torchs_also_with_resets_in_the_middle(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_what_is_forgotten_has_no_influence_even_where_it_is_no_number(kind: str) -> None:
+def test_cell_ignores_nan_state_at_reset(kind: str) -> None:
     ours, _ = pair(kind)
-    x, carry = drawn()
+    x, carry = random_inputs()
     forget = torch.zeros(LENGTH, COUNT, dtype=torch.bool)
     forget[2] = True
     spoiled = {name: torch.full_like(carry[name], torch.nan) for name in ours.carried}
@@ -64,7 +64,7 @@ def test_what_is_forgotten_has_no_influence_even_where_it_is_no_number(kind: str
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_weights_are_drawn_as_torch_draws_them_from_the_generator_alone(kind: str) -> None:
+def test_cell_weights_have_torch_range_and_given_generator(kind: str) -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
     one, same, other = (CELLS[kind](INPUTS, 64, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
