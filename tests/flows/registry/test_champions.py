@@ -80,7 +80,7 @@ def steps(name: str) -> list[tuple[str, str | None, str]]:
     return [(move.version, move.before, move.how) for move in champions.history(client(), name)]
 
 
-def test_the_gate_notes_every_coronation_with_its_words(dynasty: str) -> None:
+def test_gate_records_each_champion_with_reason(dynasty: str) -> None:
     assert steps(dynasty) == [("1", None, "gate"), ("2", "1", "gate"), ("3", "2", "gate")]
     said = [move.why for move in champions.history(client(), dynasty)]
     assert "beats the random baseline (22.0)" in said[0]
@@ -92,7 +92,7 @@ def test_the_gate_notes_every_coronation_with_its_words(dynasty: str) -> None:
 
 
 @always
-def test_rollback_goes_back_champion_by_champion_and_then_says_there_is_none(dynasty: str) -> None:
+def test_rollback_restores_previous_champions_until_the_first(dynasty: str) -> None:
     for expected in ("2", "1"):
         assert champions.rollback(client(), dynasty).version == expected == champion(dynasty)
     with pytest.raises(UserError, match="version 1 is its first champion; .*promote .* 3`"):
@@ -108,23 +108,23 @@ def test_rollback_goes_back_champion_by_champion_and_then_says_there_is_none(dyn
     ]
 
 
-def test_rollback_passes_over_versions_deleted_since(dynasty: str) -> None:
+def test_rollback_skips_deleted_versions(dynasty: str) -> None:
     client().delete_model_version(dynasty, "2")
     assert champions.rollback(client(), dynasty).version == "1"
 
 
-def test_an_alias_moved_in_mlflow_itself_is_the_champion_before_the_next(dynasty: str) -> None:
+def test_rollback_returns_to_alias_moved_in_mlflow(dynasty: str) -> None:
     client().set_registered_model_alias(dynasty, "champion", "1")
     champions.promote(client(), dynasty, "2")
     assert champions.rollback(client(), dynasty).version == "1"
 
 
-def test_an_alias_taken_away_is_given_back_by_rollback(dynasty: str) -> None:
+def test_rollback_restores_deleted_alias(dynasty: str) -> None:
     client().delete_registered_model_alias(dynasty, "champion")
     assert champions.rollback(client(), dynasty).version == "3"
 
 
-def test_a_tag_rewritten_by_somebody_is_left_out_and_not_written_over(dynasty: str) -> None:
+def test_history_ignores_and_keeps_foreign_tag(dynasty: str) -> None:
     client().set_registered_model_tag(dynasty, "champion.0003", "mine")
     champions.promote(client(), dynasty, "1")
     assert client().get_registered_model(dynasty).tags["champion.0003"] == "mine"
@@ -132,9 +132,7 @@ def test_a_tag_rewritten_by_somebody_is_left_out_and_not_written_over(dynasty: s
     assert champions.rollback(client(), dynasty).version == "3"
 
 
-def test_a_move_cut_off_before_the_alias_is_no_champion_in_the_history(
-    dynasty: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_history_omits_promotion_interrupted_before_alias(dynasty: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def die(*arguments: object) -> None:
         raise KeyboardInterrupt
 
@@ -148,9 +146,7 @@ def test_a_move_cut_off_before_the_alias_is_no_champion_in_the_history(
     assert champions.rollback(client(), dynasty).version == "2"
 
 
-def test_a_gate_killed_between_alias_and_decision_keeps_the_decision_it_made(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_register_model_keeps_decision_after_kill(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (checkpointed_run(tmp_path / str(i), f"cut-{i}", weights=700 + i) for i in range(2))
     evaluations(monkeypatch, lambda digest, episode: (100.0 if digest == digest_of(first) else 200.0) + episode % 3)
     register_model(named(first, "gate-cut"))
@@ -170,9 +166,7 @@ def test_a_gate_killed_between_alias_and_decision_keeps_the_decision_it_made(
     assert steps("gate-cut") == [("1", None, "gate"), ("2", "1", "gate")]
 
 
-def test_the_list_shows_versions_newest_first_and_the_history_of_one_model(
-    dynasty: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_registry_list_shows_versions_and_champion_history(dynasty: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["registry", "promote", dynasty, "2", "--why", "steadier on the robot"]) == 0
     assert capsys.readouterr().out == f"{dynasty}: champion is version 2, was version 3 (steadier on the robot)\n"
     assert cli.main(["registry", "list", dynasty]) == 0
@@ -187,7 +181,7 @@ def test_the_list_shows_versions_newest_first_and_the_history_of_one_model(
     assert rows[5].endswith("steadier on the robot")
 
 
-def test_the_list_names_the_place_where_a_run_was_set_aside(
+def test_registry_list_shows_set_aside_run_directory(
     dynasty: str, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = RunDirectory(runs / "run-2")
@@ -197,7 +191,7 @@ def test_the_list_names_the_place_where_a_run_was_set_aside(
     assert newest.endswith(f"run-2/set_aside/{run.read_identity()['run_id']}")
 
 
-def test_the_list_of_all_names_every_model_and_a_run_that_is_gone(
+def test_registry_list_marks_foreign_models_and_missing_runs(
     dynasty: str, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (runs / "run-1").rename(runs / "elsewhere")
@@ -212,7 +206,7 @@ def test_the_list_of_all_names_every_model_and_a_run_that_is_gone(
 
 
 @always
-def test_mistakes_are_one_sentence_and_exit_code_2(dynasty: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_registry_mistakes_exit_with_code_2(dynasty: str, capsys: pytest.CaptureFixture[str]) -> None:
     mistakes = {
         ("promote", dynasty[:-1], "2"): f"no model '{dynasty[:-1]}'; did you mean '{dynasty}'?",
         ("rollback", dynasty[:-1]): f"did you mean '{dynasty}'?",
@@ -230,7 +224,7 @@ def test_mistakes_are_one_sentence_and_exit_code_2(dynasty: str, capsys: pytest.
     assert steps(dynasty) == before
 
 
-def test_a_version_of_another_program_is_not_made_champion(home: Path) -> None:
+def test_promote_refuses_version_of_another_program(home: Path) -> None:
     client().create_registered_model("theirs")
     client().create_model_version("theirs", "file:///nowhere")
     with pytest.raises(UserError, match="not registered by Shepherd"):
@@ -239,7 +233,7 @@ def test_a_version_of_another_program_is_not_made_champion(home: Path) -> None:
         champions.rollback(client(), "theirs")
 
 
-def test_promotions_at_once_are_noted_one_after_the_other(dynasty: str) -> None:
+def test_concurrent_promotions_are_recorded_in_sequence(dynasty: str) -> None:
     command = "from flows.cli.main import main; assert main(['registry', 'promote', {!r}, {!r}]) == 0"
     programs = [command.format(dynasty, version) for version in ("1", "2")]
     assert at_once("import mlflow, flows.cli.registry", *programs) == [0, 0]
@@ -249,7 +243,7 @@ def test_promotions_at_once_are_noted_one_after_the_other(dynasty: str) -> None:
     assert champion(dynasty) == moves[-1].version
 
 
-def test_a_server_that_is_away_is_one_sentence_at_once(
+def test_registry_list_reports_unreachable_server(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
@@ -257,7 +251,7 @@ def test_a_server_that_is_away_is_one_sentence_at_once(
     assert "MLFLOW_TRACKING_URI=http://127.0.0.1:9: no MLflow server answers there" in capsys.readouterr().err
 
 
-def test_an_empty_store_says_how_to_fill_it(
+def test_list_versions_explains_empty_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
@@ -266,7 +260,7 @@ def test_an_empty_store_says_how_to_fill_it(
     assert "no model is registered yet; `shepherd train" in capsys.readouterr().out
 
 
-def test_a_decision_that_is_being_written_is_none_yet() -> None:
+def test_decision_is_undecided_while_tags_are_incomplete() -> None:
     from mlflow.entities.model_registry import ModelVersion, ModelVersionTag
 
     def words(**tags: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from flows.registry.gate import against_baseline, compare_pairs, is_decided
 
 
-def test_paired_interval_is_that_of_the_differences() -> None:
+def test_compare_pairs_interval_matches_student_t_table() -> None:
     # Differences 1, 2, 3, 4, 5: mean 3, std sqrt(2.5); t(0.975, 4) = 2.776 from the table.
     verdict = compare_pairs([11.0, 22.0, 33.0, 44.0, 55.0], [10.0, 20.0, 30.0, 40.0, 50.0], "champion version 1", 5)
     half = 2.776 * math.sqrt(2.5) / math.sqrt(5)
@@ -21,7 +21,7 @@ def test_paired_interval_is_that_of_the_differences() -> None:
     assert verdict.better
 
 
-def test_pairs_tell_apart_what_unpaired_samples_cannot() -> None:
+def test_compare_pairs_detects_gain_hidden_in_unpaired_samples() -> None:
     champion = [float(100 * i) for i in range(100)]
     challenger = [value + 1 + (i % 2) / 2 for i, value in enumerate(champion)]
     spread = 1.96 * math.sqrt(2 * statistics.variance(champion) / 100)
@@ -29,13 +29,13 @@ def test_pairs_tell_apart_what_unpaired_samples_cannot() -> None:
     assert compare_pairs(challenger, champion, "champion", 100).better
 
 
-def test_equal_returns_do_not_promote() -> None:
+def test_compare_pairs_rejects_equal_returns() -> None:
     verdict = compare_pairs([500.0] * 100, [500.0] * 100, "champion version 3", 100)
     assert not verdict.better
     assert "does not beat champion version 3" in verdict.words
 
 
-def test_a_gain_within_the_noise_does_not_promote() -> None:
+def test_compare_pairs_rejects_gain_within_noise() -> None:
     champion = [float(i % 10) for i in range(100)]
     challenger = [float((i * 7 + 3) % 10) + 0.1 for i in range(100)]
     verdict = compare_pairs(challenger, champion, "champion", 100)
@@ -43,7 +43,7 @@ def test_a_gain_within_the_noise_does_not_promote() -> None:
     assert not verdict.better
 
 
-def test_baseline_is_beaten_beyond_the_noise_only() -> None:
+def test_against_baseline_requires_gain_beyond_noise() -> None:
     # Standard error sqrt(25/100 + 11**2/100) = 1.2083; t(0.975, about 138) = 1.977: half-width 2.389.
     baseline = {"mean": 22.0, "std": 11.0, "episodes": 100}
     near = against_baseline({"mean": 24.3, "std": 5.0, "episodes": 100}, baseline)
@@ -52,7 +52,7 @@ def test_baseline_is_beaten_beyond_the_noise_only() -> None:
     assert far.high - far.difference == pytest.approx(2.389, abs=5e-3)
 
 
-def test_two_constant_policies_are_compared_without_dividing_by_zero() -> None:
+def test_against_baseline_accepts_zero_variance() -> None:
     constant = {"mean": -200.0, "std": 0.0, "episodes": 100}
     assert not against_baseline(constant, constant).better
     assert against_baseline(constant | {"mean": -199.0}, constant).better
@@ -89,7 +89,7 @@ def rare(rng: np.random.Generator, loss: float) -> tuple[list[float], list[float
     [(normal, 0.0), (normal, 15.0), (failing, 0.2), (failing, 0.03), (rare, 19.0)],
     ids=["equal", "half a deviation", "equal at the limit", "fewer failures", "rare failures"],
 )
-def test_a_gate_that_ends_when_it_is_clear_errs_as_often_as_one_of_all_episodes(draw, difference: float) -> None:
+def test_is_decided_has_error_rate_of_full_comparison(draw, difference: float) -> None:
     rng, count = np.random.default_rng(7), 150
     whole, early, same, played = 0, 0, 0, 0
     for _ in range(count):
@@ -101,7 +101,7 @@ def test_a_gate_that_ends_when_it_is_clear_errs_as_often_as_one_of_all_episodes(
     assert played / count < 97
 
 
-def test_what_is_clear_after_twenty_episodes_and_what_is_not() -> None:
+def test_is_decided_requires_twenty_conclusive_episodes() -> None:
     noise = [0.0, 1.0, -1.0, 2.0, -2.0] * 4
     bad, good = [-455.0 + n for n in noise], [-90.0 - n for n in noise]
     assert is_decided(bad, good, 100, -500.0) is False
@@ -112,7 +112,7 @@ def test_what_is_clear_after_twenty_episodes_and_what_is_not() -> None:
     assert is_decided([20.0] * 20, [19.0] * 20, 100, 0.0) is None
 
 
-def test_a_time_that_is_over_decides_nothing() -> None:
+def test_compare_pairs_is_undecided_with_missing_episodes() -> None:
     new, old = [100.0, 130.0, 90.0] * 4, [90.0, 120.0, 95.0] * 4
     short = compare_pairs(new, old, "champion version 1", 100)
     assert not short.better and not short.decided

@@ -48,7 +48,7 @@ def test_register_model_waits_for_a_locked_database(
     assert "has locked this database; waiting for it" in caplog.text
 
 
-def test_a_command_says_that_a_database_is_locked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_command_reports_locked_database(capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> int:
         try:
             raise sqlite3.OperationalError("database is locked")

@@ -56,7 +56,9 @@ pytestmark = [
 
 
 @always
-def test_the_same_checkpoint_is_the_same_version(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_register_model_is_idempotent_per_checkpoint(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = checkpointed_run(tmp_path / "run", "same", weights=1)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     first = register_model(named(run, "same"))
@@ -94,13 +96,13 @@ def elsewhere(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return runs
 
 
-def test_two_processes_at_once_make_one_version(elsewhere: dict[str, RunDirectory]) -> None:
+def test_concurrent_registrations_create_one_version(elsewhere: dict[str, RunDirectory]) -> None:
     client = connect(tracking_uri())
     assert len(client.search_model_versions("name = 'together-elsewhere'")) == 1
 
 
 @always
-def test_first_model_must_beat_the_random_baseline(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_champion_must_beat_random_baseline(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poor, good = (checkpointed_run(tmp_path / name, f"first-{name}", weights=w) for name, w in (("a", 3), ("b", 4)))
     evaluations(monkeypatch, lambda d, i: (20.0 if d == digest_of(poor) else 60.0) + i % 5)
     results = [register_model(named(run, "first")) for run in (poor, good)]
@@ -109,9 +111,7 @@ def test_first_model_must_beat_the_random_baseline(home: Path, tmp_path: Path, m
 
 
 @always
-def test_champion_falls_only_to_a_better_model_on_the_same_fresh_seeds(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_champion_is_replaced_only_by_better_model(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [checkpointed_run(tmp_path / str(i), f"dynasty-{i}", weights=10 + i) for i in range(4)]
     noise = np.random.default_rng(0).normal(scale=9.0, size=(4, 1000))
     returns = dict(zip(map(digest_of, runs), noise + np.array([[100.0], [100.3], [90.0], [140.0]]), strict=True))
@@ -133,9 +133,7 @@ def test_champion_falls_only_to_a_better_model_on_the_same_fresh_seeds(
     assert min(set.union(*fresh)) >= 2
 
 
-def test_a_champion_of_other_spaces_stays_and_the_decision_says_why(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_champion_with_other_spaces_is_kept(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = checkpointed_run(tmp_path / "first", "spaces-1", weights=1)
     other = checkpointed_run(tmp_path / "other", "spaces-2", weights=1, spec=DICT_SPEC)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
@@ -145,7 +143,7 @@ def test_a_champion_of_other_spaces_stays_and_the_decision_says_why(
     assert "not compared, because the champion has other" in result["decision"]
 
 
-def test_a_decision_cut_off_by_a_kill_is_made_by_the_next_call(
+def test_register_model_completes_interrupted_decision(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "cut", weights=20)
@@ -201,7 +199,7 @@ class Killed(BaseException):
     """Nothing in MLflow or here catches it."""
 
 
-def test_cut_off_at_every_write_in_turn_there_is_one_logged_model_and_one_version(
+def test_register_model_survives_kill_at_each_write(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
@@ -248,9 +246,7 @@ def test_cut_off_at_every_write_in_turn_there_is_one_logged_model_and_one_versio
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_killed_while_it_registers_a_run_has_one_logged_model_afterwards(
-    elsewhere: dict[str, RunDirectory], method: str
-) -> None:
+def test_register_model_reuses_logged_model_after_kill(elsewhere: dict[str, RunDirectory], method: str) -> None:
     run, client = elsewhere[method], connect(tracking_uri())
     found = find_run(client, run)
     assert found is not None
@@ -260,7 +256,7 @@ def test_killed_while_it_registers_a_run_has_one_logged_model_afterwards(
     assert only_model(f"{method}-elsewhere", run).source == left[0].artifact_location
 
 
-def test_a_request_that_the_server_gets_to_after_its_process_was_killed_leaves_one_logged_model(
+def test_register_model_removes_duplicate_of_late_request(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
@@ -285,7 +281,7 @@ def test_a_request_that_the_server_gets_to_after_its_process_was_killed_leaves_o
     assert "beats the random baseline" in only_model("late", run).description
 
 
-def test_weights_that_another_run_registered_after_a_kill_are_one_logged_model(
+def test_register_model_shares_logged_model_of_equal_weights(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
@@ -308,9 +304,7 @@ def test_weights_that_another_run_registered_after_a_kill_are_one_logged_model(
     assert [model.source_run_id for model in left] == [update_backends(other)]
 
 
-def test_a_comparison_of_champions_says_how_far_it_is(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gate_reports_comparison_progress(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [named(checkpointed_run(tmp_path / str(i), f"told-{i}", weights=75 + i), "told") for i in range(2)]
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     told: list[dict[str, Any]] = []
@@ -327,7 +321,7 @@ def test_a_comparison_of_champions_says_how_far_it_is(
     assert [(facts["done"], facts["total"]) for facts in second] == [(i, 200) for i in range(2, last + 1, 2)]
 
 
-def test_a_gate_ends_when_its_verdict_is_clear(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_stops_when_verdict_is_clear(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = (named(checkpointed_run(tmp_path / str(i), f"clear-{i}", weights=80 + i), "clear") for i in range(2))
     evaluations(monkeypatch, lambda digest, episode: (450.0 if digest == digest_of(good) else 22.0) + episode % 3)
     assert register_model(good)["aliases"] == ["challenger", "champion"]
@@ -339,7 +333,7 @@ def test_a_gate_ends_when_its_verdict_is_clear(home: Path, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("timer", [True, False])
-def test_a_gate_takes_no_longer_than_training_unless_it_may(
+def test_gate_time_limits_comparison_with_champion(
     timer: bool, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = f"time-{timer}"
@@ -381,7 +375,7 @@ def test_a_gate_takes_no_longer_than_training_unless_it_may(
         (3.0, "Not champion: undecided against the random baseline: 13 of 100 episodes were played; the time limit"),
     ],
 )
-def test_a_first_version_plays_no_longer_than_training(
+def test_gate_time_limits_comparison_with_baseline(
     limit: float, said: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = named(checkpointed_run(tmp_path / "run", f"first-{limit}", weights=95), f"first-{limit}")
@@ -400,7 +394,7 @@ def test_a_first_version_plays_no_longer_than_training(
     assert ("over 33 episodes" in decision) == (limit == 8.0)  # the first step beyond 8 s
 
 
-def test_others_move_the_alias_while_a_gate_plays_and_it_plays_again_with_the_new_champion(
+def test_gate_repeats_comparison_if_champion_changes(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [named(checkpointed_run(tmp_path / str(i), f"busy-{i}", weights=90 + i), "busy") for i in range(3)]
@@ -419,7 +413,7 @@ def test_others_move_the_alias_while_a_gate_plays_and_it_plays_again_with_the_ne
     assert steps == [("1", None), ("2", "1"), ("1", "2"), ("3", "1")]
 
 
-def test_lineage_and_decision_are_written_on_the_version(
+def test_model_version_has_lineage_and_decision_tags(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "lineage", weights=30)
@@ -444,7 +438,7 @@ def test_lineage_and_decision_are_written_on_the_version(
     assert version.run_id == update_backends(run)
 
 
-def test_a_switched_off_registry_is_left_alone_and_says_so(home: Path, tmp_path: Path) -> None:
+def test_register_model_skips_disabled_registry(home: Path, tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "off", weights=1)
     result = register_model(configured(run, model_manager={"disabled": True, "models": {}}))
     assert result["version"] is None
@@ -452,9 +446,7 @@ def test_a_switched_off_registry_is_left_alone_and_says_so(home: Path, tmp_path:
     assert not [e for e in read_events(run.events) if e["kind"] == "registered"]
 
 
-def test_uri_resolves_to_the_policy_that_was_registered(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_uri_resolves_to_registered_policy(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = checkpointed_run(tmp_path / "run", "resolve", weights=40)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     register_model(named(run, "resolve"))
@@ -481,7 +473,7 @@ def test_uri_resolves_to_the_policy_that_was_registered(
         ("models:missing", "write models:/NAME@champion"),
     ],
 )
-def test_a_wrong_uri_is_one_sentence(
+def test_resolve_uri_refuses_unknown_model(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, said: str
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "missing", weights=41)
@@ -504,7 +496,7 @@ def test_a_wrong_uri_is_one_sentence(
         ({"tags": "blue"}, r"models.agent.tags=blue: this is a group of keys"),
     ],
 )
-def test_a_name_that_no_model_can_have_is_refused_before_training(tmp_path: Path, agent: Any, said: str) -> None:
+def test_prepare_refuses_invalid_model_name(tmp_path: Path, agent: Any, said: str) -> None:
     from flows.runs.check import prepare
 
     run = checkpointed_run(tmp_path / "run", "named", weights=1)
@@ -514,13 +506,13 @@ def test_a_name_that_no_model_can_have_is_refused_before_training(tmp_path: Path
 
 
 @always
-def test_names_take_slashes_as_dashes(tmp_path: Path) -> None:
+def test_model_name_replaces_slashes_with_dashes(tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "slashes", weights=1)
     assert registry.model_name(config_of(run)) == "ppo-CartPole-v1"
     assert registry.model_name(config_of(named(run, "ppo_ALE/Pong-v5"))) == "ppo_ALE-Pong-v5"
 
 
-def test_a_model_of_another_program_with_a_quote_in_its_name_is_found(home: Path) -> None:
+def test_resolve_uri_accepts_quote_in_foreign_name(home: Path) -> None:
     client = connect(tracking_uri())
     client.create_registered_model("o'brien")
     client.create_model_version("o'brien", "file:///nowhere")
@@ -606,7 +598,7 @@ def answers(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     return {name: (runs[name], asked[name], one) for name, one in zip(asked, said, strict=True)}
 
 
-def test_a_registered_model_answers_where_this_project_is_not(answers: dict[str, Answer]) -> None:
+def test_registered_model_predicts_without_project_installed(answers: dict[str, Answer]) -> None:
     run, obs, said = answers["array"]
     assert said["greedy"] == flows.load_policy(run.path).predict(obs["state"]).tolist()
     assert said["unwrapped"] == said["greedy"]  # the way for float64 arrays, which MLflow holds against the signature
@@ -621,7 +613,7 @@ def test_a_registered_model_answers_where_this_project_is_not(answers: dict[str,
     assert "(-1, 4)" in said["error"]
 
 
-def test_a_dict_observation_is_served_by_name(answers: dict[str, Answer]) -> None:
+def test_registered_model_accepts_dict_observations(answers: dict[str, Answer]) -> None:
     run, obs, said = answers["dict"]
     assert said["greedy"] == flows.load_policy(run.path).predict(obs).tolist()
     assert [(i["name"], i["tensor-spec"]["dtype"], i["tensor-spec"]["shape"]) for i in said["inputs"]] == [
@@ -631,7 +623,7 @@ def test_a_dict_observation_is_served_by_name(answers: dict[str, Answer]) -> Non
     assert "(-1, 2, 3)" in said["error"]
 
 
-def test_nothing_in_a_registered_model_is_pickled(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registered_model_contains_no_pickle(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = checkpointed_run(tmp_path / "run", "plain", weights=52)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     register_model(named(run, "plain"))

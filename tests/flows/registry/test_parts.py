@@ -49,7 +49,7 @@ def dreamer(folder: Path, name: str, parts: tuple[str, ...] = PARTS, seed: int =
 
 
 @always
-def test_every_part_is_a_model_of_its_own(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_register_model_registers_each_component(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = dreamer(tmp_path / "run", "whole")
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     result = register_model(run)
@@ -80,7 +80,7 @@ def test_every_part_is_a_model_of_its_own(home: Path, tmp_path: Path, monkeypatc
     assert len(client.search_model_versions("name = 'whole-critic'")) == 1
 
 
-def test_a_world_model_alone_is_looked_into_and_is_no_policy(
+def test_load_world_model_accepts_registered_world_model(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = dreamer(tmp_path / "run", "alone", ("world_model",))
@@ -103,7 +103,9 @@ def test_a_world_model_alone_is_looked_into_and_is_no_policy(
     assert "world_model of alone" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_part_without_a_group_is_in_no_model(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_register_model_skips_unconfigured_components(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = dreamer(tmp_path / "run", "none", ())
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     assert "parts" not in register_model(run)
@@ -114,7 +116,7 @@ class Killed(BaseException):
     """Nothing in MLflow or here catches it."""
 
 
-def test_cut_off_at_every_write_a_part_is_one_version(
+def test_register_model_survives_kill_at_each_write(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
@@ -154,7 +156,7 @@ def test_cut_off_at_every_write_a_part_is_one_version(
     assert set(flows.load_part("models:/cut-critic/1")) == {"output.bias"}
 
 
-def test_two_models_of_one_name_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_check_model_refuses_duplicate_names(tmp_path: Path) -> None:
     run = dreamer(tmp_path / "run", "same")
     same = {"agent": {"model_name": "same"}, "critic": {"model_name": "same"}}
     configured(run, model_manager={"disabled": False, "models": same})

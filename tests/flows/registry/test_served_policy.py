@@ -95,7 +95,7 @@ def ask(served: Served, **body: Any) -> tuple[int, Any]:
 
 
 @always
-def test_one_observation_and_a_thousand_get_the_actions_of_load_policy(served: Served) -> None:
+def test_serve_answers_match_load_policy(served: Served) -> None:
     policy = flows.load_policy(served.run.path)
     obs = np.random.default_rng(3).normal(size=(1000, 4))  # float64, as JSON numbers are
     expected = policy.exchange(obs)
@@ -111,12 +111,12 @@ def test_one_observation_and_a_thousand_get_the_actions_of_load_policy(served: S
 
 
 @always
-def test_nobody_is_answered_without_the_password(served: Served) -> None:
+def test_serve_refuses_request_without_password(served: Served) -> None:
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(served.url.replace("invocations", "docs"), timeout=60)
 
 
-def test_sampled_actions_are_had_by_a_parameter(served: Served) -> None:
+def test_serve_samples_actions_if_not_deterministic(served: Served) -> None:
     obs = np.random.default_rng(4).normal(size=(500, 4)).tolist()
     greedy = ask(served, inputs=obs)[1]["predictions"]["action"]
     assert ask(served, inputs=obs, params={"deterministic": True})[1]["predictions"]["action"] == greedy
@@ -128,25 +128,25 @@ def test_sampled_actions_are_had_by_a_parameter(served: Served) -> None:
 
 
 @pytest.mark.parametrize("inputs", [[[0.1, 0.2, 0.3]], [[0.1] * 5], [0.1, 0.2, 0.3, 0.4]])
-def test_a_wrong_shape_is_400_and_names_the_shape_expected(served: Served, inputs: list[Any]) -> None:
+def test_serve_answers_wrong_shape_with_400(served: Served, inputs: list[Any]) -> None:
     status, answer = ask(served, inputs=inputs)
     assert status == 400
     assert f"Shape of input {np.shape(inputs)} does not match expected shape (-1, 4)" in answer["message"]
 
 
-def test_a_number_that_is_none_is_400_and_names_its_place(served: Served) -> None:
+def test_serve_answers_missing_number_with_400(served: Served) -> None:
     for inputs in ([[0, 0, 0, 0], [0, None, 0, 0]], [[0, 0, 0, 0], [0, float("nan"), 0, 0]]):
         status, answer = ask(served, inputs=inputs)
         assert status == 400
         assert "obs 'state': expected finite float32 numbers, got nan at [1, 1]" in answer["message"]
 
 
-def test_an_unknown_parameter_or_no_inputs_is_400(served: Served) -> None:
+def test_serve_answers_invalid_request_with_400(served: Served) -> None:
     assert ask(served, observations=[[0, 0, 0, 0]])[0] == 400
     assert ask(served, inputs=[[0, 0, 0, 0]], params={"deterministic": "perhaps"})[0] == 400
 
 
-def test_named_observations_are_served_and_a_value_out_of_range_is_a_sentence(home: Path, tmp_path: Path) -> None:
+def test_serve_accepts_dict_observations(home: Path, tmp_path: Path) -> None:
     from mlflow.pyfunc import load_model, scoring_server
     from starlette.testclient import TestClient
 
@@ -163,7 +163,7 @@ def test_named_observations_are_served_and_a_value_out_of_range_is_a_sentence(ho
     assert "Traceback" not in wrong.text
 
 
-def test_images_beside_numbers_are_served_and_their_frames_are_what_it_answered(home: Path, tmp_path: Path) -> None:
+def test_serve_accepts_images_and_returns_frame_stack(home: Path, tmp_path: Path) -> None:
     from mlflow.pyfunc import load_model, scoring_server
     from starlette.testclient import TestClient
 
@@ -183,9 +183,7 @@ def test_images_beside_numbers_are_served_and_their_frames_are_what_it_answered(
     assert len(past) == 1 and (past[0][:, -1] == camera).all()  # the newest frame, as it came
 
 
-def test_a_policy_that_remembers_is_called_with_what_it_answered(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serve_returns_carry_of_recurrent_policy(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.pyfunc import load_model, scoring_server
     from starlette.testclient import TestClient
 
