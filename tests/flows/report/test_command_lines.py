@@ -11,7 +11,7 @@ import pytest
 from flows.report.command_lines import resume_command, short_path
 
 
-def test_a_path_is_told_from_here_where_it_lies_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_path_is_relative_below_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert short_path(tmp_path / "here" / "runs" / "a") == "runs/a"
@@ -19,9 +19,7 @@ def test_a_path_is_told_from_here_where_it_lies_below(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("found", [True, False])
-def test_a_command_can_be_copied_whatever_the_folders_are_called(
-    found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_command_quotes_folder_names(found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder := tmp_path / "my env" / "bin").mkdir(parents=True)
     (folder / "shepherd").write_text("")
     (folder / "shepherd").chmod(0o755)

@@ -54,9 +54,7 @@ def words(figure: Figure) -> str:
     return " | ".join(text.get_text() for text in texts if text.get_visible())
 
 
-def test_the_curve_shows_training_and_evaluations_where_the_log_has_them(
-    run: RunDirectory, figures: list[Figure]
-) -> None:
+def test_learning_curve_plots_logged_points(run: RunDirectory, figures: list[Figure]) -> None:
     write_events(run)
     judge_finally(run)
     learning_curve(run)
@@ -70,7 +68,7 @@ def test_the_curve_shows_training_and_evaluations_where_the_log_has_them(
     assert [c.lines[0].get_ydata()[0] for c in final.containers] == [500.0, 482.9]
 
 
-def test_the_curve_says_what_it_shows(run: RunDirectory, figures: list[Figure]) -> None:
+def test_learning_curve_has_title_labels_and_baseline(run: RunDirectory, figures: list[Figure]) -> None:
     write_events(run)
     judge_finally(run)
     learning_curve(run)
@@ -84,7 +82,7 @@ def test_the_curve_says_what_it_shows(run: RunDirectory, figures: list[Figure]) 
     assert baseline[0].get_linestyle() == "--"
 
 
-def test_legend_and_numbers_cover_no_data(run: RunDirectory, figures: list[Figure]) -> None:
+def test_learning_curve_texts_do_not_overlap(run: RunDirectory, figures: list[Figure]) -> None:
     write_events(run)
     judge_finally(run)
     learning_curve(run)
@@ -104,7 +102,7 @@ def test_legend_and_numbers_cover_no_data(run: RunDirectory, figures: list[Figur
 
 
 @pytest.mark.parametrize("parts", ["nothing", "baseline", "training", "one point", "no final", "final alone"])
-def test_the_curve_is_drawn_from_whatever_there_is(run: RunDirectory, parts: str) -> None:
+def test_learning_curve_accepts_incomplete_log(run: RunDirectory, parts: str) -> None:
     log = EventLog(run.events)
     if parts == "nothing":
         run.events.unlink()
@@ -124,7 +122,7 @@ def test_the_curve_is_drawn_from_whatever_there_is(run: RunDirectory, parts: str
     assert [p.name for p in run.media.iterdir()] == ["learning_curve.png"]
 
 
-def test_a_long_noisy_run_is_drawn_with_its_running_mean(run: RunDirectory, figures: list[Figure]) -> None:
+def test_learning_curve_adds_running_mean_to_long_run(run: RunDirectory, figures: list[Figure]) -> None:
     write_events(run, windows=400)
     learning_curve(run)
     raw, mean = figures[0].axes[0].lines[:2]
@@ -134,13 +132,13 @@ def test_a_long_noisy_run_is_drawn_with_its_running_mean(run: RunDirectory, figu
     assert "mean of 9 points" in words(figures[0])
 
 
-def test_a_running_mean_is_centred_and_shrinks_evenly_at_the_ends() -> None:
+def test_running_mean_is_centred_with_shorter_ends() -> None:
     # 0; (0+3+0)/3; (0+3+0+0+6)/5; (3+0+0+6+1)/5; (0+6+1)/3; 1
     assert running_mean([0.0, 3.0, 0.0, 0.0, 6.0, 1.0], 2) == pytest.approx([0, 1, 1.8, 2.0, 7 / 3, 1])
     assert running_mean([0.0, 3.0, 0.0], 0) == [0.0, 3.0, 0.0]
 
 
-def test_the_curve_is_drawn_again_only_when_there_is_more_to_show(run: RunDirectory, figures: list[Figure]) -> None:
+def test_learning_curve_redraws_only_with_new_data(run: RunDirectory, figures: list[Figure]) -> None:
     write_events(run)
     learning_curve(run)
     EventLog(run.events).append("registered", name="ppo", version=1, aliases=[])

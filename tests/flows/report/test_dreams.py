@@ -96,7 +96,7 @@ def middle(frame: np.ndarray, row: int, column: int) -> float:
 
 
 @always
-def test_the_film_shows_truth_model_and_difference_of_every_row(written: RunDirectory) -> None:
+def test_dream_video_shows_recording_prediction_and_difference(written: RunDirectory) -> None:
     _, rate, frames = read(written.media / "dream_rgb.mp4")
     assert len(frames) == ROWS and rate == dreams.RATE
     for t in (0, 4, 5, 30):
@@ -109,7 +109,7 @@ def test_the_film_shows_truth_model_and_difference_of_every_row(written: RunDire
     assert [middle(frames[20], row, 5) for row in range(3)] == pytest.approx([255] * 3, abs=3)  # it has ended
 
 
-def test_the_picture_shows_some_of_the_rows_exactly(written: RunDirectory) -> None:
+def test_dream_picture_shows_selected_rows(written: RunDirectory) -> None:
     page = page_of(written.media / "dream_rgb.png")
     side = round(dreams.SMALL_CELL / SIDE) * SIDE + 2 + GAP
     for column, t in enumerate(dreams.SHOWN):
@@ -118,7 +118,7 @@ def test_the_picture_shows_some_of_the_rows_exactly(written: RunDirectory) -> No
             assert page[y, x].tolist() == [wanted] * 3, (t, row)
 
 
-def test_the_policys_dream_fades_where_the_model_says_that_it_ends(written: RunDirectory) -> None:
+def test_policy_dream_fades_after_predicted_end(written: RunDirectory) -> None:
     _, _, frames = read(written.media / "dream_policy.mp4")
     assert len(frames) == ROWS - 4
     grey = 3 * np.arange(4, ROWS) + np.where(np.arange(4, ROWS) >= 5, 40, 0)
@@ -131,7 +131,7 @@ def test_the_policys_dream_fades_where_the_model_says_that_it_ends(written: RunD
     assert chart[:, LEFT + 8 : now - 4].mean() > 2 * chart[:, now + 4 :].mean()
 
 
-def test_curves_are_the_numbers_of_truth_and_model(written: RunDirectory, charts: list[Any]) -> None:
+def test_dream_curves_plot_recording_and_prediction(written: RunDirectory, charts: list[Any]) -> None:
     curves = {axes.get_ylabel(): axes.lines for axes in charts[0].axes}
     assert [*curves] == ["state 0", "state 1", "reward", "P(continue)"]
     one = made()
@@ -149,7 +149,7 @@ def test_curves_are_the_numbers_of_truth_and_model(written: RunDirectory, charts
     np.testing.assert_allclose(said["value"][0].get_ydata(), one.own.value[:, 0])
 
 
-def test_the_legend_has_the_colours_of_band_and_curves(written: RunDirectory, charts: list[Any]) -> None:
+def test_dream_legend_colors_match_curves(written: RunDirectory, charts: list[Any]) -> None:
     handles = charts[0].legends[0].legend_handles
     told = {handle.get_label(): to_hex(handle.get_color()) for handle in handles}
     assert told == {"5 steps observed": "#009e73", "recorded": "#222221", "model": "#d55e00"}
@@ -160,7 +160,7 @@ def test_the_legend_has_the_colours_of_band_and_curves(written: RunDirectory, ch
         assert drawn == ["#222221"] * COUNT + ["#d55e00"] * COUNT
 
 
-def test_a_world_without_pictures_has_its_own_dreams_as_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_picture_dreams_plots_vector_observations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, drawn, draw = RunDirectory(tmp_path / "run"), list[Any](), dreams._draw
     run.media.mkdir(parents=True)
     state = PICTURES | {"obs": {"state": PICTURES["obs"]["state"]}}
@@ -197,7 +197,7 @@ def test_a_world_without_pictures_has_its_own_dreams_as_curves(tmp_path: Path, m
         ((2, 8, 8, 3), "uint8", [1, 2, 3], [1, 2, 3]),
     ],
 )
-def test_images_of_any_form_become_pictures(shape: Any, dtype: str, pixel: list[int], wanted: list[int]) -> None:
+def test_as_pictures_accepts_every_image_layout(shape: Any, dtype: str, pixel: list[int], wanted: list[int]) -> None:
     spec = ArraySpec(shape, dtype, kind="image")
     image = np.zeros((4, 5, *shape), dtype)
     if spec.channels_first:
@@ -209,7 +209,7 @@ def test_images_of_any_form_become_pictures(shape: Any, dtype: str, pixel: list[
     assert (pictures == wanted).all()
 
 
-def test_a_training_goes_on_without_pictures(
+def test_try_to_draw_logs_failure(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*arguments: Any) -> Any:
@@ -220,7 +220,7 @@ def test_a_training_goes_on_without_pictures(
     assert "no pictures of dreams: ZeroDivisionError: of a film" in caplog.text
 
 
-def test_the_command_says_what_it_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dream_command_prints_written_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = checkpointed_run(tmp_path / "run", "dreamer", weights=4, algo="dreamer_v3")
     assert cli.main(["dream", str(run.path)]) == 0
     said = capsys.readouterr().out
@@ -228,7 +228,7 @@ def test_the_command_says_what_it_left(tmp_path: Path, capsys: pytest.CaptureFix
         assert name in said and page_of(run.media / name).shape[1:] == (1200, 3)
 
 
-def test_a_run_without_a_world_is_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dream_command_refuses_run_without_world_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = checkpointed_run(tmp_path / "run", "ppo", weights=1)
     assert cli.main(["dream", str(run.path)]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("shepherd: algo.name=ppo: has no world model")
@@ -244,7 +244,7 @@ def test_a_run_without_a_world_is_refused_in_a_sentence(tmp_path: Path, capsys: 
         ("ppo", "every", 0, 0),
     ],
 )
-def test_an_evaluation_dreams_where_the_config_says_so(
+def test_evaluation_dream_setting_selects_evaluations(
     algo: str, key: str, midway: int, finally_: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "one", weights=1, algo=algo)
@@ -259,7 +259,7 @@ def test_an_evaluation_dreams_where_the_config_says_so(
     assert asked == ["flows.report.dreams.try_to_draw"] * finally_ + ["rlcore.evaluation.final.final_evaluation"]
 
 
-def test_a_run_that_has_no_checkpoint_yet_is_not_dreamed_of(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dream_skips_run_without_checkpoint(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     made = checkpointed_run(run.path.parent / "other", "one", weights=1, algo="dreamer_v3")
     shutil.rmtree(made.checkpoints)
     monkeypatch.setattr(stage, "with_torch", lambda *arguments, **more: pytest.fail("it was"))
@@ -267,7 +267,7 @@ def test_a_run_that_has_no_checkpoint_yet_is_not_dreamed_of(run: RunDirectory, m
 
 
 @pytest.mark.slow
-def test_dreams_move_no_bit_of_training(tmp_path: Path) -> None:
+def test_dreams_do_not_change_training(tmp_path: Path) -> None:
     digests = []
     for name in ("with", "without"):
         run = prepare(

@@ -10,7 +10,7 @@ GREEDY = {"mean": 51.0, "ci95": [40.0, 62.0], "episodes": 2}
 TRIAL: dict[str, Any] = {"eval": {"greedy": None, "stochastic": None}, "policy_steps": 2048, "model": None}
 
 
-def test_a_trial_that_nobody_judges_says_what_it_came_to() -> None:
+def test_result_line_of_trial_uses_last_evaluation() -> None:
     earlier = {"greedy": GREEDY | {"mean": 9.0}}
     said = result_line(TRIAL, [earlier, {"greedy": GREEDY}])
     assert (
@@ -19,12 +19,12 @@ def test_a_trial_that_nobody_judges_says_what_it_came_to() -> None:
     )
 
 
-def test_a_run_that_was_judged_says_that() -> None:
+def test_result_line_prefers_final_evaluation() -> None:
     judged = TRIAL | {"eval": {"greedy": GREEDY | {"mean": 480.0}, "stochastic": None}}
     assert result_line(judged, [{"greedy": GREEDY}]).startswith("greedy 480.0 [40.0, 62.0] over 2 episodes; 2,048")
 
 
-def test_an_interval_that_ends_beyond_every_return_is_called_an_approximation() -> None:
+def test_describe_marks_interval_beyond_returns_as_approximation() -> None:
     greedy = {"mean": 490.0, "ci95": [479.7, 500.3], "episodes": 2, "returns": [480.0, 500.0]}
     said = describe("evaluation", {"policy_steps": 4096, "greedy": greedy})
     assert said is not None and said.endswith("[479.7, 500.3] over 2 episodes (interval by normal approximation)")

@@ -37,7 +37,7 @@ SUMMARY: dict[str, Any] = {
 }
 
 
-def test_the_results_stand_beside_the_random_baseline(run: RunDirectory, printed: Printed) -> None:
+def test_summary_table_lists_results_and_random_baseline(run: RunDirectory, printed: Printed) -> None:
     rows = [line.split() for line in printed(summary_table(SUMMARY, run)).splitlines()]
     assert ["greedy", "100", "500.0", "500.0", "to", "500.0", "500.0", "500.0"] in rows
     assert ["stochastic", "100", "482.9", "476.8", "to", "488.2", "231.0", "500.0"] in rows
@@ -45,9 +45,7 @@ def test_the_results_stand_beside_the_random_baseline(run: RunDirectory, printed
 
 
 @pytest.mark.parametrize("columns", [None, 40])
-def test_the_results_tell_effort_model_and_where_things_are(
-    columns: int | None, run: RunDirectory, printed: Printed
-) -> None:
+def test_summary_table_shows_steps_model_and_files(columns: int | None, run: RunDirectory, printed: Printed) -> None:
     run.media.mkdir()
     run.curve.touch()
     run.inputs.touch()
@@ -68,7 +66,7 @@ def test_the_results_tell_effort_model_and_where_things_are(
         assert wanted in text
 
 
-def test_the_table_is_the_one_that_the_readme_shows(run: RunDirectory, printed: Printed) -> None:
+def test_summary_table_matches_readme(run: RunDirectory, printed: Printed) -> None:
     lines = printed(summary_table(SUMMARY, run)).splitlines()
     readme = (Path(__file__).parents[3] / "README.md").read_text().splitlines()
     begin = readme.index("PPO on CartPole-v1 · seed 42")
@@ -77,7 +75,7 @@ def test_the_table_is_the_one_that_the_readme_shows(run: RunDirectory, printed: 
 
 
 @pytest.mark.parametrize("forbidden", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
-def test_colours_are_an_addition_on_a_terminal_that_may_show_them(
+def test_summary_table_colors_only_a_capable_terminal(
     forbidden: dict[str, str], run: RunDirectory, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = printed(summary_table(SUMMARY, run, ["shepherd enjoy runs/cart"]))
@@ -91,17 +89,17 @@ def test_colours_are_an_addition_on_a_terminal_that_may_show_them(
     assert ("\x1b[32m" in painted) == ("\x1b" in painted) == (not forbidden)
 
 
-def test_a_narrow_terminal_is_left_to_break_whole_lines(run: RunDirectory, printed: Printed) -> None:
+def test_evaluation_table_keeps_lines_in_narrow_terminal(run: RunDirectory, printed: Printed) -> None:
     table = evaluation_table({"greedy": GREEDY, "stochastic": SAMPLED}, BASELINE, "runs/cart")
     assert re.sub(r"\x1b\[\d*m", "", printed(table, columns=44)) == printed(table)
 
 
-def test_where_the_encoding_has_no_lines_the_rule_is_ascii(printed: Printed) -> None:
+def test_evaluation_table_rule_is_ascii_if_needed(printed: Printed) -> None:
     table = evaluation_table({"greedy": GREEDY}, BASELINE, "runs/cart")
     assert "-----" in printed(table, encoding="ascii")
 
 
-def test_columns_are_aligned_whatever_the_numbers(printed: Printed) -> None:
+def test_evaluation_table_aligns_columns(printed: Printed) -> None:
     wild = {"mean": -123_456.7, "ci95": [-130_000.0, 0.012], "episodes": 10_000, "returns": [-1e7, 3.0]}
     table = evaluation_table({"greedy": wild, "stochastic": SAMPLED}, BASELINE, "runs/cart")
     head, rule, *rows = printed(table).splitlines()[2:]
@@ -112,7 +110,7 @@ def test_columns_are_aligned_whatever_the_numbers(printed: Printed) -> None:
         assert all(row[end - 1] != " " and row[end : end + 1] in ("", " ") for end in ends)
 
 
-def test_an_interval_beyond_every_return_is_told_to_be_an_approximation(printed: Printed) -> None:
+def test_tables_mark_interval_beyond_returns_as_approximation(printed: Printed) -> None:
     """Of 99 episodes at CartPole's limit and one of 470 the mean is 499.7, and Student's t says 499.1 to 500.3."""
     near = GREEDY | {"mean": 499.7, "ci95": [499.1, 500.3], "returns": [500.0] * 99 + [470.0]}
     said = "intervals are normal approximations, so their ends may exceed the possible range of returns"
@@ -125,7 +123,7 @@ def test_an_interval_beyond_every_return_is_told_to_be_an_approximation(printed:
     assert "approximation" not in summary_markdown(SUMMARY)
 
 
-def test_parts_that_a_run_has_not_come_to_are_said_to_be_missing(run: RunDirectory, printed: Printed) -> None:
+def test_summary_table_names_missing_results(run: RunDirectory, printed: Printed) -> None:
     empty = {"greedy": None, "stochastic": None}
     bare = SUMMARY | {"eval": empty, "baseline": {"mean": None}, "model": None, "video": None, "checkpoint": None}
     text = printed(summary_table(bare, run))
@@ -138,7 +136,7 @@ def test_parts_that_a_run_has_not_come_to_are_said_to_be_missing(run: RunDirecto
     assert "not registered" in printed(summary_table(SUMMARY | {"model": skipped}, run))
 
 
-def test_markdown_tables_have_as_many_cells_as_their_head() -> None:
+def test_summary_markdown_rows_match_header() -> None:
     blocks = [b.splitlines() for b in summary_markdown(SUMMARY).split("\n\n") if b.startswith("|")]
     assert len(blocks) == 2
     for block in blocks:
@@ -148,7 +146,7 @@ def test_markdown_tables_have_as_many_cells_as_their_head() -> None:
     assert any("ppo-CartPole-v1 version 3" in line for line in blocks[1])
 
 
-def test_show_escapes_control_characters_and_keeps_colours(printed: Printed) -> None:
+def test_show_escapes_control_characters_and_keeps_colors(printed: Printed) -> None:
     text = printed(Text("run \x1b[2J\u202e", "bold"), columns=60)
     assert "run \\x1b[2J\\u202e" in text
     assert text.startswith("\x1b[1m")
