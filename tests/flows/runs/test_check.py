@@ -20,9 +20,7 @@ from rlcore.errors import UserError
         "fabric.devices=64",
     ],
 )
-def test_an_absurd_size_is_one_sentence_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str
-) -> None:
+def test_new_run_refuses_size_beyond_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("rlcore.system.free_memory.cores", lambda: 2)
     monkeypatch.setattr("rlcore.system.free_memory.threads", lambda: 30_000)

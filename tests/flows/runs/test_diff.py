@@ -44,7 +44,7 @@ def diff(
     return code, said.out + said.err
 
 
-def test_the_same_config_twice_is_identical(
+def test_diff_of_same_config_is_identical(
     first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, said = diff(first, trained(tmp_path / "run", env__sync_env=False), capsys)
@@ -52,9 +52,7 @@ def test_the_same_config_twice_is_identical(
     assert said.startswith("identical")
 
 
-def test_one_changed_bit_is_named_with_its_place_and_size(
-    first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_diff_names_changed_bit(first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = checkpoint.resolve(first, "latest")
     learning, bookkeeping = checkpoint.load(path)
     weight = learning["learner"]["agent"]["critic.layers.0.weight"]
@@ -70,16 +68,14 @@ def test_one_changed_bit_is_named_with_its_place_and_size(
     assert "please report it" in said  # nothing in config, versions or machine explains it
 
 
-def test_another_setting_is_named_as_the_reason(
-    first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_diff_names_changed_config(first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = diff(first, trained(tmp_path / "run", algo__gamma=0.97), capsys)
     assert code == 1
     assert "first difference: " in said
     assert "algo.gamma: 0.99 and 0.97" in said
 
 
-def test_an_environment_that_is_not_deterministic_is_named_as_the_reason(
+def test_diff_names_nondeterministic_environment(
     first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = trained(tmp_path / "run", seed=7)
@@ -91,7 +87,7 @@ def test_an_environment_that_is_not_deterministic_is_named_as_the_reason(
 
 
 @pytest.mark.parametrize("place", ["", "checkpoints", "nowhere"])
-def test_a_place_without_run_or_checkpoint_is_a_mistake(
+def test_diff_refuses_folder_without_run(
     place: str, first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "checkpoints").mkdir()
@@ -99,7 +95,7 @@ def test_a_place_without_run_or_checkpoint_is_a_mistake(
     assert (code, said.count("\n")) == (2, 1), said
 
 
-def test_a_damaged_checkpoint_is_a_mistake_that_names_the_file(
+def test_diff_refuses_damaged_checkpoint(
     first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = checkpoint.resolve(first, "latest")
@@ -114,7 +110,7 @@ def test_a_damaged_checkpoint_is_a_mistake_that_names_the_file(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_a_run_that_is_being_trained_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_accepts_run_in_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"total_steps": 2560, "checkpoint__every": 64, "checkpoint__keep_last": None}
     whole = prepare(tmp_path / "whole", **settings)
     running = prepare(tmp_path / "running", **(settings | {"checkpoint__keep_last": 2}))

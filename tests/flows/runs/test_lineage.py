@@ -44,7 +44,7 @@ def new_run(folder: Path) -> RunDirectory:
     return create_run(*compose(typed), typed)
 
 
-def test_a_run_keeps_what_its_code_differs_from_the_commit_by_to_the_byte(code: Path, tmp_path: Path) -> None:
+def test_code_diff_restores_changed_files(code: Path, tmp_path: Path) -> None:
     clean = new_run(tmp_path / "clean")
     assert not clean.code_diff.exists()
     assert clean.read_identity()["code_diff"] is None
@@ -75,13 +75,13 @@ def test_core_hash_reads_only_changed_modules_again(code: Path, monkeypatch: pyt
     assert read == ["new.py", "a.py"]
 
 
-def test_code_that_is_no_checkout_of_its_own_has_no_diff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_diff_is_empty_without_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "installed").mkdir()
     monkeypatch.setattr(lineage, "CODE", tmp_path / "installed")
     assert (lineage.code_diff(), lineage.code_diff_hash()) == (b"", None)
 
 
-def test_a_summarised_run_tells_all_that_it_was_made_from(tmp_path: Path) -> None:
+def test_summarise_writes_lineage_file(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run")
     last = finish_here(run)
     summarise(run)
@@ -93,14 +93,14 @@ def test_a_summarised_run_tells_all_that_it_was_made_from(tmp_path: Path) -> Non
     assert (told["compile"], told["dataset_digest"]) == ("eager", "none")
 
 
-def test_a_run_of_an_older_version_tells_what_it_can(tmp_path: Path) -> None:
+def test_summarise_accepts_run_of_older_version(tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "old", "old", weights=1)
     summarise(run)
     told = json.loads(run.lineage.read_text())
     assert (told["run_id"], told["machine"], told["checkpoints"]) == ("old", {}, {})
 
 
-def test_the_checkpoint_that_a_run_goes_on_from_is_noted_with_its_digest(tmp_path: Path) -> None:
+def test_create_run_records_resume_from_digest(tmp_path: Path) -> None:
     first = prepare(tmp_path / "first")
     digest, path = finish_here(first), checkpoint.resolve(first, "latest")
     typed = ["exp=ppo", f"checkpoint.resume_from={path}", f"run_dir={tmp_path}/second"]

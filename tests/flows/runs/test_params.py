@@ -74,24 +74,24 @@ def leaves(tree: dict[str, Any], prefix: str = "") -> list[str]:
     return [key for part in nested for key in part]
 
 
-def test_params_yaml_is_what_the_config_says() -> None:
+def test_params_file_matches_preset_ppo() -> None:
     """`shepherd config exp=ppo --params > params.yaml` makes it anew."""
     assert (ROOT / "params.yaml").read_text() == dump(params_yaml(["exp=ppo"]))
 
 
-def test_parameters_compose_to_the_config_of_the_preset(params: Path) -> None:
+def test_compose_params_matches_preset(params: Path) -> None:
     names = ["run_dir=x", "run_name=y"]
     assert compose_params(params, names) == compose(["exp=ppo", *names])
 
 
-def test_interpolations_follow_an_edit_and_an_override(params: Path) -> None:
+def test_compose_params_resolves_interpolations(params: Path) -> None:
     edit(params, algo__dense_units=16)
     config, _ = compose_params(params, ["run_dir=x", "env.id=Acrobot-v1"])
     assert config.algo.actor.dense_units == config.algo.critic.dense_units == 16
     assert config.exp_name == "ppo_Acrobot-v1"
 
 
-def test_numbers_that_other_yaml_writers_leave_are_numbers(params: Path) -> None:
+def test_compose_params_reads_number_without_decimal_point(params: Path) -> None:
     params.write_text(params.read_text().replace("    lr: 0.001", "    lr: 1e-05"))
     assert compose_params(params, ["run_dir=x"])[0].algo.optimizer.lr == 1e-5
 
@@ -105,44 +105,44 @@ def test_numbers_that_other_yaml_writers_leave_are_numbers(params: Path) -> None
         ("algo: {name: ppo}\nenv: {id: CartPole-v1}\n", "algo.total_steps"),
     ],
 )
-def test_a_file_that_is_none_is_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+def test_compose_params_refuses_invalid_file(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "params.yaml").write_text(text)
     with pytest.raises(UserError, match=sentence):
         compose_params(tmp_path / "params.yaml", [])
 
 
-def test_a_mistyped_parameter_is_named(params: Path) -> None:
+def test_compose_params_names_mistyped_key(params: Path) -> None:
     edit(params, algo__gama=0.9)
     with pytest.raises(UserError, match=r"algo\.gama.*gamma"):
         compose_params(params, [])
 
 
-def test_every_key_that_decides_what_is_learned_is_a_parameter_of_train(params: Path) -> None:
+def test_stage_train_lists_every_learning_key(params: Path) -> None:
     config, _ = compose_params(params, ["run_dir=x"])
     decisive = [*leaves(learning_half(config)), *DECIDING]
     assert [key for key in decisive if not covered(key, keys_of("train"))] == []
 
 
-def test_make_env_depends_on_what_the_card_is_made_from_and_on_nothing_learned() -> None:
+def test_stage_make_env_lists_environment_keys_only() -> None:
     grouped = {"num_stack": "actions_as_observation", "noop": "actions_as_observation"}
     grouped |= {"dilation": "actions_as_observation", "restart": "restart_on_exception"}
     names = {f"env.{grouped.get(field.name, field.name)}" for field in dataclasses.fields(EnvSettings)}
     assert set(keys_of("make-env")) == names
 
 
-def test_every_stage_is_the_command_on_the_folder_of_its_environment() -> None:
+def test_dvc_stages_run_shepherd_stage() -> None:
     for name, stage in STAGES.items():
         assert stage["foreach"] == "${suite}"
         assert stage["do"]["cmd"] == f"shepherd stage {name} runs/dvc/${{key}} --params params.yaml ${{item}}"
 
 
 @pytest.mark.parametrize(("name", "overrides"), SUITE.items())
-def test_the_parameters_fit_every_environment_of_the_suite(name: str, overrides: str, params: Path) -> None:
+def test_params_compose_for_every_suite_environment(name: str, overrides: str, params: Path) -> None:
     config, _ = compose_params(params, overrides.split())
     assert config.env.id == name
 
 
-def test_a_new_folder_becomes_a_run_with_the_files_values(tmp_path: Path, params: Path) -> None:
+def test_follow_params_creates_run(tmp_path: Path, params: Path) -> None:
     edit(params, seed=7)
     run = follow_params(str(tmp_path / "run"), str(params), ["env.id=Acrobot-v1"], "train")
     config = config_of(run)
@@ -150,14 +150,14 @@ def test_a_new_folder_becomes_a_run_with_the_files_values(tmp_path: Path, params
     assert run.overrides.read_text().splitlines()[:3] == ["--params", str(params), "env.id=Acrobot-v1"]
 
 
-def test_the_same_parameters_leave_the_run_as_it_is(tmp_path: Path, params: Path) -> None:
+def test_follow_params_keeps_unchanged_run(tmp_path: Path, params: Path) -> None:
     run = begun(tmp_path, params)
     before = (run.config.read_bytes(), run.config.stat().st_mtime_ns)
     assert follow_params(str(run.path), str(params), [], "train").path == run.path
     assert (run.config.read_bytes(), run.config.stat().st_mtime_ns) == before
 
 
-def test_what_changes_nothing_learned_is_taken_over(tmp_path: Path, params: Path) -> None:
+def test_follow_params_updates_keys_without_effect_on_learning(tmp_path: Path, params: Path) -> None:
     run = begun(tmp_path, params)
     name = config_of(run).run_name
     edit(params, metric__log_every=77, evaluation__final_episodes=3)
@@ -178,7 +178,7 @@ def test_what_changes_nothing_learned_is_taken_over(tmp_path: Path, params: Path
         {"num_threads": 2},
     ],
 )
-def test_a_run_of_other_parameters_is_set_aside_by_train_and_refused_by_what_follows(
+def test_follow_params_sets_aside_run_with_other_parameters(
     tmp_path: Path, params: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     run = begun(tmp_path, params)
@@ -204,7 +204,7 @@ def test_a_run_of_other_parameters_is_set_aside_by_train_and_refused_by_what_fol
     assert "; the run was moved to " in caplog.text
 
 
-def test_a_longer_budget_continues_a_run_in_which_nothing_depends_on_it(tmp_path: Path, params: Path) -> None:
+def test_follow_params_continues_with_longer_budget(tmp_path: Path, params: Path) -> None:
     own = {"evaluation__every": 4096, "evaluation__max_episode_steps": 500, "checkpoint__every": 4096}
     edit(params, algo__anneal_lr=False, **own)
     run = begun(tmp_path, params)
@@ -214,7 +214,7 @@ def test_a_longer_budget_continues_a_run_in_which_nothing_depends_on_it(tmp_path
     assert config_of(run).algo.total_steps == 131072
 
 
-def test_a_mistake_touches_nothing(tmp_path: Path, params: Path) -> None:
+def test_follow_params_refuses_mistake_without_changes(tmp_path: Path, params: Path) -> None:
     run = begun(tmp_path, params)
     for change in ({"env__id": "CartPol-v1"}, {"algo__mlp_keys__encoder": ["stat"]}, {"init_from": "nowhere"}):
         copy = tmp_path / "mistaken.yaml"
@@ -226,9 +226,7 @@ def test_a_mistake_touches_nothing(tmp_path: Path, params: Path) -> None:
         assert not (run.path / "set_aside").exists()
 
 
-def test_weights_that_a_run_starts_from_are_known_again(
-    tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_follow_params_recognizes_init_from(tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`init_from` is kept as the folder that it meant when the run was made."""
     meant = {
         "given": "models:/x@champion",
@@ -247,7 +245,7 @@ def test_weights_that_a_run_starts_from_are_known_again(
         follow_params(str(run.path), str(params), [], "evaluate")
 
 
-def test_code_with_other_keys_sets_aside_what_it_cannot_read(tmp_path: Path, params: Path) -> None:
+def test_follow_params_sets_aside_unreadable_config(tmp_path: Path, params: Path) -> None:
     run = begun(tmp_path, params)
     old = run.read_identity()
     run.config.write_text(run.config.read_text() + "a_key_of_yesterday: 1\n")
@@ -256,7 +254,7 @@ def test_code_with_other_keys_sets_aside_what_it_cannot_read(tmp_path: Path, par
     assert "a_key_of_yesterday" in (run.path / "set_aside" / old["run_id"] / "config.yaml").read_text()
 
 
-def test_a_stage_that_may_be_the_first_to_run_may_set_aside() -> None:
+def test_later_stages_list_no_further_deciding_key() -> None:
     """A key that makes a run stale must not be a parameter of a later stage alone."""
     later = [stage for stage in ("evaluate", "register-model") if stage not in MAY_SET_ASIDE]
     for stage in later:
@@ -265,7 +263,7 @@ def test_a_stage_that_may_be_the_first_to_run_may_set_aside() -> None:
         ] == []
 
 
-def test_the_advised_commands_are_of_this_run(tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_params_error_names_commands(tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DVC_STAGE", raising=False)
     run = begun(tmp_path, params)
     overrides = ["env.id=Acrobot-v1", "env.wrapper={a: 1}"]
@@ -279,7 +277,9 @@ def test_the_advised_commands_are_of_this_run(tmp_path: Path, params: Path, monk
         follow_params(str(run.path), str(params), overrides, "evaluate")
 
 
-def test_a_run_of_other_code_is_set_aside(tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_params_sets_aside_run_of_other_code(
+    tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = begun(tmp_path, params)
     old = run.read_identity()["run_id"]
     monkeypatch.setattr("flows.runs.params.core_hash", lambda: "other")
@@ -289,9 +289,7 @@ def test_a_run_of_other_code_is_set_aside(tmp_path: Path, params: Path, monkeypa
     follow_params(str(run.path), str(params), [], "evaluate")
 
 
-def test_setting_aside_is_done_to_its_end_when_it_was_killed(
-    tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_set_aside_completes_after_kill(tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every number of moves: the second call ends with one whole old run and a new one."""
     replace, files = os.replace, None
     for moves in range(20):

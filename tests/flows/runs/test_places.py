@@ -55,7 +55,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     del sys.modules["wanders"], gymnasium.registry["Wanders-v0"]
 
 
-def test_new_run_ignores_a_changed_working_folder(there: Path, tmp_path: Path) -> None:
+def test_new_run_ignores_changed_working_directory(there: Path, tmp_path: Path) -> None:
     here = tmp_path / "here"
     run = new_run([*WORDS.split(), "run_name=one", "algo.learning_starts=8", "algo.total_steps=64"])
     assert Path.cwd() == here
@@ -84,7 +84,7 @@ def test_configure_environment_makes_paths_absolute(tmp_path: Path, monkeypatch:
     assert told == [str(tmp_path / "home"), f"sqlite:///{tmp_path}/a/b.db", str(tmp_path / "data")]
 
 
-def test_configure_environment_follows_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configure_environment_follows_shepherd_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", os.environ.copy())
     for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI"):
         os.environ.pop(name, None)
@@ -98,9 +98,7 @@ def test_configure_environment_follows_the_home(tmp_path: Path, monkeypatch: pyt
         assert os.environ["MLFLOW_LOGGING_LEVEL"] == "ERROR"  # set by the user
 
 
-def test_prepare_refuses_a_memmap_folder_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_run_refuses_unwritable_memmap_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a_file").touch()
     with pytest.raises(UserError, match=r"^buffer.memmap_dir=a_file/rows: cannot be written \(Not a directory\); "):
@@ -108,24 +106,24 @@ def test_prepare_refuses_a_memmap_folder_that_cannot_be_written(
     assert not Path("runs").exists()
 
 
-def test_state_folder_names_a_home_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_folder_refuses_file_as_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a_file").touch()
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "a_file"))
     with pytest.raises(UserError, match=r"^SHEPHERD_HOME=.*/a_file: .* cannot be created \(File exists\); choose a "):
         state_folder()
 
 
-def test_new_run_refuses_a_name_that_is_too_long(tmp_path: Path) -> None:
+def test_new_run_refuses_too_long_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^run_dir=.*…x+: cannot be read \(File name too long\); choose "):
         new_run(["exp=ppo", f"run_dir={tmp_path}/{'x' * 5_000}"])
 
 
-def test_new_run_refuses_a_folder_that_cannot_be_made() -> None:
+def test_new_run_refuses_folder_that_cannot_be_created() -> None:
     with pytest.raises(UserError, match=r"^run_dir=/proc/x: cannot be written \(No such file or directory\); choose "):
         new_run(["exp=ppo", "env.id=CartPole-v1", "run_dir=/proc/x"])
 
 
-def test_new_run_refuses_a_store_that_mlflow_cannot_open(tmp_path: Path) -> None:
+def test_new_run_refuses_unsupported_mlflow_store(tmp_path: Path) -> None:
     typed = ["exp=ppo", "env.id=CartPole-v1", f"run_dir={tmp_path}/run", "metric.logger.tracking_uri=ftp://x"]
     with pytest.raises(UserError, match="^metric.logger.tracking_uri=ftp://x: MLflow has no store for addresses"):
         new_run(typed)
@@ -133,7 +131,7 @@ def test_new_run_refuses_a_store_that_mlflow_cannot_open(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["MLFLOW_TRACKING_URI", "PREFECT_API_URL"])
-def test_configure_environment_names_a_malformed_address(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_configure_environment_refuses_malformed_address(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(os, "environ", os.environ | {name: "http://[x"})
     message = rf"^{name}=http://\[x: not an address \(Invalid IPv6 URL\); correct it or leave {name} unset$"
     with pytest.raises(UserError, match=message):
@@ -151,7 +149,7 @@ def test_configure_environment_names_a_malformed_address(monkeypatch: pytest.Mon
         ("ftp://host", "MLflow has no store for addresses that begin with ftp:; use a path, or one of the schemes"),
     ],
 )
-def test_prepare_store_names_an_address_that_cannot_be_used(tmp_path: Path, address: str, reason: str) -> None:
+def test_prepare_store_refuses_unusable_address(tmp_path: Path, address: str, reason: str) -> None:
     (tmp_path / "a_file").touch()
     uri = address.format(tmp_path)
     with pytest.raises(UserError, match=f"^MLFLOW_TRACKING_URI={re.escape(uri)}: .*{reason}"):

@@ -9,7 +9,7 @@ from flows.stages.summary import summary
 from tests.flows.synthetic_runs import checkpointed_run
 
 
-def test_summary_draws_no_picture_of_a_trial(tmp_path: Path) -> None:
+def test_summary_draws_no_picture_of_trial(tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "run", weights=1)
     with prune_by(lambda run, at: False):
         summary(run)

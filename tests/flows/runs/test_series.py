@@ -42,7 +42,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_results_say_what_log_summary_and_checkpoint_say(tmp_path: Path) -> None:
+def test_write_results_matches_log_summary_and_checkpoint(tmp_path: Path) -> None:
     run = finished(tmp_path / "run")
     folder = write_results(run, SUMMARY)
     assert folder == run.path / "results"
@@ -62,7 +62,7 @@ def test_results_say_what_log_summary_and_checkpoint_say(tmp_path: Path) -> None
     assert load_policy(folder / "policy").description["digest"] == digest_of(run)
 
 
-def test_results_written_again_are_the_same_and_mend_what_a_kill_left(tmp_path: Path) -> None:
+def test_write_results_repairs_missing_files(tmp_path: Path) -> None:
     run = finished(tmp_path / "run")
     folder = write_results(run, SUMMARY)
     before = content(folder)
@@ -74,13 +74,13 @@ def test_results_written_again_are_the_same_and_mend_what_a_kill_left(tmp_path: 
     assert content(folder) == before
 
 
-def test_the_model_file_holds_the_decision(tmp_path: Path) -> None:
+def test_write_model_stores_decision(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     result = {"name": "ppo-CartPole-v1", "version": 3, "aliases": ["challenger"], "decision": "Not champion: …"}
     assert json.loads(write_model(run, result).read_text()) == result
 
 
-def test_a_run_that_is_not_to_be_registered_leaves_the_model_file_too(tmp_path: Path) -> None:
+def test_register_model_writes_model_file_if_disabled(tmp_path: Path) -> None:
     run = finished(tmp_path / "run")
     run.config.write_text(yaml.safe_dump(run.read_config() | {"model_manager": {"disabled": True}}))
     assert register_model(run)["version"] is None

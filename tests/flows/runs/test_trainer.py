@@ -46,7 +46,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return run
 
 
-def test_work_is_passed_on_and_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainer_forwards_work_and_raises_disk_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, run = TrainerProcess.__new__(TrainerProcess), RunDirectory(tmp_path)
     said = [
         {"event": "work", "doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"},
@@ -62,11 +62,11 @@ def test_work_is_passed_on_and_a_full_disk_is_told_as_one(tmp_path: Path, monkey
     assert heard == [("work", {"doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"})]
 
 
-def test_same_config_gives_the_same_bits(undisturbed: RunDirectory, tmp_path: Path) -> None:
+def test_trainer_process_matches_training_in_process(undisturbed: RunDirectory, tmp_path: Path) -> None:
     assert digest(finished(tmp_path / "run", **EVERYTHING)) == digest(undisturbed)
 
 
-def test_killed_trainer_owes_its_evaluation_and_pays_it_first(tmp_path: Path) -> None:
+def test_resumed_trainer_runs_pending_evaluation_first(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run")
     trainer = TrainerProcess(run)
     boundary = trainer.advance()
@@ -81,7 +81,7 @@ def test_killed_trainer_owes_its_evaluation_and_pays_it_first(tmp_path: Path) ->
     trainer.stop()
 
 
-def test_sigterm_finishes_the_iteration_and_saves(tmp_path: Path) -> None:
+def test_sigterm_saves_checkpoint_after_iteration(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", total_steps=500_000, algo__compile=False)  # iterations of 64 rows
     trainer = TrainerProcess(run)
 
@@ -101,7 +101,7 @@ def test_sigterm_finishes_the_iteration_and_saves(tmp_path: Path) -> None:
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
 
 
-def test_interrupted_at_an_evaluation_the_same_evaluations_stop_it_at_the_same_step(tmp_path: Path) -> None:
+def test_early_stop_is_unchanged_by_interruption(tmp_path: Path) -> None:
     rules = {"evaluation__every": 100, "early_stop__patience": 2, "total_steps": 2000}
     whole = finished(tmp_path / "whole", **rules)
     moments = evaluations(whole)
@@ -129,7 +129,7 @@ def evaluations(run: RunDirectory) -> list[int]:
     return [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "evaluation"]
 
 
-def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
+def test_trainer_ends_with_parent(tmp_path: Path) -> None:
     never = 10_000_000
     run = prepare(
         tmp_path / "run", total_steps=never, evaluation__every=never, checkpoint__every=never, algo__compile=False
@@ -148,7 +148,7 @@ def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
     wait_for(lambda: not Path(f"/proc/{child}").exists(), "the trainer's end", idle=5.0)
 
 
-def test_neither_the_stage_nor_its_trainer_imports_what_it_does_not_need(tmp_path: Path) -> None:
+def test_stage_train_imports_only_needed_modules(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", total_steps=64, evaluation__every=64, algo__normalize_obs=True)
     note_start(run)  # as stage make-env has done
     variables = environment(tmp_path, **NO_STORE, PYTHONPROFILEIMPORTTIME="1")
@@ -163,13 +163,13 @@ def test_neither_the_stage_nor_its_trainer_imports_what_it_does_not_need(tmp_pat
     assert not any(module.startswith(("torch._dynamo", "torch._inductor")) for module in trainer)
 
 
-def test_second_writer_is_refused(tmp_path: Path) -> None:
+def test_trainer_refuses_second_writer(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run")
     with run.writing(), pytest.raises(UserError, match=f"pid {os.getpid()}"):
         TrainerProcess(run)
 
 
-def test_resume_with_another_learning_rate_is_refused(tmp_path: Path) -> None:
+def test_resume_refuses_changed_learning_rate(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", total_steps=64)
     finish_here(run)
     run.config.write_text(run.config.read_text().replace("lr: 0.001", "lr: 0.5"))
@@ -177,9 +177,7 @@ def test_resume_with_another_learning_rate_is_refused(tmp_path: Path) -> None:
         TrainerProcess(run)
 
 
-def test_damaged_newest_checkpoint_is_skipped_and_the_end_is_the_same(
-    undisturbed: RunDirectory, tmp_path: Path
-) -> None:
+def test_train_skips_damaged_newest_checkpoint(undisturbed: RunDirectory, tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", **EVERYTHING)
     session = RunTrainer(run)  # and no more of it: its process was killed
     for _ in range(2):
@@ -197,7 +195,7 @@ def test_damaged_newest_checkpoint_is_skipped_and_the_end_is_the_same(
     assert "tensors.safetensors has changed since it was written" in run.log.read_text()
 
 
-def test_init_from_starts_with_the_weights_of_another_run(undisturbed: RunDirectory, tmp_path: Path) -> None:
+def test_init_from_loads_weights_of_another_run(undisturbed: RunDirectory, tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", init_from=str(undisturbed.path), **EVERYTHING)
     session = RunTrainer(run)
     session.save()
@@ -209,7 +207,7 @@ def test_init_from_starts_with_the_weights_of_another_run(undisturbed: RunDirect
     assert started["learner"]["updates"] == 0
 
 
-def test_nan_reward_stops_the_run_with_index_step_and_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_refuses_nan_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = tmp_path / "nan_plugin.py"
     plugin.write_text(
         "import gymnasium as gym\n"
@@ -239,7 +237,7 @@ def test_nan_reward_stops_the_run_with_index_step_and_key(tmp_path: Path, monkey
     assert checkpoint.newest_good(run.checkpoints) is not None
 
 
-def test_events_hold_every_point_once_after_a_kill(tmp_path: Path) -> None:
+def test_event_log_has_each_point_once_after_kill(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", metric__log_every=64)
     trainer = TrainerProcess(run)
     trainer.advance()

@@ -49,7 +49,7 @@ def finish(run: RunDirectory) -> str:
     return digest(run)
 
 
-def test_killed_and_resumed_with_a_package_built_anew_ends_in_the_same_bits(tmp_path: Path, cache: Path) -> None:
+def test_compiled_run_resumes_bitwise_after_rebuild(tmp_path: Path, cache: Path) -> None:
     whole = finish(prepare(tmp_path / "whole", **EVERYTHING))
     first = sorted(path.name.partition(".")[0] for path in cache.glob("*.pt2"))
     shutil.rmtree(cache)
@@ -90,7 +90,7 @@ def wait_until(condition: Any, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 130)])
-def test_a_trainer_that_ends_while_compiling_leaves_no_process(
+def test_trainer_killed_while_compiling_leaves_no_process(
     number: int, code: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = tmp_path / "g++"  # one that never ends
@@ -112,7 +112,7 @@ def test_a_trainer_that_ends_while_compiling_leaves_no_process(
     process.stdin.close()
 
 
-def test_true_without_a_compiler_names_the_package_to_install(
+def test_compile_true_without_compiler_names_missing_package(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = prepare(tmp_path / "run", **EVERYTHING)
@@ -121,7 +121,7 @@ def test_true_without_a_compiler_names_the_package_to_install(
         TrainerProcess(run)
 
 
-def test_auto_goes_on_as_it_began_when_the_run_is_made_longer(tmp_path: Path, cache: Path) -> None:
+def test_compile_auto_is_kept_for_longer_budget(tmp_path: Path, cache: Path) -> None:
     run = prepare(tmp_path / "run", total_steps=128, checkpoint__every=64, evaluation__every=1_000_000)
     train(run)
     trainer_for(run).stop()

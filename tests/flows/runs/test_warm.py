@@ -48,7 +48,7 @@ def trained(path: Path, **dotted: Any) -> tuple[str, Any]:
 
 
 @always
-def test_a_forked_trainer_learns_the_bits_of_a_fresh_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_trainer_matches_fresh_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"algo__normalize_obs": True, "algo__normalize_reward": True, "env__sync_env": False}
     bits, process = trained(tmp_path / "forked", **settings)
     assert isinstance(process, Forked)
@@ -59,7 +59,7 @@ def test_a_forked_trainer_learns_the_bits_of_a_fresh_one(tmp_path: Path, monkeyp
     assert bits == fresh
 
 
-def test_one_that_is_killed_is_told_of_and_another_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_killed_forked_trainer_is_reported_and_resumed(tmp_path: Path) -> None:
     whole = prepare(tmp_path / "whole", total_steps=1024, checkpoint__every=256)
     run = prepare(tmp_path / "run", total_steps=1024, checkpoint__every=256)
     trainer = TrainerProcess(run)
@@ -75,9 +75,7 @@ def test_one_that_is_killed_is_told_of_and_another_goes_on_to_the_same_bits(tmp_
     assert digest(run) == finish_here(whole)
 
 
-def test_two_ranks_of_a_forked_trainer_learn_what_two_ranks_learn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forked_trainer_with_two_ranks_matches_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"fabric__devices": 2, "total_steps": 512}
     bits, process = trained(tmp_path / "forked", **settings)
     assert isinstance(process, Forked)
@@ -85,9 +83,7 @@ def test_two_ranks_of_a_forked_trainer_learn_what_two_ranks_learn(
     assert bits == trained(tmp_path / "fresh", **settings)[0]
 
 
-def test_it_has_the_directory_environment_and_output_of_who_asks_and_a_session_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forked_trainer_inherits_surroundings_of_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As a plugin, which a trainer imports when it begins; here it says where it is.
     (tmp_path / "tells.py").write_text(
         "import json, os, sys\n"
@@ -105,9 +101,7 @@ def test_it_has_the_directory_environment_and_output_of_who_asks_and_a_session_o
     assert json.loads(said) == [str(tmp_path), "here", None, True, "tells"]
 
 
-def test_another_setting_of_a_library_or_other_code_is_given_a_fresh_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_trainer_forks_only_in_equal_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDirectory(tmp_path)
 
     def kind() -> type:
@@ -138,7 +132,7 @@ def test_another_setting_of_a_library_or_other_code_is_given_a_fresh_process(
 
 
 @always
-def test_it_ends_with_who_asked_for_it_though_its_server_lives(tmp_path: Path) -> None:
+def test_forked_trainer_ends_with_client(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", algo__compile=False, **LONG)
     script = (
         "import sys; from flows.runs.trainer import TrainerProcess; from rlcore.store.directory import RunDirectory\n"
@@ -170,7 +164,7 @@ def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
         yield wait_for(find, "the server")  # on a busy machine its command line is not there at once
 
 
-def test_when_the_server_dies_its_trainers_go_on_and_their_end_is_seen(another: psutil.Process, tmp_path: Path) -> None:
+def test_forked_trainers_survive_killed_fork_server(another: psutil.Process, tmp_path: Path) -> None:
     run, killed = prepare(tmp_path / "run"), prepare(tmp_path / "killed", algo__compile=False, **LONG)
     trainer, second = TrainerProcess(run), TrainerProcess(killed)
     assert another.num_threads() == 1  # a thread beside the one that forks may hold a lock for ever in the child
@@ -190,7 +184,7 @@ def test_when_the_server_dies_its_trainers_go_on_and_their_end_is_seen(another: 
     fresh.stop()
 
 
-def test_nobody_else_can_reach_the_servers_and_nothing_is_left_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_trainers_uses_private_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WARM)
     before = {child.pid for child in psutil.Process().children()}
     with warm_trainers():
@@ -206,9 +200,7 @@ def test_nobody_else_can_reach_the_servers_and_nothing_is_left_of_them(monkeypat
     assert {child.pid for child in psutil.Process().children()} <= before
 
 
-def test_one_mirror_brings_every_run_and_a_run_waits_for_its_own_points(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_mirror_uploads_all_runs(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WARM)
     runs = [synthetic_run(tmp_path / name, name) for name in ("one", "two", "three")]
 
@@ -241,7 +233,7 @@ def test_one_mirror_brings_every_run_and_a_run_waits_for_its_own_points(
 mirror_note = ".mlflow/uploads.json"
 
 
-def test_when_the_shared_mirror_is_killed_each_run_gets_its_last_points_from_one_of_its_own(
+def test_finish_mirror_survives_killed_shared_mirror(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(WARM)

@@ -47,7 +47,7 @@ def leave(run: RunDirectory) -> None:
     os._exit(3)
 
 
-def test_without_a_trainer_it_is_done_here(tmp_path: Path) -> None:
+def test_with_torch_without_trainer_uses_own_process(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     heard: list[tuple[str, Any]] = []
     with subscribe(lambda kind, facts: heard.append((kind, facts))):
@@ -58,7 +58,7 @@ def test_without_a_trainer_it_is_done_here(tmp_path: Path) -> None:
         with_torch(run, f"{HERE}.fail", "DiskFault")
 
 
-def test_an_exception_comes_back_as_it_was() -> None:
+def test_unpack_restores_packed_exception() -> None:
     both = UserError("a\nb", mistakes=(UserError("a"), UserError("b")))
     back = unpack(pack(both), "unused")
     assert isinstance(back, UserError)
@@ -70,7 +70,7 @@ def test_an_exception_comes_back_as_it_was() -> None:
     assert alone.mistakes == (alone,)
 
 
-def test_an_exception_that_cannot_come_back_is_a_sentence() -> None:
+def test_unpack_replaces_exception_that_cannot_be_pickled() -> None:
     class Local(Exception):
         pass
 
@@ -93,7 +93,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_a_trainer_is_asked_before_it_begins_and_after_and_an_error_does_not_end_it(run: RunDirectory) -> None:
+def test_with_torch_uses_trainer_at_any_time(run: RunDirectory) -> None:
     trainer = expect_trainer(run)
     heard: list[tuple[str, Any]] = []
     with subscribe(lambda kind, facts: heard.append((kind, facts))):
@@ -113,7 +113,7 @@ def test_a_trainer_is_asked_before_it_begins_and_after_and_an_error_does_not_end
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_a_trainer_that_dies_while_asked_is_told_and_another_answers(run: RunDirectory) -> None:
+def test_with_torch_replaces_trainer_that_died(run: RunDirectory) -> None:
     first = expect_trainer(run)
     with pytest.raises(RunError, match="the trainer ended with code 3"):
         with_torch(run, f"{HERE}.leave")
@@ -125,7 +125,7 @@ def test_a_trainer_that_dies_while_asked_is_told_and_another_answers(run: RunDir
 
 
 @pytest.mark.slow
-def test_what_the_stages_ask_for_brings_a_trainer_no_prefect_mlflow_or_hydra() -> None:
+def test_trainer_calls_import_no_orchestration_library() -> None:
     script = (
         "import sys, rlcore.train.server, flows.runs.with_torch, flows.stages.collect, flows.registry.playing;"
         "assert not {'prefect', 'mlflow', 'hydra', 'scipy'} & set(sys.modules)"
