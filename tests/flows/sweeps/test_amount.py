@@ -15,7 +15,7 @@ VARIED = ["exp=ppo", "algo.gamma=interval(0.9,1)", "sweep.trials=7", "sweep.seed
 PACE = TrialIntervals(every=100, longest=64, budget=1000)
 
 
-def test_all_runs_are_counted_and_those_of_trials_that_have_ended_are_not() -> None:
+def test_amount_counts_remaining_runs() -> None:
     assert amount(plan(VARIED), PACE) == (
         "7 trials on 2 seeds each + 6 confirmation runs: "
         "20 runs of 1,000 policy steps, at most 20,000 policy steps in total"
@@ -30,12 +30,12 @@ def test_all_runs_are_counted_and_those_of_trials_that_have_ended_are_not() -> N
     assert "; estimated training time 1:40:00 (h:min:s) with" in amount(plan(VARIED), PACE, ended=5, speed=50 / 60)
 
 
-def test_without_a_confirmation_trials_are_all() -> None:
+def test_amount_without_confirmation_counts_trials_only() -> None:
     one = plan(["exp=ppo", "algo.gamma=interval(0.9,1)", "sweep.trials=1", "sweep.confirm_seeds=0"])
     assert amount(one, PACE) == "1 trial: 1 run of 1,000 policy steps, at most 1,000 policy steps in total"
 
 
-def test_the_speed_is_that_of_runs_like_these(tmp_path: Path) -> None:
+def test_speed_of_is_median_of_similar_runs(tmp_path: Path) -> None:
     config, _ = compose(["exp=ppo", f"log_root={tmp_path}"])
     assert speed_of(config, tmp_path / "sweeps/mine") is None
     for name, env, speed in (("a", "CartPole-v1", 100.0), ("b", "CartPole-v1", 300.0), ("c", "Acrobot-v1", 9.0)):

@@ -25,14 +25,14 @@ from tests.flows.sweeps.fake import EVALUATIONS, Hands, drive, evaluate, made
 DEFAULT = {"algo.optimizer.lr": 1e-1, "algo.update_epochs": 1}  # far from the best of tests.flows.sweeps.fake.score
 
 
-def test_the_interquartile_mean_is_scipys_trimmed_mean() -> None:
+def test_iqm_matches_scipy_trimmed_mean() -> None:
     rng = np.random.default_rng(0)
     for count in range(1, 24):
         values = rng.normal(size=count).tolist()
         assert iqm(values) == pytest.approx(stats.trim_mean(values, 0.25))
 
 
-def test_a_clear_difference_is_better_and_its_mirror_is_worse() -> None:
+def test_compare_with_default_detects_better_and_worse() -> None:
     rng = np.random.default_rng(1)
     low, high = rng.normal(100, 5, 10).tolist(), rng.normal(150, 5, 10).tolist()
     assert compare_with_default(high, low)["better"] is True
@@ -41,7 +41,7 @@ def test_a_clear_difference_is_better_and_its_mirror_is_worse() -> None:
     assert worse["better"] is False and "worse than" in worse["words"]
 
 
-def test_noise_is_not_better() -> None:
+def test_compare_with_default_rejects_noise() -> None:
     """Two samples of one distribution: at most about one in twenty is called better or worse."""
     rng = np.random.default_rng(2)
     said = [compare_with_default(rng.normal(100, 20, 10).tolist(), rng.normal(100, 20, 10).tolist()) for _ in range(60)]
@@ -49,13 +49,13 @@ def test_noise_is_not_better() -> None:
     assert sum(one["words"].endswith("] contains 0") for one in said) >= 45
 
 
-def test_fewer_than_ten_seeds_decide_nothing() -> None:
+def test_compare_with_default_requires_ten_seeds() -> None:
     found = compare_with_default([500.0] * 9, [10.0] * 9)
     assert found["better"] is None and "at least 10 seeds" in found["words"]
     assert compare_with_default([500.0] * 10, [10.0] * 10)["better"] is True
 
 
-def test_seeds_are_drawn_in_pairs() -> None:
+def test_interval_pairs_values_by_seed() -> None:
     """Noise that both sides share in a seed is none of their difference: it cancels exactly here."""
     shared = np.random.default_rng(3).normal(0, 100, 12)
     low, high = interval((shared + 5).tolist(), shared.tolist())
@@ -111,7 +111,7 @@ def confirmed(sweep: Sweep, fails: str = "") -> dict[str, Any]:
     return json.loads(sweep.folder.confirmed.read_text()) if sweep.folder.confirmed.exists() else {}
 
 
-def test_a_winner_that_holds_up_on_fresh_seeds_offers_its_best_run(tmp_path: Path, registered: list[Path]) -> None:
+def test_confirmed_winner_registers_best_run(tmp_path: Path, registered: list[Path]) -> None:
     sweep = swept(tmp_path, "good", "sweep.confirm_seeds=10")
     best = sweep.study.best()
     assert best is not None
@@ -126,7 +126,7 @@ def test_a_winner_that_holds_up_on_fresh_seeds_offers_its_best_run(tmp_path: Pat
     assert registered == [sweep.runs / f"winner_{best.number:04d}" / f"seed_{max(values, key=values.__getitem__)}"]
 
 
-def test_a_winner_that_does_not_hold_up_offers_nothing(
+def test_unconfirmed_winner_is_not_registered(
     tmp_path: Path, registered: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The default configuration is as good: what the winner was chosen for was luck."""
@@ -140,14 +140,12 @@ def test_a_winner_that_does_not_hold_up_offers_nothing(
     assert found["model"] is None and registered == []
 
 
-def test_without_seeds_nothing_is_trained_and_nothing_said(tmp_path: Path, registered: list[Path]) -> None:
+def test_confirm_without_seeds_trains_nothing(tmp_path: Path, registered: list[Path]) -> None:
     sweep = swept(tmp_path, "off", "sweep.confirm_seeds=0")
     assert confirmed(sweep) == {} and not (sweep.runs / "default").exists()
 
 
-def test_a_confirmation_that_was_broken_off_trains_what_is_missing_and_nothing_twice(
-    tmp_path: Path, registered: list[Path]
-) -> None:
+def test_interrupted_confirmation_trains_only_missing_runs(tmp_path: Path, registered: list[Path]) -> None:
     sweep = swept(tmp_path, "again", "sweep.confirm_seeds=10")
     seed = sweep.study.seeds(CONFIRMATION, 10)[4]
     with pytest.raises(RunError, match="the confirmation of the winner failed: .*the disk is full"):

@@ -114,7 +114,7 @@ def drive_pool(folder: Any, pool: Pool, monkeypatch: pytest.MonkeyPatch, stop_af
     return sweep
 
 
-def test_a_pool_comes_to_the_trials_that_this_machine_comes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_pool_trials_match_local_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = came_to(drive(made(tmp_path, "here", *FEW)[0], 2))
     pool = Pool()
     there = came_to(drive_pool(made(tmp_path, "there", *FEW)[0], pool, monkeypatch))
@@ -125,9 +125,7 @@ def test_a_pool_comes_to_the_trials_that_this_machine_comes_to(tmp_path: Path, m
     assert len(pool.runs) == 6 and all(run.state and run.state.is_final() for run in pool.runs.values())
 
 
-def test_a_crashed_flow_run_is_retried_and_one_that_always_crashes_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crashed_flow_run_is_retried_until_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool(crashes={0: 2, 1: 10**9}, broken=(2,))
     few = [line for line in FEW if line != "sweep.warmup=0"]
     folder = made(tmp_path, "crashes", *few, "sweep.pruner=none")[0]
@@ -141,9 +139,7 @@ def test_a_crashed_flow_run_is_retried_and_one_that_always_crashes_fails(
     assert len(pool.runs) == 6  # no flow run is made twice
 
 
-def test_a_driver_that_is_gone_leaves_flow_runs_that_the_next_takes_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_driver_adopts_existing_flow_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = came_to(drive_pool(made(tmp_path, "whole", *FEW)[0], Pool(), monkeypatch))
     folder, pool = made(tmp_path, "gone", *FEW)[0], Pool()
     drive_pool(folder, pool, monkeypatch, stop_after=3)
@@ -168,14 +164,12 @@ def cancelled_in_between(
     return [run.state.type.value for run in pool.runs.values() if run.state and run is not own]
 
 
-def test_a_cancelled_sweep_cancels_its_trials_and_ends_after_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelled_sweep_cancels_its_flow_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made(tmp_path, "cancelled", *FEW)[0]
     assert cancelled_in_between(folder, Pool(), monkeypatch, Cancelling(), KeyboardInterrupt()) == ["CANCELLED"] * 2
 
 
-def test_the_trials_of_a_sweep_that_lost_its_worker_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crashed_sweep_keeps_its_flow_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made(tmp_path, "lost", *FEW)[0]
     states = cancelled_in_between(folder, Pool(), monkeypatch, Crashed(), KeyboardInterrupt())
     assert states == ["RUNNING", "SCHEDULED"]

@@ -36,27 +36,27 @@ def begun(tmp_path: Path) -> Iterator[SweepFolder]:
     yield folder
 
 
-def test_a_sweep_that_nobody_drives_is_told_with_what_goes_on(begun: SweepFolder) -> None:
+def test_status_names_resume_command_without_driver(begun: SweepFolder) -> None:
     assert ("interrupted", f"resume with {begun.resume_command}") in facts(status(begun))
     with begun.driving():
         assert status(begun)["go_on"] is None
     assert status(begun)["go_on"] == begun.resume_command
 
 
-def test_no_trial_runs_of_a_sweep_that_nobody_drives(begun: SweepFolder) -> None:
+def test_status_shows_stopped_trials_without_driver(begun: SweepFolder) -> None:
     assert ("trials", "1 of 2: 1 stopped") in facts(status(begun))
     with begun.driving():
         assert ("trials", "1 of 2: 1 running") in facts(status(begun))
 
 
-def test_a_sweep_that_another_machine_drives_is_left_alone(begun: SweepFolder) -> None:
+def test_status_recognizes_driver_on_another_machine(begun: SweepFolder) -> None:
     begun.lease.write_text(json.dumps({"host": "far-away", "lease": "1"}))
     assert status(begun)["go_on"] is None
     begun.lease.unlink()
     assert status(begun)["go_on"] == begun.resume_command
 
 
-def test_a_sweep_that_is_over_wants_nobody(tmp_path: Path) -> None:
+def test_status_of_finished_sweep_names_no_command(tmp_path: Path) -> None:
     trials = made(tmp_path, f"over_{tmp_path.name}", *FEW, "sweep.confirm_seeds=0")[0]
     drive(trials)
     assert status(trials)["go_on"] is None

@@ -30,7 +30,7 @@ def databases(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return there
 
 
-def test_a_batch_sweep_has_the_same_trials_in_whatever_order_workers_finish(tmp_path: Path) -> None:
+def test_batch_trials_are_independent_of_worker_order(tmp_path: Path) -> None:
     sweeps = [
         drive(made(tmp_path, f"order{seed}", *BATCHES)[0], places, seed) for seed, places in enumerate((1, 3, 3, 2))
     ]
@@ -41,17 +41,17 @@ def test_a_batch_sweep_has_the_same_trials_in_whatever_order_workers_finish(tmp_
         assert came_to(other) == first
 
 
-def test_another_sweep_seed_gives_other_trials(tmp_path: Path) -> None:
+def test_sweep_seed_changes_trials(tmp_path: Path) -> None:
     one, other = (drive(made(tmp_path, f"seed{s}", *BATCHES, f"sweep.seed={s}")[0]) for s in (1, 2))
     assert not {str(t[2]) for t in came_to(one)} & {str(t[2]) for t in came_to(other)}
 
 
-def test_no_trial_repeats_the_parameters_of_another(tmp_path: Path) -> None:
+def test_trials_never_repeat_parameters(tmp_path: Path) -> None:
     drawn = [str(trial[2]) for trial in came_to(drive(made(tmp_path, "once", *BATCHES)[0]))]
     assert len(set(drawn)) == len(drawn)
 
 
-def test_a_trial_knows_what_the_batches_before_came_to(tmp_path: Path) -> None:
+def test_tpe_uses_results_of_earlier_batches(tmp_path: Path) -> None:
     """Random search draws the same whatever came of the trials before; the model of `tpe` must not."""
     random_draws, modelled = (
         [t[2] for t in came_to(drive(made(tmp_path, s, *BATCHES, f"sweep.sampler={s}")[0]))] for s in ("random", "tpe")
@@ -89,7 +89,7 @@ def storage_calls(storage: Any, at: int | None, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("pruner", "every"), [("median", 3), ("hyperband", 11)])  # the latter keeps notes of its own
-def test_a_driver_killed_at_any_write_and_started_again_comes_to_the_same(
+def test_driver_killed_at_any_write_resumes_identically(
     tmp_path: Path, databases: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pruner: str, every: int
 ) -> None:
     few = [*BATCHES, "sweep.trials=6", "sweep.batch=2", f"sweep.pruner={pruner}"]
@@ -116,7 +116,7 @@ def memory() -> Any:
     return optuna.storages.InMemoryStorage()
 
 
-def test_async_keeps_every_worker_busy_where_a_batch_would_wait(tmp_path: Path) -> None:
+def test_async_mode_keeps_every_worker_busy(tmp_path: Path) -> None:
     """After each end the next trial starts at once: while any is left, three run."""
 
     def waiting(name: str, mode: str) -> int:
@@ -142,7 +142,7 @@ def test_async_keeps_every_worker_busy_where_a_batch_would_wait(tmp_path: Path) 
     assert waiting("batch", "batch") > 0
 
 
-def test_a_trial_that_fails_is_noted_with_its_sentence_and_the_sweep_goes_on(tmp_path: Path) -> None:
+def test_failed_trial_stores_message_and_sweep_continues(tmp_path: Path) -> None:
     sweep = drive(made(tmp_path, "fails", "sweep.trials=25", "sweep.sampler=random", "sweep.pruner=none")[0])
     failed = [trial for trial in sweep.study.trials if trial.state.name == "FAIL"]
     assert failed and len(sweep.study.trials) == 25
@@ -150,14 +150,14 @@ def test_a_trial_that_fails_is_noted_with_its_sentence_and_the_sweep_goes_on(tmp
     assert {trial.params["algo.update_epochs"] for trial in failed} == {9}
 
 
-def test_more_trials_of_a_sweep_that_has_ended_are_those_of_a_longer_one(tmp_path: Path) -> None:
+def test_extended_sweep_matches_longer_sweep(tmp_path: Path) -> None:
     whole = came_to(drive(made(tmp_path, "long", *BATCHES)[0]))
     shorter = [line.replace("trials=12", "trials=6") for line in BATCHES]
     drive(made(tmp_path, "short", *shorter)[0])
     assert came_to(drive(made(tmp_path, "short", *BATCHES)[0])) == whole
 
 
-def test_the_value_of_a_trial_is_the_interquartile_mean_over_its_seeds(tmp_path: Path) -> None:
+def test_trial_value_is_iqm_over_seeds(tmp_path: Path) -> None:
     few = ["sweep.trials=1", "sweep.seeds=5", "sweep.last=2", "sweep.pruner=none", "sweep.seed=3"]
     sweep = drive(made(tmp_path, "seeds", *few)[0])
     (trial,) = sweep.study.trials
@@ -167,7 +167,7 @@ def test_the_value_of_a_trial_is_the_interquartile_mean_over_its_seeds(tmp_path:
     assert trial.value == pytest.approx(sum(by_hand) / 3)
 
 
-def test_a_pruner_is_asked_at_every_evaluation_but_the_last_of_a_training_that_is_done(tmp_path: Path) -> None:
+def test_read_reports_omits_last_evaluation_of_finished_training(tmp_path: Path) -> None:
     runs = trainings(tmp_path, [], [1, 2], "g")
     params = {"algo.optimizer.lr": 1e-3, "algo.update_epochs": 5}
     for number in range(1, EVALUATIONS + 1):
@@ -179,7 +179,7 @@ def test_a_pruner_is_asked_at_every_evaluation_but_the_last_of_a_training_that_i
     assert [score for _, score in read_reports(runs, PACE)][:2] == runs[0].scores[:2]
 
 
-def test_a_trial_of_two_seeds_may_be_ended_in_the_second(tmp_path: Path) -> None:
+def test_pruner_may_end_trial_in_second_seed(tmp_path: Path) -> None:
     """Evaluations of both trainings until then are compared with those of other trials at that point."""
     few = [*BATCHES, "sweep.seeds=2"]
     trials = drive(made(tmp_path, "two", *few)[0]).study.trials

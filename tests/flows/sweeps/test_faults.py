@@ -78,7 +78,7 @@ def values(found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return [trial[:5] for trial in found]  # without how often it was tried
 
 
-def test_a_full_disk_leaves_trials_unfinished_and_no_other_is_begun(tmp_path: Path, whole: Any) -> None:
+def test_full_disk_leaves_trials_unfinished(tmp_path: Path, whole: Any) -> None:
     folder = made(tmp_path, "full", *FEW)[0]
     with pytest.raises(DiskFault, match=r"^trial 2 is unfinished: runs/x: No space left on device$"):
         driven(folder, {2: [FULL], 3: [FULL]})
@@ -87,13 +87,13 @@ def test_a_full_disk_leaves_trials_unfinished_and_no_other_is_begun(tmp_path: Pa
     assert values(came_to(driven(folder, {})[0])) == values(whole)  # once it takes what is written
 
 
-def test_what_was_killed_is_tried_again_by_itself(tmp_path: Path, whole: Any) -> None:
+def test_killed_trial_is_retried_alone(tmp_path: Path, whole: Any) -> None:
     sweep, hands = driven(made(tmp_path, "once", *FEW)[0], {2: [KILLED]})
     assert values(came_to(sweep)) == values(whole)
     assert hands.beside["2, 2"] == 0
 
 
-def test_what_is_killed_again_and_again_stays_unfinished_and_at_last_has_failed(tmp_path: Path, whole: Any) -> None:
+def test_repeatedly_killed_trial_fails_after_last_attempt(tmp_path: Path, whole: Any) -> None:
     folder, faults = made(tmp_path, "always", *FEW)[0], {1: [KILLED] * ATTEMPTS}
     with pytest.raises(ProcessKilled, match="trial 1 is unfinished: worker 77 was killed by signal 9"):
         driven(folder, faults)
@@ -104,7 +104,7 @@ def test_what_is_killed_again_and_again_stays_unfinished_and_at_last_has_failed(
     assert f"; gave up after {ATTEMPTS} attempts; retry: " in said and "sweep resume always --failed" in said
 
 
-def test_failed_trials_are_taken_up_again_and_no_other(tmp_path: Path, whole: Any) -> None:
+def test_change_sweep_failed_retries_only_failed_trials(tmp_path: Path, whole: Any) -> None:
     folder, plan = made(tmp_path, "failed", *FEW)
     sweep, _ = driven(folder, {1: [End("failed", "an environment that was not there")]})
     assert sweep.study.list_failed() == [1]
@@ -121,7 +121,7 @@ def test_failed_trials_are_taken_up_again_and_no_other(tmp_path: Path, whole: An
         change_sweep("failed", [], failed=True)
 
 
-def test_a_failed_default_is_the_default_when_it_is_taken_up_again(tmp_path: Path) -> None:
+def test_change_sweep_failed_keeps_default_trial(tmp_path: Path) -> None:
     folder, plan = made(tmp_path, "first", *FEW)
     default = {"algo.optimizer.lr": 1e-3, "algo.update_epochs": 5}
     folder.write(dataclasses.replace(plan, default=default), folder.runs)
@@ -132,7 +132,7 @@ def test_a_failed_default_is_the_default_when_it_is_taken_up_again(tmp_path: Pat
     assert Sweep(folder, folder.read()).study.trials[0].user_attrs == {"default": True}
 
 
-def test_half_a_copy_of_a_study_is_made_anew(tmp_path: Path) -> None:
+def test_study_copy_replaces_incomplete_copy(tmp_path: Path) -> None:
     sweep, _ = driven(made(tmp_path, "half", *FEW)[0], {0: [End("failed", "a fault")]})
     sweep.study.copy("half (2)")
     sweep.study.copy("half (2)")
@@ -161,6 +161,6 @@ def test_half_a_copy_of_a_study_is_made_anew(tmp_path: Path) -> None:
         (UserError("algo.gamma=2: must be <= 1"), "failed", ""),
     ],
 )
-def test_what_is_the_machines_fault_and_what_is_not(error: Exception, state: str, fault: str) -> None:
+def test_end_by_classifies_machine_faults(error: Exception, state: str, fault: str) -> None:
     end = end_by(error)
     assert (end.state, end.fault) == (state, fault) and end.sentence

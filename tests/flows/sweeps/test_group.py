@@ -11,9 +11,7 @@ from flows.sweeps.jobs import End, Job
 from rlcore.errors import RunError, UserError
 
 
-def test_a_group_has_a_run_for_each_value_in_a_folder_of_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_group_of_creates_one_run_per_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     group = group_of(["exp=ppo", "seed=0,1,2", "group=mine"], workers=8)
     places = [training.run_dir.relative_to(tmp_path) for training in group.trainings]
@@ -22,7 +20,7 @@ def test_a_group_has_a_run_for_each_value_in_a_folder_of_its_name(
     assert {training.state for training in group.trainings} == {"new"}
 
 
-def test_several_keys_give_every_combination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_of_combines_several_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     group = group_of(["exp=ppo", "algo.gamma=0.9,0.99", "seed=range(2)", "group=grid"])
     names = [training.run_dir.name for training in group.trainings]
@@ -39,7 +37,7 @@ def test_several_keys_give_every_combination(tmp_path: Path, monkeypatch: pytest
         (["exp=ppo", "env.id=CartPole-v1,CartPool-v1", "group=g"], ["CartPool-v1"]),
     ],
 )
-def test_a_mistake_is_told_before_anything_is_made(
+def test_group_of_refuses_mistake_without_changes(
     overrides: list[str], said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -49,13 +47,13 @@ def test_a_mistake_is_told_before_anything_is_made(
     assert not (tmp_path / "runs").exists()
 
 
-def test_one_value_is_no_group() -> None:
+def test_has_several_requires_several_values() -> None:
     assert not has_several(["exp=ppo", "seed=3", "algo.mlp_keys.encoder=[a,b]"])
     assert has_several(["exp=ppo", "seed=3,4"])
     assert has_several(["exp=ppo", "env=dmc", "seed=3,4"])  # what is wrong is told when the configs are composed
 
 
-def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_jobs_continues_after_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.sweeps.group_runs import run_jobs
 
     monkeypatch.chdir(tmp_path)

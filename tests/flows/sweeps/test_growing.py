@@ -31,7 +31,7 @@ def here(home: Path) -> None:
     """Sweeps lie in a folder of their own."""
 
 
-def test_default_of_returns_the_values_of_the_preset() -> None:
+def test_default_of_returns_preset_values() -> None:
     assert default_of(plan(TYPED)) == ({"algo.optimizer.lr": 1e-3, "algo.update_epochs": 10}, {})
     assert default_of(plan([TYPED[0], "algo.normalize_advantages=choice(true,false)"])).values is not None
     assert default_of(plan([TYPED[0], "algo.max_grad_norm=choice(0,0.5)"])).values is not None
@@ -47,22 +47,22 @@ def test_default_of_returns_the_values_of_the_preset() -> None:
         ("optim=choice(adam,sgd)", {"optim": ""}),
     ],
 )
-def test_default_of_names_values_outside_the_space(varied: str, outside: dict[str, str]) -> None:
+def test_default_of_names_values_outside_space(varied: str, outside: dict[str, str]) -> None:
     assert default_of(plan([TYPED[0], varied])) == (None, outside)
 
 
-def test_default_of_a_grid_adds_no_trial() -> None:
+def test_default_of_grid_adds_no_trial() -> None:
     grid = [TYPED[0], "sweep.sampler=grid"]
     assert default_of(plan([*grid, "algo.update_epochs=choice(10,20)"])) == (None, {})
     assert default_of(plan([*grid, "algo.update_epochs=choice(1,2)"])) == (None, {"algo.update_epochs": "10"})
 
 
 @pytest.mark.parametrize("preset", presets())
-def test_shipped_presets_contain_their_default(preset: str) -> None:
+def test_sweep_presets_contain_their_default(preset: str) -> None:
     assert default_of(plan([f"sweep={preset}"])).outside == {}
 
 
-def test_status_and_page_name_a_default_outside_the_space(tmp_path: Path) -> None:
+def test_status_and_page_name_default_outside_space(tmp_path: Path) -> None:
     folder, wanted = made(tmp_path, "outside", "sweep.trials=1")
     varied = wanted.space[0]
     folder.write(dataclasses.replace(wanted, outside={varied.key: "7"}), folder.runs)
@@ -75,7 +75,7 @@ def test_status_and_page_name_a_default_outside_the_space(tmp_path: Path) -> Non
 
 @always
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_it_is_trial_0_and_no_other_trial_is_another_for_it(tmp_path: Path, sampler: str) -> None:
+def test_default_is_trial_0_and_changes_no_other(tmp_path: Path, sampler: str) -> None:
     options = ["sweep.trials=4", f"sweep.sampler={sampler}"]
     before, _ = made(tmp_path, "before", *options)
     folder, wanted = made(tmp_path, "with", *options)
@@ -90,7 +90,7 @@ def test_it_is_trial_0_and_no_other_trial_is_another_for_it(tmp_path: Path, samp
 
 
 @always
-def test_a_page_is_there_from_the_beginning_and_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refresh_reports_writes_page_from_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = made(tmp_path, "grows", "sweep.trials=4")
     sweep, pages, written = Sweep(folder, folder.read()), [], threading.Semaphore(0)
     real = growing_file.write_page
@@ -114,7 +114,7 @@ def test_a_page_is_there_from_the_beginning_and_grows(tmp_path: Path, monkeypatc
     assert not folder.pictures.exists()  # files are for a sweep that is over
 
 
-def test_the_page_has_each_trial_at_once_though_pictures_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refresh_reports_updates_text_before_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = made(tmp_path, "quick", "sweep.trials=4")
     sweep, written = Sweep(folder, folder.read()), threading.Semaphore(0)
     real, drawn = growing_file.write_page, []
@@ -138,7 +138,7 @@ def test_the_page_has_each_trial_at_once_though_pictures_wait(tmp_path: Path, mo
     assert drawn == [0]
 
 
-def test_the_page_that_is_whole_is_not_written_again_by_the_keeper(tmp_path: Path) -> None:
+def test_write_page_keeps_complete_page(tmp_path: Path) -> None:
     folder, _ = made(tmp_path, "whole", "sweep.trials=2")
     sweep = drive(folder)
     write_page(sweep, whole=True)
@@ -147,7 +147,7 @@ def test_the_page_that_is_whole_is_not_written_again_by_the_keeper(tmp_path: Pat
     assert folder.report.read_text() == "whole"
 
 
-def test_refresh_page_shows_what_a_killed_driver_could_not(tmp_path: Path) -> None:
+def test_refresh_page_updates_after_killed_driver(tmp_path: Path) -> None:
     folder, _ = made(tmp_path, "killed", "sweep.trials=4")
     sweep = Sweep(folder, folder.read())
     write_page(sweep, whole=False)
@@ -161,14 +161,14 @@ def test_refresh_page_shows_what_a_killed_driver_could_not(tmp_path: Path) -> No
     assert folder.report.stat().st_mtime_ns == before
 
 
-def test_refresh_page_leaves_a_sweep_that_is_over_or_driven(tmp_path: Path) -> None:
+def test_refresh_page_skips_finished_sweep(tmp_path: Path) -> None:
     folder, _ = made(tmp_path, "over", "sweep.trials=2", "sweep.confirm_seeds=0")
     drive(folder)
     refresh_page(folder, status(folder))
     assert not folder.report.exists()
 
 
-def test_a_sweep_that_is_broken_off_has_its_page_as_it_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refresh_reports_writes_page_of_interrupted_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = made(tmp_path, "broken", "sweep.trials=4")
     sweep = Sweep(folder, folder.read())
     monkeypatch.setattr(growing_file, "SHARE", 1e6)  # no second page while it runs
@@ -179,7 +179,7 @@ def test_a_sweep_that_is_broken_off_has_its_page_as_it_stood(tmp_path: Path, mon
     assert "Value of each trial" in text and "shepherd sweep resume broken" in text
 
 
-def test_a_page_that_cannot_be_written_ends_no_sweep(
+def test_refresh_reports_logs_unwritable_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, _ = made(tmp_path, "mute", "sweep.trials=1")

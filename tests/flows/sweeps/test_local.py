@@ -29,7 +29,7 @@ def nothing(*_: Any) -> Iterator[None]:
         (2, "cuda", [], [{}, {}]),  # refused before by check_device
     ],
 )
-def test_of_networks_on_gpus_each_worker_has_one_to_itself(
+def test_local_executor_gives_each_worker_one_gpu(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     workers: int,

@@ -61,7 +61,7 @@ def trial(folder: SweepFolder, place: str = "trial_0000") -> Any:
     return connect(tracking_uri()).get_run(made)
 
 
-def test_a_trial_lies_below_its_sweep_from_its_start_and_says_its_number(tmp_path: Path) -> None:
+def test_trial_has_parent_and_number_from_start(tmp_path: Path) -> None:
     folder = sweep(tmp_path, "begun")
 
     def inside() -> None:
@@ -73,7 +73,7 @@ def test_a_trial_lies_below_its_sweep_from_its_start_and_says_its_number(tmp_pat
     at_once(folder, inside)
 
 
-def test_two_sweeps_of_one_name_keep_their_trials_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweeps_of_same_name_have_separate_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two people on one server."""
     mine = sweep(tmp_path / "mine", "first")
     monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(tmp_path / "theirs"))
@@ -90,9 +90,7 @@ def test_two_sweeps_of_one_name_keep_their_trials_apart(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("raised", "status"), [(KeyboardInterrupt(), "KILLED"), (RuntimeError("no space"), "FAILED"), (None, "FINISHED")]
 )
-def test_its_status_is_that_of_the_sweep_and_it_goes_on(
-    tmp_path: Path, raised: BaseException | None, status: str
-) -> None:
+def test_parent_status_follows_sweep(tmp_path: Path, raised: BaseException | None, status: str) -> None:
     folder = sweep(tmp_path, f"ends_{status.lower()}")
 
     def inside() -> None:
@@ -113,7 +111,7 @@ def test_its_status_is_that_of_the_sweep_and_it_goes_on(
     assert of(folder).info.run_id == ended.info.run_id
 
 
-def test_what_is_brought_twice_is_there_once(tmp_path: Path) -> None:
+def test_mirror_sweep_is_idempotent(tmp_path: Path) -> None:
     folder = sweep(tmp_path, "twice")
     for _ in range(2):
         mirror_sweep(folder, TREE, FOUND, {"trials": 2}, "note")
@@ -123,14 +121,14 @@ def test_what_is_brought_twice_is_there_once(tmp_path: Path) -> None:
     assert found.data.params == {"trials": "2"}
 
 
-def test_a_trial_that_began_before_its_sweep_was_there_is_placed_below_it_later(tmp_path: Path) -> None:
+def test_update_parent_adopts_earlier_trial(tmp_path: Path) -> None:
     folder = sweep(tmp_path, "late")
     assert PARENT not in trial(folder).data.tags
     at_once(folder, lambda: None)
     assert trial(folder).data.tags[PARENT] == of(folder).info.run_id
 
 
-def test_a_store_that_is_away_ends_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_update_parent_tolerates_unreachable_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////dev/null/mlflow.db")
     done: list[bool] = []
     at_once(sweep(tmp_path, "away"), lambda: done.append(True))

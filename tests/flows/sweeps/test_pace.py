@@ -44,29 +44,29 @@ def study(folder: Path, pruner: str, *complete: list[tuple[int, float]]) -> Stud
     return made_study
 
 
-def test_a_first_evaluation_late_in_training_is_no_first_one_of_others(tmp_path: Path) -> None:
+def test_median_compares_scores_at_equal_policy_steps(tmp_path: Path) -> None:
     assert study(tmp_path, "median", SHORT).report(1, 3000, 25.0)  # worse than 30; better than the first, of 10
 
 
-def test_an_early_evaluation_is_not_judged_beside_a_late_one(tmp_path: Path) -> None:
+def test_median_ignores_later_evaluations(tmp_path: Path) -> None:
     assert not study(tmp_path, "median", LONG).report(1, 1000, 10.0)
 
 
-def test_between_two_evaluations_another_trial_is_worth_what_lies_between(tmp_path: Path) -> None:
+def test_median_interpolates_between_evaluations(tmp_path: Path) -> None:
     judged = study(tmp_path, "median", SHORT)
     assert not judged.report(1, 1500, 15.5)
     assert judged.report(1, 2500, 24.5)
 
 
 @pytest.mark.parametrize("warmup", [0, 2])
-def test_warmup_is_counted_in_policy_steps(warmup: int) -> None:
+def test_median_warmup_is_counted_in_policy_steps(warmup: int) -> None:
     """The first evaluation after `warmup` others lies at their distances and one more, at the earliest."""
     median = pruner_of(SweepConfig(warmup=warmup), PACE)
     assert isinstance(median, optuna.pruners.MedianPruner)
     assert median._n_warmup_steps == 1000 * (warmup + 1)
 
 
-def test_no_rung_lies_before_every_trial_has_been_evaluated(tmp_path: Path) -> None:
+def test_first_rung_follows_longest_iteration(tmp_path: Path) -> None:
     """An iteration of 2,000: what is better at 2,000 is not ended for others' scores of 1,000, nor the other way."""
     halving = pruner_of(SweepConfig(pruner="halving"), TrialIntervals(1000, 2000, 4000))
     assert isinstance(halving, optuna.pruners.SuccessiveHalvingPruner)
@@ -89,7 +89,7 @@ def test_no_rung_lies_before_every_trial_has_been_evaluated(tmp_path: Path) -> N
         (8001, None),
     ],
 )
-def test_what_a_trial_was_worth(steps: int, score: float | None) -> None:
+def test_score_at_interpolates_within_each_training(steps: int, score: float | None) -> None:
     scores = dict(PACE.read_scores([SHORT, [(1000, 1.0), (2000, 2.0)]]))
     assert PACE.score_at(scores, steps) == score
 
@@ -105,13 +105,13 @@ def test_what_a_trial_was_worth(steps: int, score: float | None) -> None:
         ([], 3, []),
     ],
 )
-def test_the_last_evaluations_are_those_of_the_last_policy_steps(
+def test_recent_selects_evaluations_by_policy_steps(
     evaluations: list[tuple[int, float]], count: int, wanted: list[float]
 ) -> None:
     assert PACE.recent(evaluations, count) == wanted
 
 
-def test_a_trial_is_worth_what_it_was_in_its_last_policy_steps(tmp_path: Path) -> None:
+def test_trial_run_value_averages_recent_evaluations(tmp_path: Path) -> None:
     events = [
         {"kind": "evaluation", "policy_steps": steps, "final": final, "greedy": {"mean": mean}}
         for steps, final, mean in ((2000, False, 1.0), (4000, False, 5.0), (4000, True, 9.0))
@@ -124,7 +124,7 @@ def test_a_trial_is_worth_what_it_was_in_its_last_policy_steps(tmp_path: Path) -
     assert training.value(SweepConfig(objective="final"), PACE) == 9.0
 
 
-def test_iterations_longer_than_the_distance_of_evaluations_are_told_before_the_sweep() -> None:
+def test_check_plan_notes_iterations_longer_than_evaluation_interval() -> None:
     wide = ["env.num_envs=choice(4,32)", "algo.rollout_steps=choice(16,128)", "algo.total_steps=16384"]
     pace = check_plan(plan(["exp=ppo", *wide])).pace
     assert (pace.every, pace.longest, pace.budget) == (1639, 32 * 128, 16384)  # both at once is no point that is tried

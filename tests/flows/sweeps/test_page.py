@@ -74,11 +74,11 @@ def drawn(trials: list[dict[str, Any]]) -> list[Any]:
     ],
     ids=["all", "one", "only failed", "only running", "none"],
 )
-def test_pictures_are_those_that_there_are_figures_for(trials: list[dict[str, Any]], stems: list[str]) -> None:
+def test_draw_omits_pictures_without_data(trials: list[dict[str, Any]], stems: list[str]) -> None:
     assert [picture.stem for picture in drawn(trials)] == stems
 
 
-def test_pictures_are_written_for_papers_and_follow_the_page_in_it(tmp_path: Path) -> None:
+def test_save_writes_every_picture_format(tmp_path: Path) -> None:
     made = drawn(TRIALS)
     save(made, tmp_path)
     names = {
@@ -89,7 +89,7 @@ def test_pictures_are_written_for_papers_and_follow_the_page_in_it(tmp_path: Pat
         assert set(re.findall(r"#[0-9a-f]{6}\b", picture.inline)) <= {"#ffffff", "#000000"}, picture.stem
 
 
-def test_failed_trials_and_the_default_are_drawn() -> None:
+def test_draw_marks_failed_trials_and_default() -> None:
     history, curves, _, slices = drawn(TRIALS)
     for picture in (history, slices):  # the triangle of a trial that has no value, in the failed ones' colour
         assert picture.inline.count("var(--side-1)") > drawn([TRIALS[0], *TRIALS[2:]])[0].inline.count("var(--side-1)")
@@ -99,7 +99,7 @@ def test_failed_trials_and_the_default_are_drawn() -> None:
 
 
 @always
-def test_the_page_is_whole_and_nothing_of_a_trial_is_markup() -> None:
+def test_page_is_self_contained_and_escaped() -> None:
     text = page(STATUS, "The value is a mean.", "shepherd train exp=mine_best", drawn(TRIALS), "<p>compared</p>")
     for words in ("better than the default configuration", "shepherd train exp=mine_best", *ABOUT, *ABOUT.values()):
         assert words in text
@@ -118,19 +118,19 @@ def test_the_page_is_whole_and_nothing_of_a_trial_is_markup() -> None:
     assert text.index("Confirmation: winner compared with default") < text.index("<p>compared</p>")
 
 
-def test_a_sweep_that_is_broken_off_has_stopped_trials_and_titles_may_break() -> None:
+def test_page_of_interrupted_sweep_shows_stopped_trials() -> None:
     text = page(STATUS | {"go_on": "shepherd sweep resume mine"}, "The value is a mean.", "", [])
     assert "1 stopped" in text and "<td>stopped</td>" in text and "running" not in text
     assert ">dense_<wbr>act</th>" in text
 
 
-def test_the_page_of_a_sweep_that_has_just_begun_says_what_it_is() -> None:
+def test_page_of_new_sweep_has_no_pictures() -> None:
     begun = STATUS | {"trials": [], "saved": 0, "best": None, "confirmed": None}
     text = page(begun, "The value is a mean.", "", [])
     assert "0 of 5" in text and "<svg" not in text and "Confirmation" not in text
 
 
-def test_the_short_form_names_the_best_values() -> None:
+def test_markdown_names_best_values() -> None:
     text = markdown(STATUS, "The value is a mean.", "shepherd train exp=mine_best")
     assert "| `algo.optimizer.lr` | 0.01 |" in text
     assert "- environment: CartPole-v1" in text

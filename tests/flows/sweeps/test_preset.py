@@ -20,7 +20,7 @@ NAMED = ("label", "exp_name", "run_name", "run_dir", "root_dir")
         ["exp=a2c", "env=mujoco", "env.id=Pendulum-v1", "+env.wrapper.g=9.5", "algo.rollout_steps=16"],
     ],
 )
-def test_a_preset_composes_to_what_was_typed(
+def test_preset_composes_to_original_config(
     overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = preset(overrides, "Best of all.")

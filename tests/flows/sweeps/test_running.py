@@ -34,7 +34,7 @@ def trained(job: Job, *instead: str) -> None:
     create_run(*compose(line), line)
 
 
-def test_a_folder_with_the_training_of_its_trial_is_taken(sweep: Sweep) -> None:
+def test_start_accepts_folder_of_same_trial(sweep: Sweep) -> None:
     job = sweep.job(0)
     trained(job, "metric.log_every=77", "num_threads=2")  # neither learned nor judged by
     start(sweep, job)
@@ -54,7 +54,7 @@ def test_a_folder_with_the_training_of_its_trial_is_taken(sweep: Sweep) -> None:
         ),
     ],
 )
-def test_a_folder_with_another_training_is_refused_by_name(sweep: Sweep, instead: str, said: str) -> None:
+def test_start_refuses_folder_of_other_config(sweep: Sweep, instead: str, said: str) -> None:
     job = sweep.job(0)
     trained(job, instead)
     with pytest.raises(UserError, match=said):
@@ -62,7 +62,7 @@ def test_a_folder_with_another_training_is_refused_by_name(sweep: Sweep, instead
     assert not sweep.hands.busy
 
 
-def test_weights_that_were_kept_as_a_folder_are_those_of_their_alias(sweep: Sweep, tmp_path: Path) -> None:
+def test_start_recognizes_alias_of_initial_weights(sweep: Sweep, tmp_path: Path) -> None:
     job = sweep.job(0)
     line = job.trainings[0].overrides
     alias = "models:/ppo-CartPole-v1@champion"

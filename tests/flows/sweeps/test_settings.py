@@ -27,19 +27,19 @@ def refused(*overrides: str) -> str:
     return str(error.value)
 
 
-def test_every_algorithm_has_a_preset_of_its_name() -> None:
+def test_every_algorithm_has_sweep_preset() -> None:
     assert set(ALGORITHMS) <= set(presets())
 
 
 @pytest.mark.parametrize("preset", presets())
-def test_a_preset_is_a_plan_whose_every_end_is_a_config(preset: str) -> None:
+def test_check_plan_accepts_every_preset(preset: str) -> None:
     wanted = plan([f"sweep={preset}"])
     config = check_plan(wanted).first
     assert config.algo.total_steps == wanted.config.budget
     assert preset.startswith(config.algo.name)
 
 
-def test_what_is_typed_wins_over_the_preset() -> None:
+def test_plan_override_wins_over_preset() -> None:
     made = plan(["sweep=ppo_cartpole", "env.id=Acrobot-v1", "algo.total_steps=512", "sweep.trials=3", LR])
     assert "env.id=Acrobot-v1" in made.base
     assert [line for line in made.base if line.startswith("algo.total_steps")] == ["algo.total_steps=512"]
@@ -49,15 +49,13 @@ def test_what_is_typed_wins_over_the_preset() -> None:
     assert len(by_key) == len(made.space)
 
 
-def test_a_key_that_is_typed_with_one_value_is_varied_no_more() -> None:
+def test_plan_override_fixes_varied_key() -> None:
     made = plan(["sweep=ppo_cartpole", "algo.gae_lambda=0.9"])
     assert "algo.gae_lambda" not in {dimension.key for dimension in made.space}
     assert "algo.gae_lambda=0.9" in made.base
 
 
-def test_what_a_preset_gives_for_a_key_that_it_varies_is_the_default_configurations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_keeps_default_of_varied_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sweep").mkdir()
     text = "overrides: [exp=ppo, algo.gamma=0.5]\nspace: {algo.gamma: {type: float, low: 0.9, high: 1}}\n"
     (tmp_path / "sweep/mine.yaml").write_text(text)
@@ -68,21 +66,21 @@ def test_what_a_preset_gives_for_a_key_that_it_varies_is_the_default_configurati
     assert check_plan(made).first.algo.gamma == 0.9
 
 
-def test_anything_of_the_config_can_be_varied() -> None:
+def test_plan_varies_any_config_key() -> None:
     lines = ["env.num_envs=choice(2,4)", "optim=choice(adam,rmsprop)", "evaluation.episodes=interval(1,3)"]
     made = plan(["exp=ppo", *lines])
     check_plan(made)
     assert [dimension.key for dimension in made.space] == ["env.num_envs", "optim", "evaluation.episodes"]
 
 
-def test_the_points_that_are_tried_have_every_end_and_every_choice() -> None:
+def test_points_include_every_bound_and_choice() -> None:
     made = plan(["exp=ppo", LR, "algo.rollout_steps=choice(32,64,128)"])
     tried = list(points(made.space))
     assert {point["algo.optimizer.lr"] for point in tried} == {1e-4, 1e-3}
     assert {point["algo.rollout_steps"] for point in tried} == {32, 64, 128}
 
 
-def test_points_of_one_task_are_no_matter_how_they_come_to_it() -> None:
+def test_check_plan_accepts_presets_of_one_task() -> None:
     made = plan(["exp=choice(ppo,ppo_acrobot)", "env.id=Acrobot-v1", "sweep.confirm_seeds=0"])
     assert check_plan(made).first.env.id == "Acrobot-v1"
 
@@ -116,12 +114,12 @@ def test_points_of_one_task_are_no_matter_how_they_come_to_it() -> None:
         (["exp=ppo", LR, "evaluation.every=100000000"], ["evaluation.every", "no evaluation and no value"]),
     ],
 )
-def test_a_mistake_is_told_before_anything_is_made(overrides: list[str], said: list[str]) -> None:
+def test_check_plan_refuses_mistake(overrides: list[str], said: list[str]) -> None:
     told = refused(*overrides)
     assert all(words in told for words in said), told
 
 
-def test_of_a_sweep_that_is_there_only_what_changes_no_trial_may_change() -> None:
+def test_change_refuses_settings_that_affect_trials() -> None:
     config = plan(["exp=ppo", LR]).config
     assert change(config, ["sweep.trials=99", "sweep.workers=1"]).trials == 99
     for override in ("sweep.seed=3", "sweep.sampler=random", "algo.gamma=0.9"):
@@ -129,7 +127,7 @@ def test_of_a_sweep_that_is_there_only_what_changes_no_trial_may_change() -> Non
             change(config, [override])
 
 
-def test_a_plan_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_folder_reads_written_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     made = plan(["sweep=ppo_cartpole", "sweep.name=kept", "algo.mlp_keys.encoder=choice([state],[a,b])"])
     folder = SweepFolder("kept")
@@ -140,7 +138,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert folder.id == before
 
 
-def test_sweep_folder_refuses_a_sweep_of_the_first_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_folder_refuses_sweep_of_first_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     folder = SweepFolder("old")
     folder.write(plan(["exp=ppo", LR, "sweep.name=old"]), tmp_path / "runs")
@@ -150,7 +148,7 @@ def test_sweep_folder_refuses_a_sweep_of_the_first_version(tmp_path: Path, monke
         folder.read()
 
 
-def test_a_sweep_of_shared_runs_is_found_from_another_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_folder_finds_sweep_of_another_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(tmp_path / "shared"))
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "a"))
     SweepFolder("both").write(made := plan(["exp=ppo", LR, "sweep.name=both"]), tmp_path / "shared/sweeps/both")
@@ -159,16 +157,14 @@ def test_a_sweep_of_shared_runs_is_found_from_another_checkout(tmp_path: Path, m
     assert SweepFolder.existing(f"{tmp_path}/shared/sweeps/both/").read() == made, "by the folder of its runs"
 
 
-def test_new_sweep_refuses_without_prefect(tmp_path: Path) -> None:
+def test_creating_does_not_import_prefect(tmp_path: Path) -> None:
     """Prefect creates its folder when it is imported."""
     script = "import sys; from flows.sweeps import creating; print('prefect' in sys.modules)"
     command = [sys.executable, "-c", script]
     assert subprocess.check_output(command, text=True, env=environment(tmp_path)) == "False\n"
 
 
-def test_a_sweep_typed_again_is_the_same_sweep_and_other_settings_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_sweep_reuses_sweep_with_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     from flows.sweeps.creating import new_sweep
@@ -183,7 +179,7 @@ def test_a_sweep_typed_again_is_the_same_sweep_and_other_settings_are_refused(
             new_sweep([*typed, other])
 
 
-def test_a_sweep_whose_notes_are_gone_is_known_by_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_sweep_recognizes_shared_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another machine that shares the runs goes on with it; other settings never meet its runs."""
     monkeypatch.chdir(tmp_path)
     from flows.sweeps.creating import new_sweep
@@ -197,7 +193,7 @@ def test_a_sweep_whose_notes_are_gone_is_known_by_its_runs(tmp_path: Path, monke
     assert new_sweep(typed)[1].id == first
 
 
-def test_a_password_in_the_storage_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_refuse_password_rejects_password_in_storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     hidden = plan(["exp=ppo", LR, "sweep.storage=postgresql+psycopg2://me:secret@db/optuna"])
     with pytest.raises(UserError) as error:
@@ -215,15 +211,15 @@ def test_a_password_in_the_storage_is_refused(monkeypatch: pytest.MonkeyPatch, t
         (["algo.gamma=interval(0.9,3)", LR], "(algo.gamma is varied: interval(0.9,3))"),
     ],
 )
-def test_a_mistake_says_no_more_than_concerns_it(typed: list[str], end: str) -> None:
+def test_check_plan_message_names_only_related_keys(typed: list[str], end: str) -> None:
     assert refused("exp=ppo", *typed).endswith(end)
 
 
-def test_merged_replaces_by_key() -> None:
+def test_merge_replaces_by_key() -> None:
     assert merge(["a=1", "+b.c=2", "d=3"], ["b.c=4", "a=5"]) == ["d=3", "b.c=4", "a=5"]
 
 
-def test_the_document_names_every_key_with_its_default() -> None:
+def test_docs_list_every_sweep_key_and_default() -> None:
     document = (ROOT / "docs/sweeps.md").read_text()
     for argument in arguments(SweepConfig, "sweep."):
         value = plain(argument.default)

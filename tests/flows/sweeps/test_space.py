@@ -34,7 +34,7 @@ def one(written: str) -> Dimension:
         ("algo.mlp_keys.encoder=choice([a],[a,b])", "categorical", (["a"], ["a", "b"]), False, None),
     ],
 )
-def test_hydras_grammar_becomes_a_typed_dimension(
+def test_of_overrides_parses_hydra_sweeps(
     written: str, kind: str, extremes: tuple[Any, ...], log: bool, step: float | None
 ) -> None:
     dimension = one(written)
@@ -44,7 +44,7 @@ def test_hydras_grammar_becomes_a_typed_dimension(
     assert (dimension.log, dimension.step) == (log, step)
 
 
-def test_a_mapping_says_the_same_as_the_grammar() -> None:
+def test_of_mapping_matches_of_overrides() -> None:
     mapped = of_mapping(
         {
             "algo.optimizer.lr": {"type": "float", "low": "1e-5", "high": 1e-2, "log": True},  # YAML: 1e-5 is text
@@ -59,13 +59,13 @@ def test_a_mapping_says_the_same_as_the_grammar() -> None:
         assert dimension.distribution() == one(line).distribution()
 
 
-def test_numbers_that_yaml_reads_as_text_are_numbers_where_the_key_takes_numbers() -> None:
+def test_of_mapping_converts_text_for_numeric_keys() -> None:
     number, text = of_mapping({"algo.optimizer.lr": {"choices": ["1e-3", 0.1]}, "exp_name": {"choices": ["1e-3", "b"]}})
     assert number.choices == (1e-3, 0.1)
     assert text.choices == ("1e-3", "b")
 
 
-def test_a_conditional_key_is_there_with_the_values_it_wants_and_no_others() -> None:
+def test_conditional_dimension_depends_on_other_key() -> None:
     first, second = of_mapping(
         {
             "algo.normalize_advantages": {"choices": [True, False]},
@@ -83,7 +83,7 @@ def test_a_conditional_key_is_there_with_the_values_it_wants_and_no_others() -> 
     assert not second.present({})
 
 
-def test_what_is_drawn_reads_back_through_the_grammar_as_it_was() -> None:
+def test_to_overrides_round_trips_through_parse() -> None:
     params = {
         "algo.optimizer.lr": 1.2345678901234567e-05,
         "algo.update_epochs": 7,
@@ -99,7 +99,7 @@ def test_what_is_drawn_reads_back_through_the_grammar_as_it_was() -> None:
         assert (setting.key_or_group, setting.value()) == (key, value)
 
 
-def test_a_list_is_stored_as_text_and_meant_as_a_list() -> None:
+def test_dimension_stores_list_choice_as_text() -> None:
     dimension = one("algo.mlp_keys.encoder=choice([a],[a,b])")
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     trial = study.ask()
@@ -119,7 +119,7 @@ def test_a_list_is_stored_as_text_and_meant_as_a_list() -> None:
         ("algo.update_epochs=range(4,4)", ["no value"]),
     ],
 )
-def test_a_mistake_on_the_command_line_is_a_sentence(written: str, said: list[str]) -> None:
+def test_of_overrides_refuses_mistake(written: str, said: list[str]) -> None:
     with pytest.raises(UserError) as error:
         one(written)
     assert all(words in str(error.value) for words in said), str(error.value)
@@ -136,7 +136,7 @@ def test_a_mistake_on_the_command_line_is_a_sentence(written: str, said: list[st
         ({"algo.gamma": {"type": "float", "low": "a", "high": 1}}, ["low=a", "number"]),
     ],
 )
-def test_a_mistake_in_a_preset_is_a_sentence(space: dict[str, Any], said: list[str]) -> None:
+def test_of_mapping_refuses_mistake(space: dict[str, Any], said: list[str]) -> None:
     with pytest.raises(UserError) as error:
         of_mapping(space)
     assert all(words in str(error.value) for words in said), str(error.value)

@@ -31,7 +31,7 @@ def content(folder: SweepFolder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
 
 
-def test_a_sweep_that_is_there_is_read_and_not_a_byte_written(swept: SweepFolder) -> None:
+def test_status_reads_sweep_without_writing(swept: SweepFolder) -> None:
     before = content(swept)
     found = status(swept)
     assert [trial["state"] for trial in found["trials"]] == ["complete"] * 3
@@ -39,7 +39,7 @@ def test_a_sweep_that_is_there_is_read_and_not_a_byte_written(swept: SweepFolder
     assert content(swept) == before
 
 
-def test_a_study_that_is_opened_to_be_read_cannot_be_written(swept: SweepFolder, tmp_path: Path) -> None:
+def test_study_there_is_read_only(swept: SweepFolder, tmp_path: Path) -> None:
     folder, plan = made(tmp_path, "mine", *FEW[1:], "sweep.trials=4")
     at = folder.storage(plan), folder.study_name(plan)
     assert Study(plan, *at).ask() == 3
@@ -52,9 +52,7 @@ def test_a_study_that_is_opened_to_be_read_cannot_be_written(swept: SweepFolder,
 
 
 @pytest.mark.parametrize(("mode", "said"), [("batch", "trials are the same as before"), ("async", "may differ")])
-def test_where_the_study_is_lost_status_says_what_resume_would_rebuild_and_makes_none(
-    swept: SweepFolder, tmp_path: Path, mode: str, said: str
-) -> None:
+def test_status_reports_lost_study(swept: SweepFolder, tmp_path: Path, mode: str, said: str) -> None:
     few = [override for override in FEW if mode == "batch" or not override.startswith("sweep.batch=")]
     folder, plan = made(tmp_path, mode, *few, f"sweep.mode={mode}")
     assert status(folder)["lost"] is None  # it has not begun
@@ -68,7 +66,7 @@ def test_where_the_study_is_lost_status_says_what_resume_would_rebuild_and_makes
     assert not Path(folder.storage(plan).removeprefix("sqlite:///")).exists()
 
 
-def test_a_database_without_the_study_is_one_without_it(swept: SweepFolder) -> None:
+def test_study_there_returns_none_without_study(swept: SweepFolder) -> None:
     file = swept.path / "study.db"
     with sqlite3.connect(file) as database:
         database.execute("UPDATE studies SET study_name = 'other'")
@@ -77,19 +75,19 @@ def test_a_database_without_the_study_is_one_without_it(swept: SweepFolder) -> N
     assert Study.there(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read())) is None
 
 
-def test_a_database_that_is_none_is_refused_with_the_command_that_goes_on(swept: SweepFolder) -> None:
+def test_status_refuses_damaged_database(swept: SweepFolder) -> None:
     (swept.path / "study.db").write_bytes(b"no database" * 1000)
     with pytest.raises(UserError, match=r"cannot be read \(file is not a database\); after .*sweep resume mine$"):
         status(swept)
 
 
-def test_a_database_that_cannot_be_opened_to_drive_a_sweep_is_one_too(swept: SweepFolder) -> None:
+def test_study_refuses_damaged_database(swept: SweepFolder) -> None:
     (swept.path / "study.db").write_bytes(b"no database" * 1000)
     with pytest.raises(UserError, match=r"cannot be opened \(file is not a database\); after .*sweep resume mine$"):
         Study(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read()))
 
 
-def test_a_database_that_fails_while_a_sweep_is_driven_names_the_command_that_goes_on(swept: SweepFolder) -> None:
+def test_study_trials_reports_damaged_table(swept: SweepFolder) -> None:
     study = Study(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read()))
     with sqlite3.connect(swept.path / "study.db") as database:
         database.execute("DROP TABLE trial_params")

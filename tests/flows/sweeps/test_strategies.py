@@ -38,7 +38,7 @@ def distance(params: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
-def test_a_sampler_that_models_comes_closer_than_chance(tmp_path: Path, sampler: str) -> None:
+def test_model_based_sampler_beats_random_search(tmp_path: Path, sampler: str) -> None:
     typed = ["sweep.trials=24", "sweep.batch=1", "sweep.workers=1", "sweep.startup=6", "sweep.pruner=none"]
     sweep = drive(made(tmp_path, sampler, *typed, f"sweep.sampler={sampler}")[0], places=1)
     params = [trial.params for trial in sweep.study.trials]
@@ -49,7 +49,7 @@ def test_a_sampler_that_models_comes_closer_than_chance(tmp_path: Path, sampler:
     assert came_to(again) == came_to(sweep)
 
 
-def test_what_fails_is_not_tried_again_and_again(tmp_path: Path) -> None:
+def test_tpe_avoids_failed_parameters(tmp_path: Path) -> None:
     """Nine epochs always fail. Optuna forgets failed trials: of these forty eleven would have nine, in a row mostly."""
     typed = ["sweep.trials=40", "sweep.batch=1", "sweep.workers=1", "sweep.startup=6", "sweep.pruner=none"]
     sweep = drive(made(tmp_path, "fails", *typed)[0], places=1)
@@ -57,7 +57,7 @@ def test_what_fails_is_not_tried_again_and_again(tmp_path: Path) -> None:
     assert 1 <= states.count("FAIL") <= 4
 
 
-def test_random_draws_evenly_in_the_logarithm(tmp_path: Path) -> None:
+def test_random_sampler_is_uniform_in_log_space(tmp_path: Path) -> None:
     typed = ["sweep.trials=100", "sweep.sampler=random", "sweep.pruner=none"]
     decades = [
         math.log10(trial.params["algo.optimizer.lr"])
@@ -69,7 +69,7 @@ def test_random_draws_evenly_in_the_logarithm(tmp_path: Path) -> None:
 
 
 @always
-def test_a_grid_has_every_point_once_and_ends(tmp_path: Path) -> None:
+def test_grid_sampler_tries_each_point_once(tmp_path: Path) -> None:
     grid = ["algo.optimizer.lr=choice(1e-4,1e-3,1e-2)", "algo.update_epochs=choice(3,5)"]
     typed = ["exp=ppo", "sweep.name=grid", "sweep.trials=50", "sweep.sampler=grid", "sweep.pruner=none"]
     folder = SweepFolder("grid")
@@ -82,7 +82,7 @@ def test_a_grid_has_every_point_once_and_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pruner", ["median", "halving", "hyperband"])
-def test_a_pruner_ends_bad_trials_and_keeps_the_best(tmp_path: Path, pruner: str) -> None:
+def test_pruner_ends_worse_trials(tmp_path: Path, pruner: str) -> None:
     typed = ["sweep.trials=30", "sweep.sampler=random", "sweep.startup=4", f"sweep.pruner={pruner}"]
     typed += ["sweep.warmup=0"] if pruner == "median" else []
     sweep = drive(made(tmp_path, pruner, *typed)[0])
@@ -97,12 +97,12 @@ def test_a_pruner_ends_bad_trials_and_keeps_the_best(tmp_path: Path, pruner: str
     assert came_to(again) == came_to(sweep)  # in whatever order workers finish
 
 
-def test_without_a_pruner_every_trial_goes_to_its_end(tmp_path: Path) -> None:
+def test_pruner_none_completes_every_trial(tmp_path: Path) -> None:
     sweep = drive(made(tmp_path, "none", "sweep.trials=12", "sweep.startup=2", "sweep.pruner=none")[0])
     assert {trial.state.name for trial in sweep.study.trials} <= {"COMPLETE", "FAIL"}
 
 
-def test_what_a_job_reports_while_the_study_is_read_is_not_lost(tmp_path: Path) -> None:
+def test_study_report_during_read_is_not_lost(tmp_path: Path) -> None:
     """The driver reads in one thread, and jobs report from others: what is read again must hold what they wrote."""
     folder, _ = made(tmp_path, "race", "sweep.trials=8", "sweep.mode=async", "sweep.pruner=median", "sweep.startup=1")
     study = Sweep(folder, folder.read()).study

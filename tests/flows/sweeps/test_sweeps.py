@@ -110,7 +110,7 @@ def site(undisturbed: Path) -> Path:
     return folder
 
 
-def test_kills_of_trainer_worker_and_driver_change_no_trial_and_no_bit(site: Path) -> None:
+def test_sweep_is_unchanged_by_kills(site: Path) -> None:
     whole, killed = status(site, WHOLE), status(site, KILLED)
     assert [trial["number"] for trial in killed["trials"]] == [0, 1, 2]
     assert killed["trials"] == whole["trials"]
@@ -121,7 +121,7 @@ def test_kills_of_trainer_worker_and_driver_change_no_trial_and_no_bit(site: Pat
         assert digest(run) == digest(others[name]), name
 
 
-def test_a_killed_trial_went_on_from_its_checkpoint(site: Path) -> None:
+def test_killed_trial_resumes_from_checkpoint(site: Path) -> None:
     """Each kill left a resume in some run's log, none of them at step 0."""
     from rlcore.store.events import read_events
 
@@ -133,7 +133,7 @@ def test_a_killed_trial_went_on_from_its_checkpoint(site: Path) -> None:
     assert not [e for r in runs(site, WHOLE).values() for e in read_events(r.events) if e["kind"] == "resume"]
 
 
-def test_a_pruned_trial_has_its_checkpoint_and_says_so(site: Path) -> None:
+def test_trial_has_status_and_checkpoint(site: Path) -> None:
     states = {trial["number"]: trial["state"] for trial in status(site, WHOLE)["trials"]}
     for number, state in states.items():
         run = runs(site, WHOLE)[f"trial_{number:04d}"]
@@ -143,7 +143,7 @@ def test_a_pruned_trial_has_its_checkpoint_and_says_so(site: Path) -> None:
 
 
 @always
-def test_what_is_left_is_a_page_and_a_preset_that_composes(undisturbed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_leaves_page_and_preset(undisturbed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = undisturbed / "runs/sweeps" / WHOLE
     best = status(undisturbed, WHOLE)["best"]
     page = (folder / "report.html").read_text()
@@ -155,9 +155,7 @@ def test_what_is_left_is_a_page_and_a_preset_that_composes(undisturbed: Path, mo
     assert config.algo.rollout_steps == best["params"]["algo.rollout_steps"]
 
 
-def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_group_resumes_unfinished_runs(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["train", *TINY, "algo.total_steps=256", "seed=5,6", "group=pair", "model_manager.disabled=true"]
     small = ["evaluation.final_episodes=2", "evaluation.baseline_episodes=2", "env.capture_video=false"]
     process = typed(site, *words, *small)
@@ -177,7 +175,7 @@ def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished
         group_of([*words[1:], *small, "algo.gamma=0.5"])
 
 
-def test_a_trial_that_fails_has_its_sentence_and_the_others_go_on(site: Path) -> None:
+def test_failed_trial_reports_message_and_sweep_continues(site: Path) -> None:
     """A learning rate that breaks the weights fails at once: a trainer that began anew would come to the same."""
     lr, name = "algo.optimizer.lr=choice(1e-3,1e30)", "broken"
     words = [
