@@ -1,4 +1,4 @@
-"""TensorBoard and CSV beside the log, read back by TensorBoard's and Python's own readers."""
+"""TensorBoard and CSV files of a run, read back by the readers of TensorBoard and Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> RunDirectory:
     return run
 
 
-def bring(run: RunDirectory, name: str) -> Path:
+def update(run: RunDirectory, name: str) -> Path:
     path = BACKENDS[name](run, NewEvents(run).read())
     assert isinstance(path, Path)
     return path
@@ -53,66 +53,66 @@ def rows(run: RunDirectory) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_tensorboard_shows_every_point_once_however_often_it_is_mirrored(run: RunDirectory) -> None:
+def test_tensorboard_repeated_update_writes_points_once(run: RunDirectory) -> None:
     for _ in range(3):
-        bring(run, "tensorboard")
+        update(run, "tensorboard")
     train(run, 4, 6)
     for _ in range(2):
-        bring(run, "tensorboard")
+        update(run, "tensorboard")
     shown = tensorboard(run)
     assert shown["Rewards/rew_avg"] == [(100, 10.0), (200, 20.0), (300, 30.0), (400, 40.0), (500, 50.0)]
     assert shown["Loss/policy_loss"][0] == (100, -0.125)
     assert shown["Evaluation/random_mean"] == [(0, 21.5)]
 
 
-def test_an_open_tensorboard_sees_what_is_added(run: RunDirectory) -> None:
-    path = bring(run, "tensorboard")
+def test_tensorboard_open_reader_sees_appended_points(run: RunDirectory) -> None:
+    path = update(run, "tensorboard")
     opened = path.stat().st_ino
     reader = EventAccumulator(str(run.path / "tensorboard"))
     reader.Reload()
     train(run, 4, 5)
-    bring(run, "tensorboard")
+    update(run, "tensorboard")
     reader.Reload()
     assert [e.step for e in reader.Scalars("Rewards/rew_avg")] == [100, 200, 300, 400]
     assert path.stat().st_ino == opened  # continued, not replaced under the reader
 
 
-def test_a_mirror_torn_by_a_kill_is_mended(run: RunDirectory) -> None:
-    path = bring(run, "tensorboard")
+def test_tensorboard_repairs_truncated_file(run: RunDirectory) -> None:
+    path = update(run, "tensorboard")
     whole = path.read_bytes()
     for size in (len(whole) - 3, len(whole) // 2, 5, 0):
         path.write_bytes(whole[:size])
-        bring(run, "tensorboard")
+        update(run, "tensorboard")
         assert path.read_bytes() == whole
 
 
-def test_a_mirror_that_says_something_else_is_replaced(run: RunDirectory) -> None:
-    path = bring(run, "csv")
+def test_csv_replaces_foreign_content(run: RunDirectory) -> None:
+    path = update(run, "csv")
     whole = path.read_bytes()
     path.write_bytes(b"policy_steps,Rewards/rew_avg\n100,999\n")
-    bring(run, "csv")
+    update(run, "csv")
     assert path.read_bytes() == whole
 
 
-def test_an_evaluation_and_the_final_one_of_the_same_step_are_both_there(run: RunDirectory) -> None:
+def test_backends_keep_final_evaluation_at_same_step(run: RunDirectory) -> None:
     log = EventLog(run.events)
     log.append("evaluation", policy_steps=300, final=False, greedy=RESULT | {"mean": 30.0})
     log.append("evaluation", policy_steps=300, final=True, greedy=RESULT | {"mean": 40.0}, stochastic=RESULT)
-    bring(run, "tensorboard")
+    update(run, "tensorboard")
     shown = tensorboard(run)
     assert shown["Evaluation/greedy_mean"] == [(300, 30.0)]
     assert shown["Test/cumulative_reward"] == [(300, 40.0)]
     assert shown["Test/cumulative_reward_stochastic"] == [(300, 21.5)]
-    bring(run, "csv")
+    update(run, "csv")
     last = rows(run)[-1]
     names = ("Evaluation/greedy_mean", "Test/cumulative_reward", "Test/cumulative_reward_stochastic")
     assert (last["policy_steps"], *(last[name] for name in names)) == ("300", "30.0", "40.0", "21.5")
 
 
-def test_csv_has_one_row_per_policy_steps_and_a_column_per_metric(run: RunDirectory) -> None:
+def test_csv_has_row_per_step_column_per_metric(run: RunDirectory) -> None:
     EventLog(run.events).append("evaluation", policy_steps=200, final=False, greedy=RESULT)
     for _ in range(2):
-        bring(run, "csv")
+        update(run, "csv")
     table = rows(run)
     assert [row["policy_steps"] for row in table] == ["0", "100", "200", "300"]
     assert table[2] == {
@@ -124,35 +124,35 @@ def test_csv_has_one_row_per_policy_steps_and_a_column_per_metric(run: RunDirect
     }
 
 
-def test_csv_rows_ascend_though_the_last_evaluation_is_of_an_earlier_checkpoint(run: RunDirectory) -> None:
+def test_csv_rows_ascend_after_earlier_final_evaluation(run: RunDirectory) -> None:
     EventLog(run.events).append("evaluation", policy_steps=150, final=True, greedy=RESULT)
-    bring(run, "csv")
+    update(run, "csv")
     assert [row["policy_steps"] for row in rows(run)] == ["0", "100", "150", "200", "300"]
 
 
-def test_csv_keeps_every_digit(run: RunDirectory) -> None:
+def test_csv_keeps_full_float_precision(run: RunDirectory) -> None:
     EventLog(run.events).append("metrics", policy_steps=900, values={"Loss/value_loss": 0.1 + 0.2})
-    bring(run, "csv")
+    update(run, "csv")
     assert float(rows(run)[-1]["Loss/value_loss"]) == 0.1 + 0.2
 
 
-def test_a_point_written_again_after_a_kill_is_there_once(run: RunDirectory) -> None:
+def test_backends_write_repeated_points_once(run: RunDirectory) -> None:
     train(run, 2, 4)
-    bring(run, "csv")
-    bring(run, "tensorboard")
+    update(run, "csv")
+    update(run, "tensorboard")
     assert len(rows(run)) == 4
     assert len(tensorboard(run)["Rewards/rew_avg"]) == 3
 
 
-def test_nothing_is_left_beside_the_mirrors(run: RunDirectory) -> None:
-    bring(run, "csv")
-    bring(run, "tensorboard")
+def test_backends_leave_no_temporary_files(run: RunDirectory) -> None:
+    update(run, "csv")
+    update(run, "tensorboard")
     names = {p.name for p in run.path.iterdir()}
     assert names == {"events.jsonl", "metrics.csv", "tensorboard"}
     assert len(list((run.path / "tensorboard").iterdir())) == 1
 
 
-def test_every_logger_that_a_config_may_name_has_a_backend_or_none_to_write() -> None:
+def test_logger_config_accepts_every_backend_name() -> None:
     for name in (*BACKENDS, "mlflow", "none"):
         assert build(LoggerConfig, {"name": name}, "metric.logger.").name == name
     with pytest.raises(UserError, match=r"metric\.logger\.name=tensorbord: .*did you mean 'tensorboard'"):
@@ -160,10 +160,8 @@ def test_every_logger_that_a_config_may_name_has_a_backend_or_none_to_write() ->
 
 
 @pytest.mark.parametrize("name", list(BACKENDS))
-def test_what_is_new_is_brought_and_nothing_else_is_read_or_made_again(
-    run: RunDirectory, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each look after the first costs what has come since; the file is that of a process which saw all at once."""
+def test_backend_update_reads_only_new_events(run: RunDirectory, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resulting file is the same as that of a process which wrote all events at once."""
     news, log = NewEvents(run), EventLog(run.events)
     path = BACKENDS[name](run, news.read())
     assert isinstance(path, Path)
@@ -181,26 +179,26 @@ def test_what_is_new_is_brought_and_nothing_else_is_read_or_made_again(
     monkeypatch.undo()
     bits = path.read_bytes()
     path.unlink()
-    bring(run, name)
+    update(run, name)
     assert path.read_bytes() == bits
 
 
 @pytest.mark.parametrize("name", list(BACKENDS))
-def test_bring_makes_the_same_file_by_small_pieces(
+def test_backend_update_in_pieces_writes_same_file(
     run: RunDirectory, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(run, 4, 50)
     EventLog(run.events).append("evaluation", policy_steps=150, final=True, greedy=RESULT)  # out of order
-    path = bring(run, name)
+    path = update(run, name)
     whole = path.read_bytes()
     monkeypatch.setattr("flows.tracking.news.FEW", 3)  # the rest is read from the disk
     monkeypatch.setattr("flows.tracking.tensorboard_csv.PIECE", 4)
     for kept in (0, 5, len(whole) // 2, len(whole)):
         path.write_bytes(whole[:kept])
-        assert bring(run, name).read_bytes() == whole
+        assert update(run, name).read_bytes() == whole
 
 
-def test_csv_gets_new_columns_and_earlier_rows_while_a_run_is_trained(run: RunDirectory) -> None:
+def test_csv_update_adds_columns_and_earlier_rows(run: RunDirectory) -> None:
     news, log = NewEvents(run), EventLog(run.events)
     BACKENDS["csv"](run, news.read())
     for event in (
@@ -214,17 +212,17 @@ def test_csv_gets_new_columns_and_earlier_rows_while_a_run_is_trained(run: RunDi
     grown = path.read_bytes()
     assert [row["policy_steps"] for row in rows(run)] == ["0", "100", "150", "200", "300"]
     path.unlink()
-    assert bring(run, "csv").read_bytes() == grown
+    assert update(run, "csv").read_bytes() == grown
 
 
 @pytest.mark.parametrize("name", list(BACKENDS))
-def test_a_file_that_somebody_changed_is_mended_by_who_goes_on_with_it(run: RunDirectory, name: str) -> None:
+def test_backend_update_repairs_changed_file(run: RunDirectory, name: str) -> None:
     news = NewEvents(run)
     path = BACKENDS[name](run, news.read())
     assert isinstance(path, Path)
     path.write_bytes(path.read_bytes()[:-9])
     train(run, 4, 6)
     BACKENDS[name](run, news.read())
-    mended = path.read_bytes()
+    repaired = path.read_bytes()
     path.unlink()
-    assert bring(run, name).read_bytes() == mended
+    assert update(run, name).read_bytes() == repaired

@@ -1,4 +1,4 @@
-"""The MLflow mirror, on a real SQLite store: complete, and every point once, whatever happened in between."""
+"""The MLflow mirror on a real SQLite store: it has every point once, also after kills and concurrent updates."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.soaking import always, heavy
 pytestmark = [
     heavy,
     pytest.mark.slow,
-    # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+    # MLflow itself warns when it is imported and used; warnings of our own code are still errors.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
 
 
 def stored(home: Path, mlflow_run: str) -> dict[tuple[str, int], list[float]]:
-    """(metric, step) -> values, read from SQLite itself: the oracle knows nothing of the code under test."""
+    """(metric, step) -> values, read directly from SQLite: an oracle independent of the code under test."""
     with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
         rows = store.execute("select key, step, value from metrics where run_uuid = ?", (mlflow_run,)).fetchall()
     points: dict[tuple[str, int], list[float]] = {}
@@ -64,7 +64,7 @@ def expected(first: int, last: int) -> dict[tuple[str, int], list[float]]:
 
 @pytest.fixture(scope="module")
 def mirrored(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
-    """Runs that processes mirror at once where there is no store yet: one each of two, three of one; one is killed."""
+    """Runs mirrored concurrently before a store exists: two by one process each, one by three, one by a killed one."""
     (home / ".shepherd" / "mlflow.db").unlink(missing_ok=True)
     folder = tmp_path_factory.mktemp("mirrored")
     runs = {name: synthetic_run(folder / name, name) for name in ("a", "b", "together", "killed")}
@@ -92,9 +92,7 @@ def mirrored(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return runs
 
 
-def test_two_processes_create_the_store_at_once_and_neither_breaks(
-    home: Path, mirrored: dict[str, RunDirectory]
-) -> None:
+def test_mirror_concurrent_processes_create_store(home: Path, mirrored: dict[str, RunDirectory]) -> None:
     runs = [mirrored[name] for name in ("a", "b")]
     assert [stored(home, update_backends(run)) for run in runs] == [expected(0, 1000)] * 2
     assert [count_runs(home, name) for name in ("a", "b")] == [1, 1]
@@ -102,24 +100,22 @@ def test_two_processes_create_the_store_at_once_and_neither_breaks(
     assert not (Path.cwd() / "mlruns").exists()
 
 
-def test_points_are_there_once_after_several_processes_mirror_at_once(
-    home: Path, mirrored: dict[str, RunDirectory]
-) -> None:
+def test_mirror_concurrent_processes_write_points_once(home: Path, mirrored: dict[str, RunDirectory]) -> None:
     assert count_runs(home, "together") == 1
     assert stored(home, update_backends(mirrored["together"])) == expected(0, 1000)
 
 
 @always
-def test_points_are_there_once_after_a_kill_between_batches(home: Path, mirrored: dict[str, RunDirectory]) -> None:
+def test_mirror_killed_between_batches_writes_points_once(home: Path, mirrored: dict[str, RunDirectory]) -> None:
     ours = "(select run_uuid from tags where key = 'shepherd.run_id' and value = 'killed')"
     with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
-        (there,) = store.execute(f"select count(*) from metrics where run_uuid in {ours}").fetchone()
-    assert 0 < there < 30
+        (count,) = store.execute(f"select count(*) from metrics where run_uuid in {ours}").fetchone()
+    assert 0 < count < 30
     assert stored(home, update_backends(mirrored["killed"])) == expected(0, 1000)
     assert count_runs(home, "killed") == 1
 
 
-def test_points_are_there_once_after_repeated_mirrors_of_a_growing_log(home: Path, tmp_path: Path) -> None:
+def test_update_backends_growing_log_writes_points_once(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "repeated")
     for first in (0, 1000, 2000):
         train_a_while(run, first, first + 1000)
@@ -129,8 +125,8 @@ def test_points_are_there_once_after_repeated_mirrors_of_a_growing_log(home: Pat
     assert count_runs(home, "repeated") == 1
 
 
-def test_log_points_leaves_what_log_batch_leaves(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left: list[list[tuple[object, ...]]] = []
+def test_log_points_stores_same_rows_as_log_batch(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_of_stores: list[list[tuple[object, ...]]] = []
     for known in (True, False):  # rows of ours, and MLflow's own
         run = synthetic_run(tmp_path / str(known), f"as log_batch {known}")
         for moment in range(3):
@@ -143,12 +139,12 @@ def test_log_points_leaves_what_log_batch_leaves(home: Path, tmp_path: Path, mon
         with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
             sql = "select key, value, step, is_nan from {} where run_uuid = ? order by key, step"
             rows = [store.execute(sql.format(table), (mlflow_run,)) for table in ("metrics", "latest_metrics")]
-            left.append([tuple(row) for table in rows for row in table])
-    assert left[0] == left[1]
-    assert len(left[0]) == 6 + 2
+            rows_of_stores.append([tuple(row) for table in rows for row in table])
+    assert rows_of_stores[0] == rows_of_stores[1]
+    assert len(rows_of_stores[0]) == 6 + 2
 
 
-def test_a_long_log_is_mirrored_in_little_memory(home: Path, tmp_path: Path) -> None:
+def test_update_backends_long_log_needs_little_memory(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "of 3000 events")
     long_log(run, 3000)
     update_backends(synthetic_run(tmp_path / "first", "first"))  # imports MLflow
@@ -162,7 +158,7 @@ def test_a_long_log_is_mirrored_in_little_memory(home: Path, tmp_path: Path) -> 
     assert peak < 12_000_000  # all points in lists take 40 MB
 
 
-def test_a_run_that_mlflow_lost_meanwhile_is_brought_whole(home: Path, tmp_path: Path) -> None:
+def test_update_backends_recreates_run_lost_by_mlflow(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "lost")
     train_a_while(run, 0, 500)
     first = update_backends(run)
@@ -175,7 +171,7 @@ def test_a_run_that_mlflow_lost_meanwhile_is_brought_whole(home: Path, tmp_path:
     assert stored(home, again) == expected(0, 700)
 
 
-def test_points_are_there_once_when_a_resumed_run_repeats_some(home: Path, tmp_path: Path) -> None:
+def test_update_backends_resumed_run_writes_points_once(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "resumed")
     train_a_while(run, 0, 800)
     update_backends(run)
@@ -184,9 +180,7 @@ def test_points_are_there_once_when_a_resumed_run_repeats_some(home: Path, tmp_p
     assert stored(home, update_backends(run)) == expected(0, 1000)
 
 
-def test_an_update_asks_for_no_histories_and_brings_what_is_new(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_update_backends_reads_no_metric_history(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
     asked: list[str] = []
@@ -199,7 +193,7 @@ def test_an_update_asks_for_no_histories_and_brings_what_is_new(
         train_a_while(run, first, first + 1000)
         mlflow_run = update_backends(run)
     assert asked == []
-    # The best checkpoint of a run that was given more steps may be an earlier one; it may be judged on more episodes.
+    # After a larger budget, the best checkpoint may still be an earlier one; it may be evaluated on more episodes.
     judged = [(2000, 100, 5.0), (1000, 100, 7.0), (1000, 200, 6.0)]
     for policy_steps, episodes, mean in judged:
         EventLog(run.events).append(
@@ -212,7 +206,7 @@ def test_an_update_asks_for_no_histories_and_brings_what_is_new(
     assert {point: sorted(values) for point, values in stored(home, mlflow_run).items()} == expected(0, 3000) | test
 
 
-def test_a_store_that_is_away_is_a_line_in_the_log_and_complete_later(
+def test_finish_mirror_completes_after_unavailable_store(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocked = tmp_path / "blocked"
@@ -230,7 +224,7 @@ def test_a_store_that_is_away_is_a_line_in_the_log_and_complete_later(
 
 
 @always
-def test_evaluations_baseline_params_tags_artifacts_and_status_are_mirrored(home: Path, tmp_path: Path) -> None:
+def test_update_backends_mirrors_params_tags_artifacts_status(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "whole", group="night shift", exp_name="cartpoles")
     log = EventLog(run.events)
     log.append("baseline", mean=22.5, std=1.0, ci95=[20.0, 25.0], episodes=100)
@@ -294,7 +288,7 @@ SUMMARY = {
 }
 
 
-def test_results_are_the_description_unless_a_person_wrote_one(home: Path, tmp_path: Path) -> None:
+def test_update_backends_keeps_description_of_user(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "described")
     client = connect(tracking_uri())
 
@@ -304,11 +298,11 @@ def test_results_are_the_description_unless_a_person_wrote_one(home: Path, tmp_p
     write_json(run.summary, {"status": "training"})
     assert description() is None
     write_json(run.summary, SUMMARY)
-    said = description()
-    assert said is not None and "| greedy | 100 | 480.0 |" in said
+    text = description()
+    assert text is not None and "| greedy | 100 | 480.0 |" in text
     write_json(run.summary, SUMMARY | {"model": {"name": "mine", "version": 3, "aliases": ["champion"]}})
-    said = description()
-    assert said is not None and "mine version 3 (champion)" in said
+    text = description()
+    assert text is not None and "mine version 3 (champion)" in text
     client.set_tag(update_backends(run), "mlflow.note.content", "the one with the longer rollouts")
     write_json(run.summary, SUMMARY)
     assert description() == "the one with the longer rollouts"
@@ -324,14 +318,16 @@ def test_results_are_the_description_unless_a_person_wrote_one(home: Path, tmp_p
         ("run", None, "run"),
     ],
 )
-def test_a_run_is_called_as_its_folder(home: Path, tmp_path: Path, folder: str, chosen: str | None, shown: str) -> None:
+def test_update_backends_names_run_like_folder(
+    home: Path, tmp_path: Path, folder: str, chosen: str | None, shown: str
+) -> None:
     run = synthetic_run(tmp_path / folder, f"named-{folder}-{chosen}", run_name=chosen)
     info = connect(tracking_uri()).get_run(update_backends(run)).info
     assert info.run_name == run.name == shown
     assert info.user_id == user()
 
 
-def test_an_experiment_is_of_the_kind_that_trains_models(home: Path, tmp_path: Path) -> None:
+def test_experiment_kind_defaults_to_model_development(home: Path, tmp_path: Path) -> None:
     client = connect(tracking_uri())
     kinds = []
     for number, name in enumerate(("ours", "by hand", "chosen")):
@@ -347,7 +343,7 @@ def test_an_experiment_is_of_the_kind_that_trains_models(home: Path, tmp_path: P
     assert kinds == ["custom_model_development", "custom_model_development", "genai_development"]
 
 
-def test_the_files_of_a_new_experiment_go_where_the_configuration_says(
+def test_experiment_artifacts_go_to_configured_root(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHEPHERD_ARTIFACTS", str(tmp_path / "artifact store"))
@@ -361,7 +357,7 @@ def test_the_files_of_a_new_experiment_go_where_the_configuration_says(
 
 
 @always
-def test_status_follows_interruption_and_resumption(home: Path, tmp_path: Path) -> None:
+def test_run_status_follows_interrupt_and_resume(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "status")
     log, client = EventLog(run.events), connect(tracking_uri())
     seen = [client.get_run(update_backends(run)).info.status]
@@ -375,7 +371,7 @@ def test_status_follows_interruption_and_resumption(home: Path, tmp_path: Path) 
     assert seen == ["RUNNING", "KILLED", "RUNNING", "FAILED"]
 
 
-def test_a_budget_changed_on_resume_is_a_tag_beside_the_first_param(home: Path, tmp_path: Path) -> None:
+def test_budget_changed_on_resume_is_tag(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "longer")
     update_backends(run)
     run.config.write_text(run.config.read_text().replace("total_steps: 4096", "total_steps: 8192"))
@@ -385,8 +381,8 @@ def test_a_budget_changed_on_resume_is_a_tag_beside_the_first_param(home: Path, 
     assert data.tags["resumed.algo.total_steps"] == "8192"
 
 
-def test_a_run_stays_in_the_store_of_its_project(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever goes on with it in another checkout, or registers it, finds it there; a store that is named wins."""
+def test_store_of_keeps_store_of_project(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it is resumed or registered from another checkout. MLFLOW_TRACKING_URI has priority."""
     run = synthetic_run(tmp_path / "run", "elsewhere")
     first, theirs = update_backends(run), tracking_uri()
     train_a_while(run, 0, 500)
@@ -400,7 +396,7 @@ def test_a_run_stays_in_the_store_of_its_project(home: Path, tmp_path: Path, mon
     assert store_of(run) == "sqlite:////named.db"
 
 
-def test_a_run_deleted_in_mlflow_is_not_made_again(home: Path, tmp_path: Path) -> None:
+def test_update_backends_never_recreates_deleted_run(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "deleted")
     client = connect(tracking_uri())
     client.delete_run(update_backends(run))
@@ -409,38 +405,34 @@ def test_a_run_deleted_in_mlflow_is_not_made_again(home: Path, tmp_path: Path) -
     assert count_runs(home, "deleted") == 1
 
 
-def test_long_values_are_cut_where_mlflow_would_refuse_them() -> None:
+def test_flat_truncates_values_too_long_for_mlflow() -> None:
     assert len(flat({"a": {"b": "x" * 9000}})["a.b"]) == 500
 
 
-def test_a_run_is_found_among_more_experiments_than_mlflow_tells_at_once(home: Path, tmp_path: Path) -> None:
+def test_update_backends_finds_run_among_1100_experiments(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "one-of-many")
     mlflow_run = update_backends(run)
-    later = int(time.time() * 1000) + 1_000_000  # MLflow tells the newest first
+    later = int(time.time() * 1000) + 1_000_000  # MLflow lists the newest first
     rows = [(7_000_000 + i, f"many-{i}", "file:///nowhere", "active", later, later) for i in range(1100)]
     columns = "experiment_id, name, artifact_location, lifecycle_stage, creation_time, last_update_time"
     with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
         store.executemany(f"insert into experiments ({columns}) values (?, ?, ?, ?, ?, ?)", rows)
-    assert update_backends(run) == mlflow_run  # noted in the folder
+    assert update_backends(run) == mlflow_run  # recorded in the run directory
     shutil.rmtree(run.path / ".mlflow")
     assert update_backends(run) == mlflow_run  # searched
     assert count_runs(home, "one-of-many") == 1
 
 
-def test_a_brief_run_is_brought_by_the_process_that_ends_it(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finish_mirror_brief_run_starts_no_process(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WARM, raising=False)
-    monkeypatch.setattr(mirror, "Mirror", None)  # no other process is asked
-    brought: list[str] = []
-    monkeypatch.setattr(mirror, "update_backends", lambda run: brought.append(run.path.name))
+    monkeypatch.setattr(mirror, "Mirror", None)  # no other process is started
+    updated: list[str] = []
+    monkeypatch.setattr(mirror, "update_backends", lambda run: updated.append(run.path.name))
     run = synthetic_run(tmp_path / "brief", "brief")
-    assert mirror.finish_mirror(run) and brought == ["brief"]
+    assert mirror.finish_mirror(run) and updated == ["brief"]
 
 
-def test_a_store_that_hangs_keeps_a_brief_run_no_longer_than_it_may(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finish_mirror_hanging_store_times_out(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WARM, raising=False)
     answered = threading.Event()
     monkeypatch.setattr(mirror, "update_backends", lambda run: answered.wait(30))

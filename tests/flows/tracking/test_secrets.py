@@ -1,4 +1,4 @@
-"""A password from the environment opens a store, and is nowhere to be read."""
+"""A password from the environment opens a store, but appears in no file and no output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = heavy
 
 
 class Refusing(BaseHTTPRequestHandler):
-    """An MLflow server that refuses everybody and quotes the address it was asked under."""
+    """An MLflow server that refuses every request with an error message that contains a password."""
 
     credentials: ClassVar[list[str | None]] = []
 
@@ -58,12 +58,12 @@ def refusing() -> Iterator[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["environment", "old config"])
-def test_a_password_reaches_the_server_and_no_file_or_terminal(tmp_path: Path, where: str) -> None:
+def test_password_reaches_server_but_no_file_or_output(tmp_path: Path, where: str) -> None:
     run = synthetic_run(tmp_path / "run", "secret")
     with refusing() as port:
         address = f"http://me:hunter2@127.0.0.1:{port}"
         variables = {"MLFLOW_TRACKING_URI": address} if where == "environment" else {}
-        if where == "old config":  # of before such a config was refused
+        if where == "old config":  # from before such a config was refused
             tree = yaml.safe_load(run.config.read_text())
             tree["metric"]["logger"]["tracking_uri"] = address
             run.config.write_text(yaml.safe_dump(tree))
@@ -80,7 +80,7 @@ def test_a_password_reaches_the_server_and_no_file_or_terminal(tmp_path: Path, w
     assert [path for path in files if b"hunter2" in path.read_bytes()] == []
 
 
-def test_an_old_config_with_a_password_is_mirrored_without_it() -> None:
+def test_flat_masks_password_of_old_config() -> None:
     params = flat({"metric": {"logger": {"tracking_uri": "postgresql://me:hunter2@host/db", "tags": None}}})
     assert params["metric.logger.tracking_uri"] == "postgresql://me:***@host/db"
 
@@ -92,14 +92,12 @@ def test_an_old_config_with_a_password_is_mirrored_without_it() -> None:
         ("https://me:hunter2@host", "https://me:***@host"),
     ],
 )
-def test_what_is_typed_next_names_the_store_without_its_password(
-    store: str, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_commands_mask_password_of_store(store: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     assert next_commands(RunDirectory("run"))[-1].endswith(command)
 
 
-def test_server_addresses_and_their_passwords_are_set_apart(tmp_path: Path) -> None:
+def test_configure_environment_splits_addresses_from_passwords(tmp_path: Path) -> None:
     program = """
 import os
 from flows.settings import configure_environment

@@ -1,4 +1,4 @@
-"""Requests to an ASGI application without a server, and every route that one has."""
+"""Requests to an ASGI application without a server, and a list of all its routes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ WEBSOCKET = "WEBSOCKET"
 
 
 def basic(login: str) -> tuple[bytes, bytes]:
-    """The header of `user:password`."""
+    """The Authorization header for `user:password`."""
     return b"authorization", b"Basic " + base64.b64encode(login.encode())
 
 
 def routes(app: Any) -> set[tuple[str, str]]:
-    """Method and path of everything that a FastAPI application answers, also below a mount; "1" for each parameter."""
+    """Method and path of each route of a FastAPI application, also of mounted ones; "1" for each parameter."""
     return {(method, re.sub(r"{[^}]*}|<[^>]*>", "1", path) or "/") for method, path in _below(app.routes)}
 
 
 def _below(found: Any, before: str = "") -> Iterator[tuple[str, str]]:
     for route in found:
-        router = getattr(route, "original_router", None)  # of FastAPI since 0.137
+        router = getattr(route, "original_router", None)  # FastAPI since 0.137
         path = before + getattr(route, "path", "")
         if router is not None:
             yield from _below(router.routes, before)
@@ -47,21 +47,25 @@ def _rules_of_flask(route: Any) -> list[Any]:
 
 
 def ask(app: Any, method: str, path: str, *headers: tuple[bytes, bytes], host: bytes = b"127.0.0.1:80") -> Any:
-    """Status and headers of the answer to a request, or True if a websocket lets the other side in."""
+    """Status and headers of the answer to a request; for a websocket, whether it accepts the connection."""
     return asyncio.run(_ask(app, method, path, [(b"host", host), *headers]))
 
 
 async def _ask(app: Any, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> Any:
     http = method != WEBSOCKET
-    said: list[Any] = [{"type": "http.request", "body": b"{}"}]
+    incoming: list[Any] = [{"type": "http.request", "body": b"{}"}]
     if not http:
         token = json.dumps({"type": "auth", "token": "guessed"})
-        said = [{"type": "websocket.connect"}, {"type": "websocket.receive", "text": token}]
+        incoming = [{"type": "websocket.connect"}, {"type": "websocket.receive", "text": token}]
         headers = [*headers, (b"sec-websocket-protocol", b"prefect")]
     sent: list[Any] = []
 
     async def receive() -> Any:
-        return said.pop(0) if said else {"type": "http.disconnect" if http else "websocket.disconnect", "code": 1000}
+        return (
+            incoming.pop(0)
+            if incoming
+            else {"type": "http.disconnect" if http else "websocket.disconnect", "code": 1000}
+        )
 
     async def send(message: Any) -> None:
         sent.append(message)

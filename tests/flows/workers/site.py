@@ -1,4 +1,4 @@
-"""A checkout's servers and workers on loopback, under a home of their own, and what they are asked."""
+"""Servers and workers of a checkout on loopback, with their own home, and requests to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.retries import run_command
 
 
 class Site:
-    """A checkout's servers under a home of their own."""
+    """Servers of a checkout with their own home."""
 
     def __init__(self, home: Path, **variables: str) -> None:
         self.home = home
@@ -49,7 +49,7 @@ class Site:
         login = base64.b64encode(str(self.dotenv()["PREFECT_API_AUTH_STRING"]).encode()).decode()
         headers = {"Content-Type": "application/json", "Authorization": f"Basic {login}"}
         request = Request(url, json.dumps(body).encode() if body else None, headers)
-        for pause in (1, 2, 4, 8, 0):  # 503: SQLite is busy; Prefect's own client tries again as well
+        for pause in (1, 2, 4, 8, 0):  # 503: SQLite is busy; Prefect's client retries as well
             try:
                 with urlopen(request, timeout=120) as answer:
                     return json.load(answer)
@@ -77,7 +77,7 @@ class Site:
         return wait_for(lambda: (s := self.state(flow_run))[0] in final and s, "the end", seconds, every=0.3)
 
     def prefect(self, *words: str, code: int = 0) -> str:
-        """A `prefect` command, as a user types it with the variables of .env loaded, that ends with that code."""
+        """Run a `prefect` command with the variables of .env; it must exit with `code`."""
         command = [str(Path(sys.executable).with_name("prefect")), *words]
         loaded = {name: value for name, value in self.dotenv().items() if value is not None}
         own = self.variables | loaded | {"PREFECT_HOME": str(self.home / ".shepherd/prefect")}
@@ -85,18 +85,18 @@ class Site:
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
-    def told(self, flow_run: str, level: int = 0) -> str:
-        """The log of a flow run, from a level upwards."""
+    def log_of(self, flow_run: str, level: int = 0) -> str:
+        """Log of a flow run: messages of this level or higher."""
         wanted = {"flow_run_id": {"any_": [flow_run]}, "level": {"ge_": level}}
         entries = self.ask("logs/filter", logs=wanted, limit=200, offset=0)
         return "\n".join(entry["message"] for entry in entries)
 
     def run(self, flow_run: str) -> RunDirectory:
-        def made() -> list[RunDirectory]:
+        def find_runs() -> list[RunDirectory]:
             runs = (RunDirectory(path.parent) for path in (self.home / "runs").rglob("run.json"))
             return [run for run in runs if run.read_identity().get("flow_run") == flow_run]
 
-        return wait_for(made, "the run directory", every=0.1)[0]
+        return wait_for(find_runs, "the run directory", every=0.1)[0]
 
     def trained(self, flow_run: str) -> RunDirectory:
         """The run, once it has a checkpoint."""
@@ -105,5 +105,5 @@ class Site:
         return run
 
     def processes(self, word: str) -> list[int]:
-        """Processes of this home that have the word in their command line."""
+        """Processes of this home with this word in their command line."""
         return [p.pid for p in processes.processes(self.home) if word in " ".join(p.words)]

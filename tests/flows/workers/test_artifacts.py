@@ -1,4 +1,4 @@
-"""Artifacts that show a run in Prefect."""
+"""Prefect artifacts that show a run."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ def run(tmp_path: Path) -> RunDirectory:
     return run
 
 
-def test_results_are_a_table_a_page_and_the_picture_under_keys_of_algorithm_and_environment(
+def test_show_results_creates_table_report_and_images(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: dict[str, tuple[Any, str]] = {}
+    created: dict[str, tuple[Any, str]] = {}
     for kind in ("table", "markdown", "image"):
         monkeypatch.setattr(
             f"prefect.artifacts.create_{kind}_artifact",
-            lambda content, key, description: made.update({key: (content, description)}),
+            lambda content, key, description: created.update({key: (content, description)}),
         )
     curve = tmp_path / "curve.png"
     curve.write_bytes(b"\x89PNG")
     artifacts.show_results(run, SUMMARY, curve)
-    assert len(made) == 3  # no images
+    assert len(created) == 3  # no images
     run.media.mkdir()
     run.inputs.write_bytes(b"\x89PNG")
     artifacts.show_results(run, SUMMARY, curve)
     sees = f"network inputs: {run.inputs}"
-    assert made["inputs-ppo-ale-pong-v5"] == ("data:image/png;base64,iVBORw==", sees)
+    assert created["inputs-ppo-ale-pong-v5"] == ("data:image/png;base64,iVBORw==", sees)
     row = {"policy": "greedy policy", "mean return": 500.0, "95 % interval": "[500.0, 500.0]", "episodes": 100}
-    assert made["results-ppo-ale-pong-v5"] == ([row], "returns of ppo ALE/Pong-v5")
-    page, title = made["report-ppo-ale-pong-v5"]
+    assert created["results-ppo-ale-pong-v5"] == ([row], "returns of ppo ALE/Pong-v5")
+    page, title = created["report-ppo-ale-pong-v5"]
     assert title == "results of ppo ALE/Pong-v5"
     assert "| greedy | 100 | 500.0 |" in page
     assert page.endswith(f"Run directory: `{run.path}`\n")
-    assert made["learning-curve-ppo-ale-pong-v5"] == ("data:image/png;base64,iVBORw==", f"learning curve: {curve}")
+    assert created["learning-curve-ppo-ale-pong-v5"] == ("data:image/png;base64,iVBORw==", f"learning curve: {curve}")
 
 
-def test_a_server_that_is_away_costs_a_warning_and_no_training(
+def test_show_progress_warns_when_server_is_unavailable(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def away(*arguments: Any) -> None:

@@ -48,7 +48,7 @@ SMALL = [
 ]
 
 
-# To be interrupted; a process that has made 4,000 steps is slow, and leaves the processor to what interrupts it.
+# For runs that are interrupted: slow after 4,000 steps, so that the CPU is free for the rest of the test.
 LONG = changed(
     SMALL,
     "env.id=Faulty-v0",
@@ -76,12 +76,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @dataclass(frozen=True)
 class Killed:
-    """A flow run whose process was killed while it trained, watched from a terminal; then it was retried to its end.
+    """A flow run, watched from a terminal, whose process was killed during training; then it was retried to its end.
 
     Attributes:
         flow_run: its id.
         run: its run directory.
-        watched: what the terminal showed until the kill, in one line.
+        watched: output of the terminal until the kill, in one line.
         crashed: its state after the kill.
         ended: its state at its end.
     """
@@ -115,7 +115,7 @@ def killed(site: Site) -> Killed:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two flow runs that train at once, for long, on one worker."""
+    """Two long flow runs that train at the same time on one worker."""
 
     cancelled: str
     orphaned: str
@@ -123,14 +123,14 @@ class Pair:
 
 
 @soak
-def test_a_run_is_reproduced_on_a_worker(site: Site, killed: Killed) -> None:
+def test_reproduce_deployment_gives_identical_digest(site: Site, killed: Killed) -> None:
     shown = site.prefect("deployment", "run", "reproduce/default", "-p", f"source={killed.run.path}", "--watch")
     again = RunDirectory(killed.run.path.with_name(f"{killed.run.path.name}_again"))
     assert digest(again) == digest(killed.run)
     (flow_run,) = site.ask("flow_runs/filter", flows={"name": {"any_": ["reproduce"]}})
     state, message = site.state(flow_run["id"])
     assert (state, message.startswith("identical, ")) == ("COMPLETED", True), message
-    assert "no known differences from the original" in site.told(flow_run["id"])
+    assert "no known differences from the original" in site.log_of(flow_run["id"])
     assert "identical, " in " ".join(shown.split())
 
 
@@ -144,7 +144,7 @@ def pair(site: Site) -> Pair:
 
 
 @always
-def test_up_tells_where_everything_is_and_keeps_what_runs(site: Site) -> None:
+def test_up_again_keeps_running_servers(site: Site) -> None:
     before = {word: site.processes(word) for word in ("prefect", "mlflow")}
     again = site.servers("up")
     assert again.count("already running") == 3
@@ -156,7 +156,7 @@ def test_up_tells_where_everything_is_and_keeps_what_runs(site: Site) -> None:
     assert [line.partition("=")[0] for line in lines[2:-1]] == list(NAMES)
 
 
-def test_a_deployment_has_a_form_and_the_commit_as_its_version(site: Site) -> None:
+def test_deployment_has_parameter_form_and_version(site: Site) -> None:
     deployment = site.ask("deployments/name/train-ppo/default")
     properties = deployment["parameter_openapi_schema"]["properties"]
     assert "shepherd train" in properties["overrides"]["description"]
@@ -166,27 +166,25 @@ def test_a_deployment_has_a_form_and_the_commit_as_its_version(site: Site) -> No
 
 
 @always
-def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(site: Site, killed: Killed) -> None:
+def test_flow_run_registers_model_and_logs_result(site: Site, killed: Killed) -> None:
     assert killed.ended == "COMPLETED"
     assert killed.run.read_summary()["model"]["version"] == 1
     names = [task["name"] for task in site.ask("task_runs/filter", limit=200, offset=0)]
     for stage in ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model"):
         assert any(name.startswith(f"{stage} ppo CartPole-v1") for name in names), stage
-    assert "final evaluation" in site.told(killed.flow_run)  # what it told just before the kill went with it
-    # `--watch` ends with the state's message; here it ended with the kill.
+    assert "final evaluation" in site.log_of(killed.flow_run)  # lines from just before the kill are lost
+    # `--watch` prints the message of the final state; here it ended at the kill.
     assert site.state(killed.flow_run) == ("COMPLETED", result_line(killed.run.read_summary()))
     assert "Crashed" in killed.watched
 
 
-def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(
-    site: Site, killed: Killed, tmp_path: Path
-) -> None:
+def test_killed_flow_run_retry_matches_undisturbed_digest(site: Site, killed: Killed, tmp_path: Path) -> None:
     assert killed.crashed == "CRASHED"
     history = [state["type"] for state in site.ask(f"flow_run_states/?flow_run_id={killed.flow_run}")]
-    assert history.count("CRASHED") == 1  # Prefect's own worker would report it again, and undo the retry
+    assert history.count("CRASHED") == 1  # Prefect's worker would report it again and undo the retry
     assert site.run(killed.flow_run).path == killed.run.path
     assert count(killed.run, "resume") == 1
-    assert "resuming from its checkpoint at" in site.told(killed.flow_run)
+    assert "resuming from its checkpoint at" in site.log_of(killed.flow_run)
     typed = ["exp=ppo", *SMALL, f"run_dir={tmp_path / 'undisturbed'}"]
     undisturbed = create_run(*compose(typed), typed)
     make_env(undisturbed)
@@ -194,9 +192,7 @@ def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(
 
 
 @always
-def test_nobody_without_the_password_gets_an_answer_and_it_is_kept_in_two_private_files(
-    site: Site, killed: Killed
-) -> None:
+def test_servers_require_password_kept_in_two_files(site: Site, killed: Killed) -> None:
     for key, path in (("PREFECT", "/api/deployments/filter"), ("MLFLOW", "/api/2.0/mlflow/registered-models/search")):
         url = f"http://127.0.0.1:{site.variables[f'SHEPHERD_{key}_PORT']}{path}"
         body = b"{}" if key == "PREFECT" else None
@@ -209,18 +205,18 @@ def test_nobody_without_the_password_gets_an_answer_and_it_is_kept_in_two_privat
 
 
 @always
-def test_a_mistake_fails_the_flow_run_with_its_sentence(site: Site) -> None:
+def test_flow_run_config_error_fails_with_message(site: Site) -> None:
     flow_run = site.submit("env.id=CartPol-v1")
     kind, message = site.ended(flow_run)
     assert kind == "FAILED"
     assert site.ask(f"flow_runs/{flow_run}")["name"].startswith("train ppo 20")
-    wait_for(lambda: message in site.told(flow_run, level=logging.ERROR), "the line of the log", every=0.3)
+    wait_for(lambda: message in site.log_of(flow_run, level=logging.ERROR), "the line of the log", every=0.3)
     assert message.startswith("env.id=CartPol-v1: no such environment; did you mean 'CartPole-v1'?")
     wait_for(lambda: not site.processes("prefect.engine"), "the end of its process", every=0.1)
     assert "Traceback" not in (site.home / ".shepherd/servers/worker-local.log").read_text()
 
 
-def test_a_comparison_ends_in_its_verdict(site: Site) -> None:
+def test_compare_flow_run_ends_with_verdict(site: Site) -> None:
     for group, shift in (("low", 0.0), ("high", 90.0)):
         group_of(site.home / "compared", group, [100 + shift + seed for seed in range(10)])
     good = site.start("compare/default", sides=["low", "high"], out="compared/report", runs="compared")
@@ -232,15 +228,15 @@ def test_a_comparison_ends_in_its_verdict(site: Site) -> None:
     assert kinds == {"markdown": 1, "image": 6}
 
 
-def test_a_sweep_ends_by_itself_though_its_worker_is_killed(site: Site) -> None:
-    """While a trial is about to run or while it runs, as is drawn; tests/kills/workers.py does it twenty times each."""
+def test_sweep_completes_after_worker_is_killed(site: Site) -> None:
+    """Before a trial starts or while it runs, chosen at random; tests/kills/workers.py tests each case 20 times."""
     seed = int.from_bytes(os.urandom(4))
     record = workers.killed(site, [workers.KINDS[seed % len(workers.KINDS)]], seed, 0)
     assert not record["wrong"], record
 
 
 @soak
-def test_a_cancelled_sweep_ends_when_its_trials_have(site: Site) -> None:
+def test_cancelled_sweep_cancels_its_trials(site: Site) -> None:
     long = [line for line in LONG if not line.startswith("seed=")]
     wanted = ["exp=ppo", "algo.gamma=choice(0.9,0.99)", "sweep.trials=2", "sweep.workers=1", "sweep.confirm_seeds=0"]
     flow_run = site.start("sweep-ppo/default", overrides=[*wanted, *long, "sweep.name=cancelled"])
@@ -253,20 +249,20 @@ def test_a_cancelled_sweep_ends_when_its_trials_have(site: Site) -> None:
     assert [run.is_taken() for run in runs] == [False]
 
 
-def test_a_cancelled_flow_run_keeps_a_checkpoint_and_another_beside_it_goes_on(site: Site, pair: Pair) -> None:
+def test_cancelled_flow_run_saves_checkpoint_other_continues(site: Site, pair: Pair) -> None:
     site.prefect("flow-run", "cancel", pair.cancelled)
     assert site.ended(pair.cancelled, 60)[0] == "CANCELLED"
-    # No checkpoint was due: the one that is there was made because of the cancellation.
+    # No checkpoint was due, so the cancellation caused this one.
     saved = checkpoint.newest_good(pair.runs[0].checkpoints)
     assert saved is not None
-    goes_on = f"retry {pair.cancelled}` resumes the run from its checkpoint at {int(saved.name):,} policy steps"
-    assert goes_on in site.told(pair.cancelled)
-    assert "Crash detected" not in site.told(pair.cancelled)
+    hint = f"retry {pair.cancelled}` resumes the run from its checkpoint at {int(saved.name):,} policy steps"
+    assert hint in site.log_of(pair.cancelled)
+    assert "Crash detected" not in site.log_of(pair.cancelled)
     assert site.state(pair.orphaned)[0] == "RUNNING"
 
 
 @soak
-def test_a_run_that_a_flow_run_trains_is_refused_to_another_and_keeps_its_config(site: Site, pair: Pair) -> None:
+def test_flow_run_refuses_run_in_training(site: Site, pair: Pair) -> None:
     run = pair.runs[1]
     kind, message = site.ended(site.submit("metric.log_every=128", run_dir=str(run.path)))
     assert (kind, message.partition(": pid ")[0]) == ("FAILED", str(run.path))  # "… is writing this run"
@@ -274,9 +270,7 @@ def test_a_run_that_a_flow_run_trains_is_refused_to_another_and_keeps_its_config
 
 
 @soak
-def test_a_flow_run_that_loses_its_worker_ends_and_is_retried_by_the_worker_that_comes_by_itself(
-    site: Site, pair: Pair
-) -> None:
+def test_orphaned_flow_run_crashes_and_retry_resumes(site: Site, pair: Pair) -> None:
     run = pair.runs[1]
     (worker,) = (p.pid for p in processes.processes(site.home) if p.kind == "worker")
     os.kill(worker, signal.SIGKILL)
@@ -290,26 +284,26 @@ def test_a_flow_run_that_loses_its_worker_ends_and_is_retried_by_the_worker_that
 
 
 @always
-def test_a_planted_command_is_not_run(site: Site, tmp_path: Path) -> None:
-    """Deployments and job variables that somebody wrote into the database are refused."""
+def test_worker_refuses_planted_commands(site: Site, tmp_path: Path) -> None:
+    """Deployments and job variables written into the database by others are refused."""
     command = {"command": f"touch {tmp_path}/run"}
     ours = site.ask("deployments/name/train-ppo/default")
     place = {key: ours[key] for key in ("flow_id", "work_pool_name", "work_queue_name", "entrypoint", "pull_steps")}
     planted = site.ask("deployments/", name="planted", job_variables=command, **place)["id"]
     due = {"state": {"type": "SCHEDULED"}}
-    for deployment, own, said in (
+    for deployment, own, expected in (
         (planted, {}, "defines no deployment planted"),
         (ours["id"], {"job_variables": command}, "change command"),
     ):
         flow_run = site.ask(f"deployments/{deployment}/create_flow_run", **due, **own)["id"]
         state, message = site.ended(flow_run)
-        assert state == "FAILED" and said in message
+        assert state == "FAILED" and expected in message
     assert not list(tmp_path.iterdir())
 
 
 @soak
-def test_training_goes_on_while_the_server_is_away(site: Site) -> None:
-    # A boundary asks the server.
+def test_training_continues_during_server_outage(site: Site) -> None:
+    # Each boundary sends requests to the server.
     rare = ("algo.total_steps=40000", "algo.compile=false", "checkpoint.every=2500", "evaluation.every=20000")
     flow_run = site.submit(*changed(SMALL, *rare))
     run = site.trained(flow_run)
@@ -325,13 +319,13 @@ def test_training_goes_on_while_the_server_is_away(site: Site) -> None:
 
 
 @soak
-def test_a_training_can_be_cancelled_after_the_server_was_away(site: Site) -> None:
+def test_flow_run_is_cancellable_after_server_outage(site: Site) -> None:
     flow_run = site.submit(*LONG)
     run = site.run(flow_run)
     wait_for(lambda: count(run, "metrics"), "the training", every=0.3)
     for pid in site.processes("flows.workers.prefect_app"):
         os.kill(pid, signal.SIGKILL)
-    time.sleep(70)  # Prefect's worker asks for the last time after fifty
+    time.sleep(70)  # Prefect's own worker gives up after 50 s
     site.servers("up")
     site.prefect("flow-run", "cancel", flow_run)
     assert site.ended(flow_run, 60)[0] == "CANCELLED"
@@ -339,7 +333,7 @@ def test_a_training_can_be_cancelled_after_the_server_was_away(site: Site) -> No
 
 
 @soak
-def test_ten_in_the_queue_train_each_in_a_place_of_its_own(site: Site) -> None:
+def test_ten_queued_flow_runs_train_independently(site: Site) -> None:
     queued = [site.submit(*changed(SMALL, "algo.total_steps=1024", f"group=queue{i}")) for i in range(10)]
     assert {site.ended(flow_run, 600)[0] for flow_run in queued} == {"COMPLETED"}
     runs = [site.run(flow_run) for flow_run in queued]
@@ -348,11 +342,11 @@ def test_ten_in_the_queue_train_each_in_a_place_of_its_own(site: Site) -> None:
     assert [run.read_config()["group"] for run in runs] == [f"queue{i}" for i in range(10)]
 
 
-def test_down_lets_a_training_write_its_checkpoint(site: Site, pair: Pair) -> None:
+def test_down_lets_training_save_checkpoint(site: Site, pair: Pair) -> None:
     run = pair.runs[1]
     before = count(run, "metrics")
     wait_for(lambda: count(run, "metrics") > before, "the training", every=0.1)
-    said = site.servers("down")
+    output = site.servers("down")
     assert not site.processes("")
     saved = checkpoint.newest_good(run.checkpoints)
     assert saved is not None
@@ -360,7 +354,7 @@ def test_down_lets_a_training_write_its_checkpoint(site: Site, pair: Pair) -> No
     assert (last["kind"], last["status"], last["policy_steps"]) == ("end", "interrupted", int(saved.name))
     assert re.findall(
         r"`\S*shepherd resume (\S+) 'plugins=\[tests.faults.faulty_envs\]'` resumes it from its checkpoint at ([\d,]+)",
-        said,
+        output,
     ) == [(str(run.path.relative_to(site.home.resolve())), f"{int(saved.name):,}")]
     states = query(site.home, "select state_type from flow_run where id = ?", pair.orphaned)
-    assert states == [("CRASHED",)]  # a retry goes on from there
+    assert states == [("CRASHED",)]  # a retry resumes the run

@@ -1,4 +1,4 @@
-"""Which run a flow run means: it follows from the flow run and its parameters, and from nothing beside them."""
+"""The run of a flow run depends only on the flow run and its parameters; tags, names and messages of flow runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def learned_on(run: RunDirectory) -> tuple[str, int]:
     return config.env.id, config.seed
 
 
-def test_a_retried_flow_run_finds_its_run_and_changes_nothing_in_it() -> None:
+def test_run_of_retry_finds_unchanged_run() -> None:
     run = _run_of("ppo", ACROBOT, "", flow_run(1))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     again = _run_of("ppo", ACROBOT, "", flow_run(1))
@@ -54,7 +54,7 @@ def test_a_retried_flow_run_finds_its_run_and_changes_nothing_in_it() -> None:
 
 
 @pytest.mark.parametrize("overrides", [ACROBOT, [*ACROBOT, "run_dir=runs/mine"], [*ACROBOT, "log_root=elsewhere"]])
-def test_a_retried_flow_run_whose_run_is_gone_makes_the_same_run_again(overrides: list[str]) -> None:
+def test_run_of_retry_recreates_deleted_run(overrides: list[str]) -> None:
     run = _run_of("ppo", overrides, "", flow_run(1))
     shutil.rmtree(run.path)
     again = _run_of("ppo", overrides, "", flow_run(1))
@@ -62,12 +62,12 @@ def test_a_retried_flow_run_whose_run_is_gone_makes_the_same_run_again(overrides
     assert learned_on(again) == ("Acrobot-v1", 7)
 
 
-def test_a_run_made_on_a_worker_is_called_as_one_made_by_hand() -> None:
+def test_run_of_names_run_like_train_command() -> None:
     run = _run_of("ppo", ACROBOT, "", flow_run(1))
     assert run.name == run.path.name == "ppo_Acrobot-v1_7_2026-11-22_12-00-00_00000001"
 
 
-def test_the_time_zone_of_a_worker_does_not_move_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_of_ignores_time_zone_of_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     run = _run_of("ppo", ACROBOT, "", flow_run(1))
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
@@ -78,9 +78,7 @@ def test_the_time_zone_of_a_worker_does_not_move_a_run(monkeypatch: pytest.Monke
         time.tzset()
 
 
-def test_a_worker_in_another_folder_finds_the_run_on_the_storage_that_both_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_of_finds_run_on_shared_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(tmp_path / "shared"))
     run = _run_of("ppo", ACROBOT, "", flow_run(1))
     assert run.path.is_relative_to(tmp_path / "shared")
@@ -92,11 +90,11 @@ def test_a_worker_in_another_folder_finds_the_run_on_the_storage_that_both_share
     assert not list(Path.cwd().iterdir())
 
 
-def test_two_flow_runs_of_one_second_do_not_meet() -> None:
+def test_run_of_separates_flow_runs_of_same_second() -> None:
     assert _run_of("ppo", ACROBOT, "", flow_run(1)).path != _run_of("ppo", ACROBOT, "", flow_run(2)).path
 
 
-def test_the_run_of_another_flow_run_is_not_taken_over() -> None:
+def test_run_of_refuses_run_of_other_flow_run() -> None:
     overrides = [*ACROBOT, "run_dir=runs/mine"]
     _run_of("ppo", overrides, "", flow_run(1))
     with pytest.raises(UserError, match="this folder already contains a run"):
@@ -104,13 +102,13 @@ def test_the_run_of_another_flow_run_is_not_taken_over() -> None:
 
 
 @pytest.mark.parametrize("overrides", [[], ["evaluation.final_episodes=200"], ["fabric.accelerator=cuda"]])
-def test_a_run_to_be_continued_that_is_gone_is_not_replaced_by_another(overrides: list[str]) -> None:
+def test_run_of_refuses_missing_run_to_resume(overrides: list[str]) -> None:
     with pytest.raises(UserError, match=r"^run_dir=runs/acro: no run here to resume; "):
         _run_of("ppo", overrides, "runs/acro", flow_run(1))
     assert not Path("runs").exists()
 
 
-def test_overrides_that_made_a_run_are_not_changes_of_it_at_a_retry() -> None:
+def test_run_of_retry_accepts_original_overrides() -> None:
     overrides = ["exp=ppo", *ACROBOT]
     run = _run_of("ppo", overrides, "runs/acro", flow_run(1))
     assert _run_of("ppo", overrides, "runs/acro", flow_run(1)).path == run.path
@@ -118,19 +116,19 @@ def test_overrides_that_made_a_run_are_not_changes_of_it_at_a_retry() -> None:
         _run_of("ppo", overrides, "runs/acro", flow_run(2))
 
 
-@pytest.mark.parametrize(("every", "said"), [(0.0, ["comparing: 37 of 100 episodes"]), (1e9, [])])
-def test_long_work_says_in_the_log_now_and_then_how_far_it_is(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, every: float, said: list[str]
+@pytest.mark.parametrize(("every", "expected"), [(0.0, ["comparing: 37 of 100 episodes"]), (1e9, [])])
+def test_supervise_logs_progress_of_long_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, every: float, expected: list[str]
 ) -> None:
     monkeypatch.setattr(around, "WORK_EVERY", every)
     with caplog.at_level(logging.INFO), around.supervise(logging.getLogger("tests.flow_run")):
         episode_reporter("comparing")(37, 100)
-    assert [record.message for record in caplog.records if record.name == "tests.flow_run"] == said
+    assert [record.message for record in caplog.records if record.name == "tests.flow_run"] == expected
 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> list[logging.LogRecord]:
-    """The lines of a flow run's log, on a worker."""
+    """Log records of a flow run on a worker."""
     records: list[logging.LogRecord] = []
     logger = logging.Logger("prefect.flow_runs")
     logger.addFilter(lambda record: records.append(record) or False)
@@ -139,10 +137,10 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[logging.LogRecord]:
     return records
 
 
-def test_a_worker_that_would_keep_runs_in_pulled_code_refuses(
+def test_shorten_failures_refuses_runs_in_cloned_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: list[logging.LogRecord]
 ) -> None:
-    """The clone goes with its flow run. In the worker's own folder, or with a root that machines share, all is well."""
+    """The clone is deleted after its flow run. The worker's own folder and a shared run root are allowed."""
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     monkeypatch.delenv("SHEPHERD_RUN_ROOT", raising=False)
     flow = around.shorten_failures(lambda: {"result": "trained"})
@@ -158,8 +156,8 @@ def test_a_worker_that_would_keep_runs_in_pulled_code_refuses(
     assert flow().is_completed()
 
 
-def test_what_went_wrong_in_a_run_is_told_in_its_sentence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefect puts "Flow run encountered an exception: RunError:" before it, and a task's words into the log."""
+def test_shorten_failures_keeps_only_error_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect prepends "Flow run encountered an exception: RunError:", and logs the message of the task."""
     monkeypatch.setattr(around, "on_worker", lambda: True)
     monkeypatch.setattr(around, "_refuse_passing_folder", lambda: None)
 
@@ -169,15 +167,15 @@ def test_what_went_wrong_in_a_run_is_told_in_its_sentence_alone(monkeypatch: pyt
     state = around.shorten_failures(body)()
     assert isinstance(state, State)
     assert (state.name, state.message) == ("Failed", "env 3: obs has NaN at step 7")
-    said = "Finished in state Failed('Task run encountered an exception RunError: env 3: obs has NaN at step 7')"
+    text = "Finished in state Failed('Task run encountered an exception RunError: env 3: obs has NaN at step 7')"
     with around.supervise(logging.getLogger("tests.flow_run")):
-        record = logging.makeLogRecord({"msg": said})
+        record = logging.makeLogRecord({"msg": text})
         assert logging.getLogger("prefect.task_runs").filter(record)
     assert record.getMessage() == "Finished in state Failed('env 3: obs has NaN at step 7')"
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("text", "shown"),
     [
         ("Crash detected! Execution was aborted by a termination signal.", False),
         ("Finished in state Crashed('Execution was aborted by a termination signal.')", False),
@@ -186,13 +184,13 @@ def test_what_went_wrong_in_a_run_is_told_in_its_sentence_alone(monkeypatch: pyt
         ("saved at policy step 21,504", True),
     ],
 )
-def test_supervise_logs_no_crash_of_a_cancelled_run(said: str, shown: bool) -> None:
+def test_supervise_logs_no_crash_of_cancelled_run(text: str, shown: bool) -> None:
     with around.supervise(logging.getLogger("tests.flow_run")):
         for logger in ("prefect.task_runs", "prefect.flow_runs"):
-            assert bool(logging.getLogger(logger).filter(logging.makeLogRecord({"msg": said}))) == shown
+            assert bool(logging.getLogger(logger).filter(logging.makeLogRecord({"msg": text}))) == shown
 
 
-def test_leading_names_a_flow_run_whose_overrides_are_refused(
+def test_managed_run_names_flow_run_with_refused_overrides(
     monkeypatch: pytest.MonkeyPatch, log: list[logging.LogRecord]
 ) -> None:
     made, names = flow_run(1), []
@@ -202,15 +200,15 @@ def test_leading_names_a_flow_run_whose_overrides_are_refused(
         with pytest.raises(UserError), around.managed_run("ppo", ["algo.total_step=9"], run_dir):
             pytest.fail("the override was taken")
         assert names.pop() == f"{name} 2026-11-22_12-00-00_00000001"
-    made.parent_task_run_id = UUID(int=2)  # a sweep has named it by its trial
+    made.parent_task_run_id = UUID(int=2)  # a sweep has already named it after its trial
     with pytest.raises(UserError), around.managed_run("ppo", ["algo.total_step=9"], ""):
         pytest.fail("the override was taken")
     assert names == []
 
 
-def test_a_flow_run_has_each_tag_once_at_every_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_sets_each_tag_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = flow_run(1)
-    made.tags = ["first", "ppo"]  # a sweep's, and the deployment's
+    made.tags = ["first", "ppo"]  # from the sweep and from the deployment
 
     @contextlib.contextmanager
     def client(**_: object) -> Iterator[SimpleNamespace]:
@@ -224,26 +222,24 @@ def test_a_flow_run_has_each_tag_once_at_every_attempt(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("by_worker", [True, False])
-def test_a_flow_that_a_killed_worker_had_started_ends_though_nobody_is_above_it(
-    monkeypatch: pytest.MonkeyPatch, by_worker: bool
-) -> None:
-    """A flow takes seconds to start, in which its worker may be killed; it would train on, watched by nobody."""
-    told: list[int] = []
+def test_supervise_ends_flow_of_killed_worker(monkeypatch: pytest.MonkeyPatch, by_worker: bool) -> None:
+    """A flow takes seconds to start; if its worker is killed meanwhile, it would train without supervision."""
+    signals: list[int] = []
     monkeypatch.setattr(parents, "_above", lambda programs: [])
     monkeypatch.setattr(parents, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr(parents.os, "kill", lambda pid, number: told.append(number))
+    monkeypatch.setattr(parents.os, "kill", lambda pid, number: signals.append(number))
     if by_worker:
         monkeypatch.setenv(parents.WORKER, "1")
     with around.supervise(logging.getLogger("tests.flow_run")):
         threads = [thread for thread in threading.enumerate() if "_leave_with" in thread.name]
         for thread in threads:
             thread.join(5.0 if by_worker else 0.1)
-    assert (told, len(threads)) == ([signal.SIGTERM] if by_worker else [], 1)
+    assert (signals, len(threads)) == ([signal.SIGTERM] if by_worker else [], 1)
 
 
-def test_mirror_notes_nothing_of_a_refused_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mirror_ignores_refused_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    monkeypatch.setenv(around.WARM, str(tmp_path))  # mirrors from the beginning
+    monkeypatch.setenv(around.WARM, str(tmp_path))  # mirrors from the start
     monkeypatch.setattr(around, "mirror_in_background", lambda run, every=30.0: calls.append("asked"))
     run = synthetic_run(tmp_path / "run", "refused")
     run.card.unlink(missing_ok=True)
@@ -254,7 +250,7 @@ def test_mirror_notes_nothing_of_a_refused_run(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("brief", "asked"), [(0.0, 2), (1e9, 0)], ids=["long", "brief"])
-def test_a_run_without_a_server_is_mirrored_as_it_goes_where_it_is_not_brief(
+def test_mirror_in_background_only_for_long_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brief: float, asked: int
 ) -> None:
     monkeypatch.delenv(around.WARM, raising=False)

@@ -1,4 +1,4 @@
-"""Servers of ours answer nobody without the password, for no foreign host name, and no page of another site."""
+"""Shepherd's servers refuse requests without the password, with a foreign host name, or from another site."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOREIGN = (b"origin", b"https://evil.example")
 
 
 async def answering(scope: Any, receive: Any, send: Any) -> None:
-    """An application that answers everything with 200, and accepts every websocket."""
+    """An application that answers every request with 200 and accepts every websocket."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.accept"})
         return
@@ -38,12 +38,12 @@ async def answering(scope: Any, receive: Any, send: Any) -> None:
         ("/health", "", 200),
     ],
 )
-def test_guard_asks_for_the_password(path: str, given: str, status: int) -> None:
+def test_guard_requires_password(path: str, given: str, status: int) -> None:
     headers = [basic(given)] if given else []
     assert ask(guard(answering, RIGHT, is_health("/health")), "GET", path, *headers)[0] == status
 
 
-def test_guard_lets_nobody_write_to_an_open_path() -> None:
+def test_guard_refuses_post_to_open_path() -> None:
     assert ask(guard(answering, RIGHT, is_health("/health")), "POST", "/health")[0] == 401
 
 
@@ -61,10 +61,10 @@ def test_guard_lets_nobody_write_to_an_open_path() -> None:
         (b"", 403),
     ],
 )
-def test_guard_knows_its_host_names(host: bytes, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guard_refuses_unknown_host_names(host: bytes, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_ALLOWED_HOSTS", "lab.example, Other.example")
     assert ask(guard(answering, RIGHT, is_health()), "GET", "/", basic(RIGHT), host=host)[0] == status
-    if status == 403:  # nor is it told whether a server is there
+    if status == 403:  # also for a health check
         assert ask(guard(answering, RIGHT, is_health("/")), "GET", "/", host=host)[0] == 403
 
 
@@ -72,21 +72,21 @@ def test_guard_knows_its_host_names(host: bytes, status: int, monkeypatch: pytes
     ("origin", "status"),
     [
         (b"http://127.0.0.1:80", 200),
-        (b"https://other.example", 200),  # a proxy that gives the request the server's own name
-        (b"http://127.0.0.1:9999", 403),  # a server of another user of the machine
+        (b"https://other.example", 200),  # a proxy that sets the Host header to the server's own name
+        (b"http://127.0.0.1:9999", 403),  # a server of another user on this machine
         (b"http://localhost:80", 403),
         (b"null", 403),
         (FOREIGN[1], 403),
     ],
 )
-def test_guard_refuses_pages_of_other_sites(origin: bytes, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guard_refuses_foreign_origins(origin: bytes, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_ALLOWED_HOSTS", "lab.example, Other.example")
     answer, headers = ask(guard(answering, RIGHT, is_health()), "GET", "/", basic(RIGHT), (b"origin", origin))
     assert answer == status
     assert not any(name.startswith(b"access-control") for name in headers)
 
 
-def test_guard_closes_websockets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guard_closes_unauthorized_websockets(monkeypatch: pytest.MonkeyPatch) -> None:
     app = guard(answering, RIGHT, is_health("/health"))
     assert ask(app, WEBSOCKET, "/health", basic(RIGHT))
     assert not ask(app, WEBSOCKET, "/health")
@@ -95,18 +95,22 @@ def test_guard_closes_websockets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", params=["api", "server"])
 def prefect(request: pytest.FixtureRequest, home: Path) -> Iterator[tuple[Any, set[tuple[str, str]], bool]]:
-    """Prefect as one command serves it, or `make up`; all its routes; whether it has pages."""
+    """Prefect as served by a single command or by `make up`; all its routes; whether it has pages."""
     from prefect.server.api.server import create_app
     from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, temporary_settings
 
     served = request.param == "server"
     with temporary_settings({PREFECT_SERVER_API_AUTH_STRING: RIGHT}):
         app = protected_api(RIGHT, pages=served)
-        yield app, routes(create_app(ephemeral=not served, final=True)), served  # from Prefect's cache: the same
+        yield (
+            app,
+            routes(create_app(ephemeral=not served, final=True)),
+            served,
+        )  # the same application, from Prefect's cache
 
 
 def assert_guarded(app: Any, method: str, path: str) -> None:
-    """Nobody is answered without the password, under a foreign name, or on a page of another site."""
+    """The route refuses requests without the password, with a foreign host name, or from another site."""
     for headers in ((), (basic("shepherd:wrong"),)):
         status, answered = ask(app, method, path, *headers)
         assert status == 401, (method, path)
@@ -120,7 +124,7 @@ def assert_guarded(app: Any, method: str, path: str) -> None:
 
 
 @pytest.mark.slow
-def test_no_route_of_prefect_answers_without_the_password(prefect: tuple[Any, set[tuple[str, str]], bool]) -> None:
+def test_prefect_routes_require_password(prefect: tuple[Any, set[tuple[str, str]], bool]) -> None:
     app, known, pages = prefect
     assert {(WEBSOCKET, "/api/events/in"), ("POST", "/api/deployments/"), ("DELETE", "/api/flow_runs/1")} <= known
     assert len(known) > 200
@@ -140,8 +144,8 @@ def test_no_route_of_prefect_answers_without_the_password(prefect: tuple[Any, se
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # MLflow warns about itself
-def test_no_route_of_mlflow_answers_without_the_password(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("default")  # MLflow itself warns
+def test_mlflow_routes_require_password(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.server.fastapi_app import app as whole
 
     from flows.workers.mlflow_app import create_app
@@ -156,7 +160,7 @@ def test_no_route_of_mlflow_answers_without_the_password(home: Path, monkeypatch
 
 
 @pytest.mark.filterwarnings("default")
-def test_mlflow_app_has_a_password_when_nobody_gave_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_app_creates_missing_password(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.workers.mlflow_app import create_app
     from flows.workers.servers import own_login, password_file
 
@@ -168,7 +172,7 @@ def test_mlflow_app_has_a_password_when_nobody_gave_one(home: Path, monkeypatch:
 
 
 @pytest.mark.filterwarnings("default")
-def test_no_route_of_a_served_model_answers_without_the_password() -> None:
+def test_model_server_routes_require_password() -> None:
     from mlflow.pyfunc import scoring_server
 
     whole = scoring_server.init(MagicMock())

@@ -1,4 +1,4 @@
-"""Runs of killed workers: given back, gone on with, cancelled; not what lives, nor what crashes again and again."""
+"""Flow runs of killed workers are rescheduled, resumed or cancelled, but not if they still run or crash repeatedly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ THEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Api:
-    """Prefect's, in memory: the states of each flow run, the last one its own; and when each gave a heartbeat."""
+    """Prefect's API in memory: the states of each flow run, the current one last, and the time of its heartbeat."""
 
     def __init__(self, *histories: Sequence[State], heartbeats: dict[int, datetime] | None = None) -> None:
         self.states = {uuid4(): list(states) for states in histories}
@@ -59,28 +59,28 @@ class Api:
 
 @pytest.fixture
 def process() -> Iterator[UUID]:
-    """A process of this machine that belongs to a flow run, whose id this is."""
+    """The id of a flow run that a process of this machine belongs to."""
     flow_run = uuid4()
     command = [sys.executable, "-c", "print(flush=True); input()"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=os.environ | {"PREFECT__FLOW_RUN_ID": str(flow_run)}, **pipes) as lives:
-        assert lives.stdout is not None
-        lives.stdout.readline()
+    with subprocess.Popen(command, env=os.environ | {"PREFECT__FLOW_RUN_ID": str(flow_run)}, **pipes) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
         yield flow_run
-        lives.kill()
+        running.kill()
 
 
-def test_what_a_killed_worker_had_taken_waits_for_a_worker_again(process: UUID) -> None:
+def test_reschedule_returns_flow_runs_of_killed_worker(process: UUID) -> None:
     mine, foreign = Pending(message=NOTE), Pending(message=NOTE.replace("worker w", "worker v"))
     api = Api([mine], [foreign], [mine], [mine], [Running(message=NOTE)])
-    left, _, has, lives, _ = api.states
-    api.states = {process if run == lives else run: states for run, states in api.states.items()}
-    asyncio.run(reschedule(api, NOTE, {has}.__contains__))  # pyright: ignore[reportArgumentType]
+    returned, _, claimed, running, _ = api.states
+    api.states = {process if run == running else run: states for run, states in api.states.items()}
+    asyncio.run(reschedule(api, NOTE, {claimed}.__contains__))  # pyright: ignore[reportArgumentType]
     assert api.now == ["SCHEDULED", "PENDING", "PENDING", "PENDING", "RUNNING"]
-    assert [state.type.value for state in api.states[left]] == ["PENDING", "SCHEDULED"]
+    assert [state.type.value for state in api.states[returned]] == ["PENDING", "SCHEDULED"]
 
 
-def test_a_flow_run_is_known_by_the_processes_that_lead_it(process: UUID) -> None:
+def test_find_local_runs_reads_process_environment(process: UUID) -> None:
     assert process in find_local_runs()
     assert uuid4() not in find_local_runs()
 
@@ -89,7 +89,7 @@ def crashes(*minutes: float) -> list[State]:
     return [Crashed(timestamp=THEN + timedelta(minutes=minute)) for minute in minutes]
 
 
-def test_a_sweep_that_crashed_goes_on_by_itself_but_not_for_ever() -> None:
+def test_resume_sweeps_stops_after_repeated_crashes() -> None:
     within, often = crashes(*range(0, 10 * CRASHES, 10)), crashes(*range(0, 10 * CRASHES + 10, 10))
     seldom = crashes(*range(0, 70 * (CRASHES + 1), 70))
     before = crashes(-1)
@@ -100,18 +100,18 @@ def test_a_sweep_that_crashed_goes_on_by_itself_but_not_for_ever() -> None:
     assert said == f"resumed automatically after crash {CRASHES} of {CRASHES} in an hour"
 
 
-def test_what_nobody_leads_is_known_in_every_state_and_ends_as_it_was_to() -> None:
+def test_last_heartbeats_covers_every_active_state() -> None:
     late = THEN + timedelta(seconds=50)
     taken, cancelled = Pending(timestamp=THEN), Cancelling(timestamp=THEN)
     api = Api([Running()], [Running()], [taken], [cancelled], [cancelled], [taken], heartbeats={0: late, 4: late})
     runs, silent, pending, gone, stopping, pulled = api.states
-    api.pools[pulled] = "kubernetes"  # which may pull an image first
+    api.pools[pulled] = "kubernetes"  # may pull an image first
     signs = asyncio.run(last_heartbeats(api))  # pyright: ignore[reportArgumentType]
     assert signs == {
         runs: Heartbeat(late, LIMIT),
         pending: Heartbeat(THEN, LIMIT_TAKEN),
         gone: Heartbeat(THEN, LIMIT),
-        stopping: Heartbeat(late, LIMIT),  # its process still lives
+        stopping: Heartbeat(late, LIMIT),  # its process still runs
     }
     assert silent not in signs
     ends = [asyncio.run(ending(api, run)) for run in (runs, pending, gone)]  # pyright: ignore[reportArgumentType]
@@ -119,8 +119,8 @@ def test_what_nobody_leads_is_known_in_every_state_and_ends_as_it_was_to() -> No
 
 
 @pytest.mark.parametrize("status", [None, 503])
-def test_a_cancellation_is_heard_after_an_outage(status: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefect's own look ends for good after three failures; its workers then train on what is cancelled."""
+def test_cancelling_observer_survives_server_outage(status: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect stops polling after three failures; its workers would then continue cancelled flow runs."""
     request = httpx.Request("POST", "http://127.0.0.1:9/api")
     away = httpx.ConnectError("refused", request=request)
     fails = httpx.HTTPStatusError("busy", request=request, response=httpx.Response(503, request=request))

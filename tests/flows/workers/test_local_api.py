@@ -1,4 +1,4 @@
-"""Prefect's API without a server: started again where it dies, and where that does not help the command ends."""
+"""Prefect's API without a server: it is restarted if it dies; if it dies again, the command ends."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ pytestmark = heavy
 
 
 @pytest.fixture
-def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     (tmp_path / ".shepherd").mkdir()
-    said: list[str] = []
-    with subscribe(lambda kind, facts: said.append(facts["doing"])):
-        yield said
+    heard_messages: list[str] = []
+    with subscribe(lambda kind, facts: heard_messages.append(facts["doing"])):
+        yield heard_messages
 
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    """A process in the API's place that accepts and says its pid; the third one does not start. All of them."""
+    """All processes started in place of the API: each accepts connections and sends its pid; the third fails."""
     serving = (
         "import os, select, socket, sys\n"
         "listening = socket.socket(fileno=int(sys.argv[1]))\n"
@@ -56,32 +56,32 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 
 
 def answering(url: str) -> int:
-    """Pid of the process that answers at a URL; one that is not there yet is waited for."""
+    """Pid of the process that answers at a URL; waits until there is one."""
     host, port = url.removeprefix("http://").removesuffix("/api").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as asked:
         return int(asked.recv(100))
 
 
 @always
-def test_an_api_that_dies_is_followed_by_another_at_the_same_address(heard: list[str], stand_in: list[Any]) -> None:
+def test_own_server_restarts_at_same_address(messages: list[str], stand_in: list[Any]) -> None:
     with terminable(), local_api._own_server() as api:
         first = answering(api.url)
         os.kill(first, signal.SIGKILL)
-        second = answering(api.url)  # without a pause: nobody is refused in between
+        second = answering(api.url)  # without a pause: no connection is refused in between
         assert second == stand_in[1].pid != first
-        assert heard == ["Prefect's API was killed by signal 9; restarting it"]
+        assert messages == ["Prefect's API was killed by signal 9; restarting it"]
     assert stand_in[1].wait(60) == 0
 
 
-def test_where_it_does_not_start_again_the_command_ends_as_by_a_signal(heard: list[str], stand_in: list[Any]) -> None:
+def test_own_server_failed_restart_interrupts_command(messages: list[str], stand_in: list[Any]) -> None:
     with pytest.raises(TrainingInterrupted), terminable(), local_api._own_server() as api:
         for _ in range(2):
             os.kill(answering(api.url), signal.SIGKILL)
         threading.Event().wait(60)
-    assert "did not restart; see" in heard[-1]
+    assert "did not restart; see" in messages[-1]
 
 
-def test_in_a_fresh_home_one_makes_the_database_and_the_others_wait(heard: list[str], stand_in: list[Any]) -> None:
+def test_own_server_waits_for_database_creation(messages: list[str], stand_in: list[Any]) -> None:
     def serve() -> None:
         with local_api._own_server():
             pass
@@ -96,14 +96,14 @@ def test_in_a_fresh_home_one_makes_the_database_and_the_others_wait(heard: list[
 
 
 @always
-def test_an_api_that_never_starts_is_a_sentence(heard: list[str], stand_in: list[Any]) -> None:
+def test_own_server_failed_start_raises_run_error(messages: list[str], stand_in: list[Any]) -> None:
     stand_in.extend([None, None])
     with pytest.raises(RunError, match="Prefect's API did not start"), local_api._own_server():
         raise AssertionError("unreachable")
 
 
 @always
-def test_hand_over_waits_in_a_running_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hand_over_waits_in_running_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect._internal.concurrency.services import QueueService
 
     class Worker(QueueService[str]):
@@ -125,7 +125,7 @@ def test_hand_over_waits_in_a_running_event_loop(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_a_client_of_prefect_does_not_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefect_client_survives_api_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.stores import furnish
 
     furnish(tmp_path)
@@ -144,7 +144,7 @@ def test_a_client_of_prefect_does_not_notice(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.slow
 def test_prefect_api_serves_the_home_of_each_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notebook trains twice, the second time in another home; a change of state is kept, its event is not."""
+    """A notebook trains twice, the second time in another home; changes of state are stored, their events are not."""
     from tests.stores import furnish, query
 
     monkeypatch.setattr(os, "environ", os.environ.copy())
@@ -169,7 +169,7 @@ def children() -> list[Any]:
 
 
 @pytest.mark.parametrize("lost", ["deleted", "away", "locked"])
-def test_a_flow_run_or_api_that_is_gone_is_a_sentence(lost: str) -> None:
+def test_lost_flow_run_or_api_raises_machine_fault(lost: str) -> None:
     import httpx
     from prefect.exceptions import ObjectNotFound
 
@@ -182,8 +182,8 @@ def test_a_flow_run_or_api_that_is_gone_is_a_sentence(lost: str) -> None:
             "does not answer, or its database is locked",
         ),
     }
-    error, said = errors[lost]
-    with pytest.raises(MachineFault, match=said), local_api._faults_in_a_sentence():
+    error, expected = errors[lost]
+    with pytest.raises(MachineFault, match=expected), local_api._faults_in_a_sentence():
         raise error
     refused = httpx.HTTPStatusError("no", request=request, response=httpx.Response(401, request=request))
     with pytest.raises(httpx.HTTPStatusError), local_api._faults_in_a_sentence():

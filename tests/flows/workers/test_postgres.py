@@ -1,4 +1,4 @@
-"""PostgreSQL behind the servers: a real one of the system's packages, started as `make up DB=postgres` does."""
+"""PostgreSQL as the database of the servers: a real server, started as by `make up DB=postgres`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = heavy
 
 installed = bool(list(postgres.DEBIAN.glob("*/bin/initdb")))
 with_postgres = pytest.mark.skipif(not installed, reason=f"PostgreSQL is not installed: {postgres.INSTALL}")
-HERE = "127.0.0.2"  # another address of this machine than the one that servers listen on by themselves
+HERE = "127.0.0.2"  # an address of this machine other than the default of the servers
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "of", "driver", "meant"),
+    ("named", "service", "driver", "expected_url"),
     [
         ("postgresql://me:x@db:7/lab", "mlflow", "psycopg2", "postgresql+psycopg2://me:x@db:7/lab_mlflow"),
         ("postgres://me@db", "prefect", "asyncpg", "postgresql+asyncpg://me@db/shepherd_prefect"),
@@ -44,25 +44,23 @@ def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
         ("postgresql://db/a?sslmode=require", "prefect", "asyncpg", "postgresql+asyncpg://db/a_prefect?ssl=require"),
     ],
 )
-def test_each_has_a_database_of_its_own_on_the_server_that_is_named(
-    monkeypatch: pytest.MonkeyPatch, named: str, of: str, driver: str, meant: str
+def test_database_url_is_separate_per_service(
+    monkeypatch: pytest.MonkeyPatch, named: str, service: str, driver: str, expected_url: str
 ) -> None:
-    assert database_url(of, driver) is None
+    assert database_url(service, driver) is None
     monkeypatch.setenv(DATABASE, named)
-    assert database_url(of, driver) == meant
+    assert database_url(service, driver) == expected_url
 
 
 @pytest.mark.parametrize("named", ["mysql://me:hunter2@db/lab", "postgresql:///lab", "lab"])
-def test_an_address_of_something_else_is_refused_without_its_password(
-    monkeypatch: pytest.MonkeyPatch, named: str
-) -> None:
+def test_database_url_refuses_other_schemes_without_password(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     monkeypatch.setenv(DATABASE, named)
     with pytest.raises(UserError, match=f"^{DATABASE}=.*the form is postgresql://") as error:
         database_url("mlflow", "psycopg2")
     assert "hunter2" not in str(error.value)
 
 
-def test_what_is_missing_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_postgres_missing_package_names_install_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(postgres, "DEBIAN", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="not installed on this machine; run `apt-get install -y postgresql`"):
@@ -73,20 +71,20 @@ def test_what_is_missing_is_named_with_what_brings_it(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("variables", "kind", "said"),
+    ("variables", "kind", "expected"),
     [
         ({}, "mysql", "DB=mysql: must be postgres"),
         ({"SHEPHERD_HOST": HERE}, "", f"SHEPHERD_HOST={HERE}: .*`make up DB=postgres`"),
         ({DATABASE: "mysql://db"}, "", f"{DATABASE}=mysql://db: not the address"),
     ],
 )
-def test_a_mistake_is_told_before_anything_is_started(
+def test_up_refuses_invalid_database_settings(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     variables: dict[str, str],
     kind: str,
-    said: str,
+    expected: str,
 ) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     (tmp_path / "flows").symlink_to(ROOT / "flows")
@@ -94,13 +92,13 @@ def test_a_mistake_is_told_before_anything_is_started(
     for key, value in variables.items():
         monkeypatch.setenv(key, value)
     assert up.main(["up", kind]) == 2
-    heard = capsys.readouterr().err
-    assert heard.startswith("shepherd: ") and all(part in heard for part in said.split(".*"))
+    output = capsys.readouterr().err
+    assert output.startswith("shepherd: ") and all(part in output for part in expected.split(".*"))
     assert not list(servers.folder().glob("*.pid"))
 
 
 class Site:
-    """A checkout with `make up DB=postgres`, in a folder that the system's user may not enter."""
+    """A checkout with `make up DB=postgres`, in a folder that the system's postgres user may not enter."""
 
     def __init__(self, home: Path) -> None:
         home.chmod(0o700)
@@ -124,10 +122,10 @@ class Site:
     def database(self) -> str:
         return dotenv_values(self.home / ".env")[DATABASE] or ""
 
-    def rows(self, of: str, sql: str) -> list[tuple[object, ...]]:
+    def rows(self, service: str, sql: str) -> list[tuple[object, ...]]:
         import psycopg2
 
-        connection = psycopg2.connect(f"{self.database}_{of}")
+        connection = psycopg2.connect(f"{self.database}_{service}")
         with connection, connection.cursor() as cursor:
             cursor.execute(sql)
             return cursor.fetchall()
@@ -137,18 +135,18 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(tmp_path_factory.mktemp("postgres"))
     try:
-        said = site.servers("up", "postgres")
-        assert f"http://{HERE}:" in said, said
+        output = site.servers("up", "postgres")
+        assert f"http://{HERE}:" in output, output
         yield site
     finally:
-        said = site.servers("down")
-        assert "everything that `make up` started has ended" in said, said
+        output = site.servers("down")
+        assert "everything that `make up` started has ended" in output, output
         assert site.servers("status").startswith("nothing is running")
 
 
 @pytest.fixture
 def here(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """The site, its servers and their marks known to this process."""
+    """The site, with its settings in the environment of this process."""
     for key in ("SHEPHERD_HOME", "SHEPHERD_POSTGRES_PORT"):
         monkeypatch.setenv(key, site.variables[key])
     monkeypatch.setenv(DATABASE, site.database)
@@ -158,14 +156,12 @@ def here(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
 @with_postgres
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")
-def test_prefect_and_mlflow_keep_everything_there_and_files_go_through_the_server(
-    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_postgres_stores_prefect_and_mlflow_data(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for key, value in dotenv_values(site.home / ".env").items():
         monkeypatch.setenv(key, value or "")
     from mlflow import MlflowClient
 
-    client = MlflowClient(os.environ["MLFLOW_TRACKING_URI"])  # as one on another machine: an address, nothing else
+    client = MlflowClient(os.environ["MLFLOW_TRACKING_URI"])  # as on another machine: only an address
     run = client.create_run(client.create_experiment("elsewhere"))
     client.log_text(run.info.run_id, "kept", "note.txt")
     assert (run.info.artifact_uri or "").startswith("mlflow-artifacts:/")
@@ -177,7 +173,7 @@ def test_prefect_and_mlflow_keep_everything_there_and_files_go_through_the_serve
 
 @with_postgres
 @pytest.mark.slow
-def test_up_refuses_to_go_on_without_it(site: Site) -> None:
+def test_up_refuses_to_change_running_database(site: Site) -> None:
     dotenv = site.home / ".env"
     dotenv.rename(site.home / "away")
     try:
@@ -190,7 +186,7 @@ def test_up_refuses_to_go_on_without_it(site: Site) -> None:
 
 @with_postgres
 @pytest.mark.slow
-def test_its_password_is_in_no_command_line_and_nobody_comes_in_without(here: Site) -> None:
+def test_postgres_password_is_required_and_private(here: Site) -> None:
     import psycopg2
 
     password = urlsplit(here.database).password or ""
@@ -204,9 +200,7 @@ def test_its_password_is_in_no_command_line_and_nobody_comes_in_without(here: Si
 
 @with_postgres
 @pytest.mark.slow
-def test_a_sweep_keeps_its_trials_there_and_misses_none_when_the_database_is_not_named(
-    here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweep_storage_requires_database_of_trials(here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, plan = made(tmp_path, "first")
     study = Study(plan, folder.storage(plan), folder.study_name(plan))
     study.ask()
@@ -222,10 +216,10 @@ def test_a_sweep_keeps_its_trials_there_and_misses_none_when_the_database_is_not
 
 @with_postgres
 @pytest.mark.slow
-def test_a_killed_one_is_started_again_with_what_it_had_and_the_others_are_kept(here: Site) -> None:
+def test_up_restarts_killed_postgres_with_data(here: Site) -> None:
     before = here.rows("prefect", "select id from flow order by id")
     os.kill(servers.running()["postgres"], signal.SIGKILL)
     wait_for(lambda: "postgres" not in servers.running(), "its end")
-    said = here.servers("up")  # .env names it
-    assert "postgres               started" in said and said.count("already running") == 3
+    output = here.servers("up")  # .env names it
+    assert "postgres               started" in output and output.count("already running") == 3
     assert here.rows("prefect", "select id from flow order by id") == before

@@ -1,4 +1,4 @@
-"""A worker starts only flow runs whose code, command and variables this project's code defines."""
+"""A worker starts only flow runs whose code, command and variables are defined by this project's code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def deployment(home: Path, **changed: Any) -> Any:
-    """The deployment train-ppo/default as `make up` makes it, with changes."""
+    """The deployment train-ppo/default as created by `make up`, with changes."""
     steps = [{SET_DIRECTORY: {"directory": str(home)}}]
     return SimpleNamespace(
         **{"name": "default", "entrypoint": "flows/train.py:train_ppo", "pull_steps": steps} | changed
@@ -48,12 +48,12 @@ def deployment(home: Path, **changed: Any) -> Any:
         {"pull_steps": [{CLONE: {"repository": OURS, "commit_sha": COMMIT}}]},
     ],
 )
-def test_refusal_allows_what_the_code_defines(checkout: Path, changed: dict[str, Any]) -> None:
+def test_refusal_allows_defined_deployments(checkout: Path, changed: dict[str, Any]) -> None:
     assert refusal(deployment(checkout, **changed), JOB, dict(JOB)) == ""
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "reason"),
     [
         ({"name": "nightly"}, "defines no deployment nightly"),
         ({"entrypoint": "/tmp/evil.py:train_ppo"}, "defines no deployment default (/tmp/evil.py:train_ppo)"),
@@ -82,11 +82,11 @@ def test_refusal_allows_what_the_code_defines(checkout: Path, changed: dict[str,
         ),
     ],
 )
-def test_refusal_names_what_the_code_does_not_define(checkout: Path, changed: dict[str, Any], said: str) -> None:
-    assert said in refusal(deployment(checkout, **changed), JOB, dict(JOB))
+def test_refusal_names_undefined_code(checkout: Path, changed: dict[str, Any], reason: str) -> None:
+    assert reason in refusal(deployment(checkout, **changed), JOB, dict(JOB))
 
 
-def test_refusal_clones_nothing_without_a_repository(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_rejects_clone_without_repository(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHEPHERD_REPOSITORY")
     steps = [{CLONE: {"repository": None, "commit_sha": COMMIT}}]
     for repository in (OURS, None):
@@ -99,12 +99,12 @@ def test_refusal_names_changed_job_variables(checkout: Path) -> None:
     assert "change command, env;" in refusal(deployment(checkout), changed, JOB)
 
 
-def test_refusal_asks_for_a_deployment() -> None:
+def test_refusal_requires_deployment() -> None:
     assert "has no deployment" in refusal(None, JOB, dict(JOB))
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "reason"),
     [
         ({}, ""),
         ({"command": "touch /tmp/x"}, "change command;"),
@@ -113,12 +113,12 @@ def test_refusal_asks_for_a_deployment() -> None:
         ({"working_dir": "/tmp"}, "change working_dir;"),
     ],
 )
-def test_run_starts_no_process_for_a_refused_flow_run(
-    checkout: Path, variables: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+def test_worker_run_starts_no_refused_process(
+    checkout: Path, variables: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The configuration is made by Prefect, of the flow run's job variables and the template of the pool."""
+    """Prefect creates the configuration from the job variables of the flow run and the template of the pool."""
     flow_run = FlowRun(id=UUID(int=1), flow_id=UUID(int=2), deployment_id=UUID(int=3), job_variables=variables)
-    begun: list[str] = []
+    started: list[str] = []
     states: list[State[Any]] = []
     flow = SimpleNamespace(name="train-ppo", id=UUID(int=2), model_dump=lambda **_: {})
     ours = SimpleNamespace(**vars(deployment(checkout)), id=UUID(int=3), job_variables={}, updated=None)
@@ -140,23 +140,23 @@ def test_run_starts_no_process_for_a_refused_flow_run(
             states.append(state)
 
     async def process(self: Any, *_: Any) -> Any:
-        begun.append("process")
+        started.append("process")
         return SimpleNamespace(status_code=0)
 
     async def scene() -> None:
         worker = ShepherdWorker("local", "w")
         worker._work_pool, worker._client = pool, Client()  # pyright: ignore[reportAttributeAccessIssue]
-        made = await ProcessJobConfiguration.resolve_for_flow_run(
+        configuration = await ProcessJobConfiguration.resolve_for_flow_run(
             flow_run,
             client=worker._client,  # pyright: ignore[reportArgumentType]
             work_pool=pool,  # pyright: ignore[reportArgumentType]
             worker_name="w",
         )
-        assert (await worker.run(flow_run, made)).status_code == 0
+        assert (await worker.run(flow_run, configuration)).status_code == 0
 
     monkeypatch.setattr(ProcessWorker, "run", process)
     monkeypatch.setattr(ShepherdWorker, "get_flow_run_logger", lambda *_: logging.getLogger("test"))
     asyncio.run(scene())
-    assert begun == ([] if said else ["process"])
-    assert [state.type.value for state in states] == (["FAILED"] if said else [])
-    assert all(said in str(state.message) for state in states)
+    assert started == ([] if reason else ["process"])
+    assert [state.type.value for state in states] == (["FAILED"] if reason else [])
+    assert all(reason in str(state.message) for state in states)

@@ -1,4 +1,4 @@
-"""`make up`: what it refuses before it starts anything, and what it leaves of the user's `.env`."""
+"""`make up`: what it refuses before it starts a server, its deployments, and how it edits the user's `.env`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.processes import ROOT, free_port, wait_for
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of its own, with free ports."""
+    """A new home with free ports."""
     (tmp_path / "flows").mkdir()
     for kind in ("train", "sweep"):
         (tmp_path / f"flows/{kind}.py").write_text(FLOW.format(kind=kind))
@@ -40,14 +40,14 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     for key, _ in up.PORTS.values():
         monkeypatch.setenv(key, str(free_port()))
-    # Commands set what is missing of Prefect's and MLflow's settings; other tests are not to find that.
+    # Commands set missing settings of Prefect and MLflow, which must not reach other tests.
     monkeypatch.setattr(up, "configure_environment", lambda: None)
     return tmp_path
 
 
 @pytest.fixture
-def foreign() -> Iterator[int]:
-    """The port of a program that accepts connections and greets as an SSH server does."""
+def ssh_port() -> Iterator[int]:
+    """The port of a program that accepts connections and greets like an SSH server."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def greet() -> None:
@@ -71,7 +71,7 @@ def start(name: str, command: tuple[str, ...]) -> None:
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
 
 
-def test_what_a_server_writes_can_be_read_by_its_user_alone(checkout: Path) -> None:
+def test_server_files_are_private_to_user(checkout: Path) -> None:
     start("scribe", ("sh", "-c", "mkdir runs && echo lr > runs/config.yaml && echo said"))
     log = servers.folder() / "scribe.log"
     wait_for(lambda: log.exists() and log.read_text() == "said\n", "what it says")
@@ -86,21 +86,21 @@ def refused(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("key", ["SHEPHERD_PREFECT_PORT", "SHEPHERD_MLFLOW_PORT"])
-def test_a_port_that_another_program_has_is_refused_before_anything_is_started(
-    checkout: Path, foreign: int, key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_up_refuses_port_in_use(
+    checkout: Path, ssh_port: int, key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(key, str(foreign))
-    assert f"{key}={foreign}: another program uses this port; set {key} to a free port" in refused(capsys)
+    monkeypatch.setenv(key, str(ssh_port))
+    assert f"{key}={ssh_port}: another program uses this port; set {key} to a free port" in refused(capsys)
 
 
-def test_one_port_for_both_servers_is_refused(
+def test_up_refuses_same_port_for_both_servers(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SHEPHERD_MLFLOW_PORT", os.environ["SHEPHERD_PREFECT_PORT"])
     assert "Prefect's server uses this port" in refused(capsys)
 
 
-def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
+def test_up_keeps_running_port_and_ends_orphans(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     child = "import time; time.sleep(600)"
@@ -125,9 +125,7 @@ def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
         assert not list(servers.folder().glob("*.pid"))
 
 
-def test_a_command_without_a_server_is_named_and_nothing_is_started(
-    checkout: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_up_refuses_while_command_uses_databases(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hold = "with databases_without_server(): print(flush=True); sys.stdin.read()"
     words = [sys.executable, "-c", f"import sys; from flows.workers.servers import *\n{hold}", "seed=3"]
     command = subprocess.Popen(
@@ -136,16 +134,14 @@ def test_a_command_without_a_server_is_named_and_nothing_is_started(
     assert command.stdout is not None
     command.stdout.readline()
     try:
-        said = refused(capsys)
-        assert f"pid {command.pid} (" in said
-        assert "seed=3" in said
+        output = refused(capsys)
+        assert f"pid {command.pid} (" in output
+        assert "seed=3" in output
     finally:
         command.communicate()
 
 
-def test_commands_without_a_server_do_not_open_the_databases_of_servers(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_servers_refuses_databases_in_use(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     servers.check_servers()
     start("mlflow", (sys.executable, "-c", "import time; time.sleep(600)"))
@@ -158,11 +154,11 @@ def test_commands_without_a_server_do_not_open_the_databases_of_servers(
         up.main(["down"])
 
 
-def test_what_speaks_no_http_is_a_reason_and_no_exception(foreign: int) -> None:
-    assert unreachable(f"http://127.0.0.1:{foreign}/health") == "the answer is not HTTP"
+def test_unreachable_reports_non_http_answer(ssh_port: int) -> None:
+    assert unreachable(f"http://127.0.0.1:{ssh_port}/health") == "the answer is not HTTP"
 
 
-def test_a_server_with_another_password_is_told_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_servers_refuses_wrong_password(monkeypatch: pytest.MonkeyPatch) -> None:
     class Prefect(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             known = self.headers["Authorization"] == f"Basic {base64.b64encode(b'shepherd:right').decode()}"
@@ -187,20 +183,20 @@ def test_a_server_with_another_password_is_told_before_anything_is_made(monkeypa
     ("path", "query", "ours"),
     [("/", b"", True), ("/", b"runs", False), ("/graphql", b"", False), ("/health", b"", False)],
 )
-def test_mlflows_page_opens_on_runs_and_its_interface_is_untouched(path: str, query: bytes, ours: bool) -> None:
-    status, body = answered(redirect_to_runs(answering), path, query_string=query)
+def test_redirect_to_runs_changes_only_first_page(path: str, query: bytes, ours: bool) -> None:
+    status, body = get_response(redirect_to_runs(answering), path, query_string=query)
     assert status == 200
     assert body == (FIRST_PAGE.encode() if ours else b"MLflow")
 
 
 async def answering(scope: Any, receive: Any, send: Any) -> None:
-    """MLflow's application."""
+    """A stand-in for MLflow's application."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"MLflow"})
 
 
-def answered(app: Any, path: str, **more: Any) -> tuple[int, bytes]:
-    """Status and body of an application's answer to a request."""
+def get_response(app: Any, path: str, **more: Any) -> tuple[int, bytes]:
+    """Status and body of the response of an application."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -214,9 +210,7 @@ def answered(app: Any, path: str, **more: Any) -> tuple[int, bytes]:
     return sent[0]["status"], sent[1]["body"]
 
 
-def test_the_password_is_in_no_command_line_and_in_no_file_that_others_read(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_password_is_private_and_in_no_command_line(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = checkout / ".shepherd/servers/password"
     password = dotenv.keep_password(file)
     assert len(password) >= 32
@@ -273,9 +267,7 @@ def compare(sides: list[str] = []):
 """
 
 
-def test_every_algorithm_and_every_other_flow_gets_its_deployments(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deploy_creates_deployments_of_every_flow(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = MagicMock()
     client.__enter__.return_value = client
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: client)
@@ -287,18 +279,20 @@ def test_every_algorithm_and_every_other_flow_gets_its_deployments(
     assert "models:/" in again["parameter_openapi_schema"]["properties"]["source"]["description"]
     assert (compare["entrypoint"], compare["work_pool_name"]) == ("flows/comparison.py:compare", "local")
     assert "mlflow:" in compare["parameter_openapi_schema"]["properties"]["sides"]["description"]
-    made = {(one["entrypoint"].partition(":")[0], one["name"]): one for one in of_the_algorithm}
-    places = {place: (one["work_pool_name"], one["work_queue_name"], one["parameters"]) for place, one in made.items()}
+    created = {(one["entrypoint"].partition(":")[0], one["name"]): one for one in of_the_algorithm}
+    places = {
+        place: (one["work_pool_name"], one["work_queue_name"], one["parameters"]) for place, one in created.items()
+    }
     gpu = {"accelerator": "cuda"}
     assert places == {
         ("flows/train.py", "default"): ("local", "default", {}),
         ("flows/train.py", "gpu"): ("gpu", "default", gpu),
-        ("flows/sweep.py", "default"): ("local", "drivers", {}),  # it waits for trainings, and takes no place of theirs
+        ("flows/sweep.py", "default"): ("local", "drivers", {}),  # it waits for trainings and takes no slot of theirs
         ("flows/sweep.py", "gpu"): ("local", "drivers", gpu),
     }
     pulled = {"prefect.deployments.steps.set_working_directory": {"directory": str(checkout)}}
     assert all(one["pull_steps"] == [pulled] for one in of_the_algorithm)
-    default = made["flows/train.py", "default"]
+    default = created["flows/train.py", "default"]
     assert (default["entrypoint"], default["version"]) == ("flows/train.py:train_two_words", "7")
     assert default["description"] == "Train two-words on pool local.\n\nLearns."
     calls = [call.kwargs for call in client.create_deployment.call_args_list]
@@ -310,7 +304,7 @@ def test_every_algorithm_and_every_other_flow_gets_its_deployments(
     assert flows == ["train-two-words", "sweep-two-words", "reproduce", "compare"]
 
 
-def test_our_lines_of_dotenv_come_and_go_and_no_line_of_the_user_does(checkout: Path) -> None:
+def test_write_dotenv_keeps_lines_of_user(checkout: Path) -> None:
     path, variables = checkout / ".env", {"PREFECT_API_URL": "http://here", "MLFLOW_TRACKING_URI": "http://there"}
     path.write_text("FIRST=1")
     dotenv.write_dotenv(variables)
@@ -318,7 +312,7 @@ def test_our_lines_of_dotenv_come_and_go_and_no_line_of_the_user_does(checkout: 
     dotenv.write_dotenv(variables)
     ours = [dotenv.BEGIN, "PREFECT_API_URL=http://here", "MLFLOW_TRACKING_URI=http://there", dotenv.END]
     assert path.read_text().splitlines() == ["FIRST=1", *ours, "LAST=2"]
-    path.write_text(path.read_text().replace(f"{dotenv.END}\n", ""))  # the user has taken it away
+    path.write_text(path.read_text().replace(f"{dotenv.END}\n", ""))  # the user has deleted this line
     dotenv.write_dotenv({})
     assert path.read_text() == "FIRST=1\nLAST=2\n"
     path.write_text("")
@@ -327,13 +321,13 @@ def test_our_lines_of_dotenv_come_and_go_and_no_line_of_the_user_does(checkout: 
     assert not path.exists()
 
 
-def test_prefect_yaml_is_what_the_registry_says() -> None:
+def test_prefect_yaml_matches_registry() -> None:
     assert (ROOT / "prefect.yaml").read_text() == pools.prefect_yaml()
 
 
 @pytest.fixture
 def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout with one commit, as the code at work, and `origin` that has it."""
+    """A checkout with one commit, used as the running code, and an `origin` that has the commit."""
     folder = tmp_path / "checkout"
 
     def git(*words: str) -> None:
@@ -350,9 +344,7 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_with_a_repository_flow_runs_get_the_commit_that_is_checked_out_here(
-    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pull_steps_pin_checked_out_commit(deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_REPOSITORY", f"file://{tmp_path}/origin")
     commit = lineage.commit()
     assert len(commit) == 40
@@ -361,26 +353,24 @@ def test_with_a_repository_flow_runs_get_the_commit_that_is_checked_out_here(
 
 
 @pytest.mark.parametrize(
-    ("repository", "change", "said"),
+    ("repository", "change", "expected"),
     [
         ("https://me:hunter2@example.org/a.git", "", r"https://me:\*\*\*@example.org/a.git: .*no password"),
         ("file://{}/origin", "code.py", "which has uncommitted changes or no commit; commit the changes"),
         ("file://{}/nowhere", "", "of this checkout cannot be fetched .*; push it"),
     ],
 )
-def test_a_repository_that_would_give_workers_other_code_is_refused(
-    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: str, change: str, said: str
+def test_pull_steps_refuse_repository_with_other_code(
+    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: str, change: str, expected: str
 ) -> None:
     monkeypatch.setenv("SHEPHERD_REPOSITORY", repository.format(tmp_path))
     if change:
         (deployed / change).write_text("2\n")
-    with pytest.raises(UserError, match=f"^SHEPHERD_REPOSITORY=.*{said}"):
+    with pytest.raises(UserError, match=f"^SHEPHERD_REPOSITORY=.*{expected}"):
         pools.pull_steps()
 
 
-def test_a_commit_that_was_not_pushed_is_refused(
-    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pull_steps_refuse_unpushed_commit(deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_REPOSITORY", f"file://{tmp_path}/origin")
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     subprocess.run(["git", *who, "commit", "--allow-empty", "-m", "two"], cwd=deployed, check=True, capture_output=True)
@@ -388,10 +378,8 @@ def test_a_commit_that_was_not_pushed_is_refused(
         pools.pull_steps()
 
 
-def test_what_prefect_deploy_reads_pins_the_commit_as_well(
-    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Prefect's own functions run the file's build steps, and put what they say into its pull steps."""
+def test_prefect_yaml_build_steps_pin_commit(deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect's own functions run the build steps of the file and insert their output into its pull steps."""
     from prefect.deployments.steps.utility import run_shell_script
     from prefect.utilities.templating import apply_values
 
@@ -399,22 +387,24 @@ def test_what_prefect_deploy_reads_pins_the_commit_as_well(
     steps = [next(iter(step.values())) for step in whole["build"]]
     monkeypatch.chdir(deployed)
 
-    async def said() -> dict[str, Any]:
+    async def run_steps() -> dict[str, Any]:
         return {step["id"]: await run_shell_script(step["script"]) for step in steps}
 
-    (pull,) = apply_values(whole["pull"], asyncio.run(said()))
+    (pull,) = apply_values(whole["pull"], asyncio.run(run_steps()))
     assert pull[pools.CLONE] == {"repository": f"file://{tmp_path}/origin", "commit_sha": lineage.commit()}
     (deployed / "code.py").write_text("2\n")
     with pytest.raises(RuntimeError, match="commit your changes first"):
-        asyncio.run(said())
+        asyncio.run(run_steps())
 
 
-def test_a_shell_reads_the_short_list_of_deployments_as_the_long_one() -> None:
+def test_gather_matches_bash_brace_expansion() -> None:
     kinds = ("train", "sweep")
     names = [f"{kind}-{a}/{of}" for a in ("ppo", "sac_ae") for kind in kinds for of in ("default", "gpu")]
     names += ["compare/default", "reproduce/default"]
     for ending in ("/default", "/gpu"):
         short = up._gather(names, ending)
-        said = subprocess.run(["bash", "-c", f"echo {short.replace(', ', ' ')}"], capture_output=True, text=True).stdout
-        assert sorted(said.split()) == sorted(name for name in names if name.endswith(ending))
+        output = subprocess.run(
+            ["bash", "-c", f"echo {short.replace(', ', ' ')}"], capture_output=True, text=True
+        ).stdout
+        assert sorted(output.split()) == sorted(name for name in names if name.endswith(ending))
     assert up._gather(["compare/default"], "/default") == "compare/default"

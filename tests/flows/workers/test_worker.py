@@ -1,4 +1,4 @@
-"""The worker of `make up`: its places, outages, flow runs nobody hears of any more; and that it comes back."""
+"""The worker of `make up`: its slots, server outages, flow runs without heartbeats, and its restarts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUN, OTHER = UUID(int=1), UUID(int=2)
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_retry_waits_for_the_place_of_its_earlier_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_retry_waits_for_earlier_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (FlowRun(id=uuid4(), flow_id=uuid4()) for _ in range(2))
     sweep = FlowRun(id=uuid4(), flow_id=uuid4(), work_queue_name=DRIVERS)
     started: list[UUID] = []
@@ -48,7 +48,7 @@ def test_a_retry_waits_for_the_place_of_its_earlier_attempt(monkeypatch: pytest.
         attempts: list[Any] = []
 
         async def submit(flow_run: FlowRun) -> None:
-            worker._submitting_flow_run_ids.discard(flow_run.id)  # Prefect's does, once the process runs
+            worker._submitting_flow_run_ids.discard(flow_run.id)  # Prefect's worker does this once the process runs
             await worker.run(flow_run, None)  # pyright: ignore[reportArgumentType]
 
         def start_soon(_: Any, flow_run: FlowRun) -> None:
@@ -64,8 +64,8 @@ def test_a_retry_waits_for_the_place_of_its_earlier_attempt(monkeypatch: pytest.
             return [flow_run.id for flow_run in taken]
 
         assert await poll(first, second) == [first.id]
-        assert await poll(second, sweep) == [sweep.id]  # it takes nobody's place, nor waits for one
-        assert await poll(first, second) == []  # crashed and retried; Prefect looks for hooks still
+        assert await poll(second, sweep) == [sweep.id]  # a sweep takes no slot and waits for none
+        assert await poll(first, second) == []  # crashed and retried; Prefect still runs its hooks
         ends[0].set()
         await attempts[0]
         assert await poll(first, second) == [first.id]
@@ -80,13 +80,13 @@ def test_a_retry_waits_for_the_place_of_its_earlier_attempt(monkeypatch: pytest.
     monkeypatch.setattr(ShepherdWorker, "_refusal", lambda *_: "")
     monkeypatch.setattr(
         ShepherdWorker, "get_flow_run_logger", lambda *_: logging.getLogger("test")
-    )  # Prefect's asks its API
+    )  # Prefect's logger sends to its API
     asyncio.run(scene())
     assert started == [first.id, sweep.id, first.id, second.id]
 
 
 @pytest.mark.parametrize("status", [None, 503])
-def test_a_server_that_is_away_for_long_ends_no_worker(status: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_survives_server_outage(status: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     request = httpx.Request("POST", "http://127.0.0.1:9/api")
     away = httpx.ConnectError("refused", request=request)
     fails = httpx.HTTPStatusError("busy", request=request, response=httpx.Response(503, request=request))
@@ -101,7 +101,7 @@ def test_a_server_that_is_away_for_long_ends_no_worker(status: int | None, monke
     asyncio.run(worker.sync_with_backend())
 
 
-def test_a_worker_that_is_not_let_in_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_raises_when_unauthorized(monkeypatch: pytest.MonkeyPatch) -> None:
     request = httpx.Request("POST", "http://127.0.0.1:9/api")
 
     async def refuse(self: Any) -> None:
@@ -112,7 +112,7 @@ def test_a_worker_that_is_not_let_in_says_so(monkeypatch: pytest.MonkeyPatch) ->
         asyncio.run(ShepherdWorker("local", "w").get_and_submit_flow_runs())
 
 
-def test_a_flow_run_that_was_heard_before_and_is_silent_for_long_has_crashed() -> None:
+def test_heartbeat_monitor_reports_silent_flow_run() -> None:
     silence = HeartbeatMonitor()
     now = 0.0
     while now <= LIMIT:
@@ -121,7 +121,7 @@ def test_a_flow_run_that_was_heard_before_and_is_silent_for_long_has_crashed() -
     assert silence.too_long({RUN: Heartbeat(THEN), OTHER: Heartbeat(THEN + timedelta(seconds=now))}, now) == [RUN]
 
 
-def test_one_that_is_about_to_run_may_be_silent_for_longer() -> None:
+def test_heartbeat_monitor_allows_longer_start() -> None:
     silence = HeartbeatMonitor()
     now = 0.0
     while now <= LIMIT_TAKEN:
@@ -130,8 +130,8 @@ def test_one_that_is_about_to_run_may_be_silent_for_longer() -> None:
     assert silence.too_long({RUN: Heartbeat(THEN, LIMIT_TAKEN)}, now) == [RUN]
 
 
-def test_a_retry_waits_for_the_process_of_its_earlier_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed worker leaves flows that write a checkpoint before they end, and have their locks until then."""
+def test_worker_retry_waits_for_earlier_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flows of a killed worker save a checkpoint before they end, and hold their locks until then."""
     again, new = FlowRun(id=uuid4(), flow_id=uuid4(), run_count=1), FlowRun(id=uuid4(), flow_id=uuid4())
     left = {again.id}
 
@@ -146,23 +146,23 @@ def test_a_retry_waits_for_the_process_of_its_earlier_attempt(monkeypatch: pytes
     assert asyncio.run(ShepherdWorker("local", "w")._submit_scheduled_flow_runs(due)) == [again, new]
 
 
-def test_the_time_in_which_the_server_was_away_is_no_silence() -> None:
+def test_heartbeat_monitor_ignores_server_outage() -> None:
     silence = HeartbeatMonitor()
     for now in (0.0, 30.0, 60.0, 90.0):
         assert silence.too_long({RUN: Heartbeat(THEN)}, now) == []
-    back = 90.0 + GAP + 1.0  # no look succeeded in between
+    back = 90.0 + GAP + 1.0  # no request succeeded in between
     assert silence.too_long({RUN: Heartbeat(THEN)}, back) == []
     for later in (30.0, 60.0, 90.0):
         assert silence.too_long({RUN: Heartbeat(THEN)}, back + later) == []
     assert silence.too_long({RUN: Heartbeat(THEN)}, back + 120.0) == [RUN]  # it never came back
 
 
-def test_pauses_grow_with_every_short_life_and_shrink_after_a_long_one() -> None:
+def test_pause_grows_only_after_short_lives() -> None:
     assert [pause(0.1, before) for before in (0.0, 1.0, 2.0, 40.0, 60.0)] == [1.0, 2.0, 4.0, 60.0, 60.0]
     assert pause(LONGEST, 60.0) == 1.0
 
 
-def test_what_was_killed_starts_again_and_ends_with_what_starts_it(tmp_path: Path) -> None:
+def test_restart_revives_killed_program_until_ended(tmp_path: Path) -> None:
     (tmp_path / "patient.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
     path = os.pathsep.join([str(ROOT), str(tmp_path)])
     restart = subprocess.Popen(
