@@ -1,4 +1,4 @@
-"""Comparison of a preset of ours with SheepRL's of that name, leaf by leaf, and by its parameters."""
+"""Comparison of Dreamer presets with SheepRL's presets of the same name: config values and parameter counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.counting import count
 
-# Leaves of theirs that are not here, or have another value: each is told in docs/coming_from_sheeprl.md.
+# Keys of SheepRL that Shepherd lacks or gives another value. docs/coming_from_sheeprl.md lists them.
 DROPPED = (
     "_target_",
     "fused",
@@ -26,8 +26,8 @@ DROPPED = (
     "env.wrapper.id",
     "env.wrapper.render_mode",
 )
-OTHERS = {"env.sync_env": True, "env.actions_as_observation.noop": 0}
-TIMING = {"env.capture_video": False, "buffer.memmap": False}  # of timing runs: neither films nor memory on the disk
+CHANGED = {"env.sync_env": True, "env.actions_as_observation.noop": 0}
+TIMING = {"env.capture_video": False, "buffer.memmap": False}  # for timing runs: no videos, no buffer on disk
 SPEC = EnvSpec(
     "Some-v0",
     {"rgb": ArraySpec((64, 64, 3), "uint8", kind="image")},
@@ -35,38 +35,39 @@ SPEC = EnvSpec(
 )
 
 
-def named(value: Any) -> Any:
-    """A value of theirs under our name."""
+def translate_value(value: Any) -> Any:
+    """Return Shepherd's name for a value of SheepRL's config."""
     if isinstance(value, str):
         known = {"torch.nn.SiLU": "silu", "torch.nn.ELU": "elu", "torch.nn.ReLU": "relu", "torch.nn.Tanh": "tanh"}
         return known.get(value) or NETWORKS.get(value) or OPTIMIZERS.get(value) or value
     return value
 
 
-def check_leaves(preset: str, theirs: Mapping[str, Any], others: dict[str, Any]) -> None:
-    """Every leaf of a preset is theirs, but those with `others` as their values."""
-    tree, others = compose([f"exp={preset}"])[1], OTHERS | (TIMING if preset.endswith("_benchmarks") else {}) | others
-    for key, value in theirs.items():
+def check_leaves(preset: str, expected: Mapping[str, Any], changed: dict[str, Any]) -> None:
+    """Check that every value of a preset is SheepRL's, except for the keys in `changed`."""
+    tree = compose([f"exp={preset}"])[1]
+    changed = CHANGED | (TIMING if preset.endswith("_benchmarks") else {}) | changed
+    for key, value in expected.items():
         if not any(part in key for part in DROPPED):
-            assert at(tree, key) == others.get(key, named(value)), key
+            assert at(tree, key) == changed.get(key, translate_value(value)), key
     for part in ("world_model", "actor", "critic"):
         assert at(tree, f"algo.{part}.optimizer.name") == "adam"
 
 
 def check_refusal(make: Callable[[], object], parts: Sequence[str]) -> None:
-    """A mistake is told in a sentence that names all of these."""
-    with pytest.raises(UserError) as told:
+    """Check that `make` raises a UserError whose message contains all parts."""
+    with pytest.raises(UserError) as error:
         make()
     for part in parts:
-        assert part in str(told.value)
+        assert part in str(error.value)
 
 
-def check_sizes(config: RunConfig, theirs: Mapping[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """World model, actor and critic have as many parameters each as theirs, counted without making any."""
+def check_sizes(config: RunConfig, expected: Mapping[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the parameter counts of world model, actor and critic, without allocating parameters."""
     module, built = ALGORITHMS[config.algo.name].learner, list[Any]()
     build = module.build
     monkeypatch.setattr(module, "build", lambda context: built.append(build(context)) or built[-1])
     assert count(config, SPEC) is not None
     ((learner, *_),) = built
     parts = {"world_model": learner.agent.world, "actor": learner.agent.actor, "critic": learner.critic}
-    assert {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()} == theirs
+    assert {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()} == expected

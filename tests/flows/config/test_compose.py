@@ -1,4 +1,4 @@
-"""Composition: presets, settings, the user's own folders, runs that exist."""
+"""Composition of configs: presets, settings, user folders, existing runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rlcore.errors import UserError
 from rlcore.run_config import build_config
 from tests.soaking import soak
 
-# Neither preset nor tuned value: the built-in defaults of PPO on CartPole.
+# Built-in defaults of PPO on CartPole, without a preset.
 BARE = ("exp=default", "algo=ppo", "env=gym", "algo.total_steps=65536")
 DEFAULT_NAME = "ppo_CartPole-v1"
 PRESETS = (
@@ -120,40 +120,41 @@ def folder(tmp_path, files):
     return tmp_path
 
 
-def test_presets_are_those_that_are_promised():
+def test_presets_match_documented_list():
     assert set(presets()) == set(PRESETS)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_preset_composes_and_validates_and_ignores_no_key(name):
+def test_compose_of_preset_causes_no_notice(name):
     config, tree = compose([f"exp={name}"])
     assert config.algo.name == max((algo for algo in ALGORITHMS if name.startswith(algo)), key=len)
     assert build_config(tree) == config
-    # What SheepRL's budgets and its benchmarks say: whole iterations, and models that are not registered.
+    # Expected for SheepRL's budgets and benchmarks: incomplete iterations, and models that are not registered.
     expected = ("algo.total_steps=", "model_manager.disabled=true: ")
     assert [notice for notice in notices(config, ()) if not notice.startswith(expected)] == []
-    if isinstance(config.algo, OnPolicyConfig):  # every minibatch is full: the batch divides the rollout
+    if isinstance(config.algo, OnPolicyConfig):  # every minibatch is full
         assert config.env.num_envs * config.algo.rollout_steps % (config.algo.per_rank_batch_size or 1) == 0
 
 
-# A preset of each kind: an algorithm's own, and some with files of their own for environments.
+# Every 8th preset and the presets named after algorithms; the others are soak tests.
 @pytest.mark.parametrize(
     "name", [pytest.param(p, marks=() if p in (*ALGORITHMS, *PRESETS[::8]) else soak) for p in PRESETS]
 )
-def test_preset_composes_as_hydra_itself_composes_it(name):
+def test_compose_of_preset_matches_hydra(name):
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
     with initialize_config_dir(str(BUILT_IN), version_base="1.3"):
         composed = hydra_compose("config", [f"exp={name}"])
-    theirs = OmegaConf.to_container(composed, resolve=False)  # the defaults that are interpolated are not in the files
-    _, ours = compose([f"exp={name}"])
+    # Not resolved, because the interpolations need defaults that are not in the files.
+    hydra_tree = OmegaConf.to_container(composed, resolve=False)
+    _, tree = compose([f"exp={name}"])
     compared = 0
-    for key, value in leaves(theirs):
-        if "${" not in str(value) and not key.endswith("._target_"):  # a class of theirs is a suite here
+    for key, value in leaves(hydra_tree):
+        if "${" not in str(value) and not key.endswith("._target_"):  # Shepherd translates classes to names
             where = key.replace("metric.aggregator.metrics.", "")
-            known = ours["metric"]["aggregator"]["metrics"][where] if where != key else at(ours, key)
+            known = tree["metric"]["aggregator"]["metrics"][where] if where != key else at(tree, key)
             assert known == value, key
             compared += 1
     assert compared > 20
@@ -177,12 +178,12 @@ def test_preset_composes_as_hydra_itself_composes_it(name):
         ("ppo_benchmarks", {"env.num_envs": 1, "algo.encoder.mlp_features_dim": None, "algo.actor.mlp_layers": 0}),
     ],
 )
-def test_preset_carries_its_published_settings(preset, expected):
+def test_preset_has_published_settings(preset, expected):
     _, tree = compose([f"exp={preset}"])
     assert {key: at(tree, key) for key in expected} == expected
 
 
-def test_tree_holds_every_key_of_the_config():
+def test_compose_tree_contains_every_key():
     from rlcore.config.groups import RunConfig
 
     _, tree = compose(["exp=ppo"])
@@ -192,13 +193,13 @@ def test_tree_holds_every_key_of_the_config():
         at(tree, key)
 
 
-def test_later_sources_win_setting_over_preset_over_group():
+def test_compose_override_beats_preset_beats_group():
     assert compose(["exp=ppo_pendulum"])[0].env.id == "Pendulum-v1"
     assert compose(["exp=ppo_pendulum", "env=mujoco"])[0].env.id == "Pendulum-v1"
     assert compose(["exp=ppo_pendulum", "env=mujoco", "env.id=Ant-v5"])[0].env.id == "Ant-v5"
 
 
-def test_parts_follow_the_shared_keys_unless_they_say_otherwise():
+def test_network_keys_default_to_shared_keys():
     config, _ = compose([*BARE, "algo.dense_units=32", "algo.dense_act=relu", "algo.critic.dense_units=16"])
     assert (config.algo.encoder.dense_units, config.algo.actor.dense_units, config.algo.critic.dense_units) == (
         32,
@@ -208,11 +209,11 @@ def test_parts_follow_the_shared_keys_unless_they_say_otherwise():
     assert config.algo.actor.dense_act == "relu"
 
 
-def test_buffer_size_follows_the_rollout():
+def test_buffer_size_follows_rollout_steps():
     assert compose(["exp=ppo", "algo.rollout_steps=64"])[0].buffer.size == 64
 
 
-def test_names_and_folders_follow_algorithm_environment_time_and_seed():
+def test_run_name_contains_algorithm_environment_seed_and_time():
     config, _ = compose(["exp=ppo", "env.id=Acrobot-v1", "seed=7"])
     assert config.exp_name == "ppo_Acrobot-v1"
     assert re.fullmatch(r"ppo_Acrobot-v1_7_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", config.run_name)
@@ -220,13 +221,13 @@ def test_names_and_folders_follow_algorithm_environment_time_and_seed():
 
 
 @pytest.mark.parametrize("override", ["run_dir=null", "run_dir=''", "~run_dir"])
-def test_a_run_folder_taken_away_is_the_default_one(override):
+def test_empty_run_dir_means_default(override):
     config, _ = compose(["exp=ppo", override])
     assert config.run_dir == f"runs/ppo/CartPole-v1/{config.run_name}"
 
 
 @pytest.mark.parametrize("text", ["runs/a=b", "/tmp/with space (1)", "runs/2024", "'quoted'"])
-def test_text_keys_take_text_as_typed(text):
+def test_text_overrides_keep_typed_text(text):
     config, _ = compose(["exp=ppo", f"run_dir={text}", "run_name=2024"])
     assert config.run_dir == text.strip("'")
     assert config.run_name == "2024"
@@ -235,18 +236,18 @@ def test_text_keys_take_text_as_typed(text):
 @pytest.mark.parametrize(
     ("typed", "text"),
     [
-        ("a b=c", "a b=c"),  # no key of ours stands before the second =
+        ("a b=c", "a b=c"),  # no config key before the second =
         ("'env.id=A env.num_envs=8'", "env.id=A env.num_envs=8"),
         ("with (brackets) [and] {braces}", "with (brackets) [and] {braces}"),
         ("1e5", "1e5"),
         ("''", ""),
     ],
 )
-def test_text_may_hold_spaces_and_equals_signs(typed, text):
+def test_text_overrides_may_contain_spaces_and_equals_signs(typed, text):
     assert compose(["exp=ppo", f"exp_name={typed}", "run_name=x", "run_dir=y"])[0].exp_name == (text or DEFAULT_NAME)
 
 
-def test_a_sweep_is_read_by_hydra_and_kept_apart():
+def test_parse_separates_sweeps_from_settings():
     typed = parse(["exp=ppo,ppo_pendulum", "seed=1,2", "algo.gamma=interval(0.9,0.99)", "env.num_envs=4"], groups())
     assert [sweep.key_or_group for sweep in typed.sweeps] == ["exp", "seed", "algo.gamma"]
     assert list(typed.sweeps[1].sweep_string_iterator()) == ["1", "2"]
@@ -254,12 +255,12 @@ def test_a_sweep_is_read_by_hydra_and_kept_apart():
     assert [setting.key_or_group for setting in typed.settings] == ["env.num_envs"]
 
 
-def test_numbers_may_be_written_as_in_python_and_yaml():
+def test_compose_accepts_python_and_yaml_numbers():
     config, _ = compose([*BARE, "algo.optimizer.lr=1e-3", "evaluation.every=100_000", "algo.gamma=1"])
     assert (config.algo.optimizer.lr, config.evaluation.every, config.algo.gamma) == (1e-3, 100_000, 1.0)
 
 
-def test_lists_and_mappings_can_be_set():
+def test_compose_accepts_lists_and_mappings():
     config, _ = compose(
         [*BARE, "algo.lr_schedule=[[0,1e-3],[1000,0]]", "env.wrapper={is_slippery: false}", "env.id=FrozenLake-v1"]
     )
@@ -268,41 +269,41 @@ def test_lists_and_mappings_can_be_set():
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "++"])
-def test_a_setting_may_carry_hydras_prefixes(prefix):
+def test_compose_accepts_hydra_prefixes(prefix):
     assert compose(["exp=ppo", f"{prefix}algo.gamma=0.5"])[0].algo.gamma == 0.5
 
 
-def test_a_tilde_takes_a_key_back_to_its_built_in_default():
+def test_tilde_override_restores_default():
     assert compose(["exp=ppo_pendulum"])[0].algo.max_grad_norm == 0.5
     assert compose(["exp=ppo_pendulum", "~algo.max_grad_norm"])[0].algo.max_grad_norm == 0.0
 
 
-def test_optimizers_are_chosen_by_file():
+def test_optim_group_selects_optimizer():
     adam, sgd = (compose([*BARE, *more])[0].algo.optimizer for more in ([], ["optim@algo.optimizer=sgd"]))
     assert (adam.name, sgd.name, sgd.momentum) == ("adam", "sgd", 0.0)
     assert compose([*BARE, "optim=sgd"])[0].algo.optimizer == sgd
 
 
 @pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
-def test_several_processes_are_chosen_by_file(accelerator):
+def test_fabric_group_selects_ddp(accelerator):
     typed = ["fabric.devices=2", "fabric.strategy=ddp", f"fabric.accelerator={accelerator}"]
     chosen, spelled = (compose(["exp=a2c", *words])[0] for words in ([f"fabric=ddp-{accelerator}"], typed))
     assert chosen.fabric == spelled.fabric and chosen.fabric.ranks == 2
 
 
-def test_dump_reads_back_as_the_same_tree():
+def test_dump_round_trips_through_yaml():
     _, tree = compose(["exp=ppo", "algo.optimizer.eps=1e-5", "group=grün"])
     assert yaml.safe_load(dump(tree)) == tree
 
 
-def test_available_lists_the_files_of_a_group():
+def test_available_lists_files_of_group():
     assert available("optim") == ["adam", "adamw", "laprop", "rmsprop", "rmsprop_tf", "sgd"]
     with pytest.raises(UserError, match="'optim'"):
         available("optimm")
 
 
 @pytest.mark.parametrize("overrides", [["exp=ppo"], ["exp=nope"], ["exp=ppo", "algo.nope=1"], []])
-def test_composing_writes_nothing(tmp_path, monkeypatch, overrides):
+def test_compose_writes_no_files(tmp_path, monkeypatch, overrides):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "home"))
     before = sorted(BUILT_IN.rglob("*"))
@@ -312,7 +313,7 @@ def test_composing_writes_nothing(tmp_path, monkeypatch, overrides):
     assert sorted(BUILT_IN.rglob("*")) == before
 
 
-def test_composing_touches_none_of_hydras_global_state():
+def test_compose_does_not_initialize_global_hydra():
     from hydra.core.global_hydra import GlobalHydra
 
     GlobalHydra.instance().clear()
@@ -320,13 +321,13 @@ def test_composing_touches_none_of_hydras_global_state():
     assert not GlobalHydra.instance().is_initialized()
 
 
-def test_threads_compose_independently():
+def test_compose_is_thread_safe():
     with ThreadPoolExecutor(4) as pool:
         seeds = list(pool.map(lambda seed: compose(["exp=ppo", f"seed={seed}"])[0].seed, range(4)))
     assert seeds == list(range(4))
 
 
-# --- the user's own folders -----------------------------------------------------------------------------------------
+# --- user folders ---------------------------------------------------------------------------------------------------
 
 OWN = """\
 # @package _global_
@@ -342,7 +343,7 @@ buffer:
 
 
 @pytest.fixture
-def own(tmp_path):
+def user_folder(tmp_path):
     return folder(
         tmp_path / "own", {"exp/mine.yaml": OWN, "env/mine.yaml": "defaults: [gym, _self_]\nid: Acrobot-v1\n"}
     )
@@ -350,48 +351,48 @@ def own(tmp_path):
 
 @pytest.mark.parametrize("variable", ["SHEPHERD_SEARCH_PATH", "SHEEPRL_SEARCH_PATH"])
 @pytest.mark.parametrize("form", ["file://{}", "{}", "file://{};pkg://sheeprl.configs", " ;file://{} ;"])
-def test_own_files_are_found_in_every_form_of_the_search_path(own, monkeypatch, variable, form):
-    monkeypatch.setenv(variable, form.format(own))
+def test_search_path_accepts_every_form(user_folder, monkeypatch, variable, form):
+    monkeypatch.setenv(variable, form.format(user_folder))
     config, _ = compose(["exp=mine"])
     assert (config.algo.total_steps, config.env.id, config.buffer.size) == (1234, "Acrobot-v1", 128)
     assert "mine" in presets()
 
 
-def test_compose_names_a_run_by_the_users_own_preset(own, monkeypatch):
-    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(own))
+def test_compose_names_run_after_user_preset(user_folder, monkeypatch):
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(user_folder))
     config, values = compose(["exp=mine", "seed=7"])
     assert (config.label, config.exp_name) == ("mine", "mine_Acrobot-v1")
     assert config.run_name.startswith("mine_Acrobot-v1_7_")
     assert config.root_dir == "ppo/Acrobot-v1"
     assert (model_name(config), model_name(config, "critic")) == ("mine-Acrobot-v1", "mine-Acrobot-v1-critic")
     assert values["label"] == "mine" and params_yaml(["exp=mine"])["label"] == "mine"
-    assert compose(["exp=mine", "exp_name=theirs"])[0].run_name.startswith("theirs_42_")  # SheepRL's key, as there
+    assert compose(["exp=mine", "exp_name=theirs"])[0].run_name.startswith("theirs_42_")  # as in SheepRL
     assert compose(["exp=mine", "label=other"])[0].exp_name == "other_Acrobot-v1"
 
 
-def test_compose_names_a_run_of_a_shipped_preset_by_its_algorithm():
+def test_compose_names_run_of_built_in_preset_after_algorithm():
     config, _ = compose(["exp=ppo_acrobot"])
     assert (config.label, config.exp_name, model_name(config)) == ("ppo", "ppo_Acrobot-v1", "ppo-Acrobot-v1")
     assert "label" not in params_yaml(["exp=ppo_acrobot"])
 
 
-def test_compose_keeps_a_label_that_the_preset_has(own, monkeypatch):
-    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(own))
-    (own / "exp/mine.yaml").write_text(OWN + "label: named\n")
+def test_compose_keeps_label_of_preset(user_folder, monkeypatch):
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(user_folder))
+    (user_folder / "exp/mine.yaml").write_text(OWN + "label: named\n")
     assert compose(["exp=mine"])[0].exp_name == "named_Acrobot-v1"
-    (own / "exp/arm").mkdir()
-    (own / "exp/arm/pick.yaml").write_text(OWN)
+    (user_folder / "exp/arm").mkdir()
+    (user_folder / "exp/arm/pick.yaml").write_text(OWN)
     assert compose(["exp=arm/pick"])[0].exp_name == "arm_pick_Acrobot-v1"
 
 
-def test_a_relative_entry_is_relative_to_the_working_directory(own, monkeypatch):
-    monkeypatch.chdir(own.parent)
+def test_search_path_entry_is_relative_to_working_directory(user_folder, monkeypatch):
+    monkeypatch.chdir(user_folder.parent)
     monkeypatch.setenv("SHEPHERD_SEARCH_PATH", "file://own")
     assert compose(["exp=mine"])[0].algo.total_steps == 1234
 
 
-def test_search_path_is_read_from_a_dotenv_file_which_the_environment_overrides(own, tmp_path, monkeypatch):
-    (tmp_path / ".env").write_text(f"SHEPHERD_SEARCH_PATH=file://{own}\n")
+def test_search_path_of_environment_overrides_dotenv(user_folder, tmp_path, monkeypatch):
+    (tmp_path / ".env").write_text(f"SHEPHERD_SEARCH_PATH=file://{user_folder}\n")
     monkeypatch.chdir(tmp_path)
     assert compose(["exp=mine"])[0].algo.total_steps == 1234
     assert "SHEPHERD_SEARCH_PATH" not in os.environ
@@ -400,7 +401,7 @@ def test_search_path_is_read_from_a_dotenv_file_which_the_environment_overrides(
         compose(["exp=mine"])
 
 
-def test_own_files_shadow_built_in_ones_and_the_first_folder_wins(tmp_path, monkeypatch):
+def test_search_path_first_folder_shadows_later_ones(tmp_path, monkeypatch):
     header = (
         "# @package _global_\ndefaults: [override /algo: ppo, override /env: gym, _self_]\nalgo: {total_steps: %d}\n"
     )
@@ -428,7 +429,7 @@ def nested(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("preset", ["arm/pick", "arm/pick.yaml", "arm/place/far"])
-def test_compose_takes_files_in_folders_of_a_group(nested, preset):
+def test_compose_accepts_files_in_group_subfolders(nested, preset):
     config, _ = compose([f"exp={preset}"])
     assert (config.env.id, config.algo.name, config.algo.rollout_steps) == ("Acrobot-v1", "ppo", 32)
     assert (config.buffer.size, config.seed) == (32, 9 if "far" in preset else 42)
@@ -436,7 +437,7 @@ def test_compose_takes_files_in_folders_of_a_group(nested, preset):
     assert (config.env.id, config.algo.rollout_steps) == ("Acrobot-v1", 32)
 
 
-def test_compose_names_the_nearest_file_in_a_folder(nested):
+def test_compose_suggests_nearest_file_in_subfolder(nested):
     for overrides in (["exp=arm/pik"], ["exp=arm/wrong"]):
         with pytest.raises(UserError, match=r"=arm/pik: no such file in the group \w+; did you mean 'arm/pick'\?"):
             compose(overrides)
@@ -444,7 +445,7 @@ def test_compose_names_the_nearest_file_in_a_folder(nested):
     assert not [name for name in available("env") if "hidden" in name]
 
 
-def test_compose_finds_built_in_files_in_folders(tmp_path, monkeypatch):
+def test_compose_finds_built_in_files_in_subfolders(tmp_path, monkeypatch):
     built_in = tmp_path / "conf"
     shutil.copytree(BUILT_IN, built_in)
     folder(built_in, {"exp/arm/pick.yaml": "# @package _global_\ndefaults: [ppo, _self_]\nseed: 9\n"})
@@ -452,27 +453,27 @@ def test_compose_finds_built_in_files_in_folders(tmp_path, monkeypatch):
     assert compose(["exp=arm/pick"])[0].seed == 9
 
 
-def test_sweep_plan_takes_presets_in_folders(nested):
+def test_sweep_plan_accepts_presets_in_subfolders(nested):
     planned = plan(["sweep=arm/short", "exp=arm/pick", "algo.gamma=interval(0.9,0.99)"])
     assert planned.config.trials == 3 and planned.config.name.startswith("arm_short_")
 
 
-def test_an_own_algo_file_without_defaults_still_gives_a_whole_tree(tmp_path, monkeypatch):
-    own = folder(tmp_path, {"algo/small.yaml": "name: ppo\ntotal_steps: 100\ndense_units: 8\n"})
-    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(own))
+def test_user_algo_file_without_defaults_gets_default_values(tmp_path, monkeypatch):
+    user_folder = folder(tmp_path, {"algo/small.yaml": "name: ppo\ntotal_steps: 100\ndense_units: 8\n"})
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(user_folder))
     config, _ = compose(["exp=default", "algo=small", "env=gym", "buffer.size=${algo.rollout_steps}"])
     assert (config.algo.dense_units, config.algo.gamma, config.buffer.size) == (8, 0.99, 128)
 
 
-def test_an_own_group_is_appended_with_a_plus(tmp_path, monkeypatch):
-    own = folder(tmp_path, {"size/small.yaml": "# @package _global_\nalgo: {dense_units: 8}\n"})
-    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(own))
+def test_user_group_needs_plus_prefix(tmp_path, monkeypatch):
+    user_folder = folder(tmp_path, {"size/small.yaml": "# @package _global_\nalgo: {dense_units: 8}\n"})
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(user_folder))
     assert compose(["exp=ppo", "+size=small"])[0].algo.dense_units == 8
     with pytest.raises(UserError, match="size"):
         compose(["exp=ppo", "size=small"])
 
 
-# --- runs that exist ------------------------------------------------------------------------------------------------
+# --- existing runs --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -483,12 +484,12 @@ def stored(tmp_path):
     return config, tree, file
 
 
-def test_a_stored_config_is_read_back_whole(stored):
+def test_compose_existing_reads_stored_config(stored):
     config, tree, file = stored
     assert compose_existing(file, []) == (config, tree)
 
 
-def test_a_stored_config_takes_single_keys(stored):
+def test_compose_existing_applies_key_overrides(stored):
     config, _, file = stored
     again, tree = compose_existing(file, ["metric.log_every=77", "~metric.log_level", "metric.logger.name=csv"])
     assert (again.metric.log_every, again.metric.logger.name, again.run_name) == (77, "csv", "stored")
@@ -505,19 +506,19 @@ def test_a_stored_config_takes_single_keys(stored):
         ("seed=x", "seed=x"),
     ],
 )
-def test_a_stored_config_refuses_files_and_mistakes(stored, override, part):
+def test_compose_existing_refuses_groups_and_mistakes(stored, override, part):
     with pytest.raises(UserError, match=re.escape(part)):
         compose_existing(stored[2], [override])
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "a: [", "", "\x00"])
-def test_a_damaged_stored_config_is_told(tmp_path, text):
+def test_compose_existing_names_damaged_file(tmp_path, text):
     file = tmp_path / "config.yaml"
     file.write_text(text)
     with pytest.raises(UserError, match=re.escape(str(file))):
         compose_existing(file, [])
 
 
-def test_a_missing_stored_config_is_told(tmp_path):
+def test_compose_existing_names_missing_file(tmp_path):
     with pytest.raises(UserError, match=re.escape(str(tmp_path))):
         compose_existing(Path(tmp_path / "config.yaml"), [])

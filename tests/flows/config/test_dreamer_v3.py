@@ -1,4 +1,4 @@
-"""Dreamer V3's presets and sizes are SheepRL's, leaf by leaf, and mistakes in its keys are told before any work."""
+"""Dreamer V3: presets and parameter counts against SheepRL, and mistakes in config keys."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from tests.flows.config.dreamer_leaves import check_leaves, check_refusal, check_sizes
 
-MADE: dict[str, Any] = json.loads((Path(__file__).parents[2] / "golden" / "dreamer_v3_fixtures.json").read_text())
-SMALL = ("exp=dreamer_v3_cartpole",)
+FIXTURES: dict[str, Any] = json.loads((Path(__file__).parents[2] / "golden" / "dreamer_v3_fixtures.json").read_text())
+CARTPOLE = ("exp=dreamer_v3_cartpole",)
 
 
-@pytest.mark.parametrize("preset", MADE["presets"])
-def test_every_leaf_of_a_preset_is_theirs(preset: str) -> None:
-    check_leaves(preset, MADE["presets"][preset], {})
+@pytest.mark.parametrize("preset", FIXTURES["presets"])
+def test_dreamer_v3_preset_matches_sheeprl(preset: str) -> None:
+    check_leaves(preset, FIXTURES["presets"][preset], {})
 
 
-@pytest.mark.parametrize("size", MADE["sizes"])
-def test_sizes_have_as_many_parameters_as_theirs(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", FIXTURES["sizes"])
+def test_dreamer_v3_parameter_counts_match_sheeprl(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = compose(["exp=dreamer_v3", f"algo=dreamer_v3_{size}"])[0]
-    check_sizes(config, MADE["sizes"][size], monkeypatch)
+    check_sizes(config, FIXTURES["sizes"][size], monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_sizes_have_as_many_parameters_as_theirs(size: str, monkeypatch: pytest.
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
-def test_a_mistake_is_told_in_a_sentence(typed: list[str], parts: list[str]) -> None:
-    check_refusal(lambda: compose([*SMALL, *typed]), parts)
+def test_dreamer_v3_config_refuses_mistakes(typed: list[str], parts: list[str]) -> None:
+    check_refusal(lambda: compose([*CARTPOLE, *typed]), parts)
 
 
-PICTURES = {
+OBSERVATIONS = {
     "square": ArraySpec((64, 64, 3), "uint8", kind="image"),
     "odd": ArraySpec((84, 84, 3), "uint8", kind="image"),
     "tiny": ArraySpec((4, 4, 3), "uint8", kind="image"),
@@ -68,32 +68,31 @@ PICTURES = {
     ],
     ids=["no power of two", "too small", "no key", "a key that is not there"],
 )
-def test_observations_that_it_cannot_see_are_told_in_a_sentence(
-    keys: tuple[list[str], list[str]], parts: list[str]
-) -> None:
+def test_dreamer_v3_refuses_unsupported_observations(keys: tuple[list[str], list[str]], parts: list[str]) -> None:
     images, vectors = (f"[{','.join(each)}]" for each in keys)
-    config = compose([*SMALL, f"algo.cnn_keys.encoder={images}", f"algo.mlp_keys.encoder={vectors}"])[0]
-    spec = EnvSpec("Some-v0", PICTURES, ActionSpec("Discrete", (), "int64", (2,), (0,)))
+    config = compose([*CARTPOLE, f"algo.cnn_keys.encoder={images}", f"algo.mlp_keys.encoder={vectors}"])[0]
+    spec = EnvSpec("Some-v0", OBSERVATIONS, ActionSpec("Discrete", (), "int64", (2,), (0,)))
     check_refusal(lambda: config.algo.check_spec(spec), parts)
 
 
-def test_what_a_run_does_otherwise_than_its_keys_say_is_told() -> None:
-    config = compose([*SMALL, "env.frame_stack=4", "algo.learning_starts=3"])[0]
-    told = [*config.algo.notices(config)]
-    assert "env.frame_stack=4" in told[0] and "algo.learning_starts=3" in told[1] and len(told) == 2
+def test_dreamer_v3_notices_name_keys_with_other_effect() -> None:
+    config = compose([*CARTPOLE, "env.frame_stack=4", "algo.learning_starts=3"])[0]
+    sentences = [*config.algo.notices(config)]
+    assert "env.frame_stack=4" in sentences[0] and "algo.learning_starts=3" in sentences[1] and len(sentences) == 2
 
 
-def test_parts_are_registered_by_their_names_and_others_are_mistakes() -> None:
-    models = compose([*SMALL])[0].model_manager.models
+def test_model_manager_models_accept_only_dreamer_parts() -> None:
+    models = compose([*CARTPOLE])[0].model_manager.models
     assert [*models] == ["agent", "world_model", "actor", "critic", "target_critic", "moments"]
-    theirs = [
+    overrides = [
         "+model_manager.models.critic.model_name=dreamer_v3_CartPole-v1_critic",
         "model_manager.models.actor=null",
     ]
-    config = compose([*SMALL, *[word.removeprefix("+") for word in theirs]])[0]
+    config = compose([*CARTPOLE, *[word.removeprefix("+") for word in overrides]])[0]
     assert parts_of(config) == ["world_model", "critic", "target_critic", "moments"]
     assert model_name(config, "critic") == "dreamer_v3_CartPole-v1_critic"
     assert model_name(config, "moments") == "dreamer_v3-CartPole-v1-moments"
     with pytest.raises(UserError, match="unknown key 'model_manager.models.critics'.*did you mean 'critic'"):
-        compose([*SMALL, "+model_manager.models.critics.model_name=a"])
-    assert parts_of(compose(["exp=ppo", "+model_manager.models.critic.model_name=a"])[0]) == []  # of SheepRL's files
+        compose([*CARTPOLE, "+model_manager.models.critics.model_name=a"])
+    # PPO accepts the key, because SheepRL's files contain it.
+    assert parts_of(compose(["exp=ppo", "+model_manager.models.critic.model_name=a"])[0]) == []

@@ -1,4 +1,4 @@
-"""A user's mistakes: one sentence that names key, value and the nearest match; nothing imported, nothing run."""
+"""Mistakes in configs: one sentence names key, value and nearest match; nothing is imported or run."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from rlcore.run_config import build_config
 
 
 @pytest.fixture(scope="module")
-def loaded():
+def cache():
     return {}
 
 
 @pytest.fixture
-def files_read_once(loaded, monkeypatch):
-    """Built-in files for every row of a table: Hydra reads them the first time only."""
+def cached_files(cache, monkeypatch):
+    """Read the built-in files only once for all rows of a table."""
     load = yaml_files.load
 
-    def remembered(choices, groups):
-        if tuple(choices) not in loaded:
-            loaded[tuple(choices)] = load(choices, groups)
-        return copy.deepcopy(loaded[tuple(choices)])
+    def cached_load(choices, groups):
+        if tuple(choices) not in cache:
+            cache[tuple(choices)] = load(choices, groups)
+        return copy.deepcopy(cache[tuple(choices)])
 
-    monkeypatch.setattr(yaml_files, "load", remembered)
+    monkeypatch.setattr(yaml_files, "load", cached_load)
 
 
-def told(overrides):
+def error_message(overrides):
     with pytest.raises(UserError) as caught:
         compose(overrides)
     sentence = str(caught.value)
@@ -44,7 +44,7 @@ def told(overrides):
     return sentence
 
 
-# What is typed behind exp=ppo, and what the sentence must name: key, value, then the nearest match or what is allowed.
+# Override after exp=ppo, and parts of the error message: key, value, nearest match or allowed values.
 MISTAKES = [
     ("algo.gama=0.9", ["algo.gama", "0.9", "gamma'"]),
     ("algo.clip_coeff=0.1", ["algo.clip_coeff", "0.1", "clip_coef'"]),
@@ -121,7 +121,7 @@ MISTAKES = [
     ("model_manager.models.agnet.tags={}", ["model_manager.models.agnet", "'agent'"]),
     ("model_manager.models.agent.modelname=x", ["model_manager.models.agent.modelname", "'model_name'"]),
     ("init_from=a checkpoint.resume_from=b", ["init_from"]),
-    # Genuine keys of SheepRL's other algorithms: whose they are, not what looks like them.
+    # Keys of SheepRL's other algorithms: the message names the algorithm, not a similar key.
     ("algo.replay_ratio=1", ["algo.replay_ratio=1", "SheepRL's key of sac", "ppo has no such key"]),
     ("algo.learning_starts=100", ["algo.learning_starts=100", "sac", "dreamer"]),
     ("algo.tau=0.005", ["algo.tau=0.005", "sac"]),
@@ -131,20 +131,20 @@ MISTAKES = [
     ("algo.actor.objective_mix=null", ["algo.actor.objective_mix=null", "dreamer"]),
     ("buffer.type=episodes", ["buffer.type", "episodes", "'episode'"]),
     ("checkpoint.exploration_ckpt_path=x", ["checkpoint.exploration_ckpt_path=x", "p2e"]),
-    # Keys that they have, and no counterpart of: told as such, where the nearest match would mislead.
+    # Keys of other libraries without an equivalent: the nearest match would mislead.
     ("env.restart_on_exception.attempts=-1", ["env.restart_on_exception.attempts=-1", "must be an integer"]),
     ("algo.shuffle=false", ["algo.shuffle=false", "rl8's key", "not supported yet"]),
     ("algo.model=mine", ["algo.model=mine", "rl8's key", "not supported yet"]),
     ("algo.enable_amp=true", ["algo.enable_amp=true", "rl8's key", "fabric.precision=bf16-mixed"]),
     ("algo.num_sgd_iters=4", ["algo.num_sgd_iters", "'algo.update_epochs'"]),
     ("algo.sgd_minibatch_size=64", ["algo.sgd_minibatch_size", "'algo.per_rank_batch_size'"]),
-    # Keys one floor too high, and a file's name where keys are.
+    # Keys at the wrong level, and config files in place of keys.
     ("algo.lr=1e-3", ["algo.lr", "'algo.optimizer.lr'"]),
     ("gamma=0.9", ["'gamma'", "'algo.gamma'"]),
     ("algo.optimizer=sgd", ["algo.optimizer=sgd", "type optim=sgd"]),
     ("metric.logger=csv", ["metric.logger=csv", "type logger=csv"]),
     ("algo.optimizer=lion", ["algo.optimizer=lion", "as optim=adam"]),
-    # Several values, in each of Hydra's forms.
+    # Several values, in all forms of Hydra.
     ("exp_name=a,b", ["exp_name=a,b", "several values"]),
     ("algo.gamma=choice(0.9,0.99)", ["algo.gamma=choice(0.9,0.99)", "several values"]),
     ("algo.gamma=interval(0.9,0.99)", ["algo.gamma=interval(0.9,0.99)", "several values"]),
@@ -158,13 +158,13 @@ MISTAKES = [
     ("env.num_envs=8 seed=3", ["two settings in one argument", "'env.num_envs=8' and 'seed=3'"]),
     ("env=gym env.id=CartPole-v1", ["two settings in one argument", "'env=gym' and 'env.id=CartPole-v1'"]),
     ("seed=3\nenv=mujoco", ["two settings in one argument", "'seed=3' and 'env=mujoco'"]),
-    # Algorithms of SheepRL that are to come, and a key of its first versions.
+    # Algorithms of SheepRL that are not implemented yet, and a key of its first versions.
     ("algo.name=dreamer_v3_5", ["algo.name=dreamer_v3_5", "SheepRL's dreamer_v3_5 is not implemented yet"]),
     ("algo.name=ppo_decoupled", ["algo.name=ppo_decoupled", "not implemented yet"]),
     ("algo.name=p2e_dv3_finetuning", ["algo.name=p2e_dv3_finetuning", "not implemented yet"]),
     ("algo.name=dreamer_v9", ["algo.name=dreamer_v9", "unknown algorithm; did you mean 'dreamer_v"]),
     ("algo.per_rank_gradient_steps=1", ["algo.per_rank_gradient_steps=1", "use algo.replay_ratio"]),
-    # Values without a meaning, and keys without an effect beside the others.
+    # Values without meaning, and keys without effect in combination with others.
     ("env.frame_stack=0", ["env.frame_stack=0", "1 or more, or -1"]),
     ("env.frame_stack_dilation=2", ["env.frame_stack_dilation=2", "without env.frame_stack of 2 or more"]),
     ("env.actions_as_observation.dilation=3", ["dilation=3", "without env.actions_as_observation.num_stack of 2"]),
@@ -184,7 +184,7 @@ MISTAKES = [
     ("early_stop.min_delta=1", ["early_stop.min_delta=1", "without early_stop.patience of 1 or more"]),
     ("group=''", ["group=''", "must not be empty"]),
     ("env.id=''", ["env.id=''", "must not be empty"]),
-    # Characters that would control a terminal are escaped in the sentence, and refused.
+    # Control characters are refused, and escaped in the message.
     ("env.id=Cart\x1b[31mPole", [r"env.id=Cart\x1b[31mPole", "must not contain control characters"]),
     ("run_name='a\nb'", [r"run_name=a\nb", "must not contain control characters"]),
     (
@@ -197,9 +197,9 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("override", "parts"), MISTAKES, ids=[m[0] for m in MISTAKES])
-def test_a_mistake_is_told_with_key_value_and_what_is_allowed(files_read_once, override, parts):
+def test_compose_error_names_key_value_and_allowed(cached_files, override, parts):
     typed = override.split(" ") if override.startswith("init_from") else [override]
-    sentence = told(["exp=ppo", *typed])
+    sentence = error_message(["exp=ppo", *typed])
     for part in parts:
         assert part in sentence
 
@@ -229,20 +229,20 @@ def test_a_mistake_is_told_with_key_value_and_what_is_allowed(files_read_once, o
         (["exp=default", "algo=ppo", "env=gym"], ["algo.total_steps"]),
     ],
 )
-def test_a_wrong_choice_of_files_is_told(overrides, parts):
-    sentence = told(overrides)
+def test_compose_refuses_wrong_config_files(overrides, parts):
+    sentence = error_message(overrides)
     for part in parts:
         assert part in sentence
 
 
-def test_mistakes_are_told_all_at_once_and_those_that_outweigh_others_first():
-    """The environment that is not there comes before what its config would need, and one cause is told once."""
+def test_compose_reports_all_mistakes_by_importance():
+    """An unsupported environment comes first, and each cause is reported once."""
     with pytest.raises(UserError) as caught:
         compose(["exp=ppo", "algo.gama=0.9", "algo.dense_act=x", "algo.replay_ratio=1", "seed=-1", "env=minedojo"])
     first, *others = [str(mistake) for mistake in caught.value.mistakes]
     assert first.startswith("env=minedojo: SheepRL's minedojo is not supported yet")
     assert sorted(sentence.split("=")[0].split(" (")[0] for sentence in others) == [
-        "algo.dense_act",  # and not the three keys that take its value
+        "algo.dense_act",  # not for the three keys that inherit the value
         "algo.replay_ratio",
         "seed",
         "unknown key 'algo.gama'",
@@ -254,7 +254,7 @@ def test_mistakes_are_told_all_at_once_and_those_that_outweigh_others_first():
     "environment",
     ["env.id=MineRLNavigate-v0", "env.wrapper._target_=sheeprl.envs.minerl.MineRLWrapper", "env=minerl"],
 )
-def test_an_environment_that_is_not_there_is_told_before_its_keys(environment):
+def test_compose_reports_unsupported_environment_first(environment):
     with pytest.raises(UserError) as caught:
         compose(["exp=sac", "algo.gamma=1.5", environment])
     first, second = [str(mistake) for mistake in caught.value.mistakes]
@@ -262,7 +262,7 @@ def test_an_environment_that_is_not_there_is_told_before_its_keys(environment):
     assert second.startswith("algo.gamma=1.5")
 
 
-def test_what_the_world_lacks_is_told_at_once_too(tmp_path, monkeypatch):
+def test_new_run_reports_missing_environment_and_gpu_together(tmp_path, monkeypatch):
     monkeypatch.setattr("rlcore.train.device.gpus", lambda: 0)
     with pytest.raises(UserError) as caught:
         new_run(["exp=ppo", f"run_dir={tmp_path}/run", "fabric.accelerator=cuda", "env.id=CartPol-v1"])
@@ -272,25 +272,25 @@ def test_what_the_world_lacks_is_told_at_once_too(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_compose_tells_keys_of_a_suite_whatever_words_an_id_has():
-    """Only a suite that is not supported hides mistakes in its keys, and not an id that says so."""
+def test_compose_reports_keys_despite_misleading_env_id():
+    """Only an unsupported suite hides mistakes in its keys, not an env.id that contains the words."""
     with pytest.raises(UserError) as caught:
         compose(["exp=ppo", "env.id='Maze is not supported yet'", "env.wrapper.size=3", "env.nokey=1"])
-    told = [str(mistake) for mistake in caught.value.mistakes]
-    assert [sentence.startswith("unknown key 'env.nokey'") for sentence in told] == [False, True]
+    mistakes = [str(mistake) for mistake in caught.value.mistakes]
+    assert [sentence.startswith("unknown key 'env.nokey'") for sentence in mistakes] == [False, True]
 
 
-def test_what_is_required_is_told_only_where_nothing_else_is_wrong():
-    sentence = told(["exp=default", "algo=ppo", "env=gym", "algo.gama=1"])
+def test_compose_reports_missing_keys_only_without_mistakes():
+    sentence = error_message(["exp=default", "algo=ppo", "env=gym", "algo.gama=1"])
     assert "algo.gama" in sentence
 
 
-def test_a_target_in_a_missing_module_is_answered_with_where_to_look(tmp_path, monkeypatch):
+def test_wrapper_target_error_names_missing_module(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     target = "env.wrapper._target_=mine_is_not_there.Env"
-    assert "module mine_is_not_there was not found" in told(["exp=ppo", target])
+    assert "module mine_is_not_there was not found" in error_message(["exp=ppo", target])
     (tmp_path / "mine_is_not_there.py").write_text("raise AssertionError('imported')")
-    sentence = told(["exp=ppo", target])
+    sentence = error_message(["exp=ppo", target])
     assert "was not found" not in sentence and "plugins=[mine_is_not_there]" in sentence
 
 
@@ -326,39 +326,43 @@ def test_a_target_in_a_missing_module_is_answered_with_where_to_look(tmp_path, m
         (["exp=a2c", "algo.optimizer.alpha=1"], "algo.optimizer.alpha=1.0: must be below 1"),
     ],
 )
-def test_keys_without_effect_or_meaning_are_refused(files_read_once, overrides, sentence):
-    assert told(overrides).startswith(sentence)
+def test_compose_refuses_keys_without_effect(cached_files, overrides, sentence):
+    assert error_message(overrides).startswith(sentence)
 
 
-def test_keys_with_the_key_that_they_need_are_accepted(files_read_once):
+def test_compose_accepts_keys_with_required_key(cached_files):
     typed = ["buffer.type=episode", "buffer.prioritize_ends=true", "algo.actor.expl_amount=0.1"]
     config = compose(["exp=dreamer_v2", *typed, "algo.actor.expl_decay=100"])[0]
     assert (config.buffer.prioritize_ends, config.algo.actor.expl_decay) == (True, 100)
     compose(["exp=ppo_recurrent", "algo.rollout_steps=8", "algo.per_rank_sequence_length=null"])
 
 
-def test_suite_that_is_not_there_is_the_only_mistake():
+def test_unsupported_suite_hides_mistakes_in_its_keys():
     keys = ["env.sticky_attack=30", "env.sticky_jump=10", "env.break_speed_multiplier=100", "env.min_pitch=-60"]
-    named = ["env.id=open-ended", "env.wrapper._target_=sheeprl.envs.minedojo.MineDojoWrapper", *keys]
-    assert told(["exp=dreamer_v3", *named]).startswith("env.wrapper._target_=sheeprl.envs.minedojo.MineDojoWrapper: ")
-    assert told(["exp=dreamer_v3", "env=minerl", "env.id=custom_navigate"]).startswith("env=minerl: SheepRL's minerl ")
-    assert told(["exp=dreamer_v3", "env.id=SuperMarioBros-v0", *keys]).startswith(
+    settings = ["env.id=open-ended", "env.wrapper._target_=sheeprl.envs.minedojo.MineDojoWrapper", *keys]
+    assert error_message(["exp=dreamer_v3", *settings]).startswith(
+        "env.wrapper._target_=sheeprl.envs.minedojo.MineDojoWrapper: "
+    )
+    assert error_message(["exp=dreamer_v3", "env=minerl", "env.id=custom_navigate"]).startswith(
+        "env=minerl: SheepRL's minerl "
+    )
+    assert error_message(["exp=dreamer_v3", "env.id=SuperMarioBros-v0", *keys]).startswith(
         "env.id=SuperMarioBros-v0: the Super "
     )
 
 
-def test_a_memory_that_is_smaller_than_one_batch_is_refused():
-    sentence = told(["exp=sac_pendulum", "buffer.size=255"])
+def test_buffer_size_below_batch_size_is_refused():
+    sentence = error_message(["exp=sac_pendulum", "buffer.size=255"])
     assert sentence.startswith("buffer.size=255: ") and "algo.per_rank_batch_size (256)" in sentence
     compose(["exp=sac_pendulum", "buffer.size=256"])
 
 
-def test_a_budget_that_ends_before_sac_learns_is_refused():
-    sentence = told(["exp=sac_pendulum", "algo.learning_starts=9000"])
+def test_learning_starts_above_total_steps_is_refused():
+    sentence = error_message(["exp=sac_pendulum", "algo.learning_starts=9000"])
     assert sentence.startswith("algo.learning_starts=9000: ") and "algo.total_steps (8000)" in sentence
 
 
-def test_keys_of_the_algorithm_at_the_root_are_told_where_they_belong():
+def test_build_config_names_place_of_algorithm_keys():
     with pytest.raises(UserError) as refused:
         build_config(compose(["exp=ppo"])[1] | {"total_steps": 100, "cnn_keys": {"encoder": ["rgb"]}})
     assert str(refused.value).splitlines() == [
@@ -367,7 +371,7 @@ def test_keys_of_the_algorithm_at_the_root_are_told_where_they_belong():
     ]
 
 
-def test_what_is_wrong_for_the_suite_is_told_with_what_is_wrong_for_the_algorithm(monkeypatch):
+def test_compose_reports_suite_and_algorithm_mistakes_together(monkeypatch):
     monkeypatch.delenv("DIAMBRA_ENVS", raising=False)
     wrong = ["algo.gama=1", "env.wrapper.diambra_settings.step_ratio=0", "env.wrapper.diambra_settings.outfits=9"]
     with pytest.raises(UserError) as refused:
@@ -377,21 +381,21 @@ def test_what_is_wrong_for_the_suite_is_told_with_what_is_wrong_for_the_algorith
 
 
 @pytest.mark.parametrize("value", ["abc", "5", "1.5", "true"])
-def test_arguments_that_are_no_mapping_reach_no_suite(value):
+def test_env_wrapper_must_be_mapping(value):
     wrong = ["exp=ppo", "env=diambra", "env.id=doapp", f"env.wrapper={value}"]
-    assert told(wrong).startswith(f"env.wrapper={value}: must be a")
+    assert error_message(wrong).startswith(f"env.wrapper={value}: must be a")
 
 
-def test_no_nearest_match_is_offered_for_a_key_of_another_algorithm(files_read_once):
-    assert "did you mean" not in told(["exp=ppo", "algo.replay_ratio=1"])
+def test_compose_suggests_nothing_for_other_algorithms_keys(cached_files):
+    assert "did you mean" not in error_message(["exp=ppo", "algo.replay_ratio=1"])
     assert (
-        told(["exp=a2c", "algo.clip_coef=0.1"])
+        error_message(["exp=a2c", "algo.clip_coef=0.1"])
         == "algo.clip_coef=0.1: a2c has no such key; it is a key of ppo, ppo_recurrent"
     )
 
 
 @pytest.mark.parametrize("place", [*" ".join(KEYS.values()).split(), *WHOSE])
-def test_every_listed_key_is_refused_where_no_algorithm_here_has_it(place):
+def test_refuse_absent_keys_refuses_every_listed_key(place):
     tree = {"algo": {"name": "ppo"}}
     *groups, last = place.split(".")
     node = tree
@@ -402,11 +406,11 @@ def test_every_listed_key_is_refused_where_no_algorithm_here_has_it(place):
         refuse_absent_keys(tree)
 
 
-def test_a_key_that_the_algorithm_has_is_never_anothers():
+def test_refuse_absent_keys_accepts_keys_of_ppo():
     refuse_absent_keys(compose(["exp=ppo"])[1])
 
 
-# A user's own file exp/mine.yaml, and what the sentence about it must name.
+# User file exp/mine.yaml, and parts of the error message.
 GLOBAL = "# @package _global_\n"
 FILES = [
     (GLOBAL + "algo: [1\nb: 2\n", ["mine.yaml:3", "invalid YAML"]),
@@ -432,42 +436,45 @@ FILES = [
 
 
 @pytest.mark.parametrize(("text", "parts"), FILES)
-def test_a_mistake_in_an_own_file_is_told(tmp_path, monkeypatch, text, parts):
+def test_compose_error_names_mistake_in_user_file(tmp_path, monkeypatch, text, parts):
     (tmp_path / "exp").mkdir()
     (tmp_path / "exp" / "mine.yaml").write_text(text)
     monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
-    sentence = told(["exp=mine"])
+    sentence = error_message(["exp=mine"])
     for part in parts:
         assert part in sentence
 
 
 @pytest.mark.parametrize("typed", ["mine", "mine.yml", "sub/mine"])
-def test_groups_names_the_fix_for_a_file_that_ends_in_yml(tmp_path, monkeypatch, typed):
+def test_compose_asks_to_rename_yml_file(tmp_path, monkeypatch, typed):
     (tmp_path / "exp/sub").mkdir(parents=True)
     for name in ("mine", "sub/mine"):
         (tmp_path / "exp" / f"{name}.yml").write_text(GLOBAL + "defaults: [ppo, _self_]\n")
     monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
     assert "mine" not in yaml_files.presets()
     file = tmp_path / "exp" / f"{typed.removesuffix('.yml')}.yml"
-    assert told([f"exp={typed}"]) == f"exp={typed.removesuffix('.yaml')}: {file} is not read; rename it to mine.yaml"
+    assert (
+        error_message([f"exp={typed}"])
+        == f"exp={typed.removesuffix('.yaml')}: {file} is not read; rename it to mine.yaml"
+    )
 
 
-def test_a_file_that_is_no_text_is_told(tmp_path, monkeypatch):
+def test_compose_refuses_binary_config_file(tmp_path, monkeypatch):
     (tmp_path / "exp").mkdir()
     (tmp_path / "exp" / "mine.yaml").write_bytes(b"\xff\xfe\x00")
     monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
-    assert "exp=mine" in told(["exp=mine"])
+    assert "exp=mine" in error_message(["exp=mine"])
 
 
 @pytest.mark.parametrize("entry", ["/no/such/folder", "file://no/such", "pkg://numpy", "s3://bucket/configs"])
-def test_a_search_path_entry_that_is_no_folder_is_told(monkeypatch, entry):
+def test_search_path_refuses_entry_that_is_no_folder(monkeypatch, entry):
     monkeypatch.setenv("SHEEPRL_SEARCH_PATH", entry)
-    sentence = told(["exp=ppo"])
+    sentence = error_message(["exp=ppo"])
     assert "SHEEPRL_SEARCH_PATH" in sentence
     assert entry in sentence
 
 
-# --- nothing is imported because a config names it ------------------------------------------------------------------
+# --- a config never causes an import --------------------------------------------------------------------------------
 
 PLACES = [
     "env.wrapper._target_",
@@ -489,28 +496,28 @@ HOSTILE = ["os.system", "builtins.eval", "subprocess.run", "torch.load", "canary
 
 
 @pytest.fixture
-def canary(tmp_path, monkeypatch):
-    """A module that would leave a trace when it is imported."""
-    mark = tmp_path / "imported"
+def import_trap(tmp_path, monkeypatch):
+    """Module that would create a marker file if it were imported."""
+    marker = tmp_path / "imported"
     for name in ("canary.py", "canary_package/__init__.py"):
         file = tmp_path / "modules" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"open({str(mark)!r}, 'w').close()\n")
+        file.write_text(f"open({str(marker)!r}, 'w').close()\n")
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
-    yield mark
-    assert not mark.exists()
+    yield marker
+    assert not marker.exists()
     assert "canary" not in sys.modules
     assert "canary_package" not in sys.modules
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("target", HOSTILE)
-def test_a_named_class_is_refused_and_never_imported(canary, files_read_once, place, target):
-    sentence = told(["exp=ppo", f"++{place}={target}"])
+def test_compose_refuses_class_without_import(import_trap, cached_files, place, target):
+    sentence = error_message(["exp=ppo", f"++{place}={target}"])
     assert target in sentence or "_target_" in sentence
 
 
-def test_a_hostile_file_is_refused_and_never_imported(canary, tmp_path, monkeypatch):
+def test_compose_refuses_hostile_file_without_import(import_trap, tmp_path, monkeypatch):
     exp = tmp_path / "own" / "exp"
     exp.mkdir(parents=True)
     (exp / "callback.yaml").write_text(
@@ -518,14 +525,14 @@ def test_a_hostile_file_is_refused_and_never_imported(canary, tmp_path, monkeypa
     )
     (exp / "tag.yaml").write_text(GLOBAL + "defaults: [ppo, _self_]\nseed: !!python/object/apply:canary.explode []\n")
     monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path / "own"))
-    assert "canary.explode" in told(["exp=callback"])
-    assert "tag.yaml" in told(["exp=tag"])
+    assert "canary.explode" in error_message(["exp=callback"])
+    assert "tag.yaml" in error_message(["exp=tag"])
 
 
-def test_no_package_of_a_search_path_is_imported(canary, tmp_path, monkeypatch):
+def test_search_path_imports_no_package(import_trap, tmp_path, monkeypatch):
     monkeypatch.setenv("SHEPHERD_SEARCH_PATH", "pkg://canary_package")
-    assert "pkg://canary_package" in told(["exp=ppo"])
-    # Hydra imports the packages of a searchpath in the root file by itself.
+    assert "pkg://canary_package" in error_message(["exp=ppo"])
+    # Hydra itself would import the packages of a searchpath in the root file.
     own = tmp_path / "own"
     own.mkdir()
     (own / "config.yaml").write_text(

@@ -1,4 +1,4 @@
-"""Notices, said once at the start of a run: keys without effect, a batch that is cut."""
+"""Notices at the start of a run: keys without effect, changed values, incomplete iterations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def notices(config, overrides=()):
     return list(every_notice(config, overrides))
 
 
-# Each beside a value that is not its default.
+# Key: a value that is not the default.
 UNUSED = {
     "buffer.validate_args": "true",
     "buffer.from_numpy": "true",
@@ -31,19 +31,19 @@ UNUSED = {
 
 
 @pytest.mark.parametrize("key", UNUSED)
-def test_a_key_without_effect_is_named_once_when_set(key):
+def test_notices_name_unused_key(key):
     typed = f"{key}={UNUSED[key]}"
     (sentence,) = notices(compose(["exp=ppo", typed])[0])
     assert sentence.startswith(f"{typed}: no effect (")
 
 
-def test_an_environment_whose_own_keys_make_its_id_is_not_said_to_stay():
+def test_notices_ignore_env_id_from_wrapper_keys():
     typed = ["exp=sac", "env=dmc", "env.wrapper.domain_name=cartpole", "env.wrapper.task_name=balance"]
     assert not notices(compose(typed)[0], typed)
 
 
 @pytest.mark.parametrize("typed", ["env.frame_stack=4", "env.grayscale=true"])
-def test_settings_of_images_that_nobody_reads_are_told(typed):
+def test_notices_name_image_keys_without_image_encoder(typed):
     (sentence,) = notices(compose(["exp=ppo", typed])[0], [typed])
     assert sentence.startswith(f"{typed}: no effect (it applies to images, and algo.cnn_keys.encoder=[] selects none)")
     seen = [typed, "algo.cnn_keys.encoder=[rgb]"]
@@ -58,7 +58,7 @@ def test_settings_of_images_that_nobody_reads_are_told(typed):
         (40_000, "39,936 policy steps are trained, 39 iterations of 1,024"),
     ],
 )
-def test_a_budget_that_ends_within_an_iteration_is_told(total, trained):
+def test_notices_name_budget_of_incomplete_iteration(total, trained):
     typed = ["exp=ppo", "env.num_envs=8", "algo.rollout_steps=128"]
     (sentence,) = notices(compose([*typed, f"algo.total_steps={total}"])[0])
     assert sentence.startswith(f"algo.total_steps={total}: {trained}")
@@ -68,13 +68,13 @@ def test_a_budget_that_ends_within_an_iteration_is_told(total, trained):
 
 
 @pytest.mark.parametrize("typed", ["buffer.online=true", "buffer.type=episode"])
-def test_how_a_memory_is_drawn_from_has_no_effect_where_there_is_none(typed):
+def test_notices_name_replay_keys_of_on_policy_algorithm(typed):
     (sentence,) = notices(compose(["exp=ppo", typed])[0])
     assert sentence == f"{typed}: no effect (ppo has no replay buffer and uses every rollout once)"
 
 
 @pytest.mark.parametrize(
-    ("file", "said"),
+    ("file", "expected"),
     [
         (
             "algo: {compile: {enabled: false, mode: reduce-overhead}}\nmodel_manager: {disabled: true}",
@@ -88,19 +88,19 @@ def test_how_a_memory_is_drawn_from_has_no_effect_where_there_is_none(typed):
         ),
     ],
 )
-def test_notices_tell_what_files_switch_off(tmp_path, monkeypatch, file, said):
+def test_notices_name_features_disabled_by_files(tmp_path, monkeypatch, file, expected):
     (tmp_path / "exp").mkdir()
     (tmp_path / "exp" / "mine.yaml").write_text(f"# @package _global_\ndefaults: [ppo, _self_]\n{file}\n")
     monkeypatch.setenv("SHEEPRL_SEARCH_PATH", str(tmp_path))
-    assert notices(compose(["exp=mine"])[0], ["exp=mine"]) == [said]
+    assert notices(compose(["exp=mine"])[0], ["exp=mine"]) == [expected]
     typed = ["exp=ppo", "algo.compile=false", "model_manager.disabled=true"]
     assert notices(compose(typed)[0], typed) == []
 
 
-def test_notices_tell_the_gradient_steps_of_train_every():
+def test_notices_name_gradient_steps_of_train_every():
     typed = ["exp=dreamer_v2_cartpole", "algo.train_every=16", "algo.replay_ratio=0.5", "algo.learning_starts=500"]
-    (said,) = notices(compose(typed)[0], typed)
-    assert said == (
+    (sentence,) = notices(compose(typed)[0], typed)
+    assert sentence == (
         "algo.train_every=16: 8 gradient steps of each rank after every 16 policy steps, because of "
         "algo.replay_ratio=0.5; for one gradient step, as in SheepRL's files of 2023, set algo.replay_ratio=0.0625"
     )
@@ -108,18 +108,19 @@ def test_notices_tell_the_gradient_steps_of_train_every():
     assert notices(compose(typed)[0], typed) == []
 
 
-def test_how_a_dreamers_memory_is_drawn_from_is_told_where_it_is_not_as_its_keys_say():
+def test_notices_name_online_sampling_with_low_replay_ratio():
     small = ["exp=dreamer_v3_cartpole", "algo.learning_starts=500"]
     assert notices(compose([*small, "buffer.online=true"])[0]) == []
     assert notices(compose([*small, "buffer.type=episode", "buffer.prioritize_ends=true"])[0]) == []
-    (slow,) = notices(compose([*small, "buffer.online=true", "algo.replay_ratio=0.0039"])[0])  # 256 rows a step
+    # 256 rows per gradient step.
+    (slow,) = notices(compose([*small, "buffer.online=true", "algo.replay_ratio=0.0039"])[0])
     assert slow.startswith(
         "buffer.online=true: every 16 rows complete a new sequence, but algo.replay_ratio=0.0039 draws"
     )
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_the_earlier_dreamers_do_not_read_is_told(version):
+def test_notices_name_unused_dreamer_v1_and_v2_keys(version):
     world = "algo.world_model"
     typed = ["env.frame_stack=4", f"{world}.discount_model.learnable=false"]
     typed += [f"{world}.recurrent_model.dense_units=7"] if version == 1 else []
@@ -130,46 +131,46 @@ def test_what_the_earlier_dreamers_do_not_read_is_told(version):
     learnable = f"{world}.discount_model.learnable=false: no effect ({world}.use_continues enables the head)"
     assert learnable in unread and len(unread) == len(typed) - 1
     if version == 1:
-        assert any(told.startswith(f"{world}.recurrent_model.dense_units=7: no effect (") for told in unread)
+        assert any(sentence.startswith(f"{world}.recurrent_model.dense_units=7: no effect (") for sentence in unread)
 
 
-def test_a_key_with_an_effect_is_not_named():
+def test_notices_ignore_keys_with_effect():
     assert notices(compose(["exp=ppo", "algo.gamma=0.5", "env.num_envs=2", "metric.disable_timer=true"])[0]) == []
 
 
-def test_keys_of_one_reason_share_a_sentence():
+def test_notices_group_keys_by_reason():
     (sentence,) = notices(compose(["exp=ppo", "buffer.share_data=true", "metric.sync_on_compute=true"])[0])
     assert sentence.startswith("buffer.share_data=true, metric.sync_on_compute=true: no effect (training always uses")
 
 
-def test_the_keys_marked_as_unused_are_those_of_the_table():
+def test_unused_table_matches_marked_arguments():
     config, _ = compose(["exp=ppo"])
     marked = [*arguments(RunConfig), *arguments(type(config.algo), "algo.")]
     assert {argument.key for argument in marked if argument.unused} == set(UNUSED)
 
 
-@pytest.mark.parametrize(("size", "said"), [(512, 0), (513, 1), (4096, 1)])
-def test_a_batch_above_a_rollout_is_told(size, said):
-    """4 environments of 128 steps are 512."""
+@pytest.mark.parametrize(("size", "count"), [(512, 0), (513, 1), (4096, 1)])
+def test_notices_name_batch_size_above_rollout(size, count):
+    """The rollout has 4 * 128 = 512 rows."""
     overrides = ["exp=ppo", "env.num_envs=4", "algo.rollout_steps=128", f"algo.per_rank_batch_size={size}"]
     sentences = notices(compose(overrides)[0])
-    assert len(sentences) == said
+    assert len(sentences) == count
     assert all(f"algo.per_rank_batch_size={size}: reduced to 512" in sentence for sentence in sentences)
 
 
 @pytest.mark.parametrize("typed", ["hydra.run.dir=/logs", "hydra.output_subdir=null", "+metric.logger.root_dir=x"])
-def test_a_key_that_never_reaches_the_config_is_named(typed):
+def test_notices_name_keys_outside_config(typed):
     overrides = ["exp=ppo", typed]
     (sentence,) = notices(compose(overrides)[0], overrides)
     assert sentence.startswith(f"{typed}: no effect (")
 
 
-def test_the_default_of_a_stored_run_is_no_notice():
+def test_notices_ignore_stored_run_name():
     config, _ = compose(["exp=ppo"])
     assert notices(dataclasses.replace(config, run_name="other")) == []
 
 
-def test_a_preset_whose_environment_stays_beside_the_settings_of_others_is_told():
+def test_notices_name_env_group_without_env_id():
     typed = ["exp=sac", "env=mujoco"]
     (sentence,) = notices(compose(typed)[0], typed)
     assert sentence.endswith("not the environment LunarLanderContinuous-v3; to change it, add env.id=Walker2d-v5")

@@ -1,4 +1,4 @@
-"""Luggage of a SheepRL 0.8.4 user: commands, defaults, class strings and whole config folders."""
+"""Compatibility with SheepRL 0.8.4: overrides, defaults, class names and whole config folders."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rlcore.errors import UserError
 BARE = ("exp=default", "algo=ppo", "env=gym", "algo.total_steps=65536", "buffer.size=${algo.rollout_steps}")
 DOCUMENT = Path(__file__).parents[3] / "docs" / "coming_from_sheeprl.md"
 
-# Every public key of SheepRL's PPO path with its default there.
-THEIRS = {
+# All public keys of SheepRL's PPO with SheepRL's defaults.
+SHEEPRL_DEFAULTS = {
     "num_threads": 1,
     "float32_matmul_precision": "high",
     "dry_run": False,
@@ -72,7 +72,7 @@ THEIRS = {
     "algo.optimizer.eps": 1e-4,
     "algo.optimizer.weight_decay": 0.0,
     "algo.optimizer.betas": [0.9, 0.999],
-    "algo.compile": False,  # their `enabled`
+    "algo.compile": False,  # SheepRL's algo.compile.enabled
     "env.id": "CartPole-v1",
     "env.num_envs": 4,
     "env.frame_stack": 1,
@@ -113,11 +113,11 @@ THEIRS = {
     "metric.log_level": 1,
     "metric.sync_on_compute": False,
     "metric.aggregator.raise_on_missing": False,
-    "metric.logger.name": "tensorboard",  # the class they name
+    "metric.logger.name": "tensorboard",  # translated from the class name
     "model_manager.disabled": True,
     "run_benchmarks": False,
 }
-# The keys above whose default is another one here: each is in the table of docs/coming_from_sheeprl.md.
+# Keys with another default in Shepherd. The table in docs/coming_from_sheeprl.md lists them.
 DEPARTURES = {
     "torch_backends_cudnn_benchmark": False,
     "torch_backends_cudnn_deterministic": True,
@@ -137,28 +137,28 @@ def at(tree, key):
 
 
 @pytest.fixture(scope="module")
-def ours():
+def default_tree():
     return compose(BARE)[1]
 
 
-@pytest.mark.parametrize("key", THEIRS)
-def test_a_key_has_their_name_and_their_default_or_is_a_known_departure(ours, key):
-    assert at(ours, key) == DEPARTURES.get(key, THEIRS[key])
+@pytest.mark.parametrize("key", SHEEPRL_DEFAULTS)
+def test_default_matches_sheeprl_or_listed_departure(default_tree, key):
+    assert at(default_tree, key) == DEPARTURES.get(key, SHEEPRL_DEFAULTS[key])
 
 
 @pytest.mark.parametrize("key", DEPARTURES)
-def test_every_departure_is_documented(key):
+def test_sheeprl_page_lists_every_departure(key):
     table = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("|")]
     assert any(f"`{key}`" in line or f"`{key.replace('_', '.', 3)}`" in line for line in table)
 
 
-def test_every_key_of_theirs_can_be_set_to_their_default():
+def test_compose_accepts_all_sheeprl_defaults():
     typed = ["exp=default", "algo=ppo", "env=gym", "algo.compile.enabled=False", "algo.compile.mode=reduce-overhead"]
-    for key, value in THEIRS.items():
+    for key, value in SHEEPRL_DEFAULTS.items():
         if key != "algo.compile":
             typed.append(f"{key}=null" if value is None else f"{key}={value}".replace("'", ""))
     _, tree = compose(typed)
-    for key, value in THEIRS.items():
+    for key, value in SHEEPRL_DEFAULTS.items():
         assert at(tree, key) == value, key
 
 
@@ -207,7 +207,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("command", "expected"), COMMANDS, ids=[" ".join(command) for command, _ in COMMANDS])
-def test_a_command_of_theirs_means_the_same(command, expected):
+def test_compose_accepts_sheeprl_overrides(command, expected):
     _, tree = compose(command)
     for key, value in expected.items():
         if isinstance(value, tuple):
@@ -216,7 +216,7 @@ def test_a_command_of_theirs_means_the_same(command, expected):
             assert at(tree, key) == value
 
 
-def test_no_class_string_is_left_in_the_tree():
+def test_compose_tree_contains_no_class_strings():
     _, tree = compose(["exp=ppo", "algo.dense_act=torch.nn.ELU", "env.wrapper._target_=gymnasium.make"])
     assert "_target_" not in str(tree)
     assert "torch.nn" not in str(tree)
@@ -230,7 +230,7 @@ def test_no_class_string_is_left_in_the_tree():
         ("sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper", "Super Mario Bros"),
     ],
 )
-def test_a_suite_that_is_not_there_yet_is_called_by_its_name(target, suite):
+def test_wrapper_target_of_unsupported_suite_is_refused(target, suite):
     with pytest.raises(UserError, match=f"{suite} is not supported yet"):
         compose(["exp=ppo", f"env.wrapper._target_={target}"])
 
@@ -245,12 +245,12 @@ def test_a_suite_that_is_not_there_yet_is_called_by_its_name(target, suite):
         (["env=atari", "env.wrapper._target_=sheeprl.envs.dmc.DMCWrapper"], "creates environments of dmc, but env.id="),
     ],
 )
-def test_a_class_of_another_suite_than_the_ids_is_refused(typed: list[str], sentence: str) -> None:
+def test_wrapper_target_of_other_suite_is_refused(typed: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         compose(["exp=ppo", *typed])
 
 
-# --- a copy of their whole config folder, with its keys and class strings ---------------------------------------------
+# --- copy of SheepRL's config folder, with its keys and class names ---------------------------------------------------
 
 MEAN = "{_target_: torchmetrics.MeanMetric, sync_on_compute: '${metric.sync_on_compute}'}"
 PART = (
@@ -495,13 +495,13 @@ def write(folder, names=None):
 
 
 @pytest.fixture
-def copied(tmp_path, monkeypatch):
+def sheeprl_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("SHEEPRL_SEARCH_PATH", f"file://{write(tmp_path)};pkg://sheeprl.configs")
 
 
-def test_their_whole_folder_composes_unchanged(copied):
+def test_sheeprl_folder_composes_unchanged(sheeprl_folder):
     config, tree = compose(["exp=ppo"])
-    for key, value in (THEIRS | {"seed": 5}).items():
+    for key, value in (SHEEPRL_DEFAULTS | {"seed": 5}).items():
         assert at(tree, key) == value, key
     assert config.run_dir == f"logs/runs/ppo/CartPole-v1/{config.run_name}"
     assert config.env.wrapper == {}
@@ -509,7 +509,7 @@ def test_their_whole_folder_composes_unchanged(copied):
     assert set(config.metric.aggregator.metrics.values()) == {"mean"}
 
 
-def test_their_recurrent_files_compose_unchanged(copied):
+def test_sheeprl_ppo_recurrent_files_compose_unchanged(sheeprl_folder):
     config, _ = compose(["exp=ppo_recurrent", "env.mask_velocities=True"])
     algo = config.algo
     assert (algo.name, algo.rollout_steps, algo.update_epochs, algo.total_steps) == ("ppo_recurrent", 512, 8, 409_000)
@@ -519,7 +519,7 @@ def test_their_recurrent_files_compose_unchanged(copied):
     assert config.env.mask_velocities and config.buffer.size == 512
 
 
-def test_an_environment_within_a_suites_wrapper_is_its_arguments(copied):
+def test_wrapper_env_becomes_wrapper_arguments(sheeprl_folder):
     config, tree = compose(["exp=ppo", "env=atari", "algo.cnn_keys.encoder=[rgb]", "env.screen_size=84"])
     assert (config.env.id, config.env.max_episode_steps, config.env.action_repeat) == ("PongNoFrameskip-v4", 27000, 4)
     assert config.env.wrapper == {
@@ -539,13 +539,13 @@ def test_an_environment_within_a_suites_wrapper_is_its_arguments(copied):
         compose(["exp=ppo", "env=atari", "env.wrapper.env._target_=os.system"])
 
 
-def test_their_whole_folder_takes_our_keys_and_groups(copied):
+def test_sheeprl_folder_accepts_shepherd_keys_and_groups(sheeprl_folder):
     config, _ = compose(["exp=ppo", "optim@algo.optimizer=sgd", "evaluation.episodes=3", "logger@metric.logger=csv"])
     assert (config.algo.optimizer.name, config.evaluation.episodes, config.metric.logger.name) == ("sgd", 3, "csv")
 
 
-def test_their_mlflow_logger_needs_its_variable(copied, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # whoever used MLflow in this process has set it
+def test_sheeprl_mlflow_logger_requires_tracking_uri_variable(sheeprl_folder, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # MLflow sets it when it is used in this process
     with pytest.raises(UserError, match="MLFLOW_TRACKING_URI is not set"):
         compose(["exp=ppo", "logger@metric.logger=mlflow"])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
@@ -558,17 +558,15 @@ def test_their_mlflow_logger_needs_its_variable(copied, monkeypatch):
 
 
 @pytest.mark.parametrize("names", [["exp/ppo.yaml"], ["exp/ppo.yaml", "algo/ppo.yaml"], ["env/gym.yaml"]])
-def test_single_files_of_theirs_mix_with_ours(tmp_path, monkeypatch, names):
+def test_single_sheeprl_files_mix_with_built_in_files(tmp_path, monkeypatch, names):
     monkeypatch.setenv("SHEEPRL_SEARCH_PATH", f"file://{write(tmp_path, names)}")
     config, _ = compose(["exp=ppo"])
     assert (config.algo.total_steps, config.env.id, config.buffer.size) == (65536, "CartPole-v1", 128)
     assert config.env.sync_env is True
 
 
-def test_optimizers_and_activations_are_translated_wherever_an_algorithm_has_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As SheepRL's `algo/sac.yaml` and `exp/sac_benchmarks.yaml` write them, a slip of theirs among it."""
+def test_compose_translates_optimizer_and_activation_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written as in SheepRL's `algo/sac.yaml` and `exp/sac_benchmarks.yaml`, including the misspelled `optimier`."""
     (tmp_path / "exp").mkdir()
     (tmp_path / "exp" / "mine.yaml").write_text(
         "# @package _global_\n"
@@ -629,14 +627,14 @@ OFF_POLICY = {
         "fabric: {devices: 1, accelerator: cpu}\ncheckpoint: {every: 70000, save_last: False}\n"
         "metric: {log_every: 70000, log_level: 0, disable_timer: True}\n"
     ),
-}  # as SheepRL's files of these names have their keys
+}  # same keys as in SheepRL's files of these names
 
 
 @pytest.mark.parametrize(
     ("exp", "replay_ratio", "total_steps", "dropout"),
     [("sac", 1.0, 1_000_000, 0.0), ("sac_benchmarks", 1.0, 65_536, 0.0), ("droq", 20.0, 1_000_000, 0.01)],
 )
-def test_their_off_policy_folder_composes_as_it_is(
+def test_sheeprl_off_policy_folder_composes_unchanged(
     exp: str, replay_ratio: float, total_steps: int, dropout: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in OFF_POLICY.items():
@@ -647,7 +645,7 @@ def test_their_off_policy_folder_composes_as_it_is(
     algo = config.algo
     assert (algo.name, config.env.id) == (exp.partition("_")[0], "LunarLanderContinuous-v3")
     assert (algo.replay_ratio, algo.total_steps, algo.critic.dropout) == (replay_ratio, total_steps, dropout)
-    # What their DroQ has in its code, not in its files.
+    # Properties that SheepRL's DroQ has in code, not in config files.
     droq = exp == "droq"
     assert (algo.critic.layer_norm, algo.actor.q, algo.policy_delay) == (
         droq,
@@ -678,16 +676,16 @@ SAC_AE = {
         "defaults: [default, _self_]\nmodels: {encoder: {model_name: e, description: d, tags: {}}, "
         "decoder: {model_name: e, description: d, tags: {}}, agent: {model_name: a, description: d, tags: {}}}\n"
     ),
-}  # likewise
+}  # same keys as in SheepRL's files of these names
 
 
-def test_their_sac_ae_composes_from_their_folder_as_ours_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sheeprl_sac_ae_folder_matches_built_in_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = compose(["exp=sac_ae", "algo.total_steps=1000000"])[0].algo
     for name, text in (OFF_POLICY | SAC_AE).items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setenv("SHEEPRL_SEARCH_PATH", f"file://{tmp_path}")
     config = compose(["exp=sac_ae"])[0]
-    assert config.algo == dataclasses.replace(own, compile=False)  # theirs says so
+    assert config.algo == dataclasses.replace(own, compile=False)  # as in SheepRL's file
     assert (config.env.frame_stack, config.env.screen_size) == (3, 84)
     assert config.model_manager.models.keys() == {"agent"}

@@ -1,4 +1,4 @@
-"""SheepRL's files in a user's folder, written anew from what they resolve to (tests/golden/*_files.json)."""
+"""Writes SheepRL's config files to a user folder, from their resolved values (tests/golden/*_files.json)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from flows.config.compose import compose
-from tests.flows.config.dreamer_leaves import named
+from tests.flows.config.dreamer_leaves import translate_value
 
 PAGE = Path(__file__).parents[3] / "docs" / "coming_from_sheeprl.md"
-MINUS = "env max_episode_steps"  # -1 is null here, as the page says too
-# Leaves that are not here, by the word of the page that tells of them; a wrapper's own arguments are its suite's.
+MINUS_ONE = "env max_episode_steps"  # SheepRL's -1 is null in Shepherd
+# Keys that Shepherd lacks, and the text by which docs/coming_from_sheeprl.md mentions them.
 DROPPED = {
     "_target_": "_target_",
     "fused": "fused",
@@ -36,8 +36,8 @@ def nested(leaves: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def composed(leaves: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
-    """The config and tree of `exp=theirs`, whose files have their groups as SheepRL resolves them."""
+def compose_files(leaves: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
+    """Write the files of `exp=theirs` with SheepRL's resolved values, and return config and tree."""
     tree = nested(leaves)
     defaults = [{f"override /{group}": "theirs"} for group in ("algo", "env")]
     for group in ("algo", "env"):
@@ -50,21 +50,21 @@ def composed(leaves: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPat
     return compose(["exp=theirs", *words])
 
 
-def found(tree: Any, place: list[str]) -> Any:
+def value_at(tree: Any, place: list[str]) -> Any:
     for name in place:
         tree = tree[name]
     return tree
 
 
 def compare_leaves(tree: Any, leaves: dict[str, Any]) -> int:
-    """Refuse a leaf that is another than theirs, or is not here and the page does not tell; how many are the same."""
+    """Return the number of values equal to SheepRL's. All others must be keys that the page mentions."""
     page, compared = PAGE.read_text(), 0
     for key, value in leaves.items():
-        told = [word for part, word in DROPPED.items() if part in key]
-        if told:
-            assert f"`{told[0]}" in page or told[0] in page, key
+        mentions = [word for part, word in DROPPED.items() if part in key]
+        if mentions:
+            assert f"`{mentions[0]}" in page or mentions[0] in page, key
             continue
-        expected = None if key == MINUS and value == -1 else named(value)
-        assert found(tree, key.split(" ")) == expected, key
+        expected = None if key == MINUS_ONE and value == -1 else translate_value(value)
+        assert value_at(tree, key.split(" ")) == expected, key
         compared += 1
     return compared
