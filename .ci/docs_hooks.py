@@ -91,7 +91,10 @@ def python_pages() -> list[tuple[str, str]]:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Point links to files outside the documentation at the repository; without its address, keep only their text."""
+    """Replace links to files outside the documentation by links to these files in the repository.
+
+    If the config has no `repo_url`, only the text of such a link is kept.
+    """
     here = posixpath.dirname(page.file.src_uri)
     folder = "" if page.file.src_uri == CHANGELOG else posixpath.join("docs", here)
 

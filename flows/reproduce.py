@@ -27,11 +27,14 @@ def reproduce(source: str, run_dir: str = "") -> Any:
     """Train a run again from its stored lineage and check that every checkpoint is bit-identical to the original.
 
     Args:
-        source: the folder of a run, or models:/NAME@champion or models:/NAME/3.
-        run_dir: the folder of the second run; usually empty: the default is NAME_again in the folder of the first run.
+        source: the original run: its run directory, or a registered model, such as models:/NAME@champion or
+            models:/NAME/3.
+        run_dir: run directory of the second run. If empty, it is created next to that of the original run, with the
+            name NAME_again.
 
     Returns:
-        run_dir, identical, tensors, and a one-line result. The flow fails at the first checkpoint that differs.
+        A dict with run_dir (of the second run), identical (True), tensors (number of compared tensors) and result (one
+        line). The flow fails at the first checkpoint that differs.
     """
     with name_failed_run(f"reproduce {source}"):
         again = restore(source, run_dir)
@@ -51,10 +54,11 @@ def reproduce(source: str, run_dir: str = "") -> Any:
 
 
 def reproduction(run: RunDirectory) -> dict[str, Any]:
-    """Run the flow on a new or unfinished reproduction and return the flow's result.
+    """Run the flow `reproduce` on the run directory of a second run, and return the result of the flow.
 
-    `flows.runs.original.restore` creates the reproduction. Raises a `RunError` if the second run learned different
-    bits, and `TrainingInterrupted` if a signal ended the second run.
+    `flows.runs.original.restore` creates the run directory. If the second run is unfinished, it is resumed. Raises a
+    `RunError` if a checkpoint differs from that of the original run, and `TrainingInterrupted` if a signal ended the
+    second run.
     """
     with terminable_flow(), release_after(run):
         expect_trainer(run)  # the trainer starts while Prefect starts

@@ -43,7 +43,8 @@ VERSION = f"{rlcore.__version__}+{commit()[:10]}"
 class Stage:
     """Stage of a training run, called as a Prefect task.
 
-    Outside of a flow run, for example in a worker of a sweep, the stage is called without Prefect, with equal retries.
+    Outside of a Prefect flow run, for example in a worker of a sweep, the stage is executed without Prefect. It is then
+    retried under the same conditions.
 
     Args:
         name: name of the stage.

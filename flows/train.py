@@ -78,8 +78,8 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
         The run's summary.
 
     Raises:
-        TrainingInterrupted: If a signal ended it; the state is durable.
-        UserError: If the run was refused; if it is new, its folder is removed.
+        TrainingInterrupted: If a signal ended the training. It can be resumed.
+        UserError: If the config or the machine does not allow the run. The folder of a new run is then removed.
     """
     with run.removed_if_refused(), terminable_flow(), release_after(run):
         expect_trainer(run)  # the trainer starts while Prefect starts

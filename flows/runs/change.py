@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 
 
 def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
-    """Change config keys of a run that do not affect what it has learned so far.
+    """Change config keys of an existing run. Keys that affect the training that is already done cannot change.
 
-    Raises a `UserError` if a value is wrong or would change what the run learns, or if another process drives the run.
+    Raises a `UserError` if a value is invalid, if a key cannot change, or if another process is executing the run.
     """
     run.refuse_second_writer()
     with run.writing():
@@ -49,7 +49,7 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
 def rewrite_config(run: RunDirectory, values: Mapping[str, Any]) -> None:
     """Replace the config of a run by a config that has been composed and checked.
 
-    The new config must not affect what the run has learned so far.
+    The caller must ensure that the new config does not affect the training that is already done.
     """
     with run.writing():
         _rewrite(run, values)

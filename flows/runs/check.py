@@ -33,14 +33,15 @@ if TYPE_CHECKING:
 def prepare(
     config: RunConfig, values: Mapping[str, Any], here: bool = True
 ) -> tuple[RunConfig, Mapping[str, Any], dict[str, Any] | None]:
-    """Check within seconds that a config can run, and resolve the weights that the run starts from. Write nothing.
+    """Check that a config can be trained, before a run directory is created. This takes seconds and writes no files.
 
     The checks cover the environment, its observation keys and action space, the dataset, the initial weights or
-    checkpoint, and the names of registered models. They cover the device, the memory and the disk only if `here` is
-    True, that is, if this machine trains the run. A `UserError` names the key and the fix.
+    checkpoint, and the names of registered models. If `here` is True, this machine will train the run; the checks then
+    also cover its device, memory and disk. If a check fails, a `UserError` names the config key and the fix.
 
-    Returns the config, its plain values, and the origin of the initial weights, which `create_run` stores. In the
-    returned config, `init_from` is a local folder, even if it was a models:/ URI.
+    Returns the config, the same config as nested dicts, and the origin of the initial weights (None without
+    `init_from`), which `create_run` stores. In the returned config, `init_from` is a local folder, even if it was a
+    models:/ URI.
     """
     mistakes, spec = Mistakes(), None
     with mistakes.catch():
@@ -131,9 +132,10 @@ def _check_model(config: RunConfig) -> None:
 
 
 def _source(uri: str) -> tuple[dict[str, Any], LoadedPolicy]:
-    """Return the origin of the initial weights, as stored in run.json, and the policy.
+    """Load the policy whose weights a run starts with; return the origin of the weights and the policy.
 
-    The local path is stored, because an alias in the registry may later refer to another version.
+    The origin is a dict {given, uri, path, digest}, which is stored in run.json. It contains the local path, because
+    an alias in the registry may later refer to another version.
     """
     from rlcore.evaluation.policy import load_policy
     from rlcore.store.checkpoint import choose

@@ -25,8 +25,8 @@ def new_run(
 ) -> RunDirectory:
     """Compose a config, check it on this machine, and create the run directory. After an error, no file is left.
 
-    `flow_run` is the id of the Prefect flow run if a worker creates the run. `composed` is the result of `compose` for
-    these overrides, if it is available.
+    `flow_run` is the id of the Prefect flow run if a worker creates the run. `composed` is the result of
+    `compose(overrides)` if the caller has it; otherwise this function composes the config.
     """
     config, values = composed or compose(overrides)
     RunDirectory.new(config.run_dir)
@@ -42,11 +42,12 @@ def create_run(
     flow_run: str = "",
     reproduces: str = "",
 ) -> RunDirectory:
-    """Create the folder of a new run with its config and the file run.json, which identifies the run.
+    """Create the directory of a new run with config.yaml and run.json, which identifies the run.
 
-    run.json also contains `source`, the origin of the initial weights (given, uri, path, digest), and `flow_run`. If
-    the run resumes from a checkpoint of another run or starts with a dataset in its replay buffer, run.json names
-    these, too. If the run is a reproduction, `reproduces` is the id of the original run.
+    `source` describes the initial weights: {given: the value of `init_from`, uri: its registry URI or None, path: local
+    folder, digest: SHA-256}. `flow_run` is the id of the Prefect flow run. `reproduces` is the id of the original run
+    if the new run is a reproduction. All three are stored in run.json. run.json also contains path and digest of
+    `checkpoint.resume_from` and of `buffer.load_from`, if they are set.
     """
     origin = ({"init_from": dict(source)} if source else {}) | ({"flow_run": flow_run} if flow_run else {})
     if config.buffer.load_from:

@@ -27,8 +27,8 @@ ATTEMPTS = 5  # a run in training may remove the checkpoint that was just chosen
 def diff(first: str, second: str) -> int:
     """Compare the learning states of two checkpoints and print the result. Return 0 if all bits are equal, else 1.
 
-    If an argument is a run directory, one of its checkpoints is compared: the newest intact one at a policy step at
-    which the other run has a checkpoint, too.
+    An argument is a checkpoint or a run directory. For a run directory, the newest intact checkpoint is compared whose
+    policy step also exists in the other argument.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -43,28 +43,28 @@ def diff(first: str, second: str) -> int:
 
 def _compare(first: Path, second: Path) -> tuple[int, list[str]]:
     """Return the exit code and the lines to print."""
-    places = _places(first, second)
-    differing = list(compare.differences(*places))
-    names = " and ".join(short_path(place) for place in places)
-    short = [line for whole, place in zip((first, second), places, strict=True) if (line := _beyond(whole, place))]
+    paths = _choose_checkpoints(first, second)
+    differing = list(compare.differences(*paths))
+    names = " and ".join(short_path(path) for path in paths)
+    later = [line for run, path in zip((first, second), paths, strict=True) if (line := _describe_later(run, path))]
     if not differing:
-        digest = checkpoint.manifest(places[0])["digest"]
-        return 0, [f"identical: {names} (digest {digest[:16]})", *short]
+        digest = checkpoint.manifest(paths[0])["digest"]
+        return 0, [f"identical: {names} (digest {digest[:16]})", *later]
     others = f" ({len(differing) - 1:,} more entries differ)" if len(differing) > 1 else ""
-    return 1, [f"different: {names}", f"first difference: {differing[0]}{others}", *short, *_reasons(*places)]
+    return 1, [f"different: {names}", f"first difference: {differing[0]}{others}", *later, *_reasons(*paths)]
 
 
-def _beyond(whole: Path, place: Path) -> str | None:
-    """Return a line of output if the run has a later checkpoint than the compared one, otherwise None."""
-    newest = next(checkpoint.newest_first(whole / "checkpoints"), place)
-    if newest.name == place.name:
+def _describe_later(run: Path, compared: Path) -> str | None:
+    """Return a line of output if a run has a later checkpoint than the compared one, otherwise None."""
+    newest = next(checkpoint.newest_first(run / "checkpoints"), compared)
+    if newest.name == compared.name:
         return None
     wrong = checkpoint.damage(newest, with_chunks=False)
     damaged = f", damaged: {wrong}" if wrong else ""
-    return f"  {short_path(whole)} has a checkpoint at {newest.name} policy steps{damaged}; compared at {place.name}"
+    return f"  {short_path(run)} has a checkpoint at {newest.name} policy steps{damaged}; compared at {compared.name}"
 
 
-def _places(first: Path, second: Path) -> tuple[Path, Path]:
+def _choose_checkpoints(first: Path, second: Path) -> tuple[Path, Path]:
     """Return the two checkpoints to compare: the newest ones at a policy step that both runs have.
 
     If there is no common policy step and the fingerprints differ, return the newest checkpoint of each run.
@@ -72,7 +72,7 @@ def _places(first: Path, second: Path) -> tuple[Path, Path]:
     try:
         return compare.common(first, second)
     except compare.NothingInCommonError:
-        left, right = (checkpoint.newest_good(place / "checkpoints") for place in (first, second))
+        left, right = (checkpoint.newest_good(run / "checkpoints") for run in (first, second))
         if left is None or right is None:
             raise
         if not any(list(_differing(half, *_fingerprints(left, right))) for half in MEANING):
@@ -80,8 +80,8 @@ def _places(first: Path, second: Path) -> tuple[Path, Path]:
         return left, right
 
 
-def _fingerprints(*places: Path) -> list[dict[str, Any]]:
-    return [checkpoint.load(place)[1]["fingerprint"] for place in places]
+def _fingerprints(*checkpoints: Path) -> list[dict[str, Any]]:
+    return [checkpoint.load(path)[1]["fingerprint"] for path in checkpoints]
 
 
 def _differing(half: str, left: dict[str, Any], right: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -89,15 +89,19 @@ def _differing(half: str, left: dict[str, Any], right: dict[str, Any]) -> Iterat
 
 
 def _reasons(first: Path, second: Path) -> list[str]:
-    """Return possible reasons for different bits, derived from the two fingerprints and the two environment cards."""
+    """Return possible reasons why two checkpoints differ, one line each.
+
+    They are derived from the fingerprints in the checkpoints (config and machine) and from the environment cards
+    (measured properties of the environments).
+    """
     reasons = []
-    moments = [checkpoint.manifest(place)["policy_steps"] for place in (first, second)]
-    if moments[0] != moments[1]:
-        reasons.append(f"  the policy steps of the checkpoints differ: {moments[0]} and {moments[1]}")
+    steps = [checkpoint.manifest(path)["policy_steps"] for path in (first, second)]
+    if steps[0] != steps[1]:
+        reasons.append(f"  the policy steps of the checkpoints differ: {steps[0]} and {steps[1]}")
     for half, meaning in MEANING.items():
         differing = _differing(half, *_fingerprints(first, second))
-        reasons += [f"  {key}: {before} and {after}; {meaning}" for key, before, after in differing]
-    runs = [RunDirectory(place.parents[1]) for place in (first, second)]
+        reasons += [f"  {key}: {left} and {right}; {meaning}" for key, left, right in differing]
+    runs = [RunDirectory(path.parents[1]) for path in (first, second)]
     cards = [run.read_card() for run in runs if run.card.exists()]
     if vague := next((card["id"] for card in cards if card.get("deterministic") is False), None):
         reasons.append(f"  {vague}: the same seed and actions give different episodes, so its runs always differ")

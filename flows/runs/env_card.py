@@ -18,7 +18,7 @@ from rlcore.store.directory import RunDirectory, write_json
 def write_card(run: RunDirectory, card: dict[str, Any]) -> dict[str, Any]:
     """Write an environment card (measured properties of the environment), and report its warnings and notices.
 
-    The card may be newly measured or may come from the cache.
+    `card` is the result of a measurement, or of an earlier measurement that Prefect has cached.
     """
     warn_of_boundary(card)
     for notice in config_of(run).algo.env_notices(EnvSpec.from_json(card["spec"])):

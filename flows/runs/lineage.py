@@ -88,12 +88,14 @@ def lineage(run: RunDirectory) -> dict[str, Any]:
 def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the complete lineage of a run. Together with config.yaml it is sufficient to reproduce the run.
 
-    The lineage contains the facts of run.json (code, host, seed, initial weights) and `machine` (device, threads,
-    versions, plugins). `learned` contains the config keys that affect learning and their hash. Further entries are
-    `compile` and `dataset_digest`.
+    The argument `fingerprint` is that of the newest checkpoint, or {} if there is no checkpoint. The lineage contains:
 
-    `checkpoints` maps policy steps to {digest, tensors, env_steps}. `evaluations` maps policy steps to mean returns.
-    `fingerprint` is the fingerprint of the newest checkpoint.
+    - all entries of run.json, such as code, host, seed and initial weights
+    - `learned` and `config_hash`: the config keys that affect training, with their values, and the hash of these keys
+    - `machine`: device, threads, versions and plugins; `compile`: how gradient steps are computed
+    - `dataset_digest`: hash of the dataset
+    - `checkpoints`: policy steps -> {digest, tensors, env_steps}
+    - `evaluations`: policy steps, or "last" for the final evaluation -> mean returns
     """
     log = history(run.events)
     learned = fingerprint.get("learning", {}).get("config")  # config.yaml may have been edited since

@@ -1,6 +1,7 @@
 """Listeners that are called with the progress of runs, for the terminal, logs, mirrors, notebooks and tests.
 
-A Prefect task cannot take a callback because its parameters are JSON, so code that follows a run subscribes here.
+The parameters of a Prefect task are JSON values, so a task cannot take a callback. Code that wants to follow the
+progress of a run therefore registers a listener with `subscribe`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,21 @@ _listeners: list[Listener] = []
 
 @contextmanager
 def subscribe(listener: Listener) -> Iterator[None]:
-    """Inside the `with`, call `listener(kind, facts)` for every event. `facts` is a dict; its keys depend on `kind`.
+    """Context manager in which `listener(kind, facts)` is called for every event; `facts` is a dict.
 
-    Kinds of events of one run: `progress` {policy_steps, return, elapsed} after a training iteration. `work` {doing,
-    done, total, unit} during work that takes long. `stage` {doing}, where `doing` is a message. `baseline`,
-    `checkpoint`, `evaluation` and `registered`, each with the result of the stage.
+    Events of a single run, as kind {keys of facts}:
 
-    Kinds of events of several runs: `job` {label, number} with the progress of one run or with {doing}. `ended` {label,
-    number, state, sentence} at the end of a run. `trial` {number, label, state, value, sentence} for a trial of a
-    sweep. `phase` {doing, total} before new jobs.
+    - progress {policy_steps, return, elapsed}: after a training iteration
+    - work {doing, done, total, unit}: about once per second during other long work, such as an evaluation
+    - stage {doing}: a message to show
+    - baseline, checkpoint, evaluation, registered: after the stage, with its result as facts
+
+    Events of a command that executes several runs (jobs), such as a sweep:
+
+    - phase {doing, total}: before `total` jobs are started
+    - job {label, number, ...}: progress of one job, either with the keys of `progress` or with {doing}
+    - ended {label, number, state, sentence}: at the end of a job
+    - trial {number, label, state, value, sentence}: at the end of a trial of a sweep
     """
     _listeners.append(listener)
     try:

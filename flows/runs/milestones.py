@@ -36,7 +36,7 @@ def note_start(run: RunDirectory) -> None:
 
 
 def note_baseline(run: RunDirectory) -> None:
-    """Write the random policy's result to the event log if the run has a dataset and the log has no such result yet."""
+    """Write the random policy's result to the event log, unless the log already has it or the run has no dataset."""
     result = run.read_baseline()
     if result is not None and not has_baseline(run):
         note_result(run, result)
@@ -48,7 +48,10 @@ def has_baseline(run: RunDirectory) -> bool:
 
 
 def has_dataset(run: RunDirectory) -> bool:
-    """Return True if the event log contains the random policy's result and the dataset is not damaged."""
+    """Return True if the stage collect is complete.
+
+    This means that the event log contains the random policy's result, and that the dataset is not damaged.
+    """
     damaged = (run.dataset / "manifest.json").exists() and run.read_baseline() is None
     return has_baseline(run) and not damaged
 
@@ -60,9 +63,10 @@ def is_trained(run: RunDirectory) -> bool:
 
 
 def is_evaluated(run: RunDirectory) -> bool:
-    """Return True if the final evaluation is disabled, or is complete for the chosen checkpoint and number of episodes.
+    """Return True if no final evaluation is needed: it is disabled, or it is complete and still valid.
 
-    A resumed run may have another chosen checkpoint and another number of episodes than before.
+    The final evaluation of a resumed run is no longer valid if the checkpoint to evaluate or the number of episodes
+    has changed.
     """
     from rlcore.store.checkpoint import choose  # numpy
 
@@ -97,16 +101,17 @@ def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
 
 def note_end(run: RunDirectory, boundary: Boundary) -> None:
     """Write the end event of a run whose training has finished or was pruned."""
-    here = {"policy_steps": boundary.policy_steps, "status": STATUS.get(boundary.reason or "", "finished")}
-    noted = history(run.events).last("end")
-    if noted is None or not here.items() <= noted.items():  # a finished run may have been interrupted afterwards
-        EventLog(run.events).append("end", **here, reason=boundary.reason)
+    facts = {"policy_steps": boundary.policy_steps, "status": STATUS.get(boundary.reason or "", "finished")}
+    logged = history(run.events).last("end")
+    if logged is None or not facts.items() <= logged.items():  # a finished run may have been interrupted afterwards
+        EventLog(run.events).append("end", **facts, reason=boundary.reason)
 
 
 def note_died(run: RunDirectory, status: str, reason: str) -> None:
-    """Write the end event of a run whose training was `interrupted`, `failed` or `died`.
+    """Write the end event of a run whose training did not finish.
 
-    Nothing is written if the training had ended before.
+    `status` is "interrupted", "failed" or "died". If the event log already has an end event for this training, nothing
+    is written.
     """
     log = history(run.events)
     if log.ended is not None:

@@ -35,18 +35,18 @@ UNREPORTED = ("code.dirty", "code.core_hash")  # `_of_code` reports them in word
 
 
 class ReproductionMismatch(RunError):
-    """A reproduction that learned different bits than its original."""
+    """Raised if a reproduction differs from the original run in a checkpoint, an evaluation or the dataset."""
 
 
 @dataclass(frozen=True)
 class Original:
-    """Original run with which a reproduction is compared, as stored in the reproduction's folder.
+    """Original run with which a reproduction is compared; stored as original.json in the reproduction's folder.
 
     Attributes:
-        source: the argument of the user.
-        run_dir: its run directory; "" if that is not on this machine.
+        source: the original as the user named it: a run directory or a models:/ URI.
+        run_dir: run directory of the original; "" if it is not on this machine.
         until: policy steps of the last checkpoint that is compared.
-        lineage: the result of `flows.runs.lineage.whole_lineage`.
+        lineage: lineage of the original, from `flows.runs.lineage.whole_lineage`.
     """
 
     source: str
@@ -56,33 +56,33 @@ class Original:
 
     @staticmethod
     def of(again: RunDirectory) -> Original:
-        """Load the original of a reproduction."""
-        noted = read_mapping(again.path / NOTE, "remove the folder and reproduce again", ("lineage", "source"))
-        return Original(**noted)
+        """Load the description of the original run from the run directory of a reproduction."""
+        stored = read_mapping(again.path / NOTE, "remove the folder and reproduce again", ("lineage", "source"))
+        return Original(**stored)
 
 
 def restore(source: str, run_dir: str = "") -> RunDirectory:
     """Create the reproduction of a run from the lineage of that run, or return an unfinished reproduction.
 
     Args:
-        source: run directory, or models:/NAME@alias or /VERSION.
-        run_dir: the new run directory; by default `<name>_again` in the folder of the original, or in the folder of
-            its config.
+        source: the original run: its run directory, or a registered model, models:/NAME@ALIAS or models:/NAME/VERSION.
+        run_dir: run directory of the reproduction. If empty, it is `<name>_again` next to the run directory of the
+            original. If that is not on this machine, it is next to the `run_dir` in the original's config.
 
     Returns:
-        A run directory with `original.json`.
+        The run directory of the reproduction, with `original.json`.
 
     Raises:
-        UserError: If there is nothing to compare with, or the initial weights, checkpoint or dataset are missing or
-            have changed.
+        UserError: If the original has no checkpoint to compare with, or if the initial weights, checkpoint or dataset
+            with which it started are missing or have changed.
     """
     begun = RunDirectory(Path(run_dir).absolute())
     if run_dir and (begun.path / NOTE).exists() and Original.of(begun).source == source and not _is_ended(begun):
         return begun  # without a request to the registry, because the alias may have moved
     with tempfile.TemporaryDirectory() as downloads:
         original, folder = _find(source, Path(downloads))
-        for place in _places(original, folder, run_dir):
-            again = RunDirectory(place)
+        for path in _candidates(original, folder, run_dir):
+            again = RunDirectory(path)
             if not again.config.exists():
                 _make(original, folder, again)
             elif not _is_begun(original, again):
@@ -91,7 +91,7 @@ def restore(source: str, run_dir: str = "") -> RunDirectory:
                 continue
             write_json(again.path / NOTE, dataclasses.asdict(original))
             return again
-    raise AssertionError("there is always another name")
+    raise AssertionError("unreachable: _candidates never ends, or RunDirectory.new has raised")
 
 
 def _find(source: str, downloads: Path) -> tuple[Original, Path]:
@@ -112,10 +112,10 @@ def _find(source: str, downloads: Path) -> tuple[Original, Path]:
 
 
 def _read_lineage(run: RunDirectory) -> dict[str, Any]:
-    found = read_mapping(run.lineage, "give the folder of the run itself", ("checkpoints",))
-    if found.get("format") != FORMAT:
-        raise UserError(f"{run.lineage}: this lineage {describe_other_format(found.get('format'), FORMAT)}")
-    return found
+    lineage = read_mapping(run.lineage, "give the folder of the run itself", ("checkpoints",))
+    if lineage.get("format") != FORMAT:
+        raise UserError(f"{run.lineage}: this lineage {describe_other_format(lineage.get('format'), FORMAT)}")
+    return lineage
 
 
 def _lineage_of(run: RunDirectory) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _lineage_of(run: RunDirectory) -> dict[str, Any]:
     return whole_lineage(run, checkpoint.load(newest)[1]["fingerprint"] if newest else {})
 
 
-def _places(original: Original, folder: Path, run_dir: str) -> Iterator[Path]:
+def _candidates(original: Original, folder: Path, run_dir: str) -> Iterator[Path]:
     if run_dir:
         yield Path(run_dir).absolute()
         return
@@ -150,8 +150,8 @@ def _make(original: Original, folder: Path, again: RunDirectory) -> None:
     typed = [f"run_dir={json.dumps(str(again.path))}", f"run_name={json.dumps(again.path.name)}", "group=null"]
     config, values = compose_existing(folder / "config.yaml", typed)
     config, values, source = prepare(*_with_weights(config, values, original))
-    given = ("init_from", source), ("checkpoint.resume_from", _find_resumed(config)), _find_dataset(config)
-    for key, now in given:
+    inputs = ("init_from", source), ("checkpoint.resume_from", _find_resumed(config)), _find_dataset(config)
+    for key, now in inputs:
         then = original.lineage.get(key.rpartition(".")[2])
         if then and now and then["digest"] != now["digest"]:
             raise UserError(
@@ -163,7 +163,7 @@ def _make(original: Original, folder: Path, again: RunDirectory) -> None:
 
 
 def _with_weights(config: RunConfig, values: dict[str, Any], original: Original) -> tuple[RunConfig, dict[str, Any]]:
-    """Replace `init_from` by the registry's URI if the folder of the initial weights no longer exists."""
+    """Set `init_from` to the registry URI of the initial weights if their local folder no longer exists."""
     then = original.lineage.get("init_from") or {}
     if not config.init_from or Path(config.init_from).exists() or not then.get("uri"):
         return config, values
@@ -181,9 +181,9 @@ def _find_dataset(config: RunConfig) -> tuple[str, dict[str, Any] | None]:
 
 
 def differences_here(again: RunDirectory) -> Iterator[str]:
-    """Yield the differences between the original and this machine, one line each.
+    """Yield the differences between the original run and its reproduction on this machine, one line each.
 
-    Compared are the config, code, library versions, device, threads, plugins and host.
+    The config, code, library versions, device, threads, plugins and host are compared.
     """
     original = Original.of(again)
     then, config = original.lineage, config_of(again)

@@ -1,8 +1,9 @@
-"""Run directory of a parameter file (params.yaml). Every call uses the same folder, as a DVC stage requires.
+"""Runs that are configured by a parameter file (params.yaml), for DVC pipelines.
 
-DVC repeats a stage if its parameters have changed. It keeps the run's checkpoints, so that a killed `dvc repro` resumes
-from them. A run must not resume from checkpoints of other parameters or other code. In that case, the old run is moved
-completely to `set_aside/<run id>` in the folder.
+The run directory of such a run is fixed, because a DVC stage requires fixed output paths. DVC repeats a stage if its
+parameters have changed. It does not delete the run's checkpoints, so that a killed `dvc repro` can resume from them.
+A run must not resume from checkpoints that were trained with other parameters or other code. If parameters or code have
+changed, the old run is therefore moved to the subfolder `set_aside/<run id>`, and a new run is created.
 """
 
 from __future__ import annotations
@@ -46,10 +47,13 @@ log = logging.getLogger(__name__)
 
 
 def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: str) -> RunDirectory:
-    """Return the run in a folder with the config of a parameter file. The run is created, updated or replaced.
+    """Return the run in the folder `run_dir`, after applying the config of a parameter file.
 
-    Raises a `UserError`, without changing any file, if a parameter is wrong. The same applies if the existing run
-    learned with other parameters and `stage` is not in MAY_SET_ASIDE.
+    If the folder has no run, a run is created. If it has a run with which the config is compatible, the config of that
+    run is updated. Otherwise the run is stale: it is moved to `set_aside/`, and a new run is created.
+
+    Raises a `UserError`, without changing any file, if a parameter is invalid, or if the run is stale and `stage` is
+    not in MAY_SET_ASIDE.
     """
     typed = [*overrides, f"run_dir={run_dir}"]
     config, values = compose_params(Path(params), typed)
@@ -70,8 +74,8 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
             raise UserError(f"{run_dir}: {stale}; first run {_train_again(run_dir, params, overrides)}")
     config, values, source = prepare(config, values)  # raises before any file is moved
     if stale is not None:
-        place = set_aside(run)
-        log.warning("%s: %s; the run was moved to %s", run_dir, stale, os.path.relpath(place))
+        target = set_aside(run)
+        log.warning("%s: %s; the run was moved to %s", run_dir, stale, os.path.relpath(target))
     for name in _find_stale_measurements(run, config):
         path = run.path / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -79,30 +83,31 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
 
 
 def set_aside(run: RunDirectory) -> Path:
-    """Move a run to `set_aside/<run id>` in its folder and return that run directory.
+    """Move the files of a run to the subfolder `set_aside/<run id>` of its run directory, and return that subfolder.
 
-    Files that a new run can use are copied there, so that they also stay in the folder. config.yaml, which marks a
-    folder as a run, is moved last: if the process is killed, the next call repeats the move.
+    The environment card and the dataset are copied instead of moved, because a new run in the same run directory can
+    use them. config.yaml, which marks a folder as a run, is moved last: if the process is killed, the next call repeats
+    the move.
     """
     with run.driving():
-        place = run.set_aside / run.read_identity()["run_id"]
-        make_directory(place)
-        shutil.copy2(run.identity, place)
+        target = run.set_aside / run.read_identity()["run_id"]
+        make_directory(target)
+        shutil.copy2(run.identity, target)
         stays = {run.set_aside.name, run.lock.name, run.driver.name, run.identity.name}
         names = [path.name for path in run.path.iterdir() if path.name not in stays]
         for name in sorted(names, key=lambda name: name == run.config.name):
-            here, there = run.path / name, place / name
+            old, new = run.path / name, target / name
             if name not in MEASURED:
-                os.replace(here, there)
-            elif here.is_dir():
-                shutil.copytree(here, there, dirs_exist_ok=True)
+                os.replace(old, new)
+            elif old.is_dir():
+                shutil.copytree(old, new, dirs_exist_ok=True)
             else:
-                shutil.copy2(here, there)
-    return place
+                shutil.copy2(old, new)
+    return target
 
 
 def _train_again(run_dir: str, params: str, overrides: Sequence[str]) -> str:
-    """Return the command that replaces a stale run; error messages contain it."""
+    """Return the command that replaces a stale run, for an error message."""
     _, _, env = os.environ.get("DVC_STAGE", "").partition("@")
     dvc = f"dvc repro --force train@{env}" if env else "dvc repro --force train"
     return f"`{stage_command('train', run_dir, params, overrides)}` (in a pipeline: `{dvc}`)"
@@ -111,9 +116,10 @@ def _train_again(run_dir: str, params: str, overrides: Sequence[str]) -> str:
 def _with_known_source(
     run: RunDirectory, config: RunConfig, values: dict[str, Any]
 ) -> tuple[RunConfig, dict[str, Any]]:
-    """Return the config with `init_from` set to the folder that it named when the run was created.
+    """Return the config with `init_from` set to the local folder of the weights with which the run was created.
 
-    An alias in the registry may refer to another version by now.
+    The value of `init_from` may be a registry alias, which may now refer to another version. If the value has changed
+    since the run was created, the config is returned unchanged.
     """
     source = run.read_identity().get("init_from") or {}
     if not config.init_from or source.get("given") != config.init_from:
@@ -122,9 +128,9 @@ def _with_known_source(
 
 
 def _stale(run: RunDirectory, config: RunConfig) -> str | None:
-    """Return the reason why this config and code would learn something else than the existing run.
+    """Return the reason why the existing run cannot be continued with this config and the current code.
 
-    Return None if they would learn the same.
+    Return None if the run can be continued, because config and code would train it in the same way.
     """
     if run.read_identity().get("core_hash") != core_hash():
         return "the code of rlcore has changed since the run was created"
@@ -132,18 +138,18 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
     for module, digest in run.read_identity().get("plugins", {}).items():
         if now.get(module) != digest:
             return f"plugin {module} has changed since the run was created"
-    before = config_of(run)
+    stored = config_of(run)
     # The defaults of these keys depend on total_steps: another budget gives other steps and lengths of evaluations.
     by_budget = None in (config.evaluation.every, config.evaluation.max_episode_steps, config.checkpoint.every)
-    shorter = config.algo.total_steps < before.algo.total_steps
+    shorter = config.algo.total_steps < stored.algo.total_steps
     for key in ("algo.total_steps", *DECIDING) if by_budget or shorter else DECIDING:
-        old, new = plain(attrgetter(key)(before)), plain(attrgetter(key)(config))
+        old, new = plain(attrgetter(key)(stored)), plain(attrgetter(key)(config))
         if old != new:
             return f"{key}={spell(new)}: the run has {key}={spell(old)}"
     try:
-        refuse_other_config(run, before, config)
+        refuse_other_config(run, stored, config)
     except UserError as error:
-        return str(error).split(", and a resumed run")[0]
+        return str(error).split(", which cannot change on resume")[0]
     return None
 
 

@@ -24,10 +24,10 @@ _rules: list[PruningRule] = []
 
 @contextmanager
 def prune_by(rule: PruningRule) -> Iterator[None]:
-    """Inside the `with`, end a training early if `rule(run, boundary)` returns True.
+    """Context manager in which a training ends early if `rule(run, boundary)` returns True.
 
     A boundary is a point at which checkpoints and evaluations happen. The rule is called at every boundary except the
-    last, after the stages that are due there.
+    last, after the checkpoint and the evaluation that are due at the boundary.
     """
     _rules.append(rule)
     try:
@@ -61,10 +61,10 @@ def end_early(run: RunDirectory, at: Boundary) -> bool:
 
 
 def over(run: RunDirectory) -> bool:
-    """Return True if training has finished, or if it is pruned now. In both cases, write the end event of the run.
+    """Prune the training if that was requested; return True if training has ended, also if it has finished.
 
-    Call this once at each boundary (point at which checkpoints and evaluations happen), after the stages that are due
-    there.
+    If training has ended, the end event of the run is written. Call this function once at each boundary (point at
+    which checkpoints and evaluations happen), after the checkpoint and the evaluation that are due at the boundary.
     """
     trainer = live(run)
     at = trainer.at if trainer is not None else None

@@ -1,10 +1,10 @@
-"""Plugins that a run needs because its script registers an environment or an algorithm.
+"""Plugins that a run needs because the user's script registers an environment or an algorithm.
 
     python -m flows.runs.script_plugins ENV_ID ALGORITHM MODULE ...
 
-The trainer is a separate process that does not run the script. To find the modules that it must import, a child process
-imports the modules given above in order until the environment and the algorithm are registered. It prints the needed
-modules as one line of JSON.
+The trainer is a separate process, which does not run the user's script. It must import the modules that register the
+environment and the algorithm. The command above finds these modules. It imports each MODULE in order until ENV_ID and
+ALGORITHM are registered, and prints the modules that were needed as one line of JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ Composed = tuple[RunConfig, dict[str, Any]]
 
 
 def compose_in_script(compose: Callable[[], Composed]) -> Composed:
-    """Return the result of `compose` in a script, with the plugins that the run needs added to the config."""
+    """Call `compose`, a function that composes a config, in a user's script, and return its result.
+
+    If the script registers the environment or the algorithm, the needed modules are declared as plugins of the run.
+    """
     composed = compose()
     return compose() if name_plugins(composed[0]) else composed
 
@@ -41,13 +44,13 @@ def compose_in_script(compose: Callable[[], Composed]) -> Composed:
 def name_plugins(config: RunConfig) -> list[str]:
     """Find the modules that register a config's environment and algorithm, and declare them as plugins of the run.
 
-    Nothing is declared if every process knows the environment and the algorithm without plugins.
+    No plugin is declared if the environment and the algorithm are built in or belong to plugins of the config.
 
     Args:
         config: config of a run that this process is about to start.
 
     Returns:
-        The modules; empty if environment and algorithm are available in every process.
+        The names of the modules that were declared as plugins; may be empty.
 
     Raises:
         UserError: If there is no module that another process can import.
@@ -79,9 +82,9 @@ def name_plugins(config: RunConfig) -> list[str]:
 
 
 def _sources(config: RunConfig) -> dict[str, str]:
-    """Return the modules that register a config's environment and algorithm, by config key.
+    """Return {"env.id": module that registers the environment, "algo.name": module that registers the algorithm}.
 
-    Modules that every new process imports are omitted.
+    An entry is omitted if the environment or algorithm is built in.
     """
     sources: dict[str, str] = {}
     suite = None if own_class(config.env.wrapper) else suite_with(config.env.id)
@@ -112,9 +115,10 @@ def _script() -> str:
 
 
 def _ask_child(env_id: str, algorithm: str, candidates: list[str]) -> dict[str, Any]:
-    """Return the answer of a new process that imports the candidates.
+    """Start a process that imports the candidate modules, and return its answer.
 
-    The answer is {needed: modules}, {why: reason of a failed import}, or empty.
+    The answer is {needed: modules}, or {why: reason of a failed import}. It is {} if no candidate registers the
+    environment or the algorithm.
     """
     child = spawn(__name__, env_id, algorithm, *candidates, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     output, _ = child.communicate()
@@ -134,10 +138,10 @@ def _answer(env_id: str, algorithm: str, candidates: list[str]) -> dict[str, Any
     try:
         plugins.load()
         for module in candidates:
-            before = known()
-            if before < 2:
+            count = known()
+            if count < 2:
                 plugins.import_plugin(module)
-                needed += [module] if known() > before else []
+                needed += [module] if known() > count else []
     except UserError as error:
         return {"why": str(error)}
     return {"needed": needed} if known() == 2 else {}

@@ -1,6 +1,6 @@
-"""Stale runs, which are unfinished runs with a dead process.
+"""Stale runs: unfinished runs whose process has died without writing an end event to the event log.
 
-The operating system has released the lock of such a run, but its event log has no end event.
+A run counts as stale if no process has locked it. The operating system releases the lock of a dead process.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ REASON = "its process has died"
 
 @dataclass(frozen=True)
 class StaleRun:
-    """Unfinished run without a process that drives it.
+    """Unfinished run that no process is executing.
 
     Attributes:
-        run: its run directory.
-        state: "died" if training was unfinished; "not judged" if only the evaluation or registration was unfinished.
-        marked: True if the event log has an end event already.
+        run: directory of the run.
+        state: "died" if training was unfinished. "not judged" if training has finished, but the final evaluation or the
+            registration of the model has not.
+        marked: True if the event log already has an end event.
     """
 
     run: RunDirectory
@@ -33,9 +34,9 @@ class StaleRun:
 
 
 def find_stale(run: RunDirectory) -> StaleRun | None:
-    """Return the state of an unfinished run whose process has died.
+    """Return a `StaleRun` if a run is unfinished and its process has died.
 
-    Return None if a process drives the run, or if the event log shows that the run ended regularly.
+    Return None if a process is executing the run, or if the event log shows that the run ended regularly.
     """
     ended = history(run.events).ended
     status = ended["status"] if ended else "died"
@@ -46,9 +47,9 @@ def find_stale(run: RunDirectory) -> StaleRun | None:
 
 
 def find_other_machine(run: RunDirectory) -> str | None:
-    """Return the name of the machine that drove a run last, or None if it is this machine.
+    """Return the name of the machine that last executed a run, or None if it is this machine.
 
-    The locks of another machine may be invisible here.
+    A lock that another machine has set on a shared file system may not be visible on this machine.
     """
     notes = [path.read_text(errors="replace") for path in (run.driver, run.lock) if path.exists()]
     hosts = [note.partition(" on ")[2].strip() for note in notes]
@@ -56,9 +57,9 @@ def find_other_machine(run: RunDirectory) -> str | None:
 
 
 def mark_died(stale: StaleRun) -> bool:
-    """Write to the event log that a run died. The event is on the disk when this returns.
+    """Write to the event log that a run died. The event is on the disk when this function returns.
 
-    Return False without writing if another process drives the run by now.
+    Return True if the event was written. Return False if another process has started to execute the run meanwhile.
     """
     try:
         with stale.run.driving():

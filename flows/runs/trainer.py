@@ -1,6 +1,6 @@
-"""Trainer process of a run. Each command lets it train to the next point at which checkpoints and evaluations happen.
+"""Control of the trainer process of a run by its parent process.
 
-Such a point is called a boundary.
+The command `advance` trains to the next point at which a checkpoint or an evaluation is due, called a boundary.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class DeterministicFailure(RunError):
 
 
 class TrainerProcess:
-    """Trainer process of one run directory; it continues from the newest intact checkpoint.
+    """Handle of the child process that trains one run, starting from the newest intact checkpoint of the run.
 
-    With `begin=False`, the run directory may be incomplete until `begin()` is called.
+    With `begin=False`, the process only imports its modules, until `begin()` is called. The run directory may then be
+    incomplete until that call.
     """
 
     def __init__(self, run: RunDirectory, begin: bool = True) -> None:
@@ -54,7 +55,7 @@ class TrainerProcess:
             self.begin()
 
     def begin(self) -> None:
-        """Start the training session from the run's current state, unless it has started."""
+        """Load the newest checkpoint of the run, if there is one, and prepare training; do nothing if called again."""
         if self.ready:
             return
         self._send("begin")
@@ -79,7 +80,7 @@ class TrainerProcess:
         return self._until("checkpoint")
 
     def evaluate(self) -> dict[str, Any]:
-        """Evaluate the current policy."""
+        """Evaluate the current policy and return the facts of the event: policy_steps, final, and the results."""
         self._send("evaluate")
         return self._until("evaluation")
 
@@ -87,17 +88,18 @@ class TrainerProcess:
         """Call a function in the trainer's process and raise its exceptions here. This works before `begin` too.
 
         Args:
-            function: `module.name`; its first argument is a function that sends an event.
-            *arguments: further arguments, JSON.
+            function: name of the function, as "module.name". Its first parameter is a callback that sends events to
+                this process.
+            *arguments: all further arguments of the function, as JSON values.
 
         Returns:
-            The function's result, JSON.
+            The function's result, as a JSON value.
         """
         self._send("call", function=function, arguments=arguments)
         return self._until("called")["result"]
 
     def stop(self) -> None:
-        """End the trainer. Training since the last checkpoint is lost; a resumed run repeats it with the same bits."""
+        """End the trainer process. Training since the last checkpoint is lost; a resumed run repeats it identically."""
         if self.process.poll() is None:
             try:
                 self._send("stop")
@@ -194,7 +196,7 @@ class TrainerProcess:
                 self.process.kill()
                 self._close()
                 raise EnvironmentLost(
-                    f"environment {self._env_id} hung; the trainer gave no sign of life for {limit:g} s "
+                    f"environment {self._env_id} hung; the trainer sent no message for {limit:g} s "
                     f"(env.step_timeout, at least {SILENCE:g} s) and was killed; its output is in {self.run.log}"
                 )
         line, _, self._received = self._received.partition(b"\n")
@@ -205,7 +207,7 @@ _live: dict[Path, TrainerProcess] = {}
 
 
 def current_step(run: RunDirectory) -> int:
-    """Return the policy steps of the run's trainer; without a trainer, those of its newest checkpoint."""
+    """Return the current policy step of a run: that of its trainer process, or else of its newest checkpoint, or 0."""
     trainer = _live.get(run.path.absolute())
     if trainer is not None and trainer.ready:
         return trainer.policy_steps
@@ -215,7 +217,10 @@ def current_step(run: RunDirectory) -> int:
 
 
 def resumes(run: RunDirectory) -> str:
-    """Return the words of a message that name the checkpoint from which a run would resume."""
+    """Return a phrase for messages that names the checkpoint from which a run would resume.
+
+    Examples: "from its checkpoint at 8,192 policy steps", "from the beginning".
+    """
     from rlcore.store import checkpoint  # imports numpy
 
     newest = checkpoint.newest_good(run.checkpoints)
@@ -225,9 +230,9 @@ def resumes(run: RunDirectory) -> str:
 
 
 def trainer_for(run: RunDirectory) -> TrainerProcess:
-    """Return this process's live trainer of a run, or start a trainer from the last checkpoint.
+    """Return the trainer process that this process has started for a run.
 
-    A retried task therefore resumes the training.
+    If there is none, or if it has died, a trainer process is started from the last checkpoint of the run.
     """
     trainer = running_trainer(run)
     trainer.begin()
@@ -235,7 +240,10 @@ def trainer_for(run: RunDirectory) -> TrainerProcess:
 
 
 def running_trainer(run: RunDirectory) -> TrainerProcess:
-    """Return this process's live trainer of a run, or start one without `begin`."""
+    """Return the trainer process that this process has started for a run, before or after its `begin`.
+
+    If there is none, or if it has died, a trainer process is started, but `begin` is not called.
+    """
     trainer = _live.get(run.path.absolute())
     if trainer is not None and trainer.process.poll() is not None:
         release(run)
@@ -250,18 +258,18 @@ def expect_trainer(run: RunDirectory) -> TrainerProcess:
 
 
 def live(run: RunDirectory) -> TrainerProcess | None:
-    """Return this process's trainer of a run if it is alive and has begun, else None."""
+    """Return the trainer process that this process has started for a run, if it is alive and has begun, else None."""
     trainer = _live.get(run.path.absolute())
     return trainer if trainer is not None and trainer.ready and trainer.process.poll() is None else None
 
 
 def has_trainer(run: RunDirectory) -> bool:
-    """Return True if this process has a trainer of the run, alive or dead."""
+    """Return True if this process has started a trainer process for a run and has not released it; it may be dead."""
     return run.path.absolute() in _live
 
 
 def release(run: RunDirectory, *, interrupt: bool = False) -> None:
-    """End the live trainer of a run, if there is one. With `interrupt`, the trainer first writes a checkpoint."""
+    """End the trainer process of a run, if there is one. If `interrupt` is True, it first writes a checkpoint."""
     trainer = _live.pop(run.path.absolute(), None)
     if trainer is not None:
         trainer.interrupt() if interrupt else trainer.stop()
@@ -269,9 +277,9 @@ def release(run: RunDirectory, *, interrupt: bool = False) -> None:
 
 @contextmanager
 def release_after(run: RunDirectory) -> Iterator[None]:
-    """Context manager that ends the run's trainer at its end.
+    """Context manager that ends the trainer process of a run when the `with` block ends.
 
-    If a signal or Prefect has interrupted the block, the trainer first writes a checkpoint.
+    If a signal or Prefect has interrupted the block, the trainer process first writes a checkpoint.
     """
     try:
         yield

@@ -1,7 +1,8 @@
-"""Start of trainer processes.
+"""Start of trainer processes, with a fork server for many runs in a row.
 
-For many runs in a row, a fork server with pre-imported modules starts them, and all runs share one mirror process. The
-imports of a trainer take longer than a short training, and a mirror takes 0.3 GB of memory.
+The imports of a trainer process take longer than a short training. Inside `warm_trainers`, trainer processes are
+therefore forked from a server that has already imported the modules. All runs also share one logging mirror, a process
+of about 0.3 GB that copies the event logs of runs to logger backends such as MLflow.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from rlcore.system.forked import Forked, fork, start_server
 from rlcore.system.lifeline import spawn
 
 TRAINER = "rlcore.train.server"
-TRAINERS = "trainers"  # the server's socket
+TRAINERS = "trainers"  # file name of the server's socket
 
 
 @contextmanager
 def warm_trainers(*others: str) -> Iterator[None]:
-    """Inside this context, trainers are forked from a process with pre-imported modules, and all runs share one mirror.
+    """Context manager in which trainer processes are forked from a server, and all runs share one logging mirror.
 
-    This applies to this process and its children. A trainer that cannot be forked, because its library settings or its
-    code differ from the server's, is started as a new process. `others` are further modules that `start_warm` can fork.
+    The server is a process that has already imported the modules of a trainer and the modules `others`. Child processes
+    of this process use the server, too. If the library settings or the code of a trainer differ from those of the
+    server, the trainer is started as a new process instead.
     """
     if warm_folder() is not None:  # the parent process has started the servers
         yield
@@ -57,10 +59,10 @@ def start_trainer(run: RunDirectory, log: IO[bytes]) -> subprocess.Popen[bytes] 
 def start_warm(
     module: str, *arguments: str, log: IO[bytes], env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes] | Forked:
-    """Start `python -m MODULE ARGUMENT ...`.
+    """Start a process that runs `python -m MODULE ARGUMENT ...`, and return its handle.
 
-    Inside `warm_trainers`, the process is forked from a server that has already imported the modules. stdin and stdout
-    are pipes; stderr is written to `log`.
+    Inside `warm_trainers`, the process is forked from a server that has already imported its modules. stdin and stdout
+    of the process are pipes; stderr is written to `log`.
     """
     environment, folder = _environment() | dict(env or {}), warm_folder()
     if folder is not None:
@@ -86,9 +88,9 @@ def _environment() -> dict[str, str]:
 
 
 def _short() -> str | None:
-    """Return the folder in which temporary folders are created.
+    """Return the parent folder for the folder of the server's socket; None for the default of `tempfile`.
 
-    It is /tmp if the default folder gives socket paths that are too long (more than 107 characters).
+    It is /tmp if socket paths in the default folder would exceed 107 characters, the limit of the operating system.
     """
     return None if len(tempfile.gettempdir()) < 70 else "/tmp"
 

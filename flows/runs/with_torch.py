@@ -11,25 +11,26 @@ from rlcore.train.calls import ProgressTimer, find
 
 
 def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "", **more: Any) -> Any:
-    """Call a function in the run's trainer, or in this process if it drives no trainer.
+    """Call a function in the trainer process of a run, or in this process if it has not started a trainer process.
 
     Exceptions of the function are raised in this process. Events that the function emits reach the listeners of this
-    process. If the trainer has died, a new one is started.
+    process. If the trainer process has died, a new one is started.
 
     Args:
-        run: the run; it is also the function's first argument.
-        function: `module.name`.
-        *arguments: further arguments, JSON.
-        doing: label of the progress of long work; if it is set, the function takes `on_progress`.
-        **more: keyword arguments, JSON.
+        run: the run; it is also passed to the function as its first argument.
+        function: name of the function, as "module.name".
+        *arguments: further arguments of the function, as JSON values.
+        doing: label of the function's progress for display. If it is set, the function is also called with a progress
+            callback as the keyword argument `on_progress`.
+        **more: keyword arguments of the function, as JSON values.
 
     Returns:
-        The function's result, JSON.
+        The function's result, as a JSON value.
     """
     if not trainer.has_trainer(run):
         return _call(function, run, arguments, doing, more)
-    place = f"{__name__}.{answer.__name__}"
-    return trainer.running_trainer(run).call(place, function, str(run.path), arguments, doing, more)
+    remote = f"{__name__}.{answer.__name__}"
+    return trainer.running_trainer(run).call(remote, function, str(run.path), arguments, doing, more)
 
 
 def answer(say: Any, function: str, run: str, arguments: list[Any], doing: str, more: dict[str, Any]) -> Any:
@@ -37,10 +38,10 @@ def answer(say: Any, function: str, run: str, arguments: list[Any], doing: str, 
 
     The events that the function emits are sent to the calling process; progress is sent once per second.
     """
-    pace = ProgressTimer()
+    timer = ProgressTimer()
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
-        if pace.due(always=kind != "work" or facts["done"] == facts["total"]):
+        if timer.due(always=kind != "work" or facts["done"] == facts["total"]):
             say("told", kind=kind, facts=facts)
 
     with subscribe(listener):

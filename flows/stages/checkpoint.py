@@ -10,9 +10,11 @@ from rlcore.store.directory import RunDirectory
 
 
 def checkpoint(run: RunDirectory, policy_steps: int | None = None) -> dict[str, Any] | None:
-    """Save the run's current state and return path, policy_steps and digest. A new run has a state, too.
+    """Save a checkpoint of a run, also before the first training step, and return path, policy_steps and digest.
 
-    Returns None if the trainer has died and the new trainer is not at `policy_steps`; the caller then trains again.
+    `policy_steps` is the policy step at which the checkpoint is expected; None: any. Returns None without saving if the
+    run is at another step. This happens if the trainer process has died and a new one has resumed from an earlier
+    checkpoint. The caller must then train to `policy_steps` again.
     """
     trainer = trainer_for(run)
     if policy_steps not in (None, trainer.policy_steps):

@@ -1,4 +1,4 @@
-"""Stage collect: write a dataset of the uniformly random policy. Every result is compared with this baseline."""
+"""Stage collect: write a dataset of episodes of the uniformly random policy, the baseline for all results."""
 
 from __future__ import annotations
 

@@ -15,17 +15,21 @@ from rlcore.store.directory import RunDirectory
 
 
 def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool = False) -> dict[str, Any] | None:
-    """Evaluate the current policy and return policy_steps and the statistics.
+    """Evaluate a run's policy and return policy_steps, final, and statistics such as the mean return.
 
-    The returns of the single episodes are not returned. If `final`, evaluate the chosen checkpoint with greedy and
-    sampled actions, and write evaluations/, media/, summary.json and results/. The result is None if the trainer has
-    died and the new trainer is not at `policy_steps`; the caller then trains again.
+    The result does not contain the returns of single episodes. If `final` is True, the checkpoint that the config
+    chooses is evaluated with greedy and sampled actions, and evaluations/, media/, summary.json and results/ are
+    written. Otherwise the current policy is evaluated.
+
+    `policy_steps` is the policy step at which the evaluation is expected; None: any. Returns None without evaluating if
+    the run is at another step. This happens if the trainer process has died and a new one has resumed from an earlier
+    checkpoint. The caller must then train to `policy_steps` again.
     """
     statistics: dict[str, Any] = {}
     if final:
         from flows.stages.summary import summary  # imports numpy, which a process that only drives a trainer can skip
 
-        event = _finally(run)
+        event = _evaluate_finally(run)
         write_results(run, summary(run))
         statistics["evaluation"] = str(run.evaluations / f"{event['policy_steps']}.json")
     else:
@@ -34,7 +38,7 @@ def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool 
             return None
         event = trainer.evaluate()
         config = config_of(run)
-        _film(run, config)
+        _record_video(run, config)
         _dream(run, config, "latest", ("every",))
     emit("evaluation", event)
     for mode in ("greedy", "stochastic"):
@@ -43,10 +47,11 @@ def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool 
     return {"policy_steps": event["policy_steps"], "final": final, **statistics}
 
 
-def _finally(run: RunDirectory) -> dict[str, Any]:
-    """Run the final evaluation.
+def _evaluate_finally(run: RunDirectory) -> dict[str, Any]:
+    """Run the final evaluation and return its event.
 
-    If this process drives a trainer, the trainer evaluates, so that it can be killed if an environment hangs.
+    If this process has started a trainer process for the run, the evaluation runs in the trainer process, which can be
+    killed if an environment hangs.
     """
     from rlcore.store.checkpoint import choose  # imports numpy
 
@@ -58,7 +63,7 @@ def _finally(run: RunDirectory) -> dict[str, Any]:
     return with_torch(run, "rlcore.evaluation.final.final_evaluation", doing="final evaluation")
 
 
-def _film(run: RunDirectory, config: RunConfig) -> None:
+def _record_video(run: RunDirectory, config: RunConfig) -> None:
     """Record a video of the newest checkpoint if `evaluation.film=every`; it does not affect training.
 
     Without a checkpoint there is no video. The final evaluation records its own video.

@@ -39,12 +39,12 @@ UNDECIDED = "undecided"  # tag with the value "true" if the comparison timed out
 
 
 def register_model(run: RunDirectory) -> dict[str, Any]:
-    """Register a run's policy and decide whether it becomes the champion.
+    """Register a run's policy as a model version and decide whether that version becomes the champion of its model.
 
     The policy is the best checkpoint by greedy evaluation, or the latest one if there is no evaluation. Returns name,
-    version, aliases and the decision in words. Name and version are None for a dry run and if the registry is disabled.
-    A checkpoint that is registered already keeps its version. If an earlier call was interrupted, this call completes
-    it.
+    version, aliases, and the decision as text. Name and version are None for a dry run and if the registry is disabled.
+    If the checkpoint is already registered, its existing version is used. If an earlier call was interrupted, this call
+    completes the registration.
     """
     config = config_of(run)
     # A dry run has learned nothing, but as the first version it could become the champion.
@@ -77,8 +77,8 @@ def _register(run: RunDirectory, name: str) -> dict[str, Any]:
         first = tag_value(version.tags, "run_dir") or version.run_id
         decision = f"{first} has registered the same weights before: {decision}"
     event = {"name": name, "version": int(version.version), "aliases": aliases} | ({"parts": parts} if parts else {})
-    noted = history(run.events).last("registered")
-    if noted is None or not event.items() <= noted.items() or not is_registered(run):
+    logged = history(run.events).last("registered")
+    if logged is None or not event.items() <= logged.items() or not is_registered(run):
         EventLog(run.events).append("registered", **event)
     summarise(run)  # without the learning curve, which registration does not change
     result = {**event, "decision": decision}
@@ -93,9 +93,9 @@ def _create_version(
     """Register the policy of a checkpoint as a new version."""
     config, tags = config_of(run), _tags(run, checkpoint, registry.AGENT)
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "policy"
-        facts = with_torch(run, "flows.registry.playing.export", str(checkpoint), str(place))
-        exported = upload.Exported.from_json(place, facts)
+        path = Path(folder) / "policy"
+        facts = with_torch(run, "flows.registry.playing.export", str(checkpoint), str(path))
+        exported = upload.Exported.from_json(path, facts)
         return upload.create_version(client, name, exported, mlflow_run, tags, registry.description_of(config))
 
 
@@ -105,17 +105,18 @@ def _tags(run: RunDirectory, checkpoint: Path, part: str) -> dict[str, str]:
     chosen_tags = registry.model_settings(config, part).get("tags") or {}
     tags = {key: redact(spell(value)) for key, value in chosen_tags.items()}
     tags |= {"policy_steps": str(facts["policy_steps"]), "seed": str(config.seed)}
-    made_from = {key: spell(value) for key, value in lineage(run).items()}
-    made_from |= {"checkpoint_digest": facts["digest"], "checkpoint": checkpoint.relative_to(run.path).as_posix()}
-    return tags | prefixed(made_from | {"run_dir": str(run.path.absolute())})
+    origin = {key: spell(value) for key, value in lineage(run).items()}
+    origin |= {"checkpoint_digest": facts["digest"], "checkpoint": checkpoint.relative_to(run.path).as_posix()}
+    return tags | prefixed(origin | {"run_dir": str(run.path.absolute())})
 
 
 def _register_parts(
     client: MlflowClient, run: RunDirectory, checkpoint: Path, policy: ModelVersion
 ) -> dict[str, dict[str, Any]]:
-    """Register the components that the config lists as models of their own. Return component -> (name, version).
+    """Register components of the learner as separate models, if the config lists any.
 
-    They have no aliases. Their tag `policy` names the version of the policy to which they belong.
+    Return component -> {name, version}. These versions get no aliases. Their tag `policy` names the version of the
+    policy to which they belong.
     """
     config, digest, versions = config_of(run), manifest(checkpoint)["digest"], dict[str, dict[str, Any]]()
     names = {part: registry.model_name(config, part) for part in registry.parts_of(config)}
@@ -141,16 +142,19 @@ def _register_parts(
 
 
 def _decision(version: ModelVersion) -> str | None:
-    """Return the final decision about a version. Return None if there is none, or if the comparison timed out."""
+    """Return the decision whether a version becomes champion, as text; None if it is not decided yet.
+
+    A decision after a comparison that timed out is not final, so None is returned.
+    """
     return None if version.tags.get(UNDECIDED) == "true" else version.tags.get("decision")
 
 
 def _decide(client: MlflowClient, run: RunDirectory, checkpoint: Path, version: ModelVersion) -> str:
-    """Compare a version with the champion and return the decision.
+    """Compare a version with the champion of its model, and return the decision as text.
 
-    The version is tagged with results and reasons, and its alias is set. While the episodes of the comparison are
-    played, other processes may register versions, promote them, or restore an earlier champion. If the champion has
-    changed after the comparison, the version is compared with the new champion.
+    Results and reasons are stored as tags of the version, and its alias is set. While the episodes of the comparison
+    are played, other processes may register versions, promote them, or restore an earlier champion. If another version
+    is champion when the comparison ends, the version is compared with that one as well.
     """
     name, this = version.name, str(version.version)
     while True:
@@ -214,9 +218,9 @@ def _note(client: MlflowClient, name: str, this: str, decision: str) -> str:
 
 
 def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, Any], GateVerdict | str]:
-    """Return the version's results and its comparison with the random policy.
+    """Compare a checkpoint with the random policy; return the checkpoint's results and the verdict.
 
-    If they cannot be compared, return the reason instead of the comparison.
+    If the two cannot be compared, the reason is returned as text in place of the verdict.
     """
     log = history(run.events)
     baseline, final = log.last("baseline"), log.last("evaluation", final=True)

@@ -44,7 +44,10 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     log, identity, baseline = history(run.events), run.read_identity(), run.read_baseline()
     newest = checkpoint.newest_bookkeeping(run.checkpoints)
     if newest is None:
-        raise RunError(f"{run.path}: there is no checkpoint to summarize (is checkpoint.save_last=false?)")
+        raise RunError(
+            f"{run.path}: there is no checkpoint to summarize; set checkpoint.save_last=true or checkpoint.every, and "
+            "train again"
+        )
     path, bookkeeping = newest
     policy_steps, wall = checkpoint.manifest(path)["policy_steps"], bookkeeping["wall_s"]
     final, model = log.last("evaluation", final=True), log.last("registered")

@@ -45,9 +45,10 @@ def has_reached_original(run: RunDirectory, at: Boundary) -> bool:
 def verify(run: RunDirectory, policy_steps: int) -> dict[str, Any] | None:
     """Compare the checkpoint at `policy_steps` with the original's checkpoint.
 
-    Returns {policy_steps, digest, original, same, sentence}, or None if one of the two runs has no checkpoint at
-    `policy_steps`. Possible causes: a signal caused a checkpoint at a step that the other run lacks, or the trainer
-    died and has not reached `policy_steps` again.
+    Returns {policy_steps, digest, original: digest of the original's checkpoint, same: True if they are identical,
+    sentence}. Returns None if the reproduction or the original has no checkpoint at `policy_steps`. This happens if a
+    signal caused a checkpoint at a step at which the config requests none, or if the trainer process has died and has
+    not reached `policy_steps` again.
     """
     original = Original.of(run)
     stored = original.lineage["checkpoints"]
@@ -68,9 +69,9 @@ def verify(run: RunDirectory, policy_steps: int) -> dict[str, Any] | None:
 
 
 def _first_difference(original: Original, event: dict[str, Any], now: str, ours: Path) -> str:
-    """Return the name of the first entry of the learning state that differs.
+    """Return a phrase that names the first entry of the learning state that differs between two checkpoints.
 
-    If the original's checkpoint still exists, the text contains the values.
+    If the original's checkpoint still exists, the phrase also contains both values.
     """
     theirs = original.run_dir and checkpoint.find(Path(original.run_dir, "checkpoints"), int(ours.name))
     if theirs and not checkpoint.damage(theirs):
@@ -85,9 +86,10 @@ def _first_difference(original: Original, event: dict[str, Any], now: str, ours:
 
 
 def verdict(run: RunDirectory) -> dict[str, Any]:
-    """Write reproduction.json of a reproduction with identical checkpoints, and return the result.
+    """Compare evaluations and dataset of a reproduction with the original, write reproduction.json, return the result.
 
-    Raises `ReproductionMismatch` if its evaluations or its dataset differ from those of the original.
+    The caller has compared the checkpoints, which are identical. Raises `ReproductionMismatch` if evaluations or the
+    dataset differ.
     """
     original, lineage = Original.of(run), whole_lineage(run, {})
     common = [steps for steps in original.lineage["checkpoints"] if steps in lineage["checkpoints"]]
@@ -108,15 +110,16 @@ def verdict(run: RunDirectory) -> dict[str, Any]:
     if differing:
         raise ReproductionMismatch(
             f"identical {where}, but different {' and '.join(differing)}: the environment may use random numbers "
-            "outside its seed"
+            "that do not depend on its seed"
         )
     return {"run_dir": str(run.path), "identical": True, "tensors": tensors, "result": f"identical, {where}"}
 
 
 def _agrees(key: str, then: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Return True if the evaluations or datasets of the original and the reproduction are the same.
+    """Return True if original and reproduction have the same evaluations (or dataset, depending on `key`).
 
-    Only those that both runs have are compared.
+    Evaluations that only one of the two runs has are ignored. If only one run has a dataset, the datasets count as the
+    same.
     """
     if key == "evaluations":
         return all(then[key][at] == now[key][at] for at in then[key].keys() & now[key].keys())

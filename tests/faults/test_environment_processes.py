@@ -80,7 +80,7 @@ def test_an_engine_that_holds_the_interpreter_lock_is_ended_by_the_time_limit(
     monkeypatch.setattr(driver, "SILENCE", 8.0)  # the trainer says that it lives every 2 s
     run = prepare(tmp_path / "run", "Faulty-v0", env__step_timeout=1.0, **RUN)
     monkeypatch.setenv("FAULT", "freeze:step:400")
-    with pytest.raises(EnvironmentLost, match=r"Faulty-v0.* hung; .* no sign of life for 8 s \(env.step_timeout"):
+    with pytest.raises(EnvironmentLost, match=r"Faulty-v0.* hung; .* sent no message for 8 s \(env.step_timeout"):
         train(run)
     monkeypatch.setenv("FAULT", "")
     is_good_and_goes_on_to(run, undisturbed())

@@ -255,7 +255,7 @@ def test_evaluation_dream_setting_selects_evaluations(
     stage.evaluate(run, 4096)
     assert asked == ["flows.report.dreams.try_to_draw"] * midway
     asked.clear()
-    stage._finally(run)
+    stage._evaluate_finally(run)
     assert asked == ["flows.report.dreams.try_to_draw"] * finally_ + ["rlcore.evaluation.final.final_evaluation"]
 
 
