@@ -31,7 +31,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_what_was_saved_is_loaded(run: RunDirectory) -> None:
+def test_load_returns_saved_state(run: RunDirectory) -> None:
     learning, bookkeeping = checkpoint.load(save(run, 64))
     assert learning["learner"]["weight"].tolist() == [1.0] * 4 and learning["count"] == 64
     assert bookkeeping == {"time": 5}
@@ -39,7 +39,7 @@ def test_what_was_saved_is_loaded(run: RunDirectory) -> None:
 
 @pytest.mark.parametrize("name", ["learning/state.json", "learning/tensors.safetensors", "bookkeeping/state.json"])
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove", "lengthen"])
-def test_any_harm_to_any_file_is_noticed_and_named(run: RunDirectory, name: str, harm: str) -> None:
+def test_load_detects_damage_of_any_file(run: RunDirectory, name: str, harm: str) -> None:
     path = save(run, 64)
     file = path / name
     if harm == "flip":
@@ -55,38 +55,36 @@ def test_any_harm_to_any_file_is_noticed_and_named(run: RunDirectory, name: str,
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 99}'])
-def test_a_manifest_that_says_nothing_is_damage(run: RunDirectory, content: bytes) -> None:
+def test_damage_detects_invalid_manifest(run: RunDirectory, content: bytes) -> None:
     path = save(run, 64)
     (path / "manifest.json").write_bytes(content)
     assert "manifest.json" in str(checkpoint.damage(path))
 
 
-def test_a_manifest_of_another_checkpoint_is_damage(run: RunDirectory) -> None:
+def test_damage_detects_manifest_of_other_checkpoint(run: RunDirectory) -> None:
     first, second = save(run, 64), save(run, 128)
     (second / "manifest.json").write_bytes((first / "manifest.json").read_bytes())
     assert checkpoint.damage(second) == "manifest.json does not belong to this checkpoint"
 
 
-def test_a_file_that_does_not_belong_is_damage(run: RunDirectory) -> None:
+def test_damage_detects_additional_file(run: RunDirectory) -> None:
     path = save(run, 64)
     (path / "learning" / "extra.pickle").write_bytes(b"x")
     assert "extra.pickle" in str(checkpoint.damage(path))
 
 
-def test_the_newest_that_verifies_is_taken_and_the_skipped_is_said(
-    run: RunDirectory, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_newest_good_skips_damaged_with_warning(run: RunDirectory, caplog: pytest.LogCaptureFixture) -> None:
     save(run, 64), save(run, 128), flip(save(run, 1000) / "learning/tensors.safetensors")
     with caplog.at_level(logging.WARNING):
         assert checkpoint.newest_good(run.checkpoints) == run.checkpoints / "128"
     assert "1000 is damaged and was skipped: learning/tensors.safetensors" in caplog.text
 
 
-def test_no_checkpoint_is_none(run: RunDirectory) -> None:
+def test_newest_good_without_checkpoint_is_none(run: RunDirectory) -> None:
     assert checkpoint.newest_good(run.checkpoints) is None
 
 
-def test_saving_again_keeps_a_good_checkpoint_and_replaces_a_damaged_one(run: RunDirectory) -> None:
+def test_save_replaces_only_damaged_checkpoint(run: RunDirectory) -> None:
     path = save(run, 64, number=1.0)
     save(run, 64, number=2.0)
     assert checkpoint.load(path)[0]["learner"]["weight"][0] == 1
@@ -95,7 +93,7 @@ def test_saving_again_keeps_a_good_checkpoint_and_replaces_a_damaged_one(run: Ru
     assert checkpoint.load(path)[0]["learner"]["weight"][0] == 2
 
 
-def test_a_killed_writers_leftover_is_no_checkpoint_and_is_cleared_by_the_next(run: RunDirectory) -> None:
+def test_save_removes_leftovers_of_killed_writer(run: RunDirectory) -> None:
     leftover = run.checkpoints / ".64.tmp-123"
     (leftover / "learning").mkdir(parents=True)
     assert list(checkpoint.newest_first(run.checkpoints)) == []
@@ -104,7 +102,7 @@ def test_a_killed_writers_leftover_is_no_checkpoint_and_is_cleared_by_the_next(r
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename"])
-def test_a_disk_that_refuses_leaves_older_checkpoints_and_no_part_of_the_new(
+def test_save_on_full_disk_keeps_older_checkpoints(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     save(run, 64)
@@ -120,7 +118,7 @@ def test_a_disk_that_refuses_leaves_older_checkpoints_and_no_part_of_the_new(
     assert checkpoint.newest_good(run.checkpoints) == run.checkpoints / "64"
 
 
-def test_digest_is_of_the_learning_part_alone(run: RunDirectory, tmp_path: Path) -> None:
+def test_digest_covers_only_learning_state(run: RunDirectory, tmp_path: Path) -> None:
     learning = {"weight": torch.ones(2)}
     paths = [checkpoint.save(tmp_path / str(i), 64, learning, {"time": i}) for i in range(2)]
     other = checkpoint.save(tmp_path / "other", 64, {"weight": torch.zeros(2)}, {"time": 0})
@@ -128,7 +126,7 @@ def test_digest_is_of_the_learning_part_alone(run: RunDirectory, tmp_path: Path)
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_names_lead_to_checkpoints_and_a_wrong_one_lists_what_there_is(run: RunDirectory) -> None:
+def test_resolve_finds_names_or_lists_checkpoints(run: RunDirectory) -> None:
     with pytest.raises(UserError, match="no checkpoint yet"):
         checkpoint.resolve(run, "latest")
     save(run, 64), save(run, 128)
@@ -142,7 +140,7 @@ def test_names_lead_to_checkpoints_and_a_wrong_one_lists_what_there_is(run: RunD
         checkpoint.resolve(run, 65)
 
 
-def test_pruning_keeps_the_newest_and_the_best(run: RunDirectory) -> None:
+def test_prune_keeps_newest_and_best(run: RunDirectory) -> None:
     for policy_steps in (64, 128, 1000, 2000):
         save(run, policy_steps)
     checkpoint.name_best(run, run.checkpoints / "64")
@@ -154,8 +152,8 @@ def test_pruning_keeps_the_newest_and_the_best(run: RunDirectory) -> None:
     assert len(list(checkpoint.newest_first(run.checkpoints))) == 3
 
 
-def test_prune_counts_scheduled_checkpoints_alone(run: RunDirectory) -> None:
-    def there() -> list[int]:
+def test_prune_counts_only_scheduled_checkpoints(run: RunDirectory) -> None:
+    def steps_kept() -> list[int]:
         return sorted(int(path.name) for path in checkpoint.newest_first(run.checkpoints))
 
     for policy_steps in (64, 96, 128, 160, 192, 224):
@@ -163,12 +161,12 @@ def test_prune_counts_scheduled_checkpoints_alone(run: RunDirectory) -> None:
         if policy_steps == 96:
             checkpoint.name_best(run, path)
         checkpoint.prune(run, 2, path)
-    assert there() == [96, 128, 192, 224]  # the best, two scheduled ones, the newest
+    assert steps_kept() == [96, 128, 192, 224]  # the best, two scheduled ones and the newest
     checkpoint.prune(run, 2, save(run, 256))
-    assert there() == [96, 192, 256]
+    assert steps_kept() == [96, 192, 256]
 
 
-def test_damaged_checkpoints_beyond_the_one_resumed_from_do_not_count_as_kept(run: RunDirectory) -> None:
+def test_prune_does_not_count_damaged_checkpoints(run: RunDirectory) -> None:
     save(run, 64)
     for policy_steps in (128, 256):
         flip(save(run, policy_steps) / "learning/tensors.safetensors")
@@ -179,7 +177,7 @@ def test_damaged_checkpoints_beyond_the_one_resumed_from_do_not_count_as_kept(ru
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"best": "64", "latest": "128"}', bytes(100), None])
-def test_damaged_names_are_found_anew_from_the_event_log(
+def test_damaged_names_are_restored_from_event_log(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, content: bytes | None
 ) -> None:
     log = EventLog(run.events)
@@ -195,7 +193,7 @@ def test_damaged_names_are_found_anew_from_the_event_log(
     assert ("names.json is damaged" in caplog.text) == (content is not None)
 
 
-def test_any_flip_of_the_names_is_noticed(run: RunDirectory) -> None:
+def test_names_detect_any_bit_flip(run: RunDirectory) -> None:
     save(run, 64), save(run, 128)
     EventLog(run.events).append("evaluation", policy_steps=64, final=False, greedy={"mean": 5.0})
     checkpoint.name_best(run, run.checkpoints / "64")
@@ -207,7 +205,7 @@ def test_any_flip_of_the_names_is_noticed(run: RunDirectory) -> None:
         assert checkpoint.resolve(run, "best").name == "64"
 
 
-def test_removing_an_old_checkpoint_takes_its_name_first(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_renames_checkpoint_before_removal(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     save(run, 64), save(run, 128)
 
     def killed(*arguments: object, **named: object) -> None:
@@ -222,7 +220,7 @@ def test_removing_an_old_checkpoint_takes_its_name_first(run: RunDirectory, monk
     assert not list(run.checkpoints.glob(".*"))
 
 
-def test_pruning_that_the_disk_refuses_fails_no_run(
+def test_prune_on_full_disk_only_warns(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(run, 64), save(run, 128)
@@ -236,7 +234,7 @@ def test_pruning_that_the_disk_refuses_fails_no_run(
     assert len(list(checkpoint.newest_first(run.checkpoints))) == 2
 
 
-def test_a_manifest_that_is_damaged_is_told_in_a_sentence(run: RunDirectory) -> None:
+def test_manifest_refuses_damaged_file(run: RunDirectory) -> None:
     path = save(run, 64)
     (path / "manifest.json").write_bytes(b"{")
     with pytest.raises(UserError, match="manifest.json has changed since it was written"):

@@ -1,4 +1,4 @@
-"""Chunks, which never change again, are written once, verified like the rest, and removed when nothing needs them."""
+"""Chunks never change: they are written once, verified, and removed when no checkpoint refers to them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def values(path: Path) -> list[Any]:
     return [int(part.columns()["reward"][0]) for part in checkpoint.load(path)[0]["replay"]["chunks"]]
 
 
-def test_a_checkpoint_writes_only_the_chunks_that_are_new(tmp_path: Path) -> None:
+def test_save_writes_only_new_chunks(tmp_path: Path) -> None:
     directory, one, two = run(tmp_path), chunk(1), chunk(2)
     first = save(directory, 10, one)
     written = {path: path.stat().st_ino for path in (directory.checkpoints / "chunks").iterdir()}
@@ -49,7 +49,7 @@ def test_a_checkpoint_writes_only_the_chunks_that_are_new(tmp_path: Path) -> Non
     assert values(first) == [1] and values(second) == [1, 2]
 
 
-def test_a_loaded_chunk_is_not_written_again_and_equal_ones_share_a_file(tmp_path: Path) -> None:
+def test_save_reuses_loaded_and_equal_chunks(tmp_path: Path) -> None:
     directory = run(tmp_path)
     path = save(directory, 10, chunk(1))
     (loaded,) = checkpoint.load(path)[0]["replay"]["chunks"]
@@ -59,7 +59,7 @@ def test_a_loaded_chunk_is_not_written_again_and_equal_ones_share_a_file(tmp_pat
     assert checkpoint.manifest(again)["digest"] != checkpoint.manifest(path)["digest"]
 
 
-def test_the_same_chunks_give_the_same_digest_wherever_they_lie(tmp_path: Path) -> None:
+def test_chunk_digest_is_independent_of_directory(tmp_path: Path) -> None:
     digests = set()
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -68,7 +68,7 @@ def test_the_same_chunks_give_the_same_digest_wherever_they_lie(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove", "link"])
-def test_a_checkpoint_whose_chunk_is_damaged_is_not_good_and_says_so(tmp_path: Path, harm: str) -> None:
+def test_damaged_chunk_makes_checkpoint_bad(tmp_path: Path, harm: str) -> None:
     directory = run(tmp_path)
     save(directory, 10, chunk(1))
     bad = save(directory, 20, chunk(1), chunk(2))
@@ -91,8 +91,8 @@ def test_a_checkpoint_whose_chunk_is_damaged_is_not_good_and_says_so(tmp_path: P
         values(bad)
 
 
-def test_what_asks_for_no_chunk_reads_none(tmp_path: Path) -> None:
-    """A policy is whole without the memory of its run: nothing that plays or judges it pays for that."""
+def test_loading_policy_reads_no_chunks(tmp_path: Path) -> None:
+    """A policy is complete without the replay buffer of its run, so playing and evaluating do not read it."""
     directory = run(tmp_path)
     path = save(directory, 10, chunk(1), chunk(2))
     shutil.rmtree(directory.checkpoints / "chunks")
@@ -105,7 +105,7 @@ def test_what_asks_for_no_chunk_reads_none(tmp_path: Path) -> None:
         learning["replay"]["chunks"][0].columns()
 
 
-def test_chunks_that_no_checkpoint_refers_to_are_removed_and_no_others(tmp_path: Path) -> None:
+def test_prune_removes_only_unreferenced_chunks(tmp_path: Path) -> None:
     directory, parts = run(tmp_path), [chunk(n) for n in range(4)]
     for n in range(3):
         path = save(directory, n + 1, *parts[n : n + 2])
@@ -114,7 +114,7 @@ def test_chunks_that_no_checkpoint_refers_to_are_removed_and_no_others(tmp_path:
     assert values(directory.checkpoints / "2") == [1, 2] and values(directory.checkpoints / "3") == [2, 3]
 
 
-def test_nothing_is_removed_while_a_checkpoint_cannot_be_read(tmp_path: Path) -> None:
+def test_prune_keeps_chunks_while_manifest_is_damaged(tmp_path: Path) -> None:
     directory = run(tmp_path)
     save(directory, 1, chunk(1))
     path = save(directory, 2, chunk(2))
@@ -123,7 +123,7 @@ def test_nothing_is_removed_while_a_checkpoint_cannot_be_read(tmp_path: Path) ->
     assert len(files(directory)) == 2
 
 
-def test_what_a_killed_process_left_is_completed(tmp_path: Path) -> None:
+def test_save_completes_chunk_of_killed_process(tmp_path: Path) -> None:
     directory = run(tmp_path)
     save(directory, 1, chunk(1))
     (name,) = files(directory)
@@ -134,7 +134,7 @@ def test_what_a_killed_process_left_is_completed(tmp_path: Path) -> None:
     assert values(path) == [1] and files(directory) == {name}
 
 
-def test_diff_names_the_first_element_in_which_chunks_differ(tmp_path: Path) -> None:
+def test_differences_name_first_different_chunk_element(tmp_path: Path) -> None:
     paths = []
     for number in (1, 3):
         (tmp_path / str(number)).mkdir()
@@ -145,7 +145,7 @@ def test_diff_names_the_first_element_in_which_chunks_differ(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("entry", [{}, {"file": "../x", "size": 1, "sha256": ""}, 3, {"file": None}])
-def test_an_entry_that_nobody_wrote_is_a_sentence(tmp_path: Path, entry: Any) -> None:
+def test_decode_refuses_invalid_chunk_entry(tmp_path: Path, entry: Any) -> None:
     from rlcore.store.checkpoint import nested_state
     from rlcore.store.checkpoint.chunks import chunk_of
 

@@ -1,4 +1,4 @@
-"""A comparison of checkpoints finds every bit, and names it."""
+"""Comparison of checkpoints to the bit, with the name of each difference."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ STATE = {
 }
 
 
-def saved(folder: Path, state: dict[str, Any], policy_steps: int = 8) -> Path:
+def save(folder: Path, state: dict[str, Any], policy_steps: int = 8) -> Path:
     return checkpoint.save(folder, policy_steps, state, {"time": str(folder)})
 
 
-def found(tmp_path: Path, changed: dict[str, Any]) -> list[Difference]:
-    return list(differences(saved(tmp_path / "a", STATE), saved(tmp_path / "b", STATE | changed)))
+def compare(tmp_path: Path, changed: dict[str, Any]) -> list[Difference]:
+    return list(differences(save(tmp_path / "a", STATE), save(tmp_path / "b", STATE | changed)))
 
 
-def test_equal_states_differ_nowhere_whatever_their_bookkeeping(tmp_path: Path) -> None:
-    assert found(tmp_path, {}) == []
+def test_differences_ignore_bookkeeping(tmp_path: Path) -> None:
+    assert compare(tmp_path, {}) == []
 
 
-def test_one_flipped_bit_is_found_with_entry_index_and_size(tmp_path: Path) -> None:
+def test_differences_name_entry_and_index_of_bit(tmp_path: Path) -> None:
     weights = STATE["weights"].clone()
     weights.view(torch.int32)[1, 2] ^= 1
-    (difference,) = found(tmp_path, {"weights": weights})
+    (difference,) = compare(tmp_path, {"weights": weights})
     assert (difference.entry, difference.index) == ("weights", (1, 2))
     assert difference.largest == pytest.approx(2**-21)  # the last bit of a float32 in [4, 8)
     assert "weights[1, 2]" in str(difference)
 
 
-def test_zero_and_minus_zero_are_not_the_same_bits_and_nan_is_itself(tmp_path: Path) -> None:
+def test_differences_distinguish_negative_zero_but_not_nan(tmp_path: Path) -> None:
     special = {"weights": torch.tensor([0.0, float("nan")])}
-    first = saved(tmp_path / "a", STATE | special)
-    assert list(differences(first, saved(tmp_path / "b", STATE | special))) == []
-    (difference,) = differences(first, saved(tmp_path / "c", STATE | {"weights": torch.tensor([-0.0, float("nan")])}))
+    first = save(tmp_path / "a", STATE | special)
+    assert list(differences(first, save(tmp_path / "b", STATE | special))) == []
+    (difference,) = differences(first, save(tmp_path / "c", STATE | {"weights": torch.tensor([-0.0, float("nan")])}))
     assert difference.index == (0,)
 
 
@@ -62,32 +62,32 @@ def test_zero_and_minus_zero_are_not_the_same_bits_and_nan_is_itself(tmp_path: P
         ({"extra": 1}, "extra"),
     ],
 )
-def test_every_kind_of_entry_is_compared(tmp_path: Path, changed: dict[str, Any], entry: str) -> None:
-    assert found(tmp_path, changed)[0].entry == entry
+def test_differences_compare_every_kind_of_entry(tmp_path: Path, changed: dict[str, Any], entry: str) -> None:
+    assert compare(tmp_path, changed)[0].entry == entry
 
 
-def run_with(folder: Path, *steps: int) -> Path:
+def make_run(folder: Path, *steps: int) -> Path:
     folder.mkdir()
     (folder / "config.yaml").write_text("{}")
     for policy_steps in steps:
-        saved(folder / "checkpoints", STATE, policy_steps)
+        save(folder / "checkpoints", STATE, policy_steps)
     return folder
 
 
-def test_runs_are_compared_at_the_newest_step_both_have(tmp_path: Path) -> None:
-    first, second = run_with(tmp_path / "a", 8, 16, 24), run_with(tmp_path / "b", 8, 16)
+def test_common_chooses_newest_common_step(tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "a", 8, 16, 24), make_run(tmp_path / "b", 8, 16)
     assert [path.name for path in common(first, second)] == ["16", "16"]
     assert [path.name for path in common(first, second / "checkpoints/8")] == ["8", "8"]
 
 
-def test_runs_without_a_step_in_common_are_refused(tmp_path: Path) -> None:
+def test_common_refuses_runs_without_common_step(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match="no undamaged checkpoints at the same number .* first has 16, 8, the second 32, 24"
     ):
-        common(run_with(tmp_path / "a", 8, 16), run_with(tmp_path / "b", 24, 32))
+        common(make_run(tmp_path / "a", 8, 16), make_run(tmp_path / "b", 24, 32))
 
 
-def test_tensor_digests_are_of_bits_type_and_shape_and_the_same_before_and_after_the_disk(tmp_path: Path) -> None:
+def test_tensor_digests_depend_on_bits_type_and_shape(tmp_path: Path) -> None:
     state = STATE | {
         "half": torch.tensor([1.5, -0.0], dtype=torch.bfloat16),
         "flags": (np.array([True, False]), torch.ones((), dtype=torch.int64).expand(3)),
@@ -98,7 +98,7 @@ def test_tensor_digests_are_of_bits_type_and_shape_and_the_same_before_and_after
     digests = tensor_digests(state)
     assert tensor_names(state) == names
     assert len(digests) == 8 * len(names)
-    loaded, _ = checkpoint.load(saved(tmp_path, state))
+    loaded, _ = checkpoint.load(save(tmp_path, state))
     assert (tensor_digests(loaded), tensor_names(loaded)) == (digests, names)
 
     def changed(**entries: Any) -> list[str]:
@@ -111,6 +111,6 @@ def test_tensor_digests_are_of_bits_type_and_shape_and_the_same_before_and_after
     assert changed(rng={"state": 7}) == []
     (_, second), one = state["replay"], Chunk(lambda: {"a": torch.ones(4), "b": torch.zeros(3).neg()})
     assert changed(replay=[one, second]) == ["replay/0"]
-    # SHA-256 of the type and shape in words and the bytes, little-endian, by hand.
+    # SHA-256 of the type and shape as text and of the little-endian bytes, by hand.
     expected = hashlib.sha256(b"torch.int64 [2] " + bytes([1, *[0] * 7, 2, *[0] * 7])).hexdigest()[:8]
     assert digests[8:16] == expected

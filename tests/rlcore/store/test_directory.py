@@ -12,7 +12,7 @@ from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory, write_json
 
 
-def test_a_folder_of_runs_that_is_given_for_one_names_those_inside(tmp_path):
+def test_existing_names_runs_inside_folder(tmp_path):
     for name in "abcd":
         RunDirectory(tmp_path / "deep" / name).make("", {"run_id": name}, "{}")
     with pytest.raises(
@@ -21,14 +21,14 @@ def test_a_folder_of_runs_that_is_given_for_one_names_those_inside(tmp_path):
         RunDirectory.existing(tmp_path)
 
 
-def test_only_a_folder_with_a_config_is_a_run(tmp_path: Path) -> None:
+def test_existing_requires_config_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no run here \(no config.yaml\)"):
         RunDirectory.existing(tmp_path)
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     assert RunDirectory.existing(tmp_path).path == tmp_path
 
 
-def test_removed_if_refused_leaves_only_what_was_there(tmp_path: Path) -> None:
+def test_removed_if_refused_removes_only_own_files(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     run = RunDirectory(tmp_path / "runs/ppo/first")
     run.make("", {"run_id": "1"}, "{}")
@@ -52,7 +52,7 @@ def test_removed_if_refused_leaves_only_what_was_there(tmp_path: Path) -> None:
     assert run.card.exists()
 
 
-def test_summary_of_an_unfinished_run_is_empty(tmp_path: Path) -> None:
+def test_read_summary_of_unfinished_run_is_empty(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert run.read_summary() == {}
     write_json(run.summary, {"algo": "ppo"})
@@ -68,7 +68,7 @@ with RunDirectory(sys.argv[1]).writing():
 """
 
 
-def test_a_second_writer_is_refused_by_name_until_the_first_is_gone_in_any_way(tmp_path: Path) -> None:
+def test_writing_refuses_second_writer_until_first_ends(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(run.path)],
@@ -87,7 +87,7 @@ def test_a_second_writer_is_refused_by_name_until_the_first_is_gone_in_any_way(t
         assert f"pid {os.getpid()}" in run.lock.read_text()
 
 
-def test_json_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_write_json_replaces_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "names.json"
     write_json(path, {"best": "1"})
     write_json(path, {"best": "2"})
@@ -95,7 +95,7 @@ def test_json_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> 
     assert [p.name for p in path.parent.iterdir()] == ["names.json"]
 
 
-def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
+def test_write_json_keeps_old_file_if_unserializable(tmp_path: Path) -> None:
     path = tmp_path / "names.json"
     write_json(path, {"best": "1"})
     with pytest.raises(TypeError):
@@ -103,7 +103,7 @@ def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None
     assert json.loads(path.read_text()) == {"best": "1"}
 
 
-def test_a_disk_that_refuses_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_json_on_full_disk_keeps_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "names.json"
     write_json(path, {"best": "1"})
 
@@ -117,18 +117,18 @@ def test_a_disk_that_refuses_leaves_the_old_file_and_no_other(tmp_path: Path, mo
     assert [p.name for p in tmp_path.iterdir()] == ["names.json"]
 
 
-def test_what_a_killed_writer_left_is_cleared_by_the_next_and_a_living_ones_is_not(tmp_path: Path) -> None:
+def test_write_json_removes_leftovers_of_dead_writers(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     for owner in (gone.pid, 1, "x", "9" * 50):
         (tmp_path / f".names.json.tmp-{owner}").write_text("{")
     (tmp_path / f".other.json.tmp-{gone.pid}").write_text("{")
     write_json(tmp_path / "names.json", {})
-    left = sorted(p.name for p in tmp_path.iterdir())
-    assert left == [".names.json.tmp-1", f".other.json.tmp-{gone.pid}", "names.json"]
+    remaining = sorted(p.name for p in tmp_path.iterdir())
+    assert remaining == [".names.json.tmp-1", f".other.json.tmp-{gone.pid}", "names.json"]
 
 
-def test_asking_for_a_second_writer_changes_nothing_and_holds_nothing(tmp_path: Path) -> None:
+def test_refuse_second_writer_takes_no_lock(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     run.refuse_second_writer()
     assert not run.lock.exists()
@@ -141,7 +141,7 @@ def test_asking_for_a_second_writer_changes_nothing_and_holds_nothing(tmp_path: 
         assert run.lock.exists()
 
 
-def test_a_run_is_taken_while_a_process_leads_or_writes_it(tmp_path: Path) -> None:
+def test_is_taken_while_run_is_driven_or_written(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert not run.is_taken()
     for holding in (run.driving, run.writing):
@@ -152,7 +152,7 @@ def test_a_run_is_taken_while_a_process_leads_or_writes_it(tmp_path: Path) -> No
         assert not run.is_taken()
 
 
-def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_writing_refuses_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(UserError, match="run: cannot be written"),

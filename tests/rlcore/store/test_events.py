@@ -11,7 +11,7 @@ import pytest
 from rlcore.store.events import EventLog, read_events
 
 
-def test_events_are_read_in_order_with_their_fields(tmp_path: Path) -> None:
+def test_read_events_returns_events_in_order(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "deep" / "events.jsonl")
     log.append("start", run_id="a")
     written = log.append("metrics", policy_steps=100, values={"x": 1.5})
@@ -20,22 +20,22 @@ def test_events_are_read_in_order_with_their_fields(tmp_path: Path) -> None:
     assert read[1] == written and written["time"] > 1.7e9
 
 
-def test_a_log_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+def test_read_events_of_missing_log_is_empty(tmp_path: Path) -> None:
     assert list(read_events(tmp_path / "events.jsonl")) == []
 
 
-def test_a_torn_last_line_is_dropped_and_the_next_event_starts_a_line_of_its_own(tmp_path: Path) -> None:
+def test_append_after_torn_line_starts_new_line(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     log.append("start", run_id="a")
     whole = log.path.read_bytes()
-    for length in range(1, len(whole)):  # a kill may tear a line anywhere
+    for length in range(1, len(whole)):  # a kill can cut a line at any byte
         log.path.write_bytes(whole + whole[:length])
         assert [e["kind"] for e in read_events(log.path)] == ["start"]
         log.append("end", status="finished")
         assert [e["kind"] for e in read_events(log.path)] == ["start", "end"]
 
 
-def test_cut_at_any_byte_a_log_loses_the_event_that_was_cut_and_no_other(tmp_path: Path) -> None:
+def test_log_cut_at_any_byte_loses_only_cut_event(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     log.append("start", run_id="é\nñ")
     log.append("metrics", policy_steps=64, values={"Loss/value_loss": 0.1 + 0.2, "x": -1e-300})
@@ -73,7 +73,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_a_line_that_is_no_event_is_left_out_and_said_with_its_number(
+def test_read_events_skips_damaged_line_with_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     log = EventLog(tmp_path / "events.jsonl")
@@ -83,11 +83,11 @@ def test_a_line_that_is_no_event_is_left_out_and_said_with_its_number(
     log.append("metrics", policy_steps=1, values={"x": 1.0})
     for _ in range(2):
         assert [e["kind"] for e in read_events(log.path)] == ["start", "metrics"]
-    (said,) = caplog.messages
-    assert f"{log.path}: line 2 is damaged" in said
+    (message,) = caplog.messages
+    assert f"{log.path}: line 2 is damaged" in message
 
 
-def test_a_line_that_another_process_is_writing_is_not_cut_off_as_torn(tmp_path: Path) -> None:
+def test_append_waits_for_writing_process(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     line = b'{"kind": "metrics", "policy_steps": 1, "values": {}}\n'
     with open(log.path, "ab", buffering=0) as writer:
@@ -95,7 +95,7 @@ def test_a_line_that_another_process_is_writing_is_not_cut_off_as_torn(tmp_path:
         writer.write(line[:20])
         pid = os.fork()
         if pid == 0:
-            os.close(writer.fileno())  # else the lock, which is of the open file, would outlive its owner
+            os.close(writer.fileno())  # otherwise the lock, which belongs to the open file, would stay after its owner
             log.append("metrics", policy_steps=2, values={})
             os._exit(0)
         time.sleep(0.3)
@@ -104,7 +104,7 @@ def test_a_line_that_another_process_is_writing_is_not_cut_off_as_torn(tmp_path:
     assert [e["policy_steps"] for e in read_events(log.path)] == [1, 2]
 
 
-def test_a_torn_first_line_leaves_an_empty_log(tmp_path: Path) -> None:
+def test_read_events_of_torn_first_line_is_empty(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     log.path.write_bytes(b'{"kind": "sta')
     assert list(read_events(log.path)) == []
@@ -112,7 +112,7 @@ def test_a_torn_first_line_leaves_an_empty_log(tmp_path: Path) -> None:
     assert len(list(read_events(log.path))) == 1
 
 
-def test_a_point_written_again_after_a_kill_is_read_once_and_the_first_counts(tmp_path: Path) -> None:
+def test_read_events_returns_repeated_point_once(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     for attempt in (1, 2):
         log.append("metrics", policy_steps=100, values={"x": attempt})
@@ -124,21 +124,21 @@ def test_a_point_written_again_after_a_kill_is_read_once_and_the_first_counts(tm
     assert read[0]["values"] == {"x": 1}
 
 
-def test_a_final_evaluation_over_other_episodes_is_another_point_and_the_last_one_counts(tmp_path: Path) -> None:
+def test_read_events_keeps_final_evaluations_with_other_episodes(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     for episodes in (5, 5, 8, 5):
         log.append("evaluation", policy_steps=100, final=True, greedy={"mean": 1.0, "episodes": episodes})
     assert [e["greedy"]["episodes"] for e in read_events(log.path)] == [5, 8, 5]
 
 
-def test_numbers_that_json_does_not_know_are_refused_and_write_nothing(tmp_path: Path) -> None:
+def test_append_refuses_nan(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     with pytest.raises(ValueError, match="not JSON compliant"):
         log.append("metrics", policy_steps=1, values={"x": float("nan")})
     assert not log.path.exists()
 
 
-def test_every_line_is_json_by_itself(tmp_path: Path) -> None:
+def test_append_writes_one_json_line_per_event(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     log.append("start", run_id="two\nlines", algo="é")
     (line,) = log.path.read_text().splitlines()

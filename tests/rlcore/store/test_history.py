@@ -1,4 +1,4 @@
-"""One reading of the event log for all who ask what a run has come to."""
+"""Shared incremental reading of the event log."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_history_parses_each_line_once(log: EventLog, monkeypatch: pytest.Monkey
     assert len(parsed) == len(log.path.read_bytes().splitlines()) == 15
 
 
-def test_history_says_what_the_whole_log_says(log: EventLog) -> None:
+def test_history_equals_whole_log(log: EventLog) -> None:
     for piece in ("finished", "interrupted"):
         history(log.path)
         log.append("end", status=piece, policy_steps=500, reason=None)
         log.append("resume", policy_steps=400)
-        log.append("metrics", policy_steps=500, values={"Rewards/rew_avg": 7.0}, wall_s=3)  # again: not a point
+        log.append("metrics", policy_steps=500, values={"Rewards/rew_avg": 7.0}, wall_s=3)  # repeated: not a new point
         log.append("metrics", policy_steps=450, values={"Rewards/rew_avg": 8.0}, wall_s=3)
     whole, read = list(read_events(log.path)), history(log.path)
     assert read.ended == ending(whole)
@@ -52,7 +52,7 @@ def test_history_says_what_the_whole_log_says(log: EventLog) -> None:
     assert read.lines["Rewards/rew_avg"][-2:] == [(450, 8.0), (500, 250.0)]
 
 
-def test_history_begins_anew_for_another_log_in_the_same_place(log: EventLog) -> None:
+def test_history_restarts_for_replaced_log(log: EventLog) -> None:
     assert history(log.path).last("baseline") is not None
     log.path.unlink()
     assert history(log.path).last("start") is None
@@ -62,7 +62,7 @@ def test_history_begins_anew_for_another_log_in_the_same_place(log: EventLog) ->
     assert [event["run_id"] for event in history(log.path).of("start")] == ["a third", "another"]
 
 
-def test_history_keeps_little_of_a_long_log(tmp_path: Path) -> None:
+def test_history_uses_little_memory_for_long_log(tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "long")
     long_log(run, 3000)
     tracemalloc.start()

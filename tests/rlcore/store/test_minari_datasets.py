@@ -1,4 +1,4 @@
-"""Datasets of Minari's against Minari itself and against the environments that they were played in."""
+"""Minari datasets, compared with Minari itself and with the environments in which they were collected."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "minari"
 
 
-def saved(path: Path, env_id: str = "CartPole-v1", **dotted: Any) -> tuple[RunDirectory, Path]:
-    """A run and its only checkpoint, from before it has learned anything."""
+def save_run(path: Path, env_id: str = "CartPole-v1", **dotted: Any) -> tuple[RunDirectory, Path]:
+    """Return a run and its only checkpoint, from before the first update."""
     run = prepare(path, env_id, 200, **dotted)
     session = RunTrainer(run)
     checkpoint = run.path / session.save()["path"]
@@ -43,11 +43,11 @@ def saved(path: Path, env_id: str = "CartPole-v1", **dotted: Any) -> tuple[RunDi
 
 
 def sac_run(path: Path, **dotted: Any) -> tuple[RunDirectory, Path]:
-    return saved(path, "Pendulum-v1", algo="sac", env__num_envs=1, algo__learning_starts=150, **dotted)
+    return save_run(path, "Pendulum-v1", algo="sac", env__num_envs=1, algo__learning_starts=150, **dotted)
 
 
-def test_a_dataset_is_what_its_own_environment_gives_again_from_its_seeds_and_actions(tmp_path: Path) -> None:
-    run, path = saved(tmp_path / "run")
+def test_collect_episodes_is_reproducible_from_seeds_and_actions(tmp_path: Path) -> None:
+    run, path = save_run(tmp_path / "run")
     made = collect_episodes(run, path, "cart/pole-v0", 7)
     dataset = minari.load_dataset("cart/pole-v0")
     assert (dataset.total_episodes, dataset.total_steps) == (7, made["rows"])
@@ -69,15 +69,15 @@ def test_a_dataset_is_what_its_own_environment_gives_again_from_its_seeds_and_ac
         seen.append(float(episode.rewards.sum()))
     env.close()
     assert np.mean(seen) == pytest.approx(made["mean"]) and len(set(seen)) > 1
-    told = dataset.storage.metadata
-    origin = told["shepherd"]
-    assert (told["algorithm_name"], origin["actions"], origin["run_id"]) == ("ppo", "sampled", "run")
+    metadata = dataset.storage.metadata
+    origin = metadata["shepherd"]
+    assert (metadata["algorithm_name"], origin["actions"], origin["run_id"]) == ("ppo", "sampled", "run")
     assert (origin["checkpoint"], origin["digest"]) == (int(path.name), manifest(path)["digest"])
-    assert "7 episodes of CartPole-v1: sampled actions of ppo" in told["description"]
+    assert "7 episodes of CartPole-v1: sampled actions of ppo" in metadata["description"]
 
 
-def test_rounds_and_kinds_of_action_play_other_episodes_and_a_name_is_taken_once(tmp_path: Path) -> None:
-    run, path = saved(tmp_path / "run")
+def test_collect_episodes_depends_on_round_and_actions(tmp_path: Path) -> None:
+    run, path = save_run(tmp_path / "run")
     for name, more in (("a-v0", {}), ("b-v0", {"round": 1}), ("c-v0", {"actions": "random"}), ("d-v0", {})):
         collect_episodes(run, path, name, 3, **more)
     first, other, random, again = (
@@ -97,27 +97,27 @@ def test_rounds_and_kinds_of_action_play_other_episodes_and_a_name_is_taken_once
         assert "v0-v0" not in str(refused.value)
 
 
-def test_a_dataset_that_could_not_be_written_whole_is_not_there(
+def test_failed_collect_episodes_leaves_no_dataset(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(self: Any, **given: Any) -> None:
         raise OSError("in the middle")
 
-    run, path = saved(tmp_path / "run")
+    run, path = save_run(tmp_path / "run")
     monkeypatch.setattr(EpisodeBuffer, "__init__", fails)
     with pytest.raises(OSError, match="in the middle"):
         collect_episodes(run, path, "x-v0", 3)
     assert not (folder / "x-v0").exists()
 
 
-def test_a_memory_begins_with_exactly_the_steps_of_a_dataset(tmp_path: Path) -> None:
+def test_load_from_fills_buffer_with_dataset_steps(tmp_path: Path) -> None:
     run, path = sac_run(tmp_path / "run")
     collect_episodes(run, path, "pendulum-v0", 3)
     fresh = prepare(
         tmp_path / "fresh", "Pendulum-v1", 200, algo="sac", env__num_envs=1, buffer__load_from="minari:pendulum-v0"
     )
     session = RunTrainer(fresh)
-    rows = session.training.buffer.copy_rows().squeeze(1)  # of one environment: all but the arrival that waits
+    rows = session.training.buffer.copy_rows().squeeze(1)  # rows of one environment without the pending arrival
     session.close()
     wanted = [
         (*episode.observations[t], episode.actions[t, 0], episode.rewards[t], *episode.observations[t + 1])
@@ -138,11 +138,11 @@ def test_a_memory_begins_with_exactly_the_steps_of_a_dataset(tmp_path: Path) -> 
     ]
     assert len(found) == len(wanted) - 1
     np.testing.assert_allclose(np.array(found), np.array(wanted, float)[:-1], rtol=0, atol=2e-6)
-    exact = [0, 1, 2, 4, 5, 6, 7]  # but for the action, which has gone to the agent's space and back
+    exact = [0, 1, 2, 4, 5, 6, 7]  # all except the action, which was converted to the agent's space and back
     assert np.array_equal(np.array(found)[:, exact], np.array(wanted, float)[:-1][:, exact])
 
 
-def test_a_session_that_goes_on_does_not_read_its_dataset_again(tmp_path: Path) -> None:
+def test_resumed_run_does_not_load_dataset_again(tmp_path: Path) -> None:
     run, path = sac_run(tmp_path / "run")
     collect_episodes(run, path, "pendulum-v0", 2)
     fresh, _ = sac_run(tmp_path / "fresh", buffer__load_from="minari:pendulum-v0")
@@ -153,7 +153,7 @@ def test_a_session_that_goes_on_does_not_read_its_dataset_again(tmp_path: Path) 
 
 
 class Odd(gymnasium.Env):
-    """Keys and actions of every kind, some nested, one that no agent can take."""
+    """Environment with keys and actions of every kind, some nested, one unsupported by agents."""
 
     observation_space = spaces.Dict(
         {
@@ -166,8 +166,8 @@ class Odd(gymnasium.Env):
     action_space = spaces.MultiDiscrete([3, 4])
 
 
-def foreign(name: str, count: int, *, ends: bool = True, seed: int = 0, **more: Any) -> list[EpisodeBuffer]:
-    """A dataset that Minari itself writes, of episodes that are as long as their number and two."""
+def write_foreign(name: str, count: int, *, ends: bool = True, seed: int = 0, **more: Any) -> list[EpisodeBuffer]:
+    """Write a dataset with Minari itself; episode n has n + 2 steps."""
     space, actions = more.pop("observation_space", Odd.observation_space), more.pop("action_space", Odd.action_space)
     space.seed(seed), actions.seed(seed)
     episodes = []
@@ -175,8 +175,8 @@ def foreign(name: str, count: int, *, ends: bool = True, seed: int = 0, **more: 
         last = np.arange(n) == n - 1
         episodes.append(
             EpisodeBuffer(
-                observations=stacked(space, [space.sample() for _ in range(n + 1)]),
-                actions=stacked(actions, [actions.sample() for _ in range(n)]),
+                observations=stack_samples(space, [space.sample() for _ in range(n + 1)]),
+                actions=stack_samples(actions, [actions.sample() for _ in range(n)]),
                 rewards=np.arange(n) + 0.5,  # pyright: ignore[reportArgumentType]
                 terminations=last & ends & (n % 2 == 0),  # pyright: ignore[reportArgumentType]
                 truncations=last & ends & (n % 2 == 1),  # pyright: ignore[reportArgumentType]
@@ -190,11 +190,11 @@ def foreign(name: str, count: int, *, ends: bool = True, seed: int = 0, **more: 
     return episodes
 
 
-def stacked(space: Any, samples: list[Any]) -> Any:
+def stack_samples(space: Any, samples: list[Any]) -> Any:
     if isinstance(space, spaces.Dict):
-        return {key: stacked(inner, [sample[key] for sample in samples]) for key, inner in space.spaces.items()}
+        return {key: stack_samples(inner, [sample[key] for sample in samples]) for key, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(stacked(inner, [sample[i] for sample in samples]) for i, inner in enumerate(space.spaces))
+        return tuple(stack_samples(inner, [sample[i] for sample in samples]) for i, inner in enumerate(space.spaces))
     return samples if isinstance(space, spaces.Text) else np.array(samples)
 
 
@@ -216,8 +216,8 @@ WANTED = spec_for(
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_rows_of_a_dataset_from_elsewhere_are_its_episodes_in_our_alignment(ends: bool) -> None:
-    episodes = foreign("elsewhere-v0", 3, ends=ends)
+def test_read_rows_aligns_foreign_dataset(ends: bool) -> None:
+    episodes = write_foreign("elsewhere-v0", 3, ends=ends)
     rows = datasets.read_rows("minari:elsewhere-v0", WANTED)
     assert rows.batch_size == (3 + 4 + 5, 1)
     begin = 0
@@ -236,9 +236,9 @@ def test_rows_of_a_dataset_from_elsewhere_are_its_episodes_in_our_alignment(ends
         begin += n + 1
 
 
-def test_a_dataset_of_other_spaces_is_refused_by_what_differs() -> None:
+def test_refuse_unfit_names_difference_of_spaces() -> None:
     box, six = spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-2, 2, (1,), np.float32)
-    foreign("vector-v0", 2, observation_space=box, action_space=six)
+    write_foreign("vector-v0", 2, observation_space=box, action_space=six)
     right = spec_for(six, state=spaces.Box(-9, 9, (3,), np.float64))  # bounds and width of observations may differ
     datasets.refuse_unfit("minari:vector-v0", right)
     for spec, sentence in (
@@ -264,8 +264,8 @@ def test_a_dataset_of_other_spaces_is_refused_by_what_differs() -> None:
             datasets.refuse_unfit("minari:vector-v0", spec)
 
 
-def test_what_is_not_there_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign("mine-v0", 1)
+def test_missing_dataset_error_names_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_foreign("mine-v0", 1)
     with pytest.raises(
         UserError, match=r"^minari:mine-v1: not in .*did you mean 'mine-v0'\?; `minari download mine-v1`"
     ):
@@ -282,6 +282,6 @@ def test_what_is_not_there_is_told_with_what_to_do(tmp_path: Path, monkeypatch: 
         datasets.read_spec("minari:mine-v0")
 
 
-def test_a_learner_without_a_memory_refuses_a_dataset(tmp_path: Path) -> None:
+def test_load_from_requires_replay_buffer(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^buffer.load_from=minari:x-v0: a2c is on-policy and has no replay buffer"):
         prepare(tmp_path / "run", algo="a2c", buffer__load_from="minari:x-v0")

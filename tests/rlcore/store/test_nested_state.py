@@ -10,15 +10,15 @@ from rlcore.errors import UserError
 from rlcore.store.checkpoint import nested_state
 
 
-def same(a: Any, b: Any) -> bool:
+def is_equal(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
     if isinstance(a, np.ndarray):
         return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b)
     if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+        return list(a) == list(b) and all(is_equal(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple)):
-        return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
+        return isinstance(b, list) and len(a) == len(b) and all(map(is_equal, a, b))
     return type(a) is type(b) and a == b
 
 
@@ -32,50 +32,50 @@ STATE = {
 }
 
 
-def test_state_comes_back_as_it_was_with_tuples_as_lists() -> None:
-    assert same(STATE, nested_state.decode(*nested_state.encode(STATE)))
+def test_decode_inverts_encode_with_tuples_as_lists() -> None:
+    assert is_equal(STATE, nested_state.decode(*nested_state.encode(STATE)))
 
 
-def test_floats_come_back_to_the_last_bit() -> None:
+def test_encode_keeps_floats_exactly() -> None:
     values = [0.1 + 0.2, 1e-310, 1.7976931348623157e308]
     assert nested_state.decode(*nested_state.encode(values)) == values
 
 
-def test_keys_with_slashes_do_not_collide() -> None:
+def test_encode_distinguishes_keys_with_slashes() -> None:
     state = {"a/b": torch.tensor([1.0]), "a": {"b": torch.tensor([2.0])}}
-    back = nested_state.decode(*nested_state.encode(state))
-    assert back["a/b"].item() == 1 and back["a"]["b"].item() == 2
+    decoded = nested_state.decode(*nested_state.encode(state))
+    assert decoded["a/b"].item() == 1 and decoded["a"]["b"].item() == 2
 
 
-def test_integer_and_text_keys_of_the_same_spelling_do_not_collide() -> None:
-    back = nested_state.decode(*nested_state.encode({0: torch.tensor([1.0]), "0": torch.tensor([2.0])}))
-    assert back[0].item() == 1 and back["0"].item() == 2
+def test_encode_distinguishes_integer_and_text_keys() -> None:
+    decoded = nested_state.decode(*nested_state.encode({0: torch.tensor([1.0]), "0": torch.tensor([2.0])}))
+    assert decoded[0].item() == 1 and decoded["0"].item() == 2
 
 
-def test_views_and_shared_memory_are_stored_by_value() -> None:
+def test_encode_stores_views_by_value() -> None:
     base = torch.arange(12.0).reshape(3, 4)
     state = {"whole": base, "turned": base.T, "row": base[1], "array": np.asfortranarray(np.ones((2, 3)))}
-    assert same(state, nested_state.decode(*nested_state.encode(state)))
+    assert is_equal(state, nested_state.decode(*nested_state.encode(state)))
 
 
-def test_what_was_decoded_is_not_tied_to_what_was_encoded() -> None:
+def test_decoded_state_shares_no_memory_with_input() -> None:
     tensor = torch.ones(2)
-    back = nested_state.decode(*nested_state.encode([tensor]))
+    decoded = nested_state.decode(*nested_state.encode([tensor]))
     tensor += 1
-    assert back[0].tolist() == [1, 1]
+    assert decoded[0].tolist() == [1, 1]
 
 
-def test_the_same_state_gives_the_same_bytes() -> None:
+def test_encode_is_deterministic() -> None:
     assert nested_state.encode(STATE) == nested_state.encode(STATE)
 
 
 @pytest.mark.parametrize("wrong", [{"f": print}, {"s": {1, 2}}, [object()]])
-def test_anything_else_is_refused_with_its_place(wrong: Any) -> None:
+def test_encode_refuses_other_types_with_path(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"/[fs0]: a .* cannot be stored in a checkpoint"):
         nested_state.encode(wrong)
 
 
-def test_keys_of_another_type_are_refused() -> None:
+def test_encode_refuses_keys_of_other_types() -> None:
     with pytest.raises(TypeError, match="a tuple cannot be a key in a checkpoint"):
         nested_state.encode({(1, 2): 3})
 
@@ -94,13 +94,13 @@ def test_keys_of_another_type_are_refused() -> None:
         (b'{"items": []}', "numbers.safetensors contains tensors that shape.json does not refer to"),
     ],
 )
-def test_a_shape_that_was_never_encoded_is_refused_with_the_name_of_its_file(shape: bytes, says: str) -> None:
+def test_decode_refuses_invalid_shape_file(shape: bytes, says: str) -> None:
     _, numbers = nested_state.encode({"w": torch.ones(2)})
     with pytest.raises(UserError, match=says):
         nested_state.decode(shape, numbers, ("shape.json", "numbers.safetensors"))
 
 
-def test_numbers_that_were_never_encoded_are_refused_with_the_name_of_their_file() -> None:
+def test_decode_refuses_invalid_tensor_file() -> None:
     shape, numbers = nested_state.encode({"w": torch.ones(2)})
     for wrong in (b"", numbers[:-1], numbers + b"x", bytes(len(numbers)), b"\xff" * 8 + numbers):
         with pytest.raises(UserError, match="numbers.safetensors is not a valid safetensors file"):

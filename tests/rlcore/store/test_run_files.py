@@ -1,4 +1,4 @@
-"""Damaged files of a run: each reader tells of them in one sentence, with the file and the fix, or does without."""
+"""Damaged files of a run: each reader reports them in one sentence with file and fix, or works without them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ READERS: dict[str, Callable[[RunDirectory], object]] = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run that was trained, judged and summarised."""
+    """Return a run that was trained, evaluated and summarized."""
     run = prepare(tmp_path_factory.mktemp("whole") / "run", total_steps=64)
     run.overrides.write_text("exp=ppo\n")
     collect(run)
@@ -103,7 +103,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", FILES)
-def test_readers_tell_of_a_damaged_file_in_a_sentence(
+def test_readers_report_damaged_file_in_one_sentence(
     whole: RunDirectory, tmp_path: Path, name: str, damage: str
 ) -> None:
     run = RunDirectory(shutil.copytree(whole.path, tmp_path / "run"))
@@ -112,12 +112,12 @@ def test_readers_tell_of_a_damaged_file_in_a_sentence(
         try:
             read(run)
         except (UserError, RunError) as error:
-            told = str(error)
-            assert "\n" not in told and len(told) < 600, (reader, told)
-            assert Path(name).name in told or "checkpoint" in told, (reader, told)
+            message = str(error)
+            assert "\n" not in message and len(message) < 600, (reader, message)
+            assert Path(name).name in message or "checkpoint" in message, (reader, message)
 
 
-def test_a_damaged_dataset_is_collected_again(whole: RunDirectory, tmp_path: Path) -> None:
+def test_damaged_dataset_is_collected_again(whole: RunDirectory, tmp_path: Path) -> None:
     run = RunDirectory(shutil.copytree(whole.path, tmp_path / "run"))
     assert has_dataset(run)
     manifest = run.dataset / "manifest.json"
@@ -129,20 +129,20 @@ def test_a_damaged_dataset_is_collected_again(whole: RunDirectory, tmp_path: Pat
     assert [event["kind"] for event in read_events(run.events)].count("baseline") == 1
 
 
-def test_summarise_has_the_last_evaluation_from_the_log(whole: RunDirectory, tmp_path: Path) -> None:
+def test_summarise_reads_last_evaluation_from_log(whole: RunDirectory, tmp_path: Path) -> None:
     run = RunDirectory(shutil.copytree(whole.path, tmp_path / "run"))
     (run.evaluations / "64.json").write_text("{}")
     kept = {key: value for key, value in whole.read_summary()["eval"]["greedy"].items() if key != "returns"}
     assert kept.items() <= summarise(run)["eval"]["greedy"].items()
 
 
-def test_original_names_a_damaged_note(tmp_path: Path) -> None:
+def test_original_names_damaged_file(tmp_path: Path) -> None:
     (tmp_path / "original.json").write_text("{}")
     with pytest.raises(UserError, match="is missing; remove the folder"):
         Original.of(RunDirectory(tmp_path))
 
 
-def test_read_mapping_names_the_key_that_is_missing(tmp_path: Path) -> None:
+def test_read_mapping_names_missing_key(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"one": {"two": 0}}')
     assert read_mapping(tmp_path / "a.json", "fix it", ("one.two",)) == {"one": {"two": 0}}
     with pytest.raises(UserError, match=r"^.*/a.json: damaged, one.three is missing; fix it$"):

@@ -1,4 +1,4 @@
-"""The one reader of a run's series: each point once, under its metric's name."""
+"""Reader of the series of a run: each point once, under the name of its metric."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def log(tmp_path: Path) -> EventLog:
     return log
 
 
-def test_a_line_has_the_points_of_its_metric_in_policy_steps(log: EventLog) -> None:
+def test_lines_return_points_of_each_metric(log: EventLog) -> None:
     log.append("evaluation", policy_steps=200, final=False, greedy={"mean": 80.0}, wall_s=1.0)
     log.append("evaluation", policy_steps=100, final=True, greedy={"mean": 39.0}, stochastic={"mean": 36.0})
     assert lines(read_events(log.path)) == {
@@ -30,12 +30,12 @@ def test_a_line_has_the_points_of_its_metric_in_policy_steps(log: EventLog) -> N
         "Evaluation/greedy_mean": [(100, 40.0), (200, 80.0)],
         "Test/cumulative_reward": [(100, 39.0)],
         "Test/cumulative_reward_stochastic": [(100, 36.0)],
-        "Time/wall_s": [(100, 0.5), (200, 1.0)],  # once a step, though two events tell the time at 100
+        "Time/wall_s": [(100, 0.5), (200, 1.0)],  # once per step, although two events have the time at 100
     }
     assert [e["greedy"].get("ci95") for e in evaluations(read_events(log.path))] == [[35.0, 45.0], None]
 
 
-def test_what_a_resumed_run_says_again_counts_once(log: EventLog) -> None:
+def test_points_ignore_repetitions_after_resume(log: EventLog) -> None:
     before = list(points(read_events(log.path)))
     log.append("resume", policy_steps=0)
     log.append("metrics", policy_steps=100, values={"Rewards/rew_avg": 30.0, "Loss/value_loss": 2.0}, wall_s=0.7)
@@ -43,7 +43,7 @@ def test_what_a_resumed_run_says_again_counts_once(log: EventLog) -> None:
     assert list(points(read_events(log.path))) == before
 
 
-def test_a_log_of_before_the_clock_has_no_times(tmp_path: Path) -> None:
+def test_lines_without_wall_clock_have_no_times(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     log.append("metrics", policy_steps=100, values={"Rewards/rew_avg": 1.0})
     assert set(lines(read_events(log.path))) == {"Rewards/rew_avg"}
