@@ -17,7 +17,7 @@ from tests.rlcore.envs.counting_envs import CountingEnvs
 
 
 class Counter:
-    """Draws its actions from the stream and counts its own calls in the carry."""
+    """Agent that draws its actions from the noise stream and counts its calls in the carry."""
 
     def initial(self, batch_size: int) -> tuple[Tensor]:
         return (torch.zeros(batch_size),)
@@ -38,7 +38,7 @@ def collector(*lengths: int, **more: Any) -> Collector:
     return Collector(CountingEnvs(lengths), Counter(), Noise(0, "policy"), **more)
 
 
-def test_rows_are_in_the_alignment_of_the_types_module() -> None:
+def test_collect_aligns_rows_as_documented() -> None:
     steps, last = collector(2, 3).collect(5)
     # Environment 0 ends at age 2 (terminated), 1 at age 3 (truncated); the row after an end opens the next episode.
     assert steps.obs["state"][:, 0, 1:].tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]]
@@ -50,28 +50,28 @@ def test_rows_are_in_the_alignment_of_the_types_module() -> None:
     assert last.terminated.tolist() == [True, False] and last.reward.tolist() == [2, 1]
 
 
-def test_what_the_agent_said_lies_beside_the_observation_it_answered() -> None:
+def test_collect_stores_extras_with_their_observation() -> None:
     steps, _ = collector(2, 3).collect(6)
     assert torch.equal(steps.extras["value"], steps.obs["state"].sum(-1))
 
 
-def test_actions_are_kept_as_the_agent_sees_them_and_sent_as_the_environment_wants_them() -> None:
+def test_collect_stores_agent_actions_and_sends_environment_actions() -> None:
     one = collector(2, 3)
     steps, _ = one.collect(6)
     assert (np.stack(one.envs.seen[1:]) == steps.action.squeeze(-1).numpy() + 10).all()
 
 
-def test_env_steps_are_actions_taken_and_a_reset_row_is_not_one() -> None:
+def test_env_steps_exclude_reset_rows() -> None:
     one = collector(2, 3)
     one.collect(5)
     # Environment 0: rows 0, 1, 3, 4; environment 1: rows 0, 1, 2, 4.
     assert one.env_steps == 8
     total = sum(episode.length for episode in one.envs.pop_episodes())
-    # Finished episodes and the open ones' ages.
+    # Finished episodes and the ages of the open ones.
     assert total + sum(np.where(one.envs.over, 0, one.envs.age)) == one.env_steps
 
 
-def test_rollouts_join_without_a_gap() -> None:
+def test_rollouts_join_without_gap() -> None:
     whole, parts = collector(2, 3), collector(2, 3)
     expected, _ = whole.collect(8)
     pieces = [parts.collect(n)[0] for n in (3, 1, 4)]
@@ -81,17 +81,17 @@ def test_rollouts_join_without_a_gap() -> None:
     assert torch.equal(torch.cat([p.obs["state"] for p in pieces]), expected.obs["state"])
 
 
-def test_carry_restarts_with_every_episode_and_the_rollouts_first_is_kept() -> None:
+def test_carry_restarts_with_every_episode() -> None:
     one = collector(2, 3)
     steps, _ = one.collect(4)
     assert steps.carry[0].tolist() == [0, 0]
-    # It counts the observations of the episode so far.
+    # The carry counts the observations of the episode.
     assert torch.equal(steps.extras["count"], steps.obs["state"][..., 2] + 1)
     again, _ = one.collect(4)
     assert again.carry[0].tolist() == [1, 4]
 
 
-def test_an_environment_that_writes_into_the_same_array_harms_nothing() -> None:
+def test_collect_copies_observation_of_reused_array() -> None:
     one = collector(5)
     _, last = one.collect(2)
     kept = last.obs["state"].clone()
@@ -109,14 +109,14 @@ def test_an_environment_that_writes_into_the_same_array_harms_nothing() -> None:
         ({"reward_scale": 0.1, "clip_rewards": True}, lambda reward: torch.tanh(0.1 * reward)),
     ],
 )
-def test_rewards_are_scaled_and_squashed_for_the_learner_alone(settings: Any, seen: Any) -> None:
+def test_rewards_are_transformed_only_for_learner(settings: Any, seen: Any) -> None:
     learned = functools.partial(transform_reward, EnvConfig("counting", **settings))
     steps, last = collector(3, learned=learned).collect(3)
     torch.testing.assert_close(steps.reward[:, 0], seen(torch.tensor([0.0, 1.0, 2.0])))
     torch.testing.assert_close(last.reward, seen(torch.tensor([3.0])))
 
 
-def test_continuing_from_a_saved_state_gives_the_rows_of_never_stopping() -> None:
+def test_collector_resumes_to_same_rows() -> None:
     one = collector(2, 3)
     one.collect(4)
     state = nested_state.encode(one.state_dict())
@@ -130,14 +130,14 @@ def test_continuing_from_a_saved_state_gives_the_rows_of_never_stopping() -> Non
     assert other.env_steps == one.env_steps
 
 
-def test_a_state_before_the_first_row_can_be_saved_too() -> None:
+def test_collector_state_before_first_row_can_be_saved() -> None:
     one, other = collector(2, 3), collector(2, 3)
     other.load_state_dict(nested_state.decode(*nested_state.encode(one.state_dict())))
     assert torch.equal(one.collect(3)[0].action, other.collect(3)[0].action)
 
 
 class OnADevice(CountingEnvs):
-    """Environments that answer in tensors: stands for those that compute in batches on a GPU."""
+    """Environments that return tensors, like those that compute in batches on a GPU."""
 
     def reset(self) -> Any:
         return self._as_tensors(super().reset())
@@ -145,7 +145,7 @@ class OnADevice(CountingEnvs):
     def step(self, action: Any) -> Any:
         if isinstance(action, Tensor):
             return self._as_tensors(super().step(np.array(action.tolist())))
-        return super().step(action)  # of reset
+        return super().step(action)  # called by reset
 
     @staticmethod
     def _as_tensors(arrival: Any) -> Any:
@@ -153,7 +153,7 @@ class OnADevice(CountingEnvs):
         return type(arrival)({k: torch.tensor(v) for k, v in arrival.obs.items()}, *flags)
 
 
-def test_what_environments_make_as_tensors_never_passes_through_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collect_keeps_tensors_of_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     expected, there = collector(2, 3).collect(7)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "from_numpy", None)
@@ -168,23 +168,23 @@ def test_what_environments_make_as_tensors_never_passes_through_numpy(monkeypatc
 
 
 def collector_steps(lengths: tuple[int, ...], rows: int) -> int:
-    """Actions among so many rows: an episode of n has n + 1 rows."""
+    """Return the number of actions in the given rows: an episode of n actions has n + 1 rows."""
     return sum(rows - rows // (length + 1) for length in lengths)
 
 
-def test_random_actions_are_drawn_evenly_from_their_own_stream_and_said_as_the_agent_says_them() -> None:
+def test_random_actions_are_uniform_from_own_stream() -> None:
     one = collector(2, 3, prefill=Noise(0, "prefill"))
     before = one.rng.state_dict()
     steps, _ = one.collect(2_000, random=True)
     assert one.rng.state_dict() == before and steps.extras == {}
-    assert one.carry[0].tolist() == [0, 0]  # the agent was not asked
+    assert one.carry[0].tolist() == [0, 0]  # the agent did not act
     counts = torch.bincount(steps.action.flatten(), minlength=4)
     assert len(counts) == 4 and (counts - 1_000).abs().max() < 6 * 1_000**0.5
-    sent = np.stack(one.envs.seen[1:])  # the first is that of reset
+    sent = np.stack(one.envs.seen[1:])  # the first is from reset
     assert np.array_equal(sent, steps.action[..., 0].numpy() + 10)
 
 
-def test_a_saved_prefill_goes_on_with_the_same_random_actions() -> None:
+def test_prefill_resumes_to_same_random_actions() -> None:
     whole, other = (collector(2, 3, prefill=Noise(0, "prefill")) for _ in range(2))
     whole.collect(5, random=True)
     other.load_state_dict(whole.state_dict())

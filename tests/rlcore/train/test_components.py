@@ -1,4 +1,4 @@
-"""Parts of a learner: what another run starts from; who explores beside who is judged; players that lie elsewhere."""
+"""Components of a learner: start from another run, explorers as behavior policy, and separate behavior policies."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def config(algo: str, **changes: Any) -> RunConfig:
     return RunConfig(algo=settings, env=EnvConfig(id="Pendulum-v1", num_envs=3, max_episode_steps=12), seed=0)
 
 
-def like(one: Trainer, other: Trainer, *parts: str) -> list[bool]:
-    """Whether all parameters of each part are the same in both."""
+def equal_parts(one: Trainer, other: Trainer, *parts: str) -> list[bool]:
+    """Return for each component whether all parameters are equal in both."""
     mine, theirs = parameters(one.learner), parameters(other.learner)
     return [all(torch.equal(mine[name], theirs[name]) for name in mine if name.startswith(f"{at}.")) for at in parts]
 
 
-def test_a_run_starts_from_agent_critics_and_target_of_another_and_from_nothing_else() -> None:
+def test_start_from_loads_agent_critics_and_target() -> None:
     source = run(fresh(config("sac")))
     other = fresh(dataclasses.replace(config("sac"), seed=1))
-    said = start_from(other.learner, source.learner.state_dict(), "runs/a")
-    assert said == "init_from=runs/a: loaded agent, critics, target"
-    assert like(source, other, "agent", "critics", "target", "temperature") == [True, True, True, False]
+    message = start_from(other.learner, source.learner.state_dict(), "runs/a")
+    assert message == "init_from=runs/a: loaded agent, critics, target"
+    assert equal_parts(source, other, "agent", "critics", "target", "temperature") == [True, True, True, False]
     assert other.learner.critic_optimizer.count == 0 < source.learner.critic_optimizer.count
 
 
-def test_parts_of_other_shapes_stay_as_drawn_and_an_agent_of_other_shapes_is_refused() -> None:
+def test_start_from_skips_or_refuses_other_shapes() -> None:
     state = run(fresh(config("sac"))).learner.state_dict()
     wide = fresh(config("sac", critic={"hidden_size": 24}))
     before = copy.deepcopy(wide.learner.state_dict()["critics"])
-    said = start_from(wide.learner, state, "a")
-    assert said.startswith(
+    message = start_from(wide.learner, state, "a")
+    assert message.startswith(
         "init_from=a: loaded agent; newly initialized: critics (its members.0.layers.0.bias is of shape [16]"
     )
     assert all(torch.equal(before[name], part) for name, part in wide.learner.state_dict()["critics"].items())
@@ -80,13 +80,11 @@ def sac_run(path: Path, *overrides: str) -> RunDirectory:
     return run
 
 
-def test_a_session_starts_from_a_run_and_from_its_exported_policy_alike(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_init_from_accepts_run_and_exported_policy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     source = sac_run(tmp_path / "source", "seed=0")
     session = RunTrainer(source)
-    session.advance(lambda said: None)
+    session.advance(lambda message: None)
     session.save()
     session.close()
     exported = export_policy(source, checkpoint.resolve(source, "latest"), tmp_path / "exported")
@@ -101,33 +99,33 @@ def test_a_session_starts_from_a_run_and_from_its_exported_policy_alike(
         new.close()
 
 
-def test_what_is_not_finite_is_named_by_its_part_also_in_a_list() -> None:
+def test_check_finite_names_component_in_list() -> None:
     state = fresh(config("sac")).learner.state_dict()
     check_finite(state, 8)
     with pytest.raises(RunError, match=r"not finite after 8 policy steps: critics\.deep\.1$"):
         check_finite({**state, "critics": {"deep": [torch.zeros(2), torch.tensor([0.0, torch.nan])]}}, 8)
 
 
-# Players --------------------------------------------------------------------------------------------------------------
+# Behavior policies ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("algo", ["ppo", "sac"])
-def test_a_player_that_lies_elsewhere_collects_as_the_agent_does(algo: str, tmp_path: Path) -> None:
-    """Published to after every update and at load, a copy of the agent gives the bits of the agent itself."""
+def test_separate_behavior_policy_collects_same_bits(algo: str, tmp_path: Path) -> None:
+    """A copy of the agent, updated after every update and load, gives the same bits as the agent."""
 
-    def apart(seed: int = 0) -> Trainer:
+    def make_separate(seed: int = 0) -> Trainer:
         training = fresh(dataclasses.replace(config(algo), seed=seed))
         training.behavior_policy = training.collector.agent = copy.deepcopy(training.learner.agent)
         return training
 
-    assert bits(run(apart())) == bits(run(fresh(config(algo))))
+    assert bits(run(make_separate())) == bits(run(fresh(config(algo))))
     path = run(fresh(config(algo))).save(tmp_path)
     loaded = fresh(config(algo)).load(path)
-    assert bits(run(apart().load(path))) == bits(run(loaded))
+    assert bits(run(make_separate().load(path))) == bits(run(loaded))
 
 
 class Explorer(nn.Module):
-    """Acts at random, ever less: another one than the agent, whose networks it does not even ask."""
+    """Behavior policy that acts at random with a decreasing rate, and otherwise equal_parts the agent."""
 
     def __init__(self, agent: q_learning.Agent) -> None:
         super().__init__()
@@ -177,21 +175,19 @@ def curious(monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     return RunConfig(algo=settings, env=EnvConfig(id="CartPole-v1", num_envs=3, max_episode_steps=12), seed=0)
 
 
-def test_the_player_explores_and_the_agent_is_judged_saved_and_served(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_behavior_policy_collects_and_agent_is_evaluated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     training = run(fresh(curious(monkeypatch)))
     assert training.collector.agent is training.learner.behavior_policy is not training.learner.agent
     asked = []
     monkeypatch.setattr(Explorer, "act", lambda *given: asked.append(given))
-    judged = training.evaluate(4)
-    assert not asked  # the judged agent alone
+    evaluated = training.evaluate(4)
+    assert not asked  # only the agent acts in an evaluation
     path = training.save(tmp_path)
     served = load_policy(path)
     assert isinstance(served.agent, q_learning.Agent)
     again = fresh(training.config).load(path)
     assert again.learner.explorer.rate == training.learner.explorer.rate < 1
-    assert again.evaluate(4)["returns"] == judged["returns"]
+    assert again.evaluate(4)["returns"] == evaluated["returns"]
 
 
 @pytest.mark.parametrize(
@@ -206,20 +202,18 @@ def test_the_player_explores_and_the_agent_is_judged_saved_and_served(
         conformance.interrupted_ranks_equal_uninterrupted,
     ],
 )
-def test_with_an_explorer_beside_it_an_algorithm_keeps_its_promises(
-    check: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_algorithm_with_explorer_passes_conformance_check(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     check(curious(monkeypatch))
 
 
-def test_an_explorer_in_no_part_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_complete_detects_missing_explorer(monkeypatch: pytest.MonkeyPatch) -> None:
     given = curious(monkeypatch)
     monkeypatch.setattr(Curious, "components", Plain.components)
     with pytest.raises(AssertionError, match=r"an update changes \['explorer.rate'\], but no component in `components"):
         conformance.parts_are_complete(given)
 
 
-def test_a_learner_that_is_none_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learner_of_wrong_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     module = type("Module", (), {"Config": q_learning.Config, "Agent": q_learning.Agent})
     module.build = staticmethod(lambda context: (object(), object(), None))
     given = curious(monkeypatch)
@@ -229,7 +223,7 @@ def test_a_learner_that_is_none_is_refused_in_a_sentence(monkeypatch: pytest.Mon
         fresh(given)
 
 
-def test_a_learner_without_the_agent_or_what_it_passes_on_among_its_parts_is_refused(
+def test_learner_without_required_component_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = curious(monkeypatch)
@@ -245,7 +239,7 @@ def test_a_learner_without_the_agent_or_what_it_passes_on_among_its_parts_is_ref
         fresh(given)
 
 
-def test_buffer_and_plan_report_into_the_log_of_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_buffer_and_plan_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     training = fresh(config("sac"))
     monkeypatch.setattr(type(training.buffer), "metrics", lambda self: {"Params/replay_ratio": 0.5})
     told = [next(iter(training)).metrics for _ in range(20)]
@@ -257,12 +251,12 @@ def test_buffer_and_plan_report_into_the_log_of_each_iteration(monkeypatch: pyte
     assert not any(name.startswith("Params/") for name in next(iter(ppo)).metrics)
 
 
-def test_a_target_that_the_source_lacks_is_a_copy_of_the_critics_that_are_taken() -> None:
+def test_start_from_copies_critics_to_missing_target() -> None:
     state = run(fresh(config("sac"))).learner.state_dict()
     del state["target"]
     other = fresh(dataclasses.replace(config("sac"), seed=1))
-    said = start_from(other.learner, state, "a")
-    assert said == "init_from=a: loaded agent, critics; target: copy of critics"
+    message = start_from(other.learner, state, "a")
+    assert message == "init_from=a: loaded agent, critics; target: copy of critics"
     mine = other.learner.state_dict()
     assert mine["target"].keys() == state["critics"].keys()
     assert all(torch.equal(value, state["critics"][name]) for name, value in mine["target"].items())

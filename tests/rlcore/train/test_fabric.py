@@ -25,7 +25,7 @@ def deterministic() -> Iterator[None]:
 
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("wanted", [True, False])
-def test_the_switch_for_determinism_is_what_the_config_says_whatever_it_was(wanted: bool) -> None:
+def test_set_switches_follows_config_for_determinism(wanted: bool) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     set_switches(build_config(values("CartPole-v1", 64, torch_use_deterministic_algorithms=wanted)))
     assert torch.are_deterministic_algorithms_enabled() is wanted
@@ -33,9 +33,7 @@ def test_the_switch_for_determinism_is_what_the_config_says_whatever_it_was(want
 
 
 @pytest.mark.parametrize(("devices", "given"), [([1], [1]), ("1,0", [1, 0]), (2, 2), ("2", 2), ("auto", 1)])
-def test_make_fabric_gives_the_gpus_that_the_config_names(
-    monkeypatch: pytest.MonkeyPatch, devices: Any, given: Any
-) -> None:
+def test_make_fabric_selects_gpus_of_config(monkeypatch: pytest.MonkeyPatch, devices: Any, given: Any) -> None:
     asked: list[Any] = []
     joined: list[Any] = []
 
@@ -66,7 +64,7 @@ def test_make_fabric_gives_the_gpus_that_the_config_names(
         ((0,), "cuda", 0, "fabric.accelerator=cuda: torch .* finds no CUDA device on this machine"),
     ],
 )
-def test_check_device_refuses_gpus_that_are_not_there(
+def test_check_device_refuses_missing_gpus(
     monkeypatch: pytest.MonkeyPatch, devices: tuple[int, ...], accelerator: str, there: int, sentence: str
 ) -> None:
     monkeypatch.setattr(device, "gpus", lambda: there)
@@ -74,7 +72,7 @@ def test_check_device_refuses_gpus_that_are_not_there(
         device.check_device(FabricConfig(devices=devices, accelerator=accelerator))
 
 
-def test_config_hash_is_the_same_on_another_gpu() -> None:
+def test_config_hash_is_independent_of_gpu_index() -> None:
     one, other, two = (
         config_hash(build_config(values("CartPole-v1", 64, fabric__devices=devices, fabric__accelerator="cuda")))
         for devices in ([0], [1], [0, 1])

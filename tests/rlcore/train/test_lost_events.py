@@ -1,4 +1,4 @@
-"""An event log that was cut behind a run's back: resuming tells how many points are gone."""
+"""An event log that was cut between sessions: the resumed run reports how many points are lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 
 @pytest.mark.parametrize(("kept", "metrics", "judged"), [(1.0, 0, 0), (0.5, 2, 0), (0.0, 4, 1)])
-def test_session_tells_what_a_cut_log_has_lost(
+def test_resume_reports_lost_events(
     trained: RunDirectory, caplog: pytest.LogCaptureFixture, kept: float, metrics: int, judged: int
 ) -> None:
     whole = trained.events.read_bytes()
@@ -42,10 +42,10 @@ def test_session_tells_what_a_cut_log_has_lost(
         RunTrainer(trained).close()
     finally:
         trained.events.write_bytes(whole)
-    told = [record.getMessage() for record in caplog.records if "cut or damaged" in record.getMessage()]
+    messages = [record.getMessage() for record in caplog.records if "cut or damaged" in record.getMessage()]
     if not metrics:
-        assert told == []
+        assert messages == []
     else:
         # The evaluation at the newest checkpoint was written after it.
         sentence = f"{metrics} metrics events and {judged} evaluations up to policy step 256 are lost"
-        assert len(told) == 1 and sentence in told[0]
+        assert len(messages) == 1 and sentence in messages[0]

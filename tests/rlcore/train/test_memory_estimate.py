@@ -1,4 +1,4 @@
-"""The need of a run is one sum, made without making anything of it, and held against what is free."""
+"""Resource estimate of a run: a sum without any allocation, compared with the free resources."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def refusal(*overrides: str) -> str:
     return str(refused.value)
 
 
-def summed(given: RunConfig, spec: EnvSpec) -> ResourceEstimate:
+def estimate_of(given: RunConfig, spec: EnvSpec) -> ResourceEstimate:
     return estimate(given, spec, count(given, spec))
 
 
@@ -75,18 +75,18 @@ def tensor_bytes(state: Any) -> int:
         ["exp=sac"],
     ],
 )
-def test_what_is_counted_is_what_a_training_then_holds(overrides: list[str]) -> None:
+def test_count_equals_size_of_learner_state(overrides: list[str]) -> None:
     given = compose(overrides)[0]
     training = Trainer(given)
     counted = count(given, training.envs.spec)
     state = training.learner.state_dict()
     assert counted is not None and counted.agent == tensor_bytes(state["agent"])
-    # Statistics of a normaliser are float64 numbers and scalars; all else is the same to the byte.
+    # Normalizer statistics are float64 numbers and scalars; everything else matches to the byte.
     assert counted.agent + counted.beside == tensor_bytes(state)
     training.close()
 
 
-def test_counting_takes_no_memory_and_moves_no_generator() -> None:
+def test_count_takes_no_memory_and_no_random_numbers() -> None:
     before, peak = torch.random.get_rng_state(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     counted = count(config("algo.dense_units=30000"), SPEC)
     assert counted is not None and counted.agent > 7 * GB
@@ -95,14 +95,14 @@ def test_counting_takes_no_memory_and_moves_no_generator() -> None:
 
 
 @pytest.mark.parametrize("preset", ["ppo", "a2c", "sac"])
-def test_counting_brings_no_computer_algebra(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)  # whose import brings it
+def test_count_does_not_import_sympy(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)  # the module that imports sympy
     assert count(compose([f"exp={preset}"])[0], SPEC if preset != "sac" else CONTINUOUS) is not None
 
 
-def test_the_sum_has_every_part() -> None:
+def test_estimate_sums_all_parts() -> None:
     given = config("env.num_envs=8", "algo.rollout_steps=100", "num_threads=2", "algo.total_steps=8000")
-    counted, whole = count(given, SPEC), summed(given, SPEC)
+    counted, whole = count(given, SPEC), estimate_of(given, SPEC)
     assert counted is not None
     row = 4 * 4 + 8 + 7  # state, a discrete action, reward and three flags
     assert row_bytes(SPEC) == row and row_bytes(IMAGES) == 84 * 84 * 3 + row
@@ -117,9 +117,9 @@ def test_the_sum_has_every_part() -> None:
     assert whole.disk == {"checkpoints": 7 * (counted.agent + counted.beside + 8 * (row + needs.STATE))}
 
 
-def test_ranks_and_processes_of_environments_are_in_the_sum() -> None:
-    one = summed(config("env.num_envs=3"), SPEC).memory
-    two = summed(config("env.num_envs=3", "fabric.devices=2", "env.sync_env=false"), SPEC)
+def test_estimate_includes_ranks_and_environment_processes() -> None:
+    one = estimate_of(config("env.num_envs=3"), SPEC).memory
+    two = estimate_of(config("env.num_envs=3", "fabric.devices=2", "env.sync_env=false"), SPEC)
     assert two.memory["processes"] == 2 * one["processes"] + 6 * needs.WORKER
     assert two.memory["parameters"] == 2 * one["parameters"] and two.memory["rollout"] == 2 * one["rollout"]
 
@@ -129,32 +129,32 @@ def test_ranks_and_processes_of_environments_are_in_the_sum() -> None:
     [([], 833), (["env.num_envs=16", "env.sync_env=false"], 1221)],
     ids=["in the trainer", "in 16 processes"],
 )
-def test_sentence_gives_the_measured_memory_of_all_processes(overrides: list[str], peak: int) -> None:
-    """Peak of the summed PSS of `shepherd train exp=ppo` on CartPole (2026-11-28), in MB, within 25 %."""
-    told = summed(config(*overrides), SPEC).sentence(PLENTY, command=True)
+def test_estimate_sentence_is_close_to_measured_memory(overrides: list[str], peak: int) -> None:
+    """Peak of the estimate_of PSS of `shepherd train exp=ppo` on CartPole (2026-11-28), in MB, within 25 %."""
+    told = estimate_of(config(*overrides), SPEC).sentence(PLENTY, command=True)
     found = re.search(r"needs about ([\d.]+) (MB|GB)", told)
     assert found is not None
     assert float(found[1]) * {"MB": 1, "GB": 1000}[found[2]] == pytest.approx(peak, rel=0.25), told
 
 
-def test_what_a_gpu_learns_with_is_held_against_its_memory() -> None:
+def test_estimate_of_gpu_run_uses_gpu_memory() -> None:
     given = config("fabric.accelerator=cuda", "algo.rollout_steps=100", "env.num_envs=8")
-    counted, whole = count(given, SPEC), summed(given, SPEC)
+    counted, whole = count(given, SPEC), estimate_of(given, SPEC)
     assert counted is not None and "parameters" not in whole.memory
     rollout = 100 * 8 * row_bytes(SPEC)
-    assert whole.memory["rollout"] == rollout  # as it arrives
+    assert whole.memory["rollout"] == rollout  # on the host, as collected
     learning = {"parameters": counted.agent, "optimizer": counted.agent + counted.beside}
     assert whole.device == learning | {"rollout": rollout + 10 * 100 * 8 * 8}
-    assert whole.find_shortage(PLENTY) is None  # nobody has looked
+    assert whole.find_shortage(PLENTY) is None  # the free GPU memory is unknown
     told = whole.find_shortage(dataclasses.replace(PLENTY, device=10_000))
     assert told is not None and "of the GPU's memory (optimizer" in told
 
 
 class Remembering(Learner):
-    """PPO's learner beside a replay memory: an algorithm that writes no formula."""
+    """PPO learner with a replay buffer, as an algorithm without its own estimate."""
 
 
-def test_a_replay_memory_is_in_the_sum_of_memory_and_of_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimate_includes_replay_buffer_in_memory_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(context: Context) -> Any:
         replay = Replay(context, Transitions(), size=10_000, batch_size=4)
         return Remembering(context), replay, TrainingSchedule(context.config.algo.total_steps, 1)
@@ -163,16 +163,16 @@ def test_a_replay_memory_is_in_the_sum_of_memory_and_of_disk(monkeypatch: pytest
     given = config("env.num_envs=2", "algo.total_steps=100000")
     for spec in (SPEC, IMAGES):
         row = row_bytes(spec)
-        whole, chunk = summed(given, spec), chunk_rows(10_000, 2 * row)
+        whole, chunk = estimate_of(given, spec), chunk_rows(10_000, 2 * row)
         rows = (10_000 + chunk + 1) * 2
         assert whole.memory["replay memory"] == rows * row
         assert whole.memory["a chunk that is written"] == 2 * chunk * 2 * row  # its columns, and the file's content
         assert whole.memory["batch"] == 4 * 2 * row  # four steps, each with the arrival after it
         held = 2 * row  # of both environments
         new = 100_000 // 20 // 2 * held  # a checkpoint for each twentieth of the budget
-        again = min(new, chunk * held) + min(new, chunk * held // 16 + held)  # in pieces first, and the newest of all
+        again = min(new, chunk * held) + min(new, chunk * held // 16 + held)  # in pieces first, and the newest chunk
         assert whole.disk["replay memory"] == (rows + 2 * chunk) * row + 7 * (new + again)
-        files = summed(dataclasses.replace(given, buffer=dataclasses.replace(given.buffer, memmap=True)), spec)
+        files = estimate_of(dataclasses.replace(given, buffer=dataclasses.replace(given.buffer, memmap=True)), spec)
         assert "replay memory" not in files.memory
         assert files.disk["replay memory"] == whole.disk["replay memory"] + rows * row
     monkeypatch.setattr(
@@ -182,26 +182,26 @@ def test_a_replay_memory_is_in_the_sum_of_memory_and_of_disk(monkeypatch: pytest
         check_resources(given, IMAGES, Path("nowhere"), begun=True)
 
 
-def test_of_a_large_memory_only_the_rows_of_the_whole_run_are_in_the_sum() -> None:
+def test_estimate_limits_replay_buffer_to_rows_of_run() -> None:
     given = compose(["exp=sac_pendulum", "algo.total_steps=1000", "env.num_envs=2"])[0]
     box = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))
     spec = dataclasses.replace(SPEC, action=box)
-    assert summed(given, spec).memory["replay memory"] == (500 + 1) * 2 * row_bytes(spec)
+    assert estimate_of(given, spec).memory["replay memory"] == (500 + 1) * 2 * row_bytes(spec)
 
 
-def test_a_memory_beside_the_networks_is_held_against_the_memory_of_their_device() -> None:
+def test_estimate_puts_buffer_on_device_into_gpu_memory() -> None:
     spec = dataclasses.replace(SPEC, action=ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,)))
     given = compose(["exp=sac", "fabric.accelerator=cuda", "buffer.size=10000"])[0]
     there = dataclasses.replace(given, buffer=dataclasses.replace(given.buffer, on_device=True))
-    host, device = summed(given, spec), summed(there, spec)
+    host, device = estimate_of(given, spec), estimate_of(there, spec)
     assert device.device == host.device | {"replay memory": host.memory["replay memory"]}
     assert device.memory == {name: count for name, count in host.memory.items() if name != "replay memory"}
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_batch_that_does_not_fit_is_refused() -> None:
+def test_check_resources_refuses_too_large_batch() -> None:
     box = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))
-    given = compose(["exp=sac"])[0]  # whose own check wants a memory that holds a batch
+    given = compose(["exp=sac"])[0]  # the config check requires a buffer of at least one batch
     given = dataclasses.replace(given, algo=dataclasses.replace(given.algo, per_rank_batch_size=100_000_000_000))
     spec = dataclasses.replace(SPEC, action=box)
     with pytest.raises(UserError, match=r"per_rank_batch_size=100000000000: .*batch.*largest"):
@@ -223,7 +223,7 @@ def test_a_batch_that_does_not_fit_is_refused() -> None:
     ],
 )
 @pytest.mark.usefixtures("machine")
-def test_what_does_not_fit_is_refused_with_the_largest_that_does(
+def test_check_resources_names_largest_value_that_fits(
     monkeypatch: pytest.MonkeyPatch, override: str, largest: tuple[int, int], what: str
 ) -> None:
     monkeypatch.setattr(counting, "MANY", 5_000)
@@ -244,7 +244,7 @@ def test_what_does_not_fit_is_refused_with_the_largest_that_does(
         ("env.actions_as_observation.num_stack", 10_000_000, "rollout"),
     ],
 )
-def test_what_an_observation_takes_is_refused_by_its_key(
+def test_check_resources_names_key_of_large_observation(
     key: str, value: int, part: str, machine: FreeResources
 ) -> None:
     stacked = ["env.frame_stack=2"] if key.endswith("dilation") else []
@@ -274,7 +274,7 @@ def test_what_an_observation_takes_is_refused_by_its_key(
         (dataclasses.replace(SPEC, obs={"state": ArraySpec((), "int64", n=10**9)}), "observation 'state': 1,000"),
     ],
 )
-def test_a_space_with_too_many_values_is_named(spec: EnvSpec, told: str, machine: FreeResources) -> None:
+def test_check_resources_names_space_with_many_values(spec: EnvSpec, told: str, machine: FreeResources) -> None:
     with pytest.raises(UserError, match=rf"mostly because of the large spaces of env.id=CartPole-v1 \({told}"):
         check_resources(config(), spec, Path("nowhere"))
 
@@ -302,15 +302,15 @@ SEEN = "algo.cnn_keys.encoder=[rgb]"
             (2 * GB - 2 * needs.PROCESS) / VECTOR_ROW,
         ),
         (["buffer.size=50000000", "algo.n_step=5"], CHEETAH, 2 * GB, 100 * GB, (2 * GB - needs.PROCESS) / VECTOR_ROW),
-        # On the disk: the rows' file, the chunks of the newest checkpoint, and seven times (five that are kept, the
+        # On disk: the file of rows, the chunks of the newest checkpoint, and seven times (five kept ones, the
         # best, the one that is written) what is new in an interval, here the whole memory.
         (["buffer.size=5000000", "buffer.memmap=true", SEEN], WALKER, 4 * GB, 40 * GB, 40 * GB / IMAGE_ROW / 9),
-        # 20 that are kept, the best and the one that is written have a memory each.
+        # 20 kept checkpoints, the best and the one being written have one buffer each.
         (["buffer.size=1000000", "checkpoint.keep_last=20", SEEN], WALKER, 90 * GB, 40 * GB, 40 * GB / IMAGE_ROW / 23),
     ],
     ids=["vectors", "images", "two ranks", "n steps", "files", "checkpoints"],
 )
-def test_a_memory_that_does_not_fit_is_refused_with_the_largest_that_does(
+def test_check_resources_names_largest_buffer_size(
     overrides: list[str], spec: EnvSpec, memory: int, disk: int, bound: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = FreeResources(memory=memory, disk=disk, threads=30_000, cores=2)
@@ -331,9 +331,9 @@ def test_a_memory_that_does_not_fit_is_refused_with_the_largest_that_does(
         check_resources(sized(found * 6 // 5), spec, Path("nowhere"))
 
 
-def test_no_memory_is_named_that_an_algorithm_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_resources_names_no_size_below_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     given = compose(["exp=sac", LONG, SEEN])[0]
-    whole = sum(summed(dataclasses.replace(given, buffer=BufferConfig(size=200)), WALKER).memory.values())
+    whole = sum(estimate_of(dataclasses.replace(given, buffer=BufferConfig(size=200)), WALKER).memory.values())
     monkeypatch.setattr(
         resource_check.FreeResources, "at", staticmethod(lambda folder: dataclasses.replace(PLENTY, memory=whole))
     )
@@ -341,17 +341,17 @@ def test_no_memory_is_named_that_an_algorithm_would_refuse(monkeypatch: pytest.M
         check_resources(given, WALKER, Path("nowhere"))  # 200 rows would fit, and a batch has 256
 
 
-def test_a_dataset_may_fill_the_whole_memory_of_a_short_run() -> None:
+def test_estimate_of_buffer_with_dataset_is_whole() -> None:
     given = compose(["exp=sac", "algo.total_steps=1000"])[0]
     short, filled = (
-        summed(dataclasses.replace(given, buffer=BufferConfig(size=500_000, load_from=source)), CHEETAH)
+        estimate_of(dataclasses.replace(given, buffer=BufferConfig(size=500_000, load_from=source)), CHEETAH)
         for source in (None, "minari:x-v0")
     )
     assert short.memory["replay memory"] < 2_000 * VECTOR_ROW
     assert 500_000 * VECTOR_ROW <= filled.memory["replay memory"] < 560_000 * VECTOR_ROW  # and a chunk
 
 
-def test_a_disk_too_small_for_the_checkpoints_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_resources_refuses_too_small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         resource_check.FreeResources, "at", staticmethod(lambda folder: dataclasses.replace(PLENTY, disk=10**7))
     )
@@ -360,7 +360,7 @@ def test_a_disk_too_small_for_the_checkpoints_is_refused(monkeypatch: pytest.Mon
         check_resources(given, SPEC, Path("nowhere"), begun=True)
 
 
-def test_what_a_run_has_already_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_resources_subtracts_existing_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         resource_check.FreeResources, "at", staticmethod(lambda folder: FreeResources(10**7, 10**5, 3000, 1))
     )
@@ -372,7 +372,7 @@ def test_what_a_run_has_already_is_not_asked_for_again(tmp_path: Path, monkeypat
 
 
 @pytest.mark.usefixtures("machine")
-def test_an_algorithm_that_cannot_be_built_without_numbers_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_of_unsupported_algorithm_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(context: Context) -> Any:
         assert torch.ones(1, device="cpu").item() == 1
 
@@ -382,8 +382,8 @@ def test_an_algorithm_that_cannot_be_built_without_numbers_is_not_counted(monkey
 
 
 @pytest.mark.parametrize("many", range(10, 16))
-def test_a_count_that_is_given_up_leaves_torch_as_it_was(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever it is: torch's own switches are calls of torch, too."""
+def test_aborted_count_restores_torch_state(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any point: the switches of torch are calls of torch, too."""
 
     def build(context: Context) -> Any:
         while True:
@@ -402,14 +402,14 @@ def test_a_count_that_is_given_up_leaves_torch_as_it_was(many: int, monkeypatch:
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (36_620, "37 kB"), (2 * 10**13, "20 TB")]
 )
-def test_sizes_are_said_as_people_say_them(count: int, text: str) -> None:
+def test_size_is_spelled_with_units(count: int, text: str) -> None:
     assert size(count) == text
 
 
-def test_what_the_agent_said_is_in_the_sum_where_a_memory_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimate_includes_extras_in_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(context: Context) -> Any:
-        said = {"latent": ArraySpec((32,), "float32"), "logprob": ArraySpec((), "float32")}
-        replay = Replay(context, Transitions(), size=1_000, batch_size=4, extras=said, carry=(torch.zeros(1, 8),))
+        extras = {"latent": ArraySpec((32,), "float32"), "logprob": ArraySpec((), "float32")}
+        replay = Replay(context, Transitions(), size=1_000, batch_size=4, extras=extras, carry=(torch.zeros(1, 8),))
         return Remembering(context), replay, TrainingSchedule(context.config.algo.total_steps, 1)
 
     monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
@@ -419,7 +419,7 @@ def test_what_the_agent_said_is_in_the_sum_where_a_memory_keeps_it(monkeypatch: 
 
 @pytest.mark.parametrize("slot", [52, 92, 12_288, 100_000])
 @pytest.mark.parametrize("size", [1, 50, 10_000, 100_000, 1_000_000, 10_000_000])
-def test_chunks_are_bounded_in_bytes(size: int, slot: int) -> None:
+def test_chunk_rows_are_bounded_in_bytes(size: int, slot: int) -> None:
     chunk = chunk_rows(size, slot) * slot
     assert chunk <= max(slot, 32 << 20) and chunk <= max(slot, size * slot // 8)
     assert size * slot < 64 << 20 or chunk > (8 << 20) - slot
@@ -430,7 +430,7 @@ def test_check_resources_logs_one_line_and_details(caplog: pytest.LogCaptureFixt
     caplog.set_level("INFO")
     given = compose(["exp=dreamer_v3_cartpole", "env.num_envs=2", "algo.total_steps=1001"])[0]
     check_resources(given, SPEC, Path("nowhere"), begun=True)
-    # 1,000 policy steps; what is random before the last random row owes nothing: 0.25 · (1,000 - 498)
+    # 1,000 policy steps; random rows are not counted: 0.25 · (1,000 - 498)
     shown = [record.getMessage() for record in caplog.records if not hasattr(record, "detail")]
     assert len(shown) == 1
     assert shown[0].startswith("trains 1,000 policy steps with 125 gradient steps on the CPU; needs about ")
@@ -441,12 +441,12 @@ def test_check_resources_logs_one_line_and_details(caplog: pytest.LogCaptureFixt
     assert any(line.startswith("memory: processes ") for line in caplog.messages)
     caplog.clear()
     check_resources(config("fabric.devices=2", "env.num_envs=2"), SPEC, Path("nowhere"), begun=True)
-    assert "gradient steps" not in caplog.text  # a rollout is learned from as it comes
+    assert "gradient steps" not in caplog.text  # not for on-policy algorithms
     assert " policy steps on the CPU (2 ranks); needs about " in caplog.text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (120, "2.0 min"), (7_300, "2.0 h"), (3 * 86_400, "3.0 days")]
 )
-def test_times_are_said_as_people_say_them(seconds: float, text: str) -> None:
+def test_spell_duration_uses_suitable_unit(seconds: float, text: str) -> None:
     assert needs.spell_duration(seconds) == text

@@ -21,7 +21,7 @@ def window(log_every: int = 100, disable_timer: bool = True, **aggregator: objec
     )
 
 
-def test_a_point_is_the_mean_over_the_window_and_the_next_starts_anew() -> None:
+def test_window_close_returns_mean_and_restarts() -> None:
     one = window()
     one.add([{"Loss/value_loss": 1.0}, {"Loss/value_loss": 3.0}], [Episode(0, 10.0, 5), Episode(1, 20.0, 7)])
     one.add([{"Loss/value_loss": 5.0}], [])
@@ -30,20 +30,20 @@ def test_a_point_is_the_mean_over_the_window_and_the_next_starts_anew() -> None:
 
 
 @pytest.mark.parametrize(("how", "expected"), [("mean", 2.0), ("sum", 6.0), ("max", 3.0), ("min", 1.0), ("last", 2.0)])
-def test_reductions_are_the_ones_chosen(how: str, expected: float) -> None:
+def test_window_close_uses_chosen_reduction(how: str, expected: float) -> None:
     one = window(metrics={"Loss/value_loss": how})
     one.add([{"Loss/value_loss": v} for v in (1.0, 3.0, 2.0)], [])
     assert one.close(100, 3)["Loss/value_loss"] == expected
 
 
-def test_close_gives_the_replay_ratio_at_the_point() -> None:
+def test_window_close_gives_current_replay_ratio() -> None:
     for chosen, expected in (({}, 0.5), ({"Params/replay_ratio": "mean"}, 0.3)):
         one = window(metrics=chosen)
         one.add([{"Params/replay_ratio": ratio} for ratio in (0.1, 0.3, 0.5)], [])
         assert one.close(100, 3)["Params/replay_ratio"] == pytest.approx(expected)
 
 
-def test_points_are_due_when_a_multiple_is_passed_however_long_an_iteration_is() -> None:
+def test_window_is_due_when_multiple_is_passed() -> None:
     one = window(log_every=100)
     due = []
     for policy_steps in (64, 128, 192, 256, 512):
@@ -53,7 +53,7 @@ def test_points_are_due_when_a_multiple_is_passed_however_long_an_iteration_is()
     assert due == [False, True, False, True, True]
 
 
-def test_speed_counts_what_happened_in_the_window() -> None:
+def test_speed_counts_steps_in_window() -> None:
     one = window(disable_timer=False)
     for policy_steps, updates in ((100, 10), (300, 15)):
         one.seconds["collect"] += 2.0
@@ -62,7 +62,7 @@ def test_speed_counts_what_happened_in_the_window() -> None:
     assert point == {"Time/sps_env_interaction": 100.0, "Time/sps_train": 1.0}
 
 
-def test_a_metric_the_algorithm_does_not_give_is_said_once_or_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_metric_is_reported_once_or_refused(caplog: pytest.LogCaptureFixture) -> None:
     one = window(metrics={"Loss/valu_loss": "mean", "Rewards/rew_avg": "max"})
     for _ in range(2):
         one.add([{"Loss/value_loss": 1.0}], [])
@@ -74,8 +74,8 @@ def test_a_metric_the_algorithm_does_not_give_is_said_once_or_refused(caplog: py
         strict.close(100, 20)
 
 
-def test_a_window_in_which_nothing_was_learned_says_nothing_of_what_the_algorithm_gives() -> None:
-    """As while a replay memory fills; and what is given now and then, as of an actor that waits, is given."""
+def test_window_without_updates_checks_no_metrics() -> None:
+    """For example while a replay buffer fills; metrics that are logged only sometimes count as logged."""
     strict = window(metrics={"Loss/value_loss": "mean", "Loss/actor": "mean"}, raise_on_missing=True)
     strict.add([], [Episode(0, 1.0, 5)])
     assert strict.close(100, 0) == {"Rewards/rew_avg": 1.0, "Game/ep_len_avg": 5.0}
@@ -85,7 +85,7 @@ def test_a_window_in_which_nothing_was_learned_says_nothing_of_what_the_algorith
     assert strict.close(300, 21) == {"Loss/value_loss": 3.0}
 
 
-def test_of_the_first_gradient_steps_a_policy_may_lack_its_loss() -> None:
+def test_first_gradient_steps_may_lack_metric() -> None:
     strict = window(metrics={"Loss/actor": "mean"}, raise_on_missing=True)
     strict.add([{"Loss/value_loss": 2.0}], [])
     strict.close(100, 2)
@@ -93,8 +93,8 @@ def test_of_the_first_gradient_steps_a_policy_may_lack_its_loss() -> None:
     assert strict.close(200, 30)["Loss/actor"] == 4.0
 
 
-def test_after_a_resume_a_window_judges_as_if_nothing_had_happened(caplog: pytest.LogCaptureFixture) -> None:
-    """A metric that was given once is known, and what was warned of is not warned of again."""
+def test_resumed_window_continues_without_repeated_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A metric that was logged once is known, and no warning is repeated."""
 
     def resumed(one: MetricsWindow, **aggregator: object) -> MetricsWindow:
         other = window(**aggregator)
@@ -117,7 +117,7 @@ def test_after_a_resume_a_window_judges_as_if_nothing_had_happened(caplog: pytes
     assert caplog.text.count("does not log 'Loss/missing'") == 1
 
 
-def test_numbers_of_numpy_come_out_as_what_json_takes() -> None:
+def test_check_metrics_accepts_numpy_and_torch_numbers() -> None:
     one = window(metrics={"a": "last", "b": "max"})
     one.add([check_metrics({"a": np.float32(0.5), "b": np.array(2), "c": torch.tensor(3)})], [])
     assert json.loads(json.dumps(one.close(100, 1))) == {"a": 0.5, "b": 2.0, "c": 3.0}
@@ -132,12 +132,12 @@ def test_numbers_of_numpy_come_out_as_what_json_takes() -> None:
         (None, "None"),
     ],
 )
-def test_a_metric_that_is_not_one_number_is_refused_by_its_name(value: Any, what: str) -> None:
+def test_check_metrics_refuses_value_that_is_no_number(value: Any, what: str) -> None:
     with pytest.raises(RunError, match=f"^metric 'Loss/q' is {what}; a metric must be a single number"):
         check_metrics({"Loss/p": 1.0, "Loss/q": value})
 
 
-def test_a_half_full_window_survives_saving_and_loading() -> None:
+def test_window_resumes_to_same_values() -> None:
     one, other = window(disable_timer=False), window(disable_timer=False)
     one.add([{"x": 1.0}], [Episode(0, 2.0, 3)])
     one.seconds["train"] = 4.0
@@ -151,7 +151,7 @@ def test_a_half_full_window_survives_saving_and_loading() -> None:
     )
 
 
-def test_a_stopwatch_counts_only_while_running_and_goes_on_from_before() -> None:
+def test_stopwatch_counts_only_while_running() -> None:
     watch = Stopwatch(wall=100.0, cpu=50.0)
     time.sleep(0.02)
     assert (watch.wall, watch.cpu) == (100.0, 50.0)

@@ -1,4 +1,4 @@
-"""A loss that is not finite ends the run: term, gradient step, last good checkpoint."""
+"""A loss that is not finite ends the run; the error names term, gradient step and last good checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def session_that_breaks(folder: Path, at: int, **keys: Any) -> RunTrainer:
 
     def breaking(*given: Any) -> Any:
         found = update(*given)
-        if learner.updates >= at:  # the next ones as well, and other terms by then
+        if learner.updates >= at:  # later updates break as well, also in another term
             found["Loss/value_loss"] = torch.tensor(torch.nan)
         return found | ({"Loss/policy_loss": torch.tensor(torch.inf)} if learner.updates > at else {})
 
@@ -29,14 +29,14 @@ def session_that_breaks(folder: Path, at: int, **keys: Any) -> RunTrainer:
     return session
 
 
-def test_at_the_next_checkpoint_nothing_is_saved_and_the_term_is_named(tmp_path: Path) -> None:
+def test_save_refuses_and_names_term_that_is_not_finite(tmp_path: Path) -> None:
     session = session_that_breaks(tmp_path / "run", at=50)
     for _ in range(2):
         session.advance(lambda facts: None)
         if session.policy_steps == 40:
             session.save()
     last = session.run.checkpoints / "40"
-    # 80 policy steps, of which the first 10 at random: 71 gradient steps.
+    # 80 policy steps, the first 10 random: 71 gradient steps.
     with pytest.raises(
         RunError,
         match=r"not finite after 71 updates and 80 policy steps: \{'Loss/value_loss': nan\} at gradient step 50; "
@@ -47,14 +47,14 @@ def test_at_the_next_checkpoint_nothing_is_saved_and_the_term_is_named(tmp_path:
     session.close()
 
 
-def test_so_it_is_where_a_point_of_the_log_comes_first(tmp_path: Path) -> None:
+def test_advance_refuses_term_that_is_not_finite(tmp_path: Path) -> None:
     session = session_that_breaks(tmp_path / "run", at=20, metric__log_every=16)
     with pytest.raises(RunError, match=r"\{'Loss/value_loss': nan\} at gradient step 20; no checkpoint yet"):
         session.advance(lambda facts: None)
     session.close()
 
 
-def test_of_a_dreamer_the_world_models_loss_and_its_broken_term_are_named(tmp_path: Path) -> None:
+def test_dreamer_run_names_loss_that_is_not_finite(tmp_path: Path) -> None:
     rows = {
         "algo__per_rank_batch_size": 2,
         "algo__per_rank_sequence_length": 4,
@@ -75,10 +75,14 @@ def test_of_a_dreamer_the_world_models_loss_and_its_broken_term_are_named(tmp_pa
         return update(*given)
 
     learner.update = breaking
-    with pytest.raises(RunError, match=r"not finite after \d+ updates.*at gradient step 8; no checkpoint yet") as told:
+    with pytest.raises(RunError, match=r"not finite after \d+ updates.*at gradient step 8; no checkpoint yet") as error:
         while not session.advance(lambda facts: None).done:
             pass
-    named = set(re.findall(r"'([^']+)': (?:nan|inf)", str(told.value)))
+    named = set(re.findall(r"'([^']+)': (?:nan|inf)", str(error.value)))
     assert {"Loss/world_model_loss", "Loss/reward_loss", "Grads/world_model"} <= named
-    assert not named & {"Loss/observation_loss", "Loss/state_loss", "State/kl"}  # not of the reward
+    assert not named & {
+        "Loss/observation_loss",
+        "Loss/state_loss",
+        "State/kl",
+    }  # terms that do not depend on the reward
     session.close()

@@ -1,4 +1,4 @@
-"""Policy steps are the one counter: of checkpoints, evaluations, points and ends."""
+"""Checkpoints, evaluations and points are counted in policy steps."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ SETTINGS: dict[str, Any] = {
 
 
 def train(run: RunDirectory, until: int = 512) -> str:
-    """Train on, with what is due at the boundaries; the digest of the last checkpoint."""
-    session, told, digest = RunTrainer(run), [], ""
+    """Train with checkpoints and evaluations at boundaries; return the digest of the last checkpoint."""
+    session, progress, digest = RunTrainer(run), [], ""
     while session.policy_steps < until or session.owed:
-        at = session.advance(told.append)
+        at = session.advance(progress.append)
         if "checkpoint" in at.due:
             digest = session.save()["digest"]
         if "evaluate" in at.due:
             session.evaluate()
     session.close()
-    assert all("env_steps" not in said for said in told)
+    assert all("env_steps" not in said for said in progress)
     return digest
 
 
@@ -43,15 +43,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, str]:
     return run, train(run)
 
 
-def test_evaluations_leave_the_scheduled_checkpoints(tmp_path: Path) -> None:
+def test_evaluations_leave_scheduled_checkpoints(tmp_path: Path) -> None:
     settings = {"checkpoint__every": 128, "checkpoint__keep_last": 3, "evaluation__every": 64}
     run = prepare(tmp_path / "run", **(SETTINGS | settings))
     train(run)
-    there = {path.name for path in checkpoint.newest_first(run.checkpoints)}
-    assert {"256", "384", "512"} <= there and len(there) <= 4  # and one that was the best when 512 was written
+    names = {path.name for path in checkpoint.newest_first(run.checkpoints)}
+    assert {"256", "384", "512"} <= names and len(names) <= 4  # and the best one when 512 was written
 
 
-def test_everything_of_a_run_is_called_by_policy_steps(whole: tuple[RunDirectory, str]) -> None:
+def test_run_counts_everything_in_policy_steps(whole: tuple[RunDirectory, str]) -> None:
     run, _ = whole
     events = list(read_events(run.events))
     moments = {kind: [e["policy_steps"] for e in events if e["kind"] == kind] for kind in ("metrics", "evaluation")}

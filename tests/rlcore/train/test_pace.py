@@ -1,4 +1,4 @@
-"""The time that a run's gradient steps will take, told when it is known."""
+"""Report of the remaining time of gradient steps, once it is known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAC = {
 }
 
 
-def told(folder: Path, caplog: pytest.LogCaptureFixture, **keys: Any) -> list[str]:
+def time_messages(folder: Path, caplog: pytest.LogCaptureFixture, **keys: Any) -> list[str]:
     session = RunTrainer(prepare(folder, "Pendulum-v1", 60, **SAC | keys))
     caplog.set_level("INFO")
     session.advance(lambda facts: None)
@@ -29,15 +29,13 @@ def told(folder: Path, caplog: pytest.LogCaptureFixture, **keys: Any) -> list[st
     return [record.getMessage() for record in caplog.records if "a gradient step takes" in record.getMessage()]
 
 
-def test_the_time_of_the_planned_gradient_steps_is_told_once_the_second_training_has_been_timed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (line,) = told(tmp_path / "run", caplog)
+def test_advance_reports_remaining_time_after_second_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (line,) = time_messages(tmp_path / "run", caplog)
     assert "ms; the remaining 49 take about" in line  # 51 are planned from policy step 10 on
     caplog.clear()
-    (line,) = told(tmp_path / "rare", caplog, algo__train_every=20)
+    (line,) = time_messages(tmp_path / "rare", caplog, algo__train_every=20)
     assert "ms; the remaining 20 take about" in line
 
 
-def test_nothing_is_told_where_there_is_no_second_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert not told(tmp_path / "run", caplog, algo__train_every=1_000)
+def test_advance_reports_no_time_without_second_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert not time_messages(tmp_path / "run", caplog, algo__train_every=1_000)

@@ -1,4 +1,4 @@
-"""State stored of several ranks' learners: all that differs, each rank's own, and nothing twice."""
+"""Stored state of several ranks: only the parts that differ from the first rank."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def changed(place: tuple[Any, ...], value: Any, state: Any = FIRST) -> Any:
         (("own", "running"), torch.tensor([1.0, 2.0, 3.0])),
         (("own", "seen"), np.array([1, 3])),
         (("own", "names"), ["a", {"b": torch.zeros(1)}]),
-        (("of",), {1: {"count": 3}}),  # of its own environments: other keys
+        (("of",), {1: {"count": 3}}),  # other keys, for its own environments
         (("of", 0, "count"), -3),
         (("empty",), {"more": None}),
         (("updates",), {}),
@@ -39,7 +39,7 @@ def changed(place: tuple[Any, ...], value: Any, state: Any = FIRST) -> Any:
     ],
     ids=str,
 )
-def test_what_another_rank_has_for_itself_and_nothing_more_is_stored_and_comes_back(place: Any, value: Any) -> None:
+def test_parts_that_differ_restore_state_of_rank(place: Any, value: Any) -> None:
     other = changed(place, value)
     parts = list(parts_that_differ(other, digests(FIRST)))
     assert [tuple(at) for at, _ in parts] == [place]
@@ -48,7 +48,7 @@ def test_what_another_rank_has_for_itself_and_nothing_more_is_stored_and_comes_b
     assert nested_state.encode(stored["first"]) == nested_state.encode(FIRST)
 
 
-def test_a_rank_that_is_like_the_first_stores_nothing() -> None:
+def test_parts_that_differ_of_equal_rank_are_empty() -> None:
     same = nested_state.decode(*nested_state.encode(FIRST))
     assert not list(parts_that_differ(same, digests(FIRST)))
     assert with_parts(FIRST, []) is FIRST

@@ -1,4 +1,4 @@
-"""Two processes find each other in a store of their own, refuse an impostor, and send each other no code."""
+"""Two processes join through a private store, refuse an impostor and execute no received code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-# The child prints what it was asked to do, or the exception that it ended with.
+# The child prints its results, or the exception that ended it.
 BEGIN = """
     import os, pickle, sys
     from types import SimpleNamespace
@@ -89,19 +89,19 @@ def run_two(work: str) -> list[str]:
 
 
 def test_gather_returns_what_each_rank_has() -> None:
-    told = (
+    expected = (
         "tensor([0.1000]) tensor([1.1000]) [[1, None]] [[1, None]] ['0', 'held', 'light', 'loss'] "
         "['1', 'held', 'light', 'loss']\n{'here': {'size': 4}} {} {'x': tensor([1., 1.])}"
     )
-    assert run_two(EXCHANGE) == [told, told]
+    assert run_two(EXCHANGE) == [expected, expected]
 
 
-def test_gather_runs_no_code_that_another_process_sends() -> None:
+def test_gather_runs_no_code_of_other_process() -> None:
     first, _ = run_two(HARM)
     assert first.startswith("the message of a rank is not") and "harm" not in first
 
 
-def test_join_refuses_a_process_that_cannot_read_the_store() -> None:
+def test_join_refuses_process_without_store() -> None:
     refused, impostor = run_two(IMPOSTOR)
     assert "another program on this machine connected to rank 0 in place of rank 1" in refused
     assert impostor == "joined"

@@ -1,4 +1,4 @@
-"""Changes that a run may make when it goes on."""
+"""Changes of the config with which a run may resume."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rlcore.train.fingerprint import learning_settings
 from rlcore.train.resume_rules import other_learning, refuse_other_learning
 
 
-def test_a_key_that_decides_nothing_any_more_is_no_reason_to_refuse() -> None:
+def test_resume_ignores_keys_without_effect() -> None:
     config = compose(["exp=ppo"])[0]
     now = learning_settings(config, "snapshot", "off")
     before = learning_settings(config, "snapshot", "off")
-    before["config"]["buffer"]["memmap"] = False  # once of the learning half
+    before["config"]["buffer"]["memmap"] = False  # was a learning key in an earlier version
     refuse_other_learning(before, now, config, Path("mine"))
     for change in ({"gamma": 0.5}, {"of another algorithm": 1}):
         other = before | {"config": before["config"] | {"algo": before["config"]["algo"] | change}}
@@ -25,7 +25,7 @@ def test_a_key_that_decides_nothing_any_more_is_no_reason_to_refuse() -> None:
             refuse_other_learning(other, now, config, Path("mine"))
 
 
-def test_two_runs_of_other_versions_learn_otherwise_by_nothing_that_is_younger_or_decides_nothing() -> None:
+def test_other_learning_ignores_new_and_ineffective_keys() -> None:
     now = learning_settings(compose(["exp=ppo"])[0], "snapshot", "off")
     before = copy.deepcopy(now)
     for key in ("warmup", "groups", "clip_norm"):

@@ -1,4 +1,4 @@
-"""A trainer's words over its protocol while something takes long."""
+"""Messages of the trainer process over its protocol during long operations."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from rlcore.train import calls, server
 from tests.runs import prepare
 
 
-def test_an_evaluation_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_reports_progress_of_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "WORK_EVERY", 0.0)
     output = io.StringIO()
     process = server.TrainerServer(prepare(tmp_path / "run"), output)
     for command in ("evaluate", "stop"):
         process.commands.put({"command": command})
     assert process.serve() == 0
-    said = [json.loads(line) for line in output.getvalue().splitlines()]
-    work = [{key: e[key] for key in ("doing", "done", "total")} for e in said if e["event"] == "work"]
+    messages = [json.loads(line) for line in output.getvalue().splitlines()]
+    work = [{key: e[key] for key in ("doing", "done", "total")} for e in messages if e["event"] == "work"]
     assert work[0] == {"doing": "evaluation", "done": 0, "total": 2}
     assert work[-1] == {"doing": "evaluation", "done": 2, "total": 2}
-    assert [e["event"] for e in said if e["event"] != "work"] == ["ready", "evaluation", "stopped"]
+    assert [e["event"] for e in messages if e["event"] != "work"] == ["ready", "evaluation", "stopped"]
 
 
-def test_announcer_leaves_details_to_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_announcer_sends_no_details(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output, logger = io.StringIO(), logging.getLogger("tests.announced")
     monkeypatch.setattr(logger, "handlers", [server.Announcer(server.TrainerServer(RunDirectory(tmp_path), output))])
     logger.warning("for the terminal")
@@ -44,7 +44,7 @@ def test_announcer_leaves_details_to_the_log(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("long", "told"), [(0.0, [1, 2, 3, 4]), (1e9, [])], ids=["long", "short"])
-def test_an_update_that_takes_long_says_how_many_of_its_gradient_steps_are_done(
+def test_server_reports_gradient_steps_of_long_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: float, told: list[int]
 ) -> None:
     monkeypatch.setattr(calls, "WORK_EVERY", 0.0)
@@ -64,9 +64,7 @@ def test_an_update_that_takes_long_says_how_many_of_its_gradient_steps_are_done(
     ]
 
 
-def test_a_signal_within_many_gradient_steps_leaves_them_and_the_run_goes_on_from_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_update_is_repeated_from_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sac: dict[str, Any] = {"algo.learning_starts": 3, "algo.per_rank_batch_size": 4, "algo.per_rank_pretrain_steps": 4}
     every: dict[str, Any] = {"env.num_envs": 1, "checkpoint.every": 2, "evaluation.every": 4}
 
@@ -82,7 +80,7 @@ def test_a_signal_within_many_gradient_steps_leaves_them_and_the_run_goes_on_fro
 
     def signalled() -> Any:
         def on_batch(done: int, total: int) -> None:
-            process.interrupted = done == 2  # of the five at the third policy step
+            process.interrupted = done == 2  # out of five at the third policy step
             monkeypatch.setattr(server, "LONG_UPDATE", 0.0)
             of_update(done, total)
 
@@ -93,10 +91,10 @@ def test_a_signal_within_many_gradient_steps_leaves_them_and_the_run_goes_on_fro
     with pytest.raises(server.Interrupted):
         process.serve()
     assert process.interrupt() == 130
-    said = json.loads(output.getvalue().splitlines()[-1])
-    assert said["event"] == "interrupted" and said["path"] is None
-    assert said["lost"].startswith("interrupted after 2 of 5 gradient steps of an iteration, 0 s before its end: ")
-    assert said["lost"].endswith(": the run resumes from policy step 2 of 3, its last checkpoint")
+    messages = json.loads(output.getvalue().splitlines()[-1])
+    assert messages["event"] == "interrupted" and messages["path"] is None
+    assert messages["lost"].startswith("interrupted after 2 of 5 gradient steps of an iteration, 0 s before its end: ")
+    assert messages["lost"].endswith(": the run resumes from policy step 2 of 3, its last checkpoint")
     monkeypatch.undo()
     assert ended(broken, "advance", "checkpoint", "stop")[0].serve() == 0
     assert ended(whole, "advance", "checkpoint", "advance", "checkpoint", "stop")[0].serve() == 0
@@ -106,7 +104,7 @@ def test_a_signal_within_many_gradient_steps_leaves_them_and_the_run_goes_on_fro
     assert newest[0] == newest[1]
 
 
-def test_a_run_imports_its_own_algorithm_alone() -> None:
+def test_load_imports_only_algorithm_of_run() -> None:
     asked = "import sys; from rlcore.train.server import load; load('a2c'); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
     found = {part for name in modules if name.startswith("rlcore.algorithms.") for part in name.split(".")}

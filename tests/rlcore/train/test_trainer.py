@@ -1,4 +1,4 @@
-"""The training of a notebook: stepwise, saved and loaded without a run directory."""
+"""Trainer as in a notebook: stepwise, saved and loaded without a run directory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bits(one: Trainer) -> Any:
     return nested_state.encode(one.state_dict())
 
 
-def test_what_is_saved_under_a_name_that_is_taken_takes_its_place(tmp_path: Path) -> None:
+def test_save_replaces_checkpoint_of_same_name(tmp_path: Path) -> None:
     first, second = training(0), training(1)
     for one in (first, second):
         one.collect()
@@ -55,55 +55,57 @@ def test_what_is_saved_under_a_name_that_is_taken_takes_its_place(tmp_path: Path
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
-def test_an_iteration_tells_its_counts_and_means_and_the_budget_is_spent() -> None:
+def test_iteration_reports_counts_and_means() -> None:
     one = training()
-    told = list(one)
-    assert [iteration.policy_steps for iteration in told] == list(range(10, 201, 10))
-    assert all(torch.isfinite(torch.tensor(list(iteration.metrics.values()))).all() for iteration in told)
-    ended = [iteration for iteration in told if iteration.episodes]
+    results = list(one)
+    assert [iteration.policy_steps for iteration in results] == list(range(10, 201, 10))
+    assert all(torch.isfinite(torch.tensor(list(iteration.metrics.values()))).all() for iteration in results)
+    ended = [iteration for iteration in results if iteration.episodes]
     (episode, *_), means = ended[0].episodes, ended[0].metrics
     assert means["Game/ep_len_avg"] == pytest.approx(episode.length, abs=30) and means["Rewards/rew_avg"] > 0
-    assert told[-1].env_steps < told[-1].policy_steps  # the rows that only reset are no actions
+    assert (
+        results[-1].env_steps < results[-1].policy_steps
+    )  # rows that only reset an environment are no environment steps
 
 
 @pytest.mark.parametrize(
     ("key", "asked", "expected"), [(True, None, True), ("auto", None, False), (True, False, False)]
 )
-def test_the_config_decides_whether_it_is_compiled_unless_somebody_says(key: Any, asked: Any, expected: bool) -> None:
+def test_compiled_argument_overrides_config(key: Any, asked: Any, expected: bool) -> None:
     algo = build(a2c.Config, {"total_steps": 200, "dense_units": 8, "compile": key}, "algo.")
     config = RunConfig(algo=algo, env=EnvConfig(id="CartPole-v1", num_envs=2))
     assert (Trainer(config, CARD, compiled=asked).context.compiler is not None) is expected
 
 
-def test_an_evaluation_between_two_iterations_is_repeatable_and_changes_no_bit() -> None:
+def test_evaluate_is_repeatable_and_changes_no_bits() -> None:
     first, second = training(), training()
     for one in (first, second):
         one.collect()
         one.update()
-    told = [first.evaluate(3, greedy=False) for _ in range(2)]
-    assert told[0] == told[1] and told[0]["episodes"] == 3
+    results = [first.evaluate(3, greedy=False) for _ in range(2)]
+    assert results[0] == results[1] and results[0]["episodes"] == 3
     for one in (first, second):
         one.collect()
         one.update()
     assert bits(first) == bits(second)
 
 
-def test_what_was_collected_and_not_learned_from_is_not_saved(tmp_path: Path) -> None:
+def test_save_refuses_rows_without_update(tmp_path: Path) -> None:
     one = training()
     one.collect()
     with pytest.raises(Exception, match=r"update\(\) before saving"):
         one.save(tmp_path)
 
 
-def trained(**settings: Any) -> Trainer:
+def train_once(**settings: Any) -> Trainer:
     one = training(**settings)
     one.collect()
     one.update()
     return one
 
 
-def test_a_policy_is_loaded_from_what_was_saved_without_a_run(tmp_path: Path) -> None:
-    one = trained()
+def test_load_policy_accepts_checkpoint_of_trainer(tmp_path: Path) -> None:
+    one = train_once()
     older = one.save(tmp_path)
     one.collect()
     one.update()
@@ -119,8 +121,8 @@ def test_a_policy_is_loaded_from_what_was_saved_without_a_run(tmp_path: Path) ->
     assert not torch.equal(*weights)
 
 
-def test_what_cannot_be_loaded_is_refused_in_one_sentence_and_changes_nothing(tmp_path: Path) -> None:
-    path = trained().save(tmp_path / "small")
+def test_load_refuses_other_training_and_changes_nothing(tmp_path: Path) -> None:
+    path = train_once().save(tmp_path / "small")
     wide = training(actor={"dense_units": 16})
     before = bits(wide)
     with pytest.raises(UserError) as refused:
@@ -144,7 +146,7 @@ def test_what_cannot_be_loaded_is_refused_in_one_sentence_and_changes_nothing(tm
         wide.load(path)
 
 
-def test_environments_that_are_no_vector_of_ours_are_refused_by_what_they_lack() -> None:
+def test_trainer_refuses_foreign_vector_environment() -> None:
     config = training().config
     for envs in (gymnasium.make_vec("CartPole-v1", 2), gymnasium.make("CartPole-v1")):
         with pytest.raises(UserError, match=r"^envs is a .* without .*pop_episodes.*; .*\(env\.id"):
@@ -153,7 +155,7 @@ def test_environments_that_are_no_vector_of_ours_are_refused_by_what_they_lack()
 
 
 @pytest.mark.parametrize("change", [{"id": "Toy"}, {"action": ActionSpec("Discrete", (), "int64", (5,), (0,))}])
-def test_evaluate_refuses_another_environment_than_the_one_trained_in(change: dict[str, Any]) -> None:
+def test_evaluate_refuses_other_environment(change: dict[str, Any]) -> None:
     one = training()
     toy = dataclasses.replace(one.envs.spec, **change)
     card = CARD | {"spec": one.envs.spec.to_json()}
@@ -163,7 +165,7 @@ def test_evaluate_refuses_another_environment_than_the_one_trained_in(change: di
         Trainer(one.config, card, envs=one.envs).evaluate(1)
 
 
-def test_a_key_that_the_environment_lacks_is_refused() -> None:
+def test_trainer_refuses_missing_observation_key() -> None:
     earlier = training()
     algo = dataclasses.replace(earlier.config.algo, mlp_keys=KeysConfig(encoder=["stat"]))
     with pytest.raises(
@@ -172,9 +174,7 @@ def test_a_key_that_the_environment_lacks_is_refused() -> None:
         Trainer(dataclasses.replace(earlier.config, algo=algo), envs=earlier.envs)
 
 
-def test_a_replay_memory_begins_with_the_dataset_that_collect_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remember_fills_replay_buffer_with_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
     algo = build(q_learning.Config, {"total_steps": 400, "size": 100, "learning_starts": 8}, "algo.")
     config = RunConfig(algo=algo, env=EnvConfig(id="CartPole-v1", num_envs=2), seed=0)
@@ -187,7 +187,9 @@ def test_a_replay_memory_begins_with_the_dataset_that_collect_wrote(
     rows = load_dataset(run.dataset)["obs", "state"].reshape(-1, 4)
     for _ in range(6):
         one.collect()
-        assert len(one.update()) == (4 if one.policy_steps > 8 else 0)  # none is owed for the dataset's rows
+        assert len(one.update()) == (
+            4 if one.policy_steps > 8 else 0
+        )  # the rows of the dataset cause no gradient steps
     held = {tuple(row) for row in one.buffer.copy_rows()["obs", "state"].reshape(-1, 4).tolist()}
     assert len(held & {tuple(row) for row in rows.tolist()}) > 100
     with pytest.raises(
@@ -198,7 +200,7 @@ def test_a_replay_memory_begins_with_the_dataset_that_collect_wrote(
         training().remember(run.dataset)
 
 
-def test_a_state_of_two_ranks_is_not_continued_by_one() -> None:
+def test_load_state_dict_refuses_other_number_of_ranks() -> None:
     one = training()
     one.collect()
     one.update()
@@ -208,7 +210,7 @@ def test_a_state_of_two_ranks_is_not_continued_by_one() -> None:
         training().load_state_dict(state)
 
 
-def test_restarted_environments_are_counted_in_a_metric() -> None:
+def test_metrics_count_restarted_environments() -> None:
     counts = []
     for wrapper in ({"lengths": [4], "fault": "raise", "at": 2}, {"lengths": [4]}):
         restart = RestartConfig(attempts=99, wait=0.0)

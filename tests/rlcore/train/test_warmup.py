@@ -1,4 +1,4 @@
-"""Before the first function is built, another learner goes through an iteration in environments that are made up."""
+"""Warm-up: before the first build, another learner runs one iteration in random environments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = heavy
 
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
-    """The keys that were to be built together, in the order of asking."""
+    """Return the keys of each build, in order."""
     asked: list[list[str]] = []
 
     def built(functions: list[TracedFunction]) -> list[Compiled]:
@@ -67,7 +67,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 
 @always
 @pytest.mark.parametrize(("algo", "env_id", "settings"), CASES)
-def test_it_finds_every_function_of_the_training_and_leaves_its_bits_alone(
+def test_warm_up_finds_all_functions_and_keeps_bits(
     algo: str, env_id: str, settings: dict[str, Any], builds: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states = []
@@ -87,7 +87,7 @@ def test_it_finds_every_function_of_the_training_and_leaves_its_bits_alone(
     assert states[0] == states[1]
 
 
-def test_a_vector_that_writes_in_place_is_rehearsed_alike(builds: list[list[str]]) -> None:
+def test_warm_up_supports_vector_that_writes_in_place(builds: list[list[str]]) -> None:
     one = training("ppo", vectorization="native", rollout_steps=8, dense_units=8)
     one.collect()
     one.update()
@@ -95,7 +95,7 @@ def test_a_vector_that_writes_in_place_is_rehearsed_alike(builds: list[list[str]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), RunError("no environment gives such observations")])
-def test_one_that_fails_costs_nothing_but_time(
+def test_failed_warm_up_only_costs_time(
     error: Exception, builds: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(self: RandomEnvs, action: Any) -> Any:
@@ -105,20 +105,24 @@ def test_one_that_fails_costs_nothing_but_time(
     one = training("ppo", rollout_steps=20, dense_units=8)
     one.collect()
     one.update()
-    assert [len(keys) for keys in builds] == [1, 1, 1]  # acting in the rehearsal, and both again: nothing is kept here
+    assert [len(keys) for keys in builds] == [
+        1,
+        1,
+        1,
+    ]  # acting in the warm-up, then both functions: these builds are not cached
     assert not machine_code.rehearsing()
 
 
-def test_it_ends_though_nothing_is_ever_learned(builds: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_up_ends_without_update(builds: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlcore.train.warmup.LIMIT", 0.3)
     one = training("q_learning", total_steps=10**7, learning_starts=10**6)
     began = time.monotonic()
     warm_up(one.context, one.envs, Trainer.from_context)
-    assert time.monotonic() - began < 60  # to learn would take far more
+    assert time.monotonic() - began < 60  # an update would take far longer
 
 
 @pytest.mark.parametrize(("algo", "kinds"), [("sac", 1), ("crossq", 2)])
-def test_an_update_of_many_gradient_steps_is_left_when_each_kind_was_taken(
+def test_warm_up_leaves_long_update_early(
     algo: str, kinds: int, builds: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small: dict[str, Any] = {
@@ -134,12 +138,10 @@ def test_an_update_of_many_gradient_steps_is_left_when_each_kind_was_taken(
     monkeypatch.setattr(Trainer, "from_context", lambda *parts: trainers.append(make(*parts)) or trainers[0])
     warm_up(one.context, one.envs, Trainer.from_context)
     assert 0 < trainers[0].learner.updates < 10
-    assert [len(keys) for keys in builds] == [1 + kinds]  # acting, which begins after the random steps, is among them
+    assert [len(keys) for keys in builds] == [1 + kinds]  # including acting, which begins after the random steps
 
 
-def test_packages_are_checked_with_observations_that_tell_them_apart(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_package_check_uses_distinct_observations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[TracedFunction] = []
     monkeypatch.setattr(machine_code, "build", lambda functions: seen.extend(functions) or run_graphs(functions))
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
@@ -153,7 +155,7 @@ def test_packages_are_checked_with_observations_that_tell_them_apart(
         package.check(lambda inputs: list(acting.graph(*blind)), acting)
 
 
-def test_environments_on_a_device_are_rehearsed_there() -> None:
+def test_random_envs_return_tensors_on_device() -> None:
     spec = training("q_learning").envs.spec
     arrival = RandomEnvs(spec, 3, torch.device("cpu")).reset()
     host = RandomEnvs(spec, 3, None).reset()
@@ -171,7 +173,7 @@ CHECK = package.check
 
 @pytest.fixture
 def wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """Machine code of steps that is a hundredth off; the keys that were compiled, in their order."""
+    """Make the machine code of gradient steps wrong by 1 %; return the compiled keys in order."""
     asked: list[str] = []
     graphs: dict[bytes, TracedFunction] = {}
 
@@ -200,9 +202,7 @@ def iterate(one: Trainer, count: int) -> Trainer:
     return one
 
 
-def test_rehearse_warns_once_before_random_actions_and_training_stays_eager(
-    wrong: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_warm_up_warns_once_and_training_stays_eager(wrong: list[str], caplog: pytest.LogCaptureFixture) -> None:
     one = training("sac", "Pendulum-v1", learning_starts=30, hidden_size=8, per_rank_batch_size=8)
     with caplog.at_level("WARNING"):
         one.collect()
@@ -219,8 +219,8 @@ def test_rehearse_warns_once_before_random_actions_and_training_stays_eager(
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_resume_follows_a_run_that_fell_back(wrong: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the compiler has been mended since: all bits are those of the run that never stopped."""
+def test_resume_keeps_fallback_to_eager(wrong: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the compiler works again: all bits are those of the uninterrupted run."""
     small: dict[str, Any] = {"learning_starts": 6, "hidden_size": 8, "per_rank_batch_size": 8}
     one = iterate(training("sac", "Pendulum-v1", **small), 6)
     state = nested_state.encode(one.state_dict())
@@ -231,7 +231,7 @@ def test_resume_follows_a_run_that_fell_back(wrong: list[str], monkeypatch: pyte
     assert tensor_digests(iterate(again, 4).state_dict()) == whole and not again.learner.step.compiled
 
 
-def test_resume_of_a_compiled_run_does_not_fall_back(wrong: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_of_compiled_run_does_not_fall_back(wrong: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     small: dict[str, Any] = {"learning_starts": 6, "hidden_size": 8, "per_rank_batch_size": 8}
     with monkeypatch.context() as patch:
         patch.setattr(package, "check", lambda *_: None)
@@ -245,10 +245,10 @@ def test_resume_of_a_compiled_run_does_not_fall_back(wrong: list[str], monkeypat
         iterate(again, 1)
 
 
-def test_rehearse_builds_the_others_when_one_does_not_compile(
+def test_warm_up_builds_other_functions_if_one_fails(
     wrong: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The C++ compiler does not say whose code it refuses."""
+    """The C++ compiler does not report which function failed."""
     makes = package.compile_programs
 
     def fails(work: Path, programs: Sequence[tuple[Any, Sequence[torch.Tensor]]]) -> list[bytes]:
@@ -268,8 +268,8 @@ def test_rehearse_builds_the_others_when_one_does_not_compile(
 
 @always
 @pytest.mark.parametrize("rehearsed", [True, False])
-def test_trace_refuses_a_sum_over_ranks(rehearsed: bool) -> None:
-    """Otherwise the machine code built in the rehearsal, whose ranks exchange nothing, is used by the training."""
+def test_trace_refuses_sum_over_ranks(rehearsed: bool) -> None:
+    """Otherwise training would use the machine code of the warm-up, whose ranks exchange nothing."""
     fabric: Any = SimpleNamespace(global_rank=0, world_size=2, device=torch.device("cpu"))
     ranks = NullRanks(size=fabric.world_size) if rehearsed else FabricRanks(fabric)
     with pytest.raises(RuntimeError, match="a sum over ranks cannot be compiled"):

@@ -1,4 +1,4 @@
-"""Environments that break training without raising: rewards too large for float32 networks, torch's global switches."""
+"""Environments that break training without raising: rewards too large for float32, global switches of torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def misbehave(monkeypatch: pytest.MonkeyPatch, method: str, call: Any, reward: f
     monkeypatch.setattr(probe_envs.Counter, method, wrapped)
 
 
-def test_a_reward_of_1e30_ends_the_iteration_that_learns_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reward_of_1e30_ends_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     misbehave(monkeypatch, "step", lambda: None, reward=1e30)
     with pytest.raises(RunError, match=r"not finite after \d+ updates and 32 policy steps: .*value_loss"):
         next(iter(training()))
@@ -43,7 +43,7 @@ def test_a_reward_of_1e30_ends_the_iteration_that_learns_from_it(monkeypatch: py
         stepwise.update()
 
 
-def test_weights_that_are_not_finite_are_not_saved(tmp_path: Any) -> None:
+def test_save_refuses_weights_that_are_not_finite(tmp_path: Any) -> None:
     broken = training()
     broken.collect()
     broken.update()
@@ -65,9 +65,7 @@ CALLS = {
 
 @pytest.mark.parametrize("method", ["__init__", "reset", "step"])
 @pytest.mark.parametrize("call", CALLS)
-def test_an_environment_that_sets_a_switch_of_torch_is_named(
-    call: str, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_that_sets_torch_switch_is_named(call: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     misbehave(monkeypatch, method, CALLS[call])
     with keeping_switches():
         torch.set_num_threads(1)
@@ -78,7 +76,7 @@ def test_an_environment_that_sets_a_switch_of_torch_is_named(
         assert read_switches()[:3] == (torch.float32, torch.device("cpu"), 1), "set back"
 
 
-def test_evaluation_leaves_the_switches_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_restores_torch_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     one = training()
     before = read_switches()
     misbehave(monkeypatch, "step", lambda: torch.set_default_dtype(torch.float64))
@@ -86,13 +84,13 @@ def test_evaluation_leaves_the_switches_as_they_were(monkeypatch: pytest.MonkeyP
     assert read_switches() == before
 
 
-def test_numpys_error_handling_is_an_environments_own_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_may_change_numpy_error_handling(monkeypatch: pytest.MonkeyPatch) -> None:
     misbehave(monkeypatch, "step", lambda: np.seterr(all="raise"))
     with np.errstate():
         assert len(list(training())) == 4
 
 
-def test_a_training_refuses_another_default_type_than_float32() -> None:
+def test_trainer_refuses_other_default_dtype() -> None:
     with keeping_switches():
         torch.set_default_dtype(torch.float64)
         with pytest.raises(UserError, match="the default dtype of torch is torch.float64"):
