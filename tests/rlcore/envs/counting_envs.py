@@ -1,4 +1,4 @@
-"""A vector of environments without Gymnasium: what arrives can be read off the observation."""
+"""A vectorized environment without Gymnasium, whose observations contain environment, episode and age."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from rlcore.types import Episode, State, TimeStep
 
 
 class CountingEnvs:
-    """Environment k shows [k, episode, age], pays its age, and ends after `lengths[k]` actions (even k: terminated).
+    """Environment k observes [k, episode, age], with its age as reward, and ends after `lengths[k]` actions.
+
+    Episodes of even k terminate, the others are truncated.
 
     Args:
         lengths: of the episodes of each environment.
@@ -28,16 +30,16 @@ class CountingEnvs:
         self.over = np.ones(self.num_envs, bool)
         self.finished: list[Episode] = []
         self.seen: list[np.ndarray] = []
-        self.buffer = np.zeros((self.num_envs, 3), np.float32)  # written anew at every arrival, as a fast vector would
+        self.buffer = np.zeros((self.num_envs, 3), np.float32)  # overwritten at every step
 
     def reset(self) -> TimeStep:
         return self.step(np.zeros(self.num_envs, np.int64))
 
     def step(self, action: np.ndarray) -> TimeStep:
         self.seen.append(action.copy())
-        opened = self.over.copy()
-        self.episode[opened] += 1
-        self.age = np.where(opened, 0, self.age + 1)
+        is_first = self.over.copy()
+        self.episode[is_first] += 1
+        self.age = np.where(is_first, 0, self.age + 1)
         self.over = self.age == self.lengths
         for k in self.over.nonzero()[0]:
             total = float(self.age[k] * (self.age[k] + 1) / 2)
@@ -45,7 +47,7 @@ class CountingEnvs:
         self.buffer[:] = np.stack([np.arange(self.num_envs), self.episode, self.age], -1)
         even = np.arange(self.num_envs) % 2 == 0
         reward = self.age.astype(np.float32)
-        return TimeStep({"state": self.buffer}, reward, self.over & even, self.over & ~even, opened)
+        return TimeStep({"state": self.buffer}, reward, self.over & even, self.over & ~even, is_first)
 
     def pop_episodes(self) -> list[Episode]:
         popped, self.finished = self.finished, []

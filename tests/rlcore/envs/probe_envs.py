@@ -106,7 +106,7 @@ class Engine:
 
 
 class Opaque(gymnasium.Env):
-    """A random walk inside an opaque engine. `stale`: the engine remembers the last episode. `wild`: so do all."""
+    """Random walk in an opaque engine. `stale`: values depend on the episode before; `wild`: on the instance too."""
 
     action_space = spaces.Discrete(2)
     observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
@@ -134,7 +134,7 @@ class Opaque(gymnasium.Env):
 
 
 class Hidden(gymnasium.Env):
-    """All attributes are plain, but what matters lives in a module variable: the snapshot looks complete and is not."""
+    """All attributes are plain, but the state is in a class variable, so snapshots look complete but are not."""
 
     action_space = spaces.Discrete(2)
     observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
@@ -156,7 +156,7 @@ class Hidden(gymnasium.Env):
 
 
 class Sticky(gymnasium.Env):
-    """Takes the action before with a chance of a tenth, from a place that no copy of the environment reaches."""
+    """Repeats the last action with probability 0.1, and stores it outside of the environment's attributes."""
 
     action_space = spaces.Discrete(2)
     observation_space = spaces.Box(0, 1, (1,), np.float64)
@@ -178,7 +178,7 @@ class Sticky(gymnasium.Env):
 
 
 class Flaky(gymnasium.Env):
-    """Raises at every 29th step of all of its instances."""
+    """Raises at every 29th step, counted over all instances."""
 
     action_space = spaces.Discrete(2)
     observation_space = spaces.Box(0, 99, (1,), np.float32)
@@ -210,7 +210,7 @@ class Sequence(gymnasium.Env):
 
 
 class Masked(gymnasium.Env):
-    """Of four choices, each step allows one or two, as key `action_mask` says; any other raises."""
+    """Each step allows one or two of four actions, as in `action_mask`, and raises at any other."""
 
     action_space = spaces.Discrete(4, start=1)
     observation_space = spaces.Dict({"action_mask": spaces.MultiBinary(4), "x": spaces.Box(0, 99, (1,))})
@@ -236,7 +236,7 @@ class Masked(gymnasium.Env):
 
 
 class Camera(gymnasium.Env):
-    """A camera and an arm, all of whose state is plain; actions of the arm have bounds of their own."""
+    """Image and vector observations, plain state, and actions with different bounds."""
 
     action_space = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
     observation_space = spaces.Dict(
@@ -262,7 +262,7 @@ class Camera(gymnasium.Env):
 
 
 class OldForm(gymnasium.Env):
-    """Answers as the old Gym API has it: `old` names reset, a reset without arguments, step, or none of them."""
+    """Returns values of the old Gym API from `old`: "reset", "reset without seed" or "step", or None from step."""
 
     action_space = spaces.Discrete(2)
 

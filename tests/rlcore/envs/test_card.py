@@ -1,4 +1,4 @@
-"""The environment card: what it says, and what it is cached by."""
+"""The environment card: its contents and its cache key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ gymnasium.register("Own-v0", "worked_on.own:Own")
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with an environment, as somebody works on it."""
+    """An editable package with an environment."""
     folder = tmp_path / "worked_on"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
@@ -58,11 +58,11 @@ def key(env_id: str, **settings: object) -> str | None:
     return card_key(EnvSettings(env_id, **settings))
 
 
-def test_the_same_content_has_the_same_key() -> None:
+def test_card_key_is_deterministic() -> None:
     assert key("CartPole-v1") == key("CartPole-v1")
 
 
-def test_settings_and_environment_are_in_the_key() -> None:
+def test_card_key_depends_on_settings_and_id() -> None:
     keys = [key("CartPole-v1"), key("CartPole-v1", action_repeat=2), key("Acrobot-v1")]
     keys.append(key("CartPole-v1", wrapper={"sutton_barto_reward": True}))
     assert len(set(keys)) == len(keys)
@@ -70,20 +70,18 @@ def test_settings_and_environment_are_in_the_key() -> None:
 
 
 @pytest.mark.parametrize("file", ["own.py", "base.py", "helper.py"])
-def test_a_change_anywhere_in_a_package_that_is_worked_on_changes_the_key(package: Path, file: str) -> None:
+def test_card_key_changes_with_editable_package(package: Path, file: str) -> None:
     before = key("Own-v0")
     (package / file).write_text((package / file).read_text() + "# changed\n")
     assert key("Own-v0") != before
 
 
-def test_of_an_installed_package_all_files_count() -> None:
+def test_source_files_include_whole_installed_package() -> None:
     names = [path.name for path in source_files(EnvSettings("CartPole-v1")) or []]
     assert {"core.py", "cartpole.py", "registration.py"} <= set(names)
 
 
-def test_beside_a_module_without_a_package_its_neighbours_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_card_key_covers_modules_beside_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "physics_of_mine.py").write_text("gravity = 9.81\n")
     lines = ["import gymnasium", "import physics_of_mine", "class Own(gymnasium.Env): pass"]
     (tmp_path / "env_of_mine.py").write_text("\n".join([*lines, 'gymnasium.register("Mine-v0", "env_of_mine:Own")']))
@@ -98,7 +96,7 @@ def test_beside_a_module_without_a_package_its_neighbours_count(
         gymnasium.registry.pop("Mine-v0")
 
 
-def test_code_without_a_file_cannot_be_told_and_is_measured_each_time() -> None:
+def test_card_key_is_none_without_source_file() -> None:
     env = type("Anonymous", (gymnasium.Env,), {"__module__": "nowhere"})
     gymnasium.register("Anonymous-v0", env)
     try:
@@ -107,7 +105,7 @@ def test_code_without_a_file_cannot_be_told_and_is_measured_each_time() -> None:
         gymnasium.registry.pop("Anonymous-v0")
 
 
-def test_the_card_says_what_a_run_needs():
+def test_environment_card_describes_pendulum():
     card = environment_card(EnvSettings("Pendulum-v1"))
     assert json.loads(json.dumps(card, allow_nan=False)) == card
     assert (card["id"], card["tier"], card["fresh_instance"], card["deterministic"]) == (
@@ -125,7 +123,7 @@ def test_the_card_says_what_a_run_needs():
     assert "# Pendulum-v1" in text and "**snapshot**" in text and "200 actions" in text
 
 
-def test_the_card_names_the_engine_and_why_a_snapshot_is_not_possible():
+def test_environment_card_explains_missing_snapshot():
     card = environment_card(EnvSettings("Hopper-v5"))
     assert set(card["packages"]) == {"gymnasium", "numpy", "mujoco"}
     assert "cannot be saved" in readable_card(card)
@@ -140,20 +138,20 @@ def test_the_card_names_the_engine_and_why_a_snapshot_is_not_possible():
         ({"action_repeat": 3, "max_episode_steps": 200}, 167),
     ],
 )
-def test_the_time_limit_is_counted_in_actions(options, limit):
+def test_time_limit_is_counted_in_actions(options, limit):
     env = make(EnvSettings("CartPole-v1", **options))
     assert time_limit(env) == limit
     assert time_limit(make(EnvSettings("Blackjack-v1"))) is None
 
 
-def test_the_card_is_refused_for_an_environment_that_misbehaves():
-    for fault, says in (("nan", "key 'state' is nan"), ("raise", "RuntimeError: the engine said no")):
-        with pytest.raises(EnvironmentFault, match=says):
+def test_environment_card_refuses_faulty_environment():
+    for fault, message in (("nan", "key 'state' is nan"), ("raise", "RuntimeError: the engine said no")):
+        with pytest.raises(EnvironmentFault, match=message):
             environment_card(EnvSettings("Probe/Counter-v0", wrapper={"lengths": [5], "fault": fault}))
 
 
-def test_a_reward_that_is_not_finite_is_refused_however_late_it_comes():
-    """Beyond the steps that are tried in a vector: while episodes are recorded for the tier."""
+def test_environment_card_refuses_late_infinite_reward():
+    """The fault is after the steps of the vector test, in the episodes that measure the tier."""
     late = {"lengths": [150], "fault": "reward", "at": 120}
     with pytest.raises(
         EnvironmentFault, match="^this environment fails under random actions: .*step 120: reward is inf"
@@ -161,7 +159,7 @@ def test_a_reward_that_is_not_finite_is_refused_however_late_it_comes():
         environment_card(EnvSettings("Probe/Counter-v0", wrapper=late))
 
 
-def test_an_environment_that_refuses_what_its_mask_does_not_allow_is_probed_and_has_a_baseline() -> None:
+def test_environment_card_respects_action_mask() -> None:
     card = environment_card(EnvSettings("Probe/Masked-v0"))
     assert (card["tier"], card["tested"]["longest_episode"]) == ("snapshot", 25)
     config = dataclasses.replace(build_config(values("CartPole-v1", 64)), env=EnvConfig("Probe/Masked-v0"))
@@ -169,7 +167,7 @@ def test_an_environment_that_refuses_what_its_mask_does_not_allow_is_probed_and_
     assert result["mean_length"] == 25.0
 
 
-def test_one_that_fails_now_and_then_is_trained_on_where_restarts_answer_that(tmp_path: Path) -> None:
+def test_restart_on_exception_allows_flaky_environment(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault, match="boom"):
         environment_card(EnvSettings("Probe/Flaky-v0"))
     answered = {"attempts": 10_000, "window": 1000.0, "wait": 0.0}
@@ -179,14 +177,16 @@ def test_one_that_fails_now_and_then_is_trained_on_where_restarts_answer_that(tm
     assert card["tier"] == "boundary" and any("boom" in found for found in card["findings"])
     session = RunTrainer(run)
     with run.writing():
-        boundary = session.advance(lambda said: None)
+        boundary = session.advance(lambda event: None)
     session.close()
     assert boundary.policy_steps > 29
 
 
-def test_what_was_found_is_a_line_of_the_page() -> None:
+def test_readable_card_lists_findings_as_notes() -> None:
     card = environment_card(EnvSettings("Probe/Counter-v0"))
     assert card["tier"] == "snapshot" and len(card["findings"]) == 2
     page = readable_card(card)
     assert all(f"\n- Note: {finding}\n" in page for finding in card["findings"])
-    assert "Note" not in readable_card({key: value for key, value in card.items() if key != "findings"})  # an older one
+    assert "Note" not in readable_card(
+        {key: value for key, value in card.items() if key != "findings"}
+    )  # a card of an earlier version

@@ -1,4 +1,4 @@
-"""Pictures that environments draw of themselves: beside their numbers, the same bits, saved and played again."""
+"""Rendered images as observations: names, equality with Gymnasium's wrapper, and exact resume."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def built_config(env_id="CartPole-v1", vectors=(), images=(), **env):
     return build_config({"algo": {"name": "ppo", "total_steps": 64, **keys}, "env": {"id": env_id, **env}}).env
 
 
-@pytest.mark.parametrize("made", [run_config, built_config])
+@pytest.mark.parametrize("build", [run_config, built_config])
 @pytest.mark.parametrize(
     ("vectors", "images", "options", "names"),
     [
@@ -53,12 +53,12 @@ def built_config(env_id="CartPole-v1", vectors=(), images=(), **env):
         (["mine"], ["mine2"], {"vector_key": "a", "image_key": "b"}, ("a", "b")),
     ],
 )
-def test_what_has_no_name_of_its_own_is_called_as_the_algorithm_asks_for_it(vectors, images, options, names, made):
-    env = made(vectors=vectors, images=images, **options)
+def test_unnamed_observations_take_keys_of_algorithm(vectors, images, options, names, build):
+    env = build(vectors=vectors, images=images, **options)
     assert (env.vector_key, env.image_key) == names
 
 
-def test_a_picture_beside_the_numbers_is_that_of_gymnasiums_own_wrapper():
+def test_image_key_matches_gymnasium_add_render_observation():
     bare = gymnasium.make("CartPole-v1", render_mode="rgb_array")
     theirs = AddRenderObservation(bare, render_only=False, render_key="rgb", obs_key="vector")
     env = make(run_config(vectors=["vector"], images=["rgb"], screen_size=None))
@@ -71,7 +71,7 @@ def test_a_picture_beside_the_numbers_is_that_of_gymnasiums_own_wrapper():
             mine, other = env.step(action)[0], theirs.step(action)[0]
 
 
-def test_nothing_is_drawn_that_nobody_asks_for_and_no_image_takes_the_place_of_another():
+def test_make_renders_only_missing_requested_images():
     for settings, keys in (
         (run_config(vectors=["state"]), ["state"]),
         (run_config("Probe/Camera-v0", images=["rgb"]), ["arm", "camera"]),
@@ -81,25 +81,25 @@ def test_nothing_is_drawn_that_nobody_asks_for_and_no_image_takes_the_place_of_a
             assert sorted(spec_of(env).obs) == keys
 
 
-def test_an_image_that_comes_by_itself_has_the_name_that_is_asked_for():
+def test_image_key_renames_bare_image_observation():
     with closing(make(EnvSettings("CarRacing-v3", image_key="road"))) as env:
         assert {key: part.shape for key, part in spec_of(env).obs.items()} == {"road": (64, 64, 3)}
 
 
-def test_what_cannot_be_drawn_is_refused_with_its_key():
+def test_make_refuses_image_key_without_render():
     with pytest.raises(
         UserError, match=r"algo.cnn_keys.encoder=\[rgb\]: Probe/Counter-v0 has no image.*set algo.cnn_keys.encoder=\[\]"
     ):
         make(run_config("Probe/Counter-v0", images=["rgb"]))
 
 
-def test_velocities_are_masked_under_any_name():
+def test_mask_velocities_applies_to_renamed_vector_key():
     with closing(make(run_config(vectors=["vector"], mask_velocities=True))) as env:
         assert (env.reset(seed=3)[0]["vector"][[1, 3]] == 0).all()
 
 
 @pytest.mark.parametrize(("env_id", "tier"), [("CartPole-v1", "snapshot"), ("LunarLander-v3", "replay")])
-def test_a_drawn_environment_goes_on_exactly_and_its_replay_draws_only_the_last_picture(env_id, tier, monkeypatch):
+def test_rendered_environment_resumes_with_at_most_one_render(env_id, tier, monkeypatch):
     settings = EnvSettings(env_id, image_key="rgb", grayscale=True)
     assert environment_card(settings)["tier"] == tier
     envs, other = (make_vector_env(settings, num_envs=1, seed=1, tier=tier) for _ in range(2))
@@ -107,16 +107,16 @@ def test_a_drawn_environment_goes_on_exactly_and_its_replay_draws_only_the_last_
         envs.reset()
         for _ in range(6):
             envs.step(np.zeros(1, int))
-        drawn, render = [], gymnasium.Wrapper.render
-        monkeypatch.setattr(gymnasium.Wrapper, "render", lambda self: drawn.append(type(self)) or render(self))
+        renders, render = [], gymnasium.Wrapper.render
+        monkeypatch.setattr(gymnasium.Wrapper, "render", lambda self: renders.append(type(self)) or render(self))
         other.load_state_dict(through_disk(envs.state_dict()))
-        layers = len(set(drawn))
-        assert len(drawn) == (layers if tier == "replay" else 0)
+        layers = len(set(renders))
+        assert len(renders) == (layers if tier == "replay" else 0)
         for _ in range(12):
             assert as_bytes(envs.step(np.ones(1, int))) == as_bytes(other.step(np.ones(1, int)))
 
 
-def test_the_size_of_a_picture_is_found_out_once(monkeypatch):
+def test_drawn_shape_is_cached(monkeypatch):
     with closing(make(EnvSettings("CartPole-v1", image_key="rgb"))):
         pass
     monkeypatch.setattr("rlcore.envs.drawing.open_env", None)

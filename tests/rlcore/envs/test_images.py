@@ -1,4 +1,4 @@
-"""Image observations: their kind, size and colours, and the frames that are asked for."""
+"""Image observations: kind, size, colors and frame stack."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GOALS = {"observation": spaces.Box(-1, 1, (2,)), "achieved_goal": spaces.Box(-1,
         ("mask", spaces.Discrete(2), "vector"),
     ],
 )
-def test_a_key_is_of_the_kind_that_its_space_shows(key, space, kind):
+def test_kind_of_observation_follows_key_and_space(key, space, kind):
     assert kind_of(key, space) == kind
 
 
@@ -43,7 +43,7 @@ def spaces_env(observation, **settings):
     return make(EnvSettings("Probe/Spaces-v0", {"observation": observation}, **settings))
 
 
-def test_a_gray_image_without_a_channel_gets_one_where_images_are_read():
+def test_image_key_adds_channel_to_gray_image():
     plane, board = spaces.Box(0, 255, (40, 50), np.uint8), spaces.Box(0, 2, (8, 8), np.uint8)
     for space, key in ((plane, "rgb"), (spaces.Dict({"eye": plane, "board": board}), "eye")):
         with closing(spaces_env(space)) as env:
@@ -56,7 +56,7 @@ def test_a_gray_image_without_a_channel_gets_one_where_images_are_read():
             assert "board" not in obs or spec_of(env).obs["board"].kind == "vector"
 
 
-def test_goals_are_those_of_an_environment_that_has_both():
+def test_goal_kind_requires_both_goal_keys():
     both = spaces.Dict(GOALS | {"desired_goal": spaces.Box(-1, 1, (1,))})
     for space, kinds in ((both, ["goal", "goal", "vector"]), (spaces.Dict(GOALS), ["vector", "vector"])):
         with closing(spaces_env(space)) as env:
@@ -64,7 +64,7 @@ def test_goals_are_those_of_an_environment_that_has_both():
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_size_colour_and_frames_of_images_are_those_of_the_config(first):
+def test_image_settings_define_shape_and_window(first):
     shape = (3, 96, 80) if first else (96, 80, 3)
     image = spaces.Box(0, 255, shape, np.uint8)
     settings = {"screen_size": 48, "grayscale": True, "frame_stack": 4, "frame_stack_dilation": 2}
@@ -78,12 +78,12 @@ def test_size_colour_and_frames_of_images_are_those_of_the_config(first):
         assert EnvSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
-def test_an_image_that_comes_by_itself_is_key_rgb_and_of_the_size_that_it_has_where_none_is_asked_for():
+def test_bare_image_keeps_size_without_screen_size():
     with closing(spaces_env(spaces.Box(0, 255, (50, 40, 3), np.uint8), screen_size=None)) as env:
         assert {key: part.shape for key, part in spec_of(env).obs.items()} == {"rgb": (50, 40, 3)}
 
 
-def test_pixels_are_the_mean_of_the_area_that_they_cover():
+def test_resize_averages_areas():
     planes = np.random.default_rng(0).integers(0, 256, (3, 96, 128), np.uint8)
     areas = planes.reshape(3, 32, 3, 32, 4).astype(np.float64).mean((2, 4))
     assert np.abs(resize(planes, 32) - areas).max() <= 1.0  # Pillow rounds after each direction
@@ -91,7 +91,7 @@ def test_pixels_are_the_mean_of_the_area_that_they_cover():
     np.testing.assert_allclose(floats, areas / 255, atol=1e-5)
 
 
-def test_luminance_is_that_of_the_standard():
+def test_luminance_matches_standard_weights():
     colours = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255], [10, 20, 30]], np.uint8)
     # 0.299·255 = 76.2, 0.587·255 = 149.7, 0.114·255 = 29.1; 2.99 + 11.74 + 3.42 = 18.15.
     expected = [76, 150, 29, 255, 18]
@@ -100,6 +100,6 @@ def test_luminance_is_that_of_the_standard():
     np.testing.assert_allclose(exact[0, 0], [76.245, 149.685, 29.07, 255, 18.15])
 
 
-def test_grayscale_of_other_channels_is_refused():
+def test_grayscale_refuses_two_channel_image():
     with pytest.raises(UserError, match="env.grayscale=true: image 'rgb' has 2 channels"):
         spaces_env(spaces.Box(0, 255, (50, 50, 2), np.uint8), grayscale=True)

@@ -1,4 +1,4 @@
-"""Environments from the config: wrappers, keys, and every mistake told in a sentence."""
+"""Environments from the config: ids, wrappers, observation keys, and error messages."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from rlcore.spec import EnvSpec
 from tests.rlcore.envs import probe_envs
 
 
-def made(env_id: str, **options):
+def make_env(env_id: str, **options):
     return make(EnvSettings(env_id, **options))
 
 
 def spaces_env(**kwargs):
-    return made("Probe/Spaces-v0", wrapper=kwargs)
+    return make_env("Probe/Spaces-v0", wrapper=kwargs)
 
 
 # Ids and packages
 
 
 @pytest.mark.parametrize(
-    ("env_id", "says"),
+    ("env_id", "parts"),
     [
         ("CartPol-v1", ("CartPol-v1", "did you mean 'CartPole-v1'")),
         ("LunarLander-v2", ("use LunarLander-v3",)),
@@ -48,22 +48,22 @@ def spaces_env(**kwargs):
         ("os:CartPole-v1", ("SHEPHERD_PLUGINS=os", "env.id=CartPole-v1")),
     ],
 )
-def test_an_id_that_cannot_be_made_is_one_sentence_with_what_exists(env_id, says):
+def test_make_suggests_ids_for_unknown_id(env_id, parts):
     with pytest.raises(UserError) as caught:
-        made(env_id)
+        make_env(env_id)
     assert "\n" not in str(caught.value)
-    assert all(part in str(caught.value) for part in (f"env.id={env_id}", *says))
+    assert all(part in str(caught.value) for part in (f"env.id={env_id}", *parts))
 
 
-def test_a_module_in_an_id_is_not_imported(monkeypatch, tmp_path):
+def test_make_never_imports_module_of_id(monkeypatch, tmp_path):
     (tmp_path / "evil_probe.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match="a config cannot import the module"):
-        made("evil_probe:Evil-v0")
+        make_env("evil_probe:Evil-v0")
     assert "evil_probe" not in sys.modules
 
 
-def test_a_plugin_named_in_the_environment_registers_its_ids(monkeypatch, tmp_path):
+def test_shepherd_plugins_variable_registers_ids(monkeypatch, tmp_path):
     (tmp_path / "good_probe.py").write_text(
         "import gymnasium\ngymnasium.register('GoodProbe-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
     )
@@ -76,10 +76,10 @@ def test_a_plugin_named_in_the_environment_registers_its_ids(monkeypatch, tmp_pa
         gymnasium.registry.pop("GoodProbe-v0", None)
 
 
-def test_a_plugin_that_is_not_there_is_named(monkeypatch):
+def test_make_names_missing_plugin(monkeypatch):
     monkeypatch.setenv("SHEPHERD_PLUGINS", "no_such_plugin_here")
     with pytest.raises(UserError, match="plugins=no_such_plugin_here"):
-        made("Missing-v1")  # where Gymnasium knows an id, nobody else is asked
+        make_env("Missing-v1")  # plugins are imported only for ids that Gymnasium does not know
 
 
 @pytest.mark.parametrize(
@@ -94,54 +94,55 @@ def test_a_plugin_that_is_not_there_is_named(monkeypatch):
         ("crafter_reward", "crafter", "crafter"),
     ],
 )
-def test_a_missing_package_names_the_extra(monkeypatch, env_id, module, extra):
+def test_make_names_extra_of_missing_package(monkeypatch, env_id, module, extra):
     for name in [n for n in sys.modules if n.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco", module))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     for known in [known for known, spec in gymnasium.registry.items() if entry(spec).startswith(f"{module}.")]:
         monkeypatch.delitem(gymnasium.registry, known)  # the package registers them itself
     with pytest.raises(UserError, match=rf"env.id={env_id}: .*pip install -e '\.\[{extra}\]'"):
-        made(env_id)
+        make_env(env_id)
     assert not next(list_suite(s) for s in SUITES.values() if s.extra == extra).installed
 
 
 @pytest.mark.filterwarnings("ignore:.*out of date")
-def test_what_gymnasium_refuses_is_told_in_its_own_words_and_not_listed():
+def test_make_quotes_refusal_of_gymnasium():
     pytest.importorskip("mujoco")
     with pytest.raises(UserError, match=r"env.id=Pusher-v4: .*only supported on `mujoco<3`") as refused:
-        made("Pusher-v4")
+        make_env("Pusher-v4")
     assert "not installed" not in str(refused.value)
     mujoco = list_suite(SUITES["mujoco"])
     assert "Pusher-v4" not in mujoco.ids and "Pusher-v5" in mujoco.ids
     assert "mujoco<3" in mujoco.refused["Pusher-v4"]
 
 
-def test_an_unknown_wrapper_argument_names_the_nearest():
+def test_make_suggests_nearest_wrapper_argument():
     with pytest.raises(UserError, match=r"env.wrapper.is_slipery=False: .* did you mean 'is_slippery'"):
-        made("FrozenLake-v1", wrapper={"is_slipery": False})
+        make_env("FrozenLake-v1", wrapper={"is_slipery": False})
 
 
 @pytest.mark.parametrize("wrapper", [{"map_name": "9x9"}, {"desc": 3}])
-def test_an_impossible_wrapper_value_is_one_sentence(wrapper):
+def test_make_names_invalid_wrapper_value(wrapper):
     ((key, value),) = wrapper.items()
     with pytest.raises(UserError, match=f"env.wrapper.{key}={value}") as caught:
-        made("FrozenLake-v1", wrapper=wrapper)
+        make_env("FrozenLake-v1", wrapper=wrapper)
     assert "\n" not in str(caught.value)
 
 
-def test_wrapper_arguments_reach_the_environment():
-    assert len(made("FrozenLake-v1", wrapper={"is_slippery": False}).unwrapped.P[0][1]) == 1  # one outcome an action
-    longer = made("CartPole-v1", wrapper={"max_episode_steps": 7, "_target_": "gymnasium.make", "id": "ignored"})
+def test_wrapper_arguments_are_passed_to_environment():
+    # Without slipping, each action has one outcome.
+    assert len(make_env("FrozenLake-v1", wrapper={"is_slippery": False}).unwrapped.P[0][1]) == 1
+    longer = make_env("CartPole-v1", wrapper={"max_episode_steps": 7, "_target_": "gymnasium.make", "id": "ignored"})
     longer.reset(seed=0)
     assert [longer.step(i % 2)[3] for i in range(7)] == [False] * 6 + [True]
 
 
-def test_a_class_of_a_suite_that_is_not_there_is_refused():
+def test_make_refuses_target_of_unknown_suite():
     with pytest.raises(UserError, match=r"sheeprl.envs.minedojo.MineDojoWrapper"):
-        made("CartPole-v1", wrapper={"_target_": "sheeprl.envs.minedojo.MineDojoWrapper"})
+        make_env("CartPole-v1", wrapper={"_target_": "sheeprl.envs.minedojo.MineDojoWrapper"})
 
 
-def test_the_users_env_group_gives_the_same_settings():
+def test_env_settings_of_env_config():
     config = EnvConfig(
         id="CartPole-v1",
         action_repeat=2,
@@ -153,13 +154,13 @@ def test_the_users_env_group_gives_the_same_settings():
     )
 
 
-def test_every_listed_id_of_an_installed_suite_can_be_made_and_stepped():
+def test_listed_ids_of_installed_suites_can_step():
     for suite in map(list_suite, SUITES.values()):
         if not suite.installed:
             continue
-        left_out = {"CartPole-v0", "CarRacing-v3", *suite.refused}  # these as games without an engine
+        left_out = {"CartPole-v0", "CarRacing-v3", *suite.refused}  # `refused` has games without an engine
         for env_id in [i for i in SUITES[suite.name].ids_to_try() if i not in left_out and not i.endswith("-v4")]:
-            env = made(env_id)
+            env = make_env(env_id)
             obs, _ = env.reset(seed=1)
             assert set(obs) == set(spec_of(env).obs), env_id
             env.step(env.action_space.sample())
@@ -169,12 +170,12 @@ def test_every_listed_id_of_an_installed_suite_can_be_made_and_stepped():
 # Observation keys and specs
 
 
-def test_a_bare_observation_becomes_state():
-    env = made("CartPole-v1")
+def test_bare_observation_gets_key_state():
+    env = make_env("CartPole-v1")
     assert list(spec_of(env).obs) == ["state"] == list(env.reset(seed=1)[0])
 
 
-def test_nested_dicts_and_tuples_get_flat_keys():
+def test_nested_observation_spaces_get_flat_keys():
     nested = spaces.Dict(
         {
             "arm": spaces.Dict({"angle": spaces.Box(0, 1, (2,)), "hand": spaces.Dict({"open": spaces.Discrete(2)})}),
@@ -186,10 +187,10 @@ def test_nested_dicts_and_tuples_get_flat_keys():
     obs, _ = env.reset(seed=1)
     assert list(spec_of(env).obs) == keys == list(obs)
     assert all(env.observation_space[k].contains(v) for k, v in obs.items())
-    assert list(spec_of(made("Blackjack-v1")).obs) == ["state_0", "state_1", "state_2"]
+    assert list(spec_of(make_env("Blackjack-v1")).obs) == ["state_0", "state_1", "state_2"]
 
 
-def test_two_parts_that_flatten_to_one_key_are_refused():
+def test_make_refuses_duplicate_flat_keys():
     clash = spaces.Dict({"a.b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})})
     with pytest.raises(UserError, match=r"'a.b'"):
         spaces_env(observation=clash)
@@ -205,8 +206,8 @@ def test_two_parts_that_flatten_to_one_key_are_refused():
         (spaces.MultiDiscrete([2, 5], start=[1, -1]), (2,), "int64", None, 0),
     ],
 )
-def test_observation_spaces_become_specs(space, shape, dtype, n, start):
-    (part,) = spec_of(made("Probe/Spaces-v0", wrapper={"observation": space}, screen_size=None)).obs.values()
+def test_spec_of_converts_observation_spaces(space, shape, dtype, n, start):
+    (part,) = spec_of(make_env("Probe/Spaces-v0", wrapper={"observation": space}, screen_size=None)).obs.values()
     assert (part.shape, part.dtype, part.n, part.start) == (shape, dtype, n, start)
 
 
@@ -219,13 +220,13 @@ def test_observation_spaces_become_specs(space, shape, dtype, n, start):
         (spaces.MultiBinary((2, 2)), "MultiBinary", (2, 2), (2, 2, 2, 2), (0, 0, 0, 0)),
     ],
 )
-def test_discrete_action_spaces_become_specs(space, kind, shape, nvec, start):
+def test_spec_of_converts_discrete_action_spaces(space, kind, shape, nvec, start):
     action = spec_of(spaces_env(action=space)).action
     assert (action.space, action.shape, action.nvec, action.start) == (kind, shape, nvec, start)
     assert action.size == len(nvec) and not action.continuous
 
 
-def test_a_box_action_keeps_bounds_and_survives_json():
+def test_spec_of_box_action_survives_json():
     space = spaces.Box(np.array([[-1.0], [-np.inf]]), np.array([[2.0], [np.inf]]), dtype=np.float64)
     spec = spec_of(spaces_env(action=space))
     assert (spec.action.low, spec.action.high) == ((-1.0, -np.inf), (2.0, np.inf))
@@ -233,16 +234,16 @@ def test_a_box_action_keeps_bounds_and_survives_json():
     assert EnvSpec.from_json(spec.to_json()) == spec
 
 
-def test_spaces_that_cannot_be_trained_name_key_and_space():
+def test_spec_of_refuses_unsupported_spaces():
     with pytest.raises(UserError, match="'words' is Text"):
-        spec_of(made("Probe/Sequence-v0"))
+        spec_of(make_env("Probe/Sequence-v0"))
     with pytest.raises(UserError, match="action space"):
         spec_of(spaces_env(action=spaces.Dict({"a": spaces.Discrete(2)})))
     with pytest.raises(UserError, match="action space"):
         spec_of(spaces_env(action=spaces.Box(0, 9, (2,), np.int64)))
 
 
-def test_bounds_leave_out_unbounded_keys_and_include_discrete_ones():
+def test_obs_bounds_skip_unbounded_keys():
     bounds = obs_bounds(
         spaces_env(observation=spaces.Dict({"d": spaces.Discrete(3, start=2), "x": spaces.Box(-np.inf, np.inf, (1,))}))
     )
@@ -254,13 +255,13 @@ def test_bounds_leave_out_unbounded_keys_and_include_discrete_ones():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_normalised_actions_are_minus_one_to_one_where_both_bounds_are_finite(dtype):
+def test_normalize_actions_rescales_elements_with_finite_bounds(dtype):
     low, high = np.array([-2, 0, -1, -np.inf, 3], dtype), np.array([2, 10, 1, np.inf, np.inf], dtype)
-    env = made("Probe/Spaces-v0", wrapper={"action": spaces.Box(low, high, dtype=dtype)}, normalize_actions=True)
+    env = make_env("Probe/Spaces-v0", wrapper={"action": spaces.Box(low, high, dtype=dtype)}, normalize_actions=True)
     assert env.action_space.low.tolist() == [-1, -1, -1, -np.inf, 3]
     assert env.action_space.high.tolist() == [1, 1, 1, np.inf, np.inf]
     assert env.action_space.dtype == dtype and spec_of(env).action.dtype == np.dtype(dtype).name
-    # -2 + (x+1)/2·4, (x+1)/2·10, the others as they are, to the last bit
+    # -2 + (x+1)/2·4, (x+1)/2·10; the other elements are unchanged, to the last bit
     (action,) = (layer for layer in layers(env) if isinstance(layer, NormalizeAction))
     third = dtype(0.1) / dtype(3)
     given = np.array([0.5, -0.5, third, 7.5, 4], dtype)
@@ -268,11 +269,11 @@ def test_normalised_actions_are_minus_one_to_one_where_both_bounds_are_finite(dt
     assert action.action(given)[2] == third
     assert action.action(np.array([1.5, -1.5, 2, 0, 2], dtype)).tolist() == [2, 0, 1, 0, 3]  # clipped
     env.reset(seed=0)
-    env.step(given)  # it asserts that its action lies in its own space
+    env.step(given)  # asserts that the action is in the action space
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
         (
             {"screen_size": 100_000},
@@ -296,21 +297,21 @@ def test_normalised_actions_are_minus_one_to_one_where_both_bounds_are_finite(dt
         ),
     ],
 )
-def test_make_refuses_what_does_not_fit_before_it_is_made(settings, says, monkeypatch):
+def test_make_refuses_settings_that_exceed_memory(settings, message, monkeypatch):
     monkeypatch.setattr("rlcore.envs.spaces.memory", lambda: 40 * 10**9)
-    with pytest.raises(UserError, match=says) as refused:
-        made("Probe/Camera-v0", **settings)
+    with pytest.raises(UserError, match=message) as refused:
+        make_env("Probe/Camera-v0", **settings)
     assert "\n" not in str(refused.value) and "but 40 GB of memory are free" in str(refused.value)
 
 
-def test_make_refuses_an_observation_that_does_not_fit(monkeypatch):
+def test_make_refuses_observation_that_exceeds_memory(monkeypatch):
     monkeypatch.setattr("rlcore.envs.spaces.memory", lambda: 10**9)
     large = spaces.Box(0, 255, (100, 1000, 1000), np.uint8)
     with pytest.raises(UserError, match=r"env.id=Probe/Spaces-v0: an observation of shape \[100, 1000, 1000\]"):
         spaces_env(observation=spaces.Dict({"a": spaces.Tuple((large,))}))
 
 
-def test_parts_without_a_number_are_left_out():
+def test_make_drops_empty_observation_parts():
     empty = spaces.Box(0, 1, (3, 0))
     env = spaces_env(observation=spaces.Dict({"state": spaces.Box(-1, 1, (2,)), "empty": empty, "none": spaces.Dict()}))
     env.reset(seed=0)
@@ -319,18 +320,18 @@ def test_parts_without_a_number_are_left_out():
 
 
 @pytest.mark.parametrize("observation", [spaces.Box(0, 1, (0,)), spaces.Dict(), spaces.Tuple(())])
-def test_an_observation_space_without_a_number_is_refused(observation):
+def test_make_refuses_empty_observation_space(observation):
     with pytest.raises(UserError, match="it has no element to observe; give it at least one number"):
         spaces_env(observation=observation)
 
 
 @pytest.mark.parametrize("dtype", [np.longdouble])
-def test_numbers_that_torch_does_not_have_are_refused(dtype):
+def test_spec_of_refuses_dtypes_unknown_to_torch(dtype):
     with pytest.raises(UserError, match="'state' is a Box of float128, which torch does not support; declare one of"):
         spec_of(spaces_env(observation=spaces.Box(-1, 1, (2,), dtype)))
 
 
-def test_a_box_of_truth_values_is_a_vector():
+def test_spec_of_bool_box_is_vector():
     env = spaces_env(observation=spaces.Box(0, 1, (4,), bool))
     part = spec_of(env).obs["state"]
     assert (part.kind, part.dtype, part.shape) == ("vector", "bool", (4,))
@@ -338,9 +339,9 @@ def test_a_box_of_truth_values_is_a_vector():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_normalize_actions_keeps_closed_elements(dtype):
+def test_normalize_actions_keeps_single_valued_elements(dtype):
     low, high = np.array([0.5, -2, 3], dtype), np.array([0.5, 2, 3], dtype)
-    env = made("Probe/Spaces-v0", wrapper={"action": spaces.Box(low, high, dtype=dtype)}, normalize_actions=True)
+    env = make_env("Probe/Spaces-v0", wrapper={"action": spaces.Box(low, high, dtype=dtype)}, normalize_actions=True)
     assert env.action_space == spaces.Box(np.array([0.5, -1, 3], dtype), np.array([0.5, 1, 3], dtype), dtype=dtype)
     assert spec_of(env).action.open == (1,) and spec_of(env).action.size == 1
     (action,) = (layer for layer in layers(env) if isinstance(layer, NormalizeAction))
@@ -348,34 +349,34 @@ def test_normalize_actions_keeps_closed_elements(dtype):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "says"),
+    ("low", "high", "message"),
     [
         ([1, 2], [1, 2], "none of its elements has more than one value"),
         ([np.inf, 0], [np.inf, 1], r"element \[0\] has the bounds inf and inf"),
     ],
 )
-def test_action_spec_refuses_bounds_without_a_choice(low, high, says):
-    with pytest.raises(UserError, match=says):
+def test_action_spec_refuses_bounds_without_choice(low, high, message):
+    with pytest.raises(UserError, match=message):
         action_spec(spaces.Box(np.array(low, np.float32), np.array(high, np.float32)))
 
 
-def test_action_spec_treats_an_immeasurable_range_as_unbounded():
+def test_action_spec_treats_infinite_range_as_unbounded():
     largest = np.finfo(np.float64).max
     spec = action_spec(spaces.Box(-largest, largest, (1,), np.float64))
     assert (spec.low, spec.high) == ((-np.inf,), (np.inf,))
 
 
-def test_action_spec_refuses_more_elements_than_can_be_trained():
+def test_action_spec_refuses_too_many_elements():
     with pytest.raises(UserError, match=r"MultiBinary of shape \[1000, 1000\]: it has 1,000,000 elements"):
         action_spec(spaces.MultiBinary((1000, 1000)))
 
 
 @pytest.mark.parametrize("action", [spaces.Discrete(2), spaces.Box(0, 9, (2,), np.int64)])
-def test_actions_that_are_not_numbers_cannot_be_normalised(action):
+def test_normalize_actions_refuses_discrete_actions(action):
     with pytest.raises(
         UserError, match=r"env.normalize_actions=true: the action space is .*; set env.normalize_actions=false"
     ):
-        made("Probe/Spaces-v0", wrapper={"action": action}, normalize_actions=True)
+        make_env("Probe/Spaces-v0", wrapper={"action": action}, normalize_actions=True)
 
 
 CHAIN = {
@@ -392,8 +393,8 @@ CHAIN = {
 }
 
 
-def test_all_wrappers_together_keep_spaces_types_and_order():
-    env = made("Probe/Camera-v0", **CHAIN)
+def test_combined_wrappers_keep_spaces_and_order():
+    env = make_env("Probe/Camera-v0", **CHAIN)
     names = [type(layer).__name__ for layer in layers(env)]
     ours = ["TimeLimit", "RewardAsObservation", "ActionsAsObservation", "FrameStack", "ScreenSize"]
     assert names[:8] == [*ours, "FlatDictObservation", "ActionRepeat", "NormalizeAction"]
@@ -415,73 +416,73 @@ def test_all_wrappers_together_keep_spaces_types_and_order():
     assert obs["action_stack"].tolist() == [0.5, -0.5, 0.5, -0.5]
 
 
-def test_action_repeat_sums_rewards_and_stops_at_the_end():
-    env = made("Probe/Counter-v0", wrapper={"lengths": [5]}, action_repeat=2)
+def test_action_repeat_sums_rewards_until_episode_end():
+    env = make_env("Probe/Counter-v0", wrapper={"lengths": [5]}, action_repeat=2)
     env.reset(seed=0)
     rows = [env.step(0) for _ in range(3)]
-    assert [r[1] for r in rows] == [1 + 2, 3 + 4, 5]  # the fifth reward is that of the last step, taken once
+    assert [r[1] for r in rows] == [1 + 2, 3 + 4, 5]  # the last action ends the episode after one step
     assert [r[2] for r in rows] == [False, False, True]
     assert [r[0]["state"][1] for r in rows] == [2, 4, 5]
 
 
-def test_masked_velocities_are_zero_and_nothing_else_changes():
-    plain, masked = made("CartPole-v1"), made("CartPole-v1", mask_velocities=True)
+def test_mask_velocities_zeroes_only_velocities():
+    plain, masked = make_env("CartPole-v1"), make_env("CartPole-v1", mask_velocities=True)
     a, b = plain.reset(seed=3)[0]["state"], masked.reset(seed=3)[0]["state"]
     assert (b[[1, 3]] == 0).all() and (a[[0, 2]] == b[[0, 2]]).all() and (a[[1, 3]] != 0).all()
-    a, b = plain.step(1)[0]["state"], masked.step(1)[0]["state"]  # the dynamics still has its velocities
+    a, b = plain.step(1)[0]["state"], masked.step(1)[0]["state"]  # the simulation still has the velocities
     assert (b[[1, 3]] == 0).all() and (a[[0, 2]] == b[[0, 2]]).all()
 
 
-def test_velocities_of_an_unknown_id_are_refused():
+def test_mask_velocities_refuses_unknown_id():
     with pytest.raises(UserError, match=r"env.mask_velocities=true"):
-        made("FrozenLake-v1", mask_velocities=True)
+        make_env("FrozenLake-v1", mask_velocities=True)
 
 
 def test_action_stack_shows_dilated_one_hot_actions_oldest_first():
-    env = made("Probe/Counter-v0", wrapper={"lengths": [9]}, num_stack=2, noop=2, dilation=2)
-    shown = [env.reset(seed=0)[0]["action_stack"]] + [env.step(a)[0]["action_stack"] for a in (0, 1, 0, 1)]
+    env = make_env("Probe/Counter-v0", wrapper={"lengths": [9]}, num_stack=2, noop=2, dilation=2)
+    stacks = [env.reset(seed=0)[0]["action_stack"]] + [env.step(a)[0]["action_stack"] for a in (0, 1, 0, 1)]
     one_hot = np.eye(3, dtype=np.float32)
-    # history of four: [2 2 2 2] [2 2 2 0] [2 2 0 1] [2 0 1 0] [0 1 0 1]; every second of it, the newest last
+    # Last four actions: [2 2 2 2] [2 2 2 0] [2 2 0 1] [2 0 1 0] [0 1 0 1]; every second of them, the newest last.
     pairs = [(2, 2), (2, 0), (2, 1), (0, 0), (1, 1)]
-    np.testing.assert_array_equal(np.stack(shown), [np.concatenate([one_hot[a], one_hot[b]]) for a, b in pairs])
+    np.testing.assert_array_equal(np.stack(stacks), [np.concatenate([one_hot[a], one_hot[b]]) for a, b in pairs])
     assert env.observation_space["action_stack"].shape == (6,)
 
 
-def test_action_stack_of_many_sub_actions_with_starts():
+def test_action_stack_encodes_multi_discrete_actions():
     env = spaces_env_with_stack(spaces.MultiDiscrete([3, 2], start=[1, -1]), noop=[3, -1])
     assert env.reset(seed=0)[0]["action_stack"].tolist() == [0, 0, 1, 1, 0]
     assert env.step(np.array([1, 0]))[0]["action_stack"].tolist() == [1, 0, 0, 0, 1]
 
 
-def test_action_stack_of_a_box_holds_the_numbers():
+def test_action_stack_keeps_box_actions():
     env = spaces_env_with_stack(spaces.Box(-2, 2, (2,)), noop=0.5)
     assert env.reset(seed=0)[0]["action_stack"].tolist() == [0.5, 0.5]
     assert env.step(np.array([1, -2], np.float32))[0]["action_stack"].tolist() == [1, -2]
 
 
 def spaces_env_with_stack(action, noop):
-    return made("Probe/Spaces-v0", wrapper={"action": action}, num_stack=1, noop=noop)
+    return make_env("Probe/Spaces-v0", wrapper={"action": action}, num_stack=1, noop=noop)
 
 
 @pytest.mark.parametrize("noop", [0, [1, -1, 1], [4, 0], "left", [1.5, 0]])
-def test_an_impossible_noop_is_refused(noop):
+def test_actions_as_observation_refuses_invalid_noop(noop):
     with pytest.raises(UserError, match=r"env.actions_as_observation.noop="):
         spaces_env_with_stack(spaces.MultiDiscrete([3, 2], start=[1, -1]), noop=noop)
 
 
-def test_reward_is_an_observation_and_zero_at_the_start():
-    env = made("Probe/Counter-v0", reward_as_observation=True)
+def test_reward_as_observation_is_zero_after_reset():
+    env = make_env("Probe/Counter-v0", reward_as_observation=True)
     assert env.reset(seed=0)[0]["reward"].tolist() == [0]
     assert env.step(0)[0]["reward"].tolist() == [1]
     assert spec_of(env).obs["reward"].dtype == "float32"
 
 
-def test_max_episode_steps_counts_actions_outside_of_action_repeat():
-    env = made("Probe/Counter-v0", wrapper={"lengths": [50]}, action_repeat=3, max_episode_steps=2)
+def test_max_episode_steps_counts_repeated_actions_once():
+    env = make_env("Probe/Counter-v0", wrapper={"lengths": [50]}, action_repeat=3, max_episode_steps=2)
     env.reset(seed=0)
     assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
     assert env.unwrapped.count == 6
 
 
-def test_probe_module_is_registered():
+def test_probe_envs_are_registered():
     assert "Probe/Counter-v0" in gymnasium.registry and probe_envs.Counter

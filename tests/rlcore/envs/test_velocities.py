@@ -1,4 +1,4 @@
-"""Which observation entries are velocities, found out in the simulations: those that move when nothing else does."""
+"""The table of velocity entries, compared with the simulations: entries that depend on velocities only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlcore.envs.make import make
 from rlcore.envs.velocities import LAYOUTS, MUJOCO
 from rlcore.errors import UserError
 
-STEP = {"CartPole": 0.02, "MountainCar": 1.0, "MountainCarContinuous": 1.0}  # seconds, or what the environment calls 1
+STEP = {"CartPole": 0.02, "MountainCar": 1.0, "MountainCarContinuous": 1.0}  # seconds; MountainCar has no unit
 HERE = [env_id for env_id in LAYOUTS if env_id in gymnasium.registry]
 
 
@@ -23,7 +23,7 @@ def moved(before: np.ndarray, after: np.ndarray) -> list[int]:
 
 
 def in_mujoco(env: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Observations of one pose with two sets of generalised velocities."""
+    """Observations of one pose with two sets of generalized velocities."""
     seen = []
     for _ in range(2):
         env.set_state(env.data.qpos.copy(), rng.uniform(-1, 1, env.model.nv))
@@ -45,7 +45,7 @@ class Still:
 
 
 def in_box2d(env: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Observations of the same bodies in the same places with two sets of velocities; no engine and no motor runs."""
+    """Observations of bodies in the same positions with two sets of velocities, without engine or motor forces."""
     env.world, seen = Still(env.world), []
     for _ in range(2):
         for body in env.world.bodies:
@@ -58,7 +58,7 @@ def in_box2d(env: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray
 
 
 def in_classic_control(env: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Observations of one position with two velocities; the state is positions and then velocities, angles first."""
+    """Observations of one position with two velocities; the first half of the state is positions or angles."""
     seen = []
     for _ in range(2):
         position, velocity = np.array_split(np.array(env.state, np.float64), 2)
@@ -69,7 +69,7 @@ def in_classic_control(env: Any, rng: np.random.Generator) -> tuple[np.ndarray, 
 
 @pytest.mark.parametrize("env_id", [i for i in HERE if i.rpartition("-")[0] not in STEP])
 @pytest.mark.filterwarnings("ignore:.*out of date.*")
-def test_velocities_are_what_moves_when_positions_stay(env_id: str) -> None:
+def test_layouts_match_entries_that_depend_on_velocity(env_id: str) -> None:
     env = gymnasium.make(env_id)
     env.reset(seed=3)
     rng = np.random.default_rng(0)
@@ -79,15 +79,15 @@ def test_velocities_are_what_moves_when_positions_stay(env_id: str) -> None:
     assert len(before) == size
     still = set(velocities) - {*moved(before, after)}
     assert {*moved(before, after)} <= {*velocities}
-    assert len(still) == 6 * (env_id in ("Humanoid-v4", "HumanoidStandup-v4"))  # of the world, which never moves
+    assert len(still) == 6 * (env_id in ("Humanoid-v4", "HumanoidStandup-v4"))  # entries of the fixed world body
     assert all(before[i] == 0 for i in still)
     env.close()
 
 
 @pytest.mark.parametrize("env_id", [i for i in HERE if i.rpartition("-")[0] in STEP])
 @pytest.mark.filterwarnings("ignore:.*out of date.*")
-def test_velocities_are_what_positions_grow_by(env_id: str) -> None:
-    """Of environments whose state is their observation; MountainCar's new velocity counts, CartPole's old one."""
+def test_layouts_match_finite_differences_of_positions(env_id: str) -> None:
+    """Positions change by the velocity after the step in MountainCar, and before the step in CartPole."""
     env, name = gymnasium.make(env_id), env_id.rpartition("-")[0]
     before, _ = env.reset(seed=3)
     after, *_ = env.step(env.action_space.sample())
@@ -100,12 +100,12 @@ def test_velocities_are_what_positions_grow_by(env_id: str) -> None:
         np.testing.assert_allclose(grown, STEP[name] * rates[velocity], atol=1e-7)
 
 
-def test_every_environment_of_the_table_but_renamed_ones_is_here() -> None:
+def test_layouts_cover_registered_ids() -> None:
     assert {*LAYOUTS} - {*HERE} <= {"LunarLander-v2", "LunarLanderContinuous-v2", "CartPole-v0"}
     assert {*MUJOCO} <= {*HERE}
 
 
-def test_a_layout_that_arguments_of_the_environment_change_is_refused() -> None:
+def test_mask_velocities_refuses_changed_layout() -> None:
     changed = {"exclude_current_positions_from_observation": False}
     with pytest.raises(UserError, match="17 numbers by default, but here they have 18"):
         make(EnvConfig(id="HalfCheetah-v5", mask_velocities=True, wrapper=changed))

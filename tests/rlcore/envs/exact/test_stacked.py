@@ -1,4 +1,4 @@
-"""States of many environments as one: every value comes back as it was, and the parts do not grow in number."""
+"""Stacked states of many environments: exact round trip, and a number of parts that is independent of their count."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CASES: dict[str, list[Any]] = {
 
 
 def exactly(value: Any) -> str:
-    """A value with its types, its keys in their order, and its bits."""
+    """Representation of a value with types, order of keys, and bits."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {exactly(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, np.ndarray):
@@ -46,19 +46,19 @@ def exactly(value: Any) -> str:
 
 
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
-def test_every_value_comes_back_as_it_was(values: list[Any]) -> None:
+def test_unstack_inverts_stack(values: list[Any]) -> None:
     read = nested_state.decode(*nested_state.encode(stack(values)))
     assert [exactly(value) for value in unstack(read, 3)] == [exactly(value) for value in values]
 
 
-def test_what_comes_back_is_its_owners() -> None:
+def test_unstack_returns_independent_copies() -> None:
     stacked = stack([{"a": np.zeros(2)}, {"a": np.ones(2)}])
     first, second = unstack(stacked, 2)
     first["a"][:] = 5
     assert second["a"].tolist() == [1, 1] and unstack(stacked, 2)[0]["a"].tolist() == [0, 0]
 
 
-def test_many_take_no_more_entries_than_a_few() -> None:
+def test_stack_size_is_independent_of_environment_count() -> None:
     def state(i: int) -> dict[str, Any]:
         bits = np.random.PCG64(i).state
         beyond = {"beyond": None if i % 2 else i, "seen": {"0": i} if i % 3 else {}}
@@ -68,7 +68,7 @@ def test_many_take_no_more_entries_than_a_few() -> None:
     assert json.loads(few) == json.loads(many)
 
 
-def test_a_state_of_another_number_is_refused() -> None:
+def test_unstack_refuses_other_environment_count() -> None:
     for values in ([1, 2, 3], [np.zeros(2)] * 3, [np.zeros(1), np.zeros(2), np.zeros(3)], [{"a": 1}, {}, {}]):
         with pytest.raises(ValueError, match="3 environments"):
             unstack(stack(values), 4)
@@ -94,14 +94,14 @@ def test_a_state_of_another_number_is_refused() -> None:
         [np.random.default_rng(0), np.random.Generator(np.random.MT19937(0)), None],
     ],
 )
-def test_stack_encoded_is_the_stack_of_encoded_values(values: list[Any]) -> None:
+def test_stack_encoded_matches_stack_of_encoded_values(values: list[Any]) -> None:
     found, expected = stack_encoded(values), stack([encode(value) for value in values])
     assert nested_state.encode(found)[0] == nested_state.encode(expected)[0]
     for ours, theirs in zip(unstack(found, 3), unstack(expected, 3), strict=True):
         assert repr(ours) == repr(theirs)
 
 
-def test_stack_encoded_refuses_an_opaque_value() -> None:
+def test_stack_encoded_refuses_opaque_values() -> None:
     with pytest.raises(OpaqueValueError):
         stack_encoded([object(), object()])
     with pytest.raises(OpaqueValueError):  # a table inside a container

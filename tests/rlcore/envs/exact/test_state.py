@@ -1,4 +1,4 @@
-"""The state of one environment: read completely or refused, and put back as it was."""
+"""Capture and restore of the state of one environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlcore.errors import RunError
 from tests.rlcore.envs.vector.test_resume import through_disk
 
 
-def test_attributes_of_every_plain_kind_come_back_as_they_were():
+def test_restore_recovers_all_plain_attributes():
     class Plain(gymnasium.Env):
         def __init__(self):
             self.observation_space = self.action_space = gymnasium.spaces.Discrete(2)
@@ -28,8 +28,8 @@ def test_attributes_of_every_plain_kind_come_back_as_they_were():
     first.rng.random(7)
     first.old = np.random.RandomState(5)
     first.old.normal()
-    second.old = shared = np.random.RandomState(6)  # creatures of Crafter's hold their world's
-    second.stale = 5  # came into being in this one only
+    second.old = shared = np.random.RandomState(6)  # shared generators exist in Crafter
+    second.stale = 5  # an attribute that only this environment has
     restore(second, through_disk(capture(first)))
     assert second.values == first.values and second.values[-1].maxlen == 2
     assert type(second.values[6]) is tuple and type(second.values[7]["a"]) is np.float32
@@ -41,7 +41,7 @@ def test_attributes_of_every_plain_kind_come_back_as_they_were():
     assert second.array is not first.array
 
 
-def test_a_used_environment_is_restored_in_place():
+def test_restore_works_in_place():
     first, second = (make(EnvSettings("FrozenLake-v1")) for _ in range(2))
     first.reset(seed=1)
     state = capture(first)
@@ -49,7 +49,7 @@ def test_a_used_environment_is_restored_in_place():
     shared = second.unwrapped.np_random
     second.step(1)
     restore(second, state)
-    assert second.unwrapped.np_random is shared  # others may hold it
+    assert second.unwrapped.np_random is shared  # other objects may reference it
     for action in (1, 2, 1, 2, 1):
         assert first.step(action)[:4] == second.step(action)[:4]
     assert first.unwrapped.np_random.random() == second.unwrapped.np_random.random()
@@ -77,7 +77,7 @@ ALL = {"frame_stack": 3, "num_stack": 2, "dilation": 2, "reward_as_observation":
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value),
 )
-def test_each_wrapper_goes_on_in_another_environment_as_it_was(env_id, options):
+def test_restore_continues_wrapped_environment_exactly(env_id, options):
     one, other = (make(EnvSettings(env_id, **options)) for _ in range(2))
     spec, rng = spec_of(one), np.random.default_rng(0)
 
@@ -100,7 +100,7 @@ def test_each_wrapper_goes_on_in_another_environment_as_it_was(env_id, options):
     other.close()
 
 
-def test_what_cannot_be_read_is_named_not_skipped():
+def test_capture_names_opaque_attribute():
     env = make(EnvSettings("CartPole-v1"))
     env.reset(seed=1)
     assert capture(env)["layers"]
@@ -109,7 +109,7 @@ def test_what_cannot_be_read_is_named_not_skipped():
         capture(env)
 
 
-def test_a_changed_table_is_refused():
+def test_restore_refuses_changed_transition_table():
     env = make(EnvSettings("FrozenLake-v1"))
     env.reset(seed=1)
     state = capture(env)

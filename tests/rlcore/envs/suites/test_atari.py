@@ -1,4 +1,4 @@
-"""Atari: Gymnasium's preprocessing bit for bit, every game, the emulator saved with all that it draws from."""
+"""Atari: equality with Gymnasium's preprocessing, all games, and exact capture of the emulator."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ pytest.importorskip("ale_py")
 PONG = EnvSettings("PongNoFrameskip-v4", action_repeat=4, screen_size=84, grayscale=True, frame_stack=4)
 
 
-def bare(env: gymnasium.Env, steps: int, seed: int | None) -> list[bytes]:
-    """Arrivals of random actions, resets among them."""
+def play_bytes(env: gymnasium.Env, steps: int, seed: int | None) -> list[bytes]:
+    """The bytes of the time steps of random actions, including resets."""
     rng = np.random.default_rng(steps)
     found, over = [], seed is not None
     for _ in range(steps):
@@ -47,16 +47,16 @@ def bare(env: gymnasium.Env, steps: int, seed: int | None) -> list[bytes]:
 
 
 def random_action(env: gymnasium.Env, rng: np.random.Generator) -> Any:
-    """One of four buttons, or a joystick's place."""
+    """One of four discrete actions, or a position of the joystick."""
     space = env.action_space
     return rng.uniform(space.low, space.high).astype(np.float32) if isinstance(space, Box) else int(rng.integers(4))
 
 
 class Sticky(StickyAction):
-    """Gymnasium's own stickiness, from an episode's first frame on, as the emulator's: no action is repeated first."""
+    """Gymnasium's sticky actions, but from the first frame of an episode, as in the emulator: no-op is repeated."""
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin with no action, where Gymnasium's cannot repeat any."""
+        """Start with a no-op as last action; Gymnasium's wrapper has none."""
         found = super().reset(**options)
         self.last_action = np.zeros(3, np.float32) if isinstance(self.action_space, Box) else 0
         return found
@@ -80,7 +80,7 @@ JOYSTICK = {"continuous": True}
     ],
     ids=["gray", "colour", "one frame", "two frames", "stickier", "joystick", "low threshold", "not sticky"],
 )
-def test_a_step_is_gymnasiums_preprocessing_bit_for_bit(
+def test_step_matches_gymnasium_atari_preprocessing(
     env_id: str, settings: dict[str, Any], wrapper: dict[str, Any]
 ) -> None:
     keys = {"frame_skip": "action_repeat", "screen_size": "screen_size", "grayscale_obs": "grayscale"}
@@ -90,7 +90,7 @@ def test_a_step_is_gymnasiums_preprocessing_bit_for_bit(
     stickiness = own.pop("repeat_action_probability", gymnasium.spec(env_id).kwargs["repeat_action_probability"])
     game = gymnasium.make(env_id, disable_env_checker=True, frameskip=1, repeat_action_probability=0.0, **own)
     if stickiness:
-        # Gymnasium's draws for these too, whose action is none anyway.
+        # Gymnasium's wrapper also draws a random number for each no-op.
         theirs, wrapper = theirs | {"noop_max": 0}, wrapper | {"noop_max": 0}
         game = Sticky(game, stickiness)
     with (
@@ -98,20 +98,20 @@ def test_a_step_is_gymnasiums_preprocessing_bit_for_bit(
         closing(AtariPreprocessing(game, **theirs)) as g,
     ):
         assert env.observation_space["rgb"] == g.observation_space and env.action_space == g.action_space
-        assert bare(env, 700, 5) == bare(g, 700, 5)
+        assert play_bytes(env, 700, 5) == play_bytes(g, 700, 5)
 
 
 @pytest.mark.parametrize("stickiness", [0.0, 1.0])
-def test_sticky_actions_are_the_emulators(stickiness: float) -> None:
-    """Where the emulator's own draw decides nothing: with 0 no action is repeated, with 1 none is ever taken."""
+def test_sticky_actions_match_emulator(stickiness: float) -> None:
+    """With probability 0 or 1, the result does not depend on the random numbers of the emulator."""
     own = {"repeat_action_probability": stickiness}
     game = gymnasium.make("ALE/Breakout-v5", disable_env_checker=True, frameskip=1, **own)
     settings = EnvSettings("ALE/Breakout-v5", own, action_repeat=4, screen_size=84)
     with closing(make(settings)) as env, closing(AtariPreprocessing(game, grayscale_obs=False)) as g:
-        assert bare(env, 100, 5) == bare(g, 100, 5)
+        assert play_bytes(env, 100, 5) == play_bytes(g, 100, 5)
 
 
-def test_pixels_are_an_image_of_four_frames_that_are_kept_once() -> None:
+def test_frame_stack_stores_single_frames() -> None:
     with closing(make(PONG)) as env:
         part = spec_of(env).obs["rgb"]
         assert (part.kind, part.shape, part.dtype, part.window) == ("image", (84, 84, 1), "uint8", Window(4, 1))
@@ -120,7 +120,7 @@ def test_pixels_are_an_image_of_four_frames_that_are_kept_once() -> None:
         assert spec_of(env).obs["rgb"].shape == (210, 160, 3)
 
 
-def test_every_eighth_game_can_be_made_and_stepped() -> None:
+def test_every_eighth_game_can_step() -> None:
     suite = suite_with("ALE/Pong-v5")
     assert suite is not None and len(suite.ids()) > 150 and "Pong-v4" not in suite.ids()
     for env_id in suite.ids()[::8]:
@@ -132,48 +132,48 @@ def test_every_eighth_game_can_be_made_and_stepped() -> None:
 
 
 @pytest.mark.parametrize("env_id", ["ALE/Breakout-v5", "PongNoFrameskip-v4"])
-def test_a_state_put_into_another_environment_goes_on_exactly(env_id: str) -> None:
-    """Over an episode's end and the reset after it; with sticky actions at any moment, whatever was pressed last."""
+def test_restore_continues_game_exactly(env_id: str) -> None:
+    """Includes an episode end with its reset, and sticky actions, which depend on the action before."""
     settings = EnvSettings(env_id, {"terminal_on_life_loss": True}, action_repeat=4, screen_size=84, grayscale=True)
     with closing(make(settings)) as one, closing(make(settings)) as other:
         other.reset(seed=9)
         for moment in range(40):
-            bare(one, 10 + moment % 4, moment)
+            play_bytes(one, 10 + moment % 4, moment)
             restore(other, capture(one))
             steps = 400 if moment == 0 else 8
-            assert bare(one, steps, None) == bare(other, steps, None), moment
+            assert play_bytes(one, steps, None) == play_bytes(other, steps, None), moment
 
 
-def test_the_frames_of_an_episode_are_counted_on_in_a_restored_one() -> None:
+def test_restore_keeps_frame_count_of_episode() -> None:
     settings = EnvSettings("PongNoFrameskip-v4", {"max_num_frames_per_episode": 400}, action_repeat=4)
     with closing(make(settings)) as one, closing(make(settings)) as other:
-        bare(one, 60, 1)
+        play_bytes(one, 60, 1)
         other.reset(seed=2)
         restore(other, capture(one))
         left, right = ([env.step(0)[3] for _ in range(45)] for env in (one, other))
         assert left == right and any(left)
 
 
-def test_evaluation_goes_on_after_a_lost_life() -> None:
+def test_adapt_to_evaluation_disables_terminal_on_life_loss() -> None:
     config = EnvConfig("ALE/Breakout-v5", wrapper={"terminal_on_life_loss": True, "noop_max": 1})
     assert adapt_to_evaluation(config).wrapper == {"terminal_on_life_loss": False, "noop_max": 1}
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "told"),
+    ("wrapper", "message"),
     [
         ({"repeat_action_probability": 2}, "repeat_action_probability=2: must be a number from 0 to 1"),
         ({"repeat_action_probability": None}, "repeat_action_probability=None: must be a number from 0 to 1"),
         ({"continuous": True, "noop_max": 30}, "noop_max=30: must be 0 with continuous actions"),
     ],
 )
-def test_numbers_that_no_game_can_have_are_told(wrapper: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_make_refuses_invalid_game_arguments(wrapper: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         make(EnvSettings("ALE/Pong-v5", wrapper))
 
 
 @always
-def test_mistakes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_names_unknown_argument_id_and_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"env.wrapper.nop_max=1: .* did you mean 'noop_max'"):
         make(EnvSettings("ALE/Pong-v5", {"nop_max": 1}))
     with pytest.raises(UserError, match="did you mean 'ALE/Pong-v5'"):
@@ -183,7 +183,8 @@ def test_mistakes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
         make(EnvSettings("ALE/Pong-v5"))
 
 
-def test_the_emulator_keeps_its_banner_to_itself() -> None:
-    code = "from rlcore.envs.make import *; make(EnvSettings('ALE/Pong-v5')).close()"  # the first one of a process
+def test_make_suppresses_emulator_banner() -> None:
+    # Only the first game of a process prints it.
+    code = "from rlcore.envs.make import *; make(EnvSettings('ALE/Pong-v5')).close()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")

@@ -1,4 +1,4 @@
-"""Crafter: seeded, saved exactly, and SheepRL's names for it."""
+"""Crafter: seeds, exact restore, and SheepRL's names for it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ pytestmark = heavy
 
 pytest.importorskip("crafter")
 
-SMALL = {"area": [32, 32], "view": [5, 5], "length": 250}  # whose worlds are made in a fifth of a second
-PLAYED = """
+SMALL = {"area": [32, 32], "view": [5, 5], "length": 250}  # worlds that are generated in 0.2 s
+PLAY_SCRIPT = """
 import hashlib, sys, numpy as np
 from rlcore.envs.make import EnvSettings, make
 env, rng, digest = make(EnvSettings("crafter_reward", {settings})), np.random.default_rng(0), hashlib.sha256()
@@ -38,12 +38,12 @@ print(digest.hexdigest())
 """
 
 
-def made(env_id: str = "crafter_reward", **wrapper: Any) -> Any:
+def make_env(env_id: str = "crafter_reward", **wrapper: Any) -> Any:
     return make(EnvSettings(env_id, SMALL | wrapper))
 
 
-def played(env: Any, steps: int, seed: int = 0) -> tuple[list[bytes], int]:
-    """Arrivals of random actions, resets among them, and how many episodes ended."""
+def play_randomly(env: Any, steps: int, seed: int = 0) -> tuple[list[bytes], int]:
+    """Time steps of random actions, including resets, and the number of finished episodes."""
     rng, found, ended = np.random.default_rng(seed), [], 0
     for _ in range(steps):
         obs, reward, *ends, _ = env.step(int(rng.integers(17)))
@@ -54,28 +54,28 @@ def played(env: Any, steps: int, seed: int = 0) -> tuple[list[bytes], int]:
     return found, ended
 
 
-def world(env: Any) -> Any:
+def new_world(env: Any) -> Any:
     """The map of a new episode."""
     env.reset()
     return env.unwrapped.game._world._mat_map.copy()
 
 
-def test_spaces_and_ends_are_those_of_sheeprl() -> None:
+def test_crafter_spaces_and_episode_ends_match_sheeprl() -> None:
     with closing(make(EnvSettings("crafter_reward"))) as env:
         part = spec_of(env).obs["rgb"]
         assert (part.kind, part.shape, part.dtype) == ("image", (64, 64, 3), "uint8")
         assert spec_of(env).action.nvec == (17,)
-    with closing(made(length=5)) as env:
+    with closing(make_env(length=5)) as env:
         env.reset(seed=0)
         assert [env.step(0)[2:4] for _ in range(5)] == [(False, False)] * 4 + [(False, True)]
-    with closing(made()) as env:
+    with closing(make_env()) as env:
         env.reset(seed=0)
         env.unwrapped.game._player.health = 0
         assert env.step(0)[2:4] == (True, False)
 
 
-def test_without_reward_it_plays_the_same_game() -> None:
-    with closing(made()) as one, closing(made("crafter_nonreward")) as other:
+def test_crafter_nonreward_plays_same_game_without_reward() -> None:
+    with closing(make_env()) as one, closing(make_env("crafter_nonreward")) as other:
         one.reset(seed=4)
         other.reset(seed=4)
         rng, rewards = np.random.default_rng(0), []
@@ -89,11 +89,11 @@ def test_without_reward_it_plays_the_same_game() -> None:
         assert any(rewards)
 
 
-def test_a_seed_decides_all_of_it_in_every_process() -> None:
-    """Stock Crafter's creatures lie in sets of addresses: two processes of one seed differ."""
+def test_crafter_is_deterministic_across_processes() -> None:
+    """The original Crafter iterates over sets of objects, so two processes with one seed differ."""
 
     def digest(hashes: str) -> str:
-        code = PLAYED.replace("{settings}", json.dumps(SMALL | {"area": [64, 64]}))
+        code = PLAY_SCRIPT.replace("{settings}", json.dumps(SMALL | {"area": [64, 64]}))
         variables = os.environ | {"PYTHONHASHSEED": hashes}
         command = [sys.executable, "-c", code, "1"]
         return subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout
@@ -101,34 +101,35 @@ def test_a_seed_decides_all_of_it_in_every_process() -> None:
     assert digest("1") == digest("2")
 
 
-def test_episodes_without_a_seed_are_of_the_environments_generator() -> None:
-    with closing(made()) as one, closing(made()) as other:
+def test_crafter_reset_without_seed_uses_own_generator() -> None:
+    with closing(make_env()) as one, closing(make_env()) as other:
         one.reset(seed=1)
         other.reset(seed=2)
-        assert (world(one) != world(other)).any()  # of SheepRL's the second episode is the same whatever the seed
+        # In SheepRL, the second episode is the same for every seed.
+        assert (new_world(one) != new_world(other)).any()
         other.reset(seed=1)
         one.reset(seed=1)
-        assert (world(one) == world(other)).all()
+        assert (new_world(one) == new_world(other)).all()
 
 
-def test_a_state_put_into_another_environment_goes_on_exactly_over_an_episodes_end() -> None:
-    with closing(made()) as one, closing(made()) as other:
+def test_crafter_restore_continues_exactly_across_episodes() -> None:
+    with closing(make_env()) as one, closing(make_env()) as other:
         one.reset(seed=3)
-        played(one, 120)
+        play_randomly(one, 120)
         state = capture(one)
         other.reset(seed=8)
         restore(other, state)
-        before = played(one, 300, 1)
-        assert before[1] and before == played(other, 300, 1)
-        restore(other, state)  # a used one, and the state was not touched by what was played
-        assert before == played(other, 300, 1)
+        before = play_randomly(one, 300, 1)
+        assert before[1] and before == play_randomly(other, 300, 1)
+        restore(other, state)  # once more: playing must not have changed `state`
+        assert before == play_randomly(other, 300, 1)
 
 
-def test_filming_changes_nothing() -> None:
-    with closing(made()) as one, closing(made()) as other:
+def test_crafter_render_changes_no_state() -> None:
+    with closing(make_env()) as one, closing(make_env()) as other:
         for env in (one, other):
             env.reset(seed=5)
-            env.unwrapped.game._step = 250  # night: its noise is drawn
+            env.unwrapped.game._step = 250  # night, which is rendered with random noise
         rng = np.random.default_rng(0)
         for _ in range(20):
             action = int(rng.integers(17))
@@ -137,7 +138,7 @@ def test_filming_changes_nothing() -> None:
             assert one.unwrapped.render().shape == (256, 256, 3)
 
 
-def test_sheeprls_wrapper_means_it() -> None:
+def test_crafter_accepts_wrapper_target_of_sheeprl() -> None:
     target = ["+env.wrapper._target_=sheeprl.envs.crafter.CrafterWrapper", "+env.wrapper.id=${env.id}"]
     keys = ["+env.wrapper.screen_size=${env.screen_size}", "+env.wrapper.seed=${seed}"]
     config, _ = compose(["exp=ppo", "env=crafter", "algo.cnn_keys.encoder=[rgb]", *target, *keys])
@@ -146,10 +147,10 @@ def test_sheeprls_wrapper_means_it() -> None:
         assert set(spec_of(env).obs) == {"rgb", "reward"}
 
 
-def test_mistakes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crafter_names_unknown_argument_and_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"env.wrapper.lngth=1: .* did you mean 'length'"):
-        made(lngth=1)
+        make_env(lngth=1)
     monkeypatch.delitem(sys.modules, "rlcore.envs.suites.crafter.game", raising=False)
     monkeypatch.setitem(sys.modules, "crafter", None)
     with pytest.raises(UserError, match=r"env.id=crafter_reward: .*crafter.* pip install -e '\.\[crafter\]'"):
-        made()
+        make_env()

@@ -1,4 +1,4 @@
-"""DIAMBRA's games: what their own client cannot show, who gets which engine, and what is refused."""
+"""DIAMBRA games: wrappers, settings of episodes, claims of engines, refusals, and resume."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def served() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def three(served: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def three_engines(served: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("DIAMBRA_ENVS", " ".join(served))
     return served
 
 
 @pytest.fixture
-def none(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DIAMBRA_ENVS", raising=False)
-    monkeypatch.setattr(engines_of, "DEFAULT", "127.0.0.1:9")  # discard: nobody listens
+    monkeypatch.setattr(engines_of, "DEFAULT", "127.0.0.1:9")  # port 9 (discard), where no server listens
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines_of, "PATIENCE", 0.1)
     monkeypatch.setattr(engines_of.take_any, "__defaults__", (0.1,))
     monkeypatch.setattr(engines_of.refuse_absent, "__defaults__", (0.1,))
 
 
 class Scripted(Engine):
-    """An engine that tells what it was asked, and ends a round or a game after so many steps."""
+    """Engine that records its requests, and ends rounds and games after a fixed number of steps."""
 
     def __init__(self, rounds: int = 10**9, games: int = 10**9) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Scripted(Engine):
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes a game on a scripted engine of this process."""
+    """Create a game on a scripted engine in this process."""
     with ExitStack() as stack:
 
         def begin(engine: Scripted, game: str = "doapp", **wrapper: Any) -> Any:
@@ -92,10 +92,10 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield begin
 
 
-# --- what is done to actions, observations and rewards ----------------------------------------------------------------
+# --- actions, observations and rewards --------------------------------------------------------------------------------
 
 
-def test_an_action_is_repeated_by_single_frames_until_a_round_ends(scripted, caplog):
+def test_repeat_action_stops_at_round_end(scripted, caplog):
     engine = Scripted(rounds=5)
     env = scripted(engine, repeat_action=3, diambra_settings={"step_ratio": 6})
     assert engine.settings.step_ratio == 1 and "step_ratio is 1 instead of 6" in caplog.text
@@ -103,17 +103,17 @@ def test_an_action_is_repeated_by_single_frames_until_a_round_ends(scripted, cap
     _, reward, *_ = env.step(np.array([2, 1]))
     assert reward == 1 + 2 + 3 and engine.asked[1:] == [(2, 1)] * 3
     _, reward, _, _, info = env.step(np.array([2, 1]))
-    assert reward == 4 + 5 and info["round_done"]  # the sixth would be of the next round
+    assert reward == 4 + 5 and info["round_done"]  # the sixth step would belong to the next round
 
 
 @pytest.mark.parametrize("own", [{}, {"repeat_action": 3}], ids=["by the key of all", "by its own"])
-def test_an_action_is_repeated_once_and_not_once_more_around_it(three, own):
+def test_action_repeat_is_applied_only_once(three_engines, own):
     with closing(make(EnvSettings("doapp", wrapper=QUICK | own, action_repeat=3))) as env:
         assert "ActionRepeat" not in str(env)
         assert env.unwrapped.keys.repeat_action == 3 and env.unwrapped.keys.step_ratio == 1
 
 
-def test_a_wrapper_of_the_users_own_is_put_around_a_game(three, tmp_path, monkeypatch):
+def test_target_wrapper_applies_to_diambra_game(three_engines, tmp_path, monkeypatch):
     (tmp_path / "own_fights.py").write_text(
         "import gymnasium\n\n\nclass Halved(gymnasium.RewardWrapper):\n"
         "    def __init__(self, env, share):\n        super().__init__(env)\n        self.share = share\n\n"
@@ -136,7 +136,7 @@ def test_a_wrapper_of_the_users_own_is_put_around_a_game(three, tmp_path, monkey
         assert rewards == [0.5 * env.step(np.array([1, 1]))[1] for _ in range(30)] != [0.0] * 30
 
 
-def test_an_episode_begins_with_as_many_no_ops_as_are_drawn(scripted):
+def test_no_op_max_starts_episode_with_random_no_ops(scripted):
     engine = Scripted()
     env = scripted(engine, diambra_wrappers={"no_op_max": 3})
     counts = set()
@@ -147,14 +147,14 @@ def test_an_episode_begins_with_as_many_no_ops_as_are_drawn(scripted):
     assert counts == {1, 2, 3} and set(engine.asked[1:2]) == {(0, 0)}
 
 
-def test_a_game_that_ends_by_no_ops_is_begun_again(scripted):
+def test_game_that_ends_during_no_ops_restarts(scripted):
     engine = Scripted(games=1)
     env = scripted(engine, diambra_wrappers={"no_op_max": 1})
     env.reset(seed=0)
     assert [type(asked).__name__ for asked in engine.asked] == ["EpisodeSettings", "tuple", "EpisodeSettings"]
 
 
-def test_scaled_numbers_lie_between_0_and_1_and_choices_are_one_hot(scripted):
+def test_scale_normalizes_numbers_and_encodes_choices(scripted):
     wrappers = {"scale": True, "add_last_action": True, "role_relative": True}
     env = scripted(Scripted(), "sfiii3n", diambra_wrappers=wrappers, diambra_settings={"characters": "Hugo"})
     env.reset(seed=0)
@@ -164,25 +164,25 @@ def test_scaled_numbers_lie_between_0_and_1_and_choices_are_one_hot(scripted):
     assert obs["own_health"] == 1.0  # 160 of -1 to 160
     assert obs["stage"] == 0.0 and obs["opp_side"].tolist() == [1]  # of two sides: stays a number
     assert obs["action"].tolist() == [*[0] * 8, 1, 0, 1, *[0] * 8]  # move 9 of 9, attack 2 of 10
-    # A hit is 20 on the frame; nobody was hit: the upper half is the channel's number.
+    # Without a hit, which would be 20 in the frame, the upper half is the number of the channel.
     assert obs["frame"].dtype == np.float32 and obs["frame"][0, 0].tolist() == pytest.approx([0, 1 / 255, 2 / 255])
 
 
-def test_scaling_can_leave_frames_and_take_choices_between_two(scripted):
+def test_exclude_image_scaling_keeps_frames(scripted):
     wrappers = {"scale": True, "exclude_image_scaling": True, "process_discrete_binary": True}
     obs, _ = scripted(Scripted(), diambra_wrappers=wrappers).reset(seed=0)
     assert obs["frame"].dtype == np.uint8 and obs["P2_side"].tolist() == [0, 1]
 
 
-def test_actions_shown_are_forgotten_where_a_round_ends(scripted):
+def test_stack_actions_resets_at_round_end(scripted):
     wrappers = {"add_last_action": True, "stack_actions": 2}
     env = scripted(Scripted(rounds=3), action_space="DISCRETE", diambra_wrappers=wrappers)
-    shown = [env.reset(seed=0)[0]["action"].tolist()] + [env.step(4 + i)[0]["action"].tolist() for i in range(4)]
-    assert shown == [[0, 0], [0, 4], [4, 5], [0, 0], [0, 7]]
+    stacks = [env.reset(seed=0)[0]["action"].tolist()] + [env.step(4 + i)[0]["action"].tolist() for i in range(4)]
+    assert stacks == [[0, 0], [0, 4], [4, 5], [0, 0], [0, 7]]
 
 
 @pytest.mark.parametrize(("fast", "asked"), [(True, (32, 32, 1)), (False, (0, 0, 0))])
-def test_frames_are_made_small_by_the_engine_or_here(three, fast, asked):
+def test_increase_performance_resizes_frames_in_engine(three_engines, fast, asked):
     wrapper = {"screen_size": 32, "grayscale": True, "increase_performance": fast}
     assert read_keys(wrapper).frame_shape == asked
     with closing(make(EnvSettings("doapp", wrapper=wrapper, screen_size=32, grayscale=True))) as env:
@@ -191,14 +191,14 @@ def test_frames_are_made_small_by_the_engine_or_here(three, fast, asked):
         assert spec_of(env).obs["frame"].kind == "image" and spec_of(env).obs["P1_health"].kind == "vector"
 
 
-def test_a_picture_has_three_channels(three):
+def test_render_returns_three_channels(three_engines):
     with closing(open_env(SUITE, "doapp", QUICK | {"grayscale": True}, "rgb_array")) as env:
         env.reset(seed=0)
         assert env.render().shape == (16, 16, 3)
-        assert env.metadata["render_fps"] == 10  # 60 frames a second, six of them for every action
+        assert env.metadata["render_fps"] == 10  # 60 frames per second, six per action
 
 
-# --- what is drawn ----------------------------------------------------------------------------------------------------
+# --- random settings --------------------------------------------------------------------------------------------------
 
 
 def info_of(game: str) -> Any:
@@ -207,7 +207,7 @@ def info_of(game: str) -> Any:
     return engine.EnvInit(messages().EnvSettings(**settings), "me")
 
 
-def test_what_is_null_is_drawn_from_all_that_the_game_has():
+def test_episode_settings_draws_null_settings_from_all_values():
     keys = read_keys({"diambra_settings": {"tower": None}})
     info, rng = info_of("kof98umh"), np.random.default_rng(0)
     episodes = [episode_settings(keys, "kof98umh", info, rng) for _ in range(400)]
@@ -219,12 +219,12 @@ def test_what_is_null_is_drawn_from_all_that_the_game_has():
     assert {
         style for p in players for style in (p.ultimate_style.dash, p.ultimate_style.evade, p.ultimate_style.bar)
     } == {1, 2}
-    drawn = {name for player in players for name in player.characters}
-    assert drawn == {*info.characters_info.char_list} - {"Goenitz", "Orochi"}
+    drawn_characters = {name for player in players for name in player.characters}
+    assert drawn_characters == {*info.characters_info.char_list} - {"Goenitz", "Orochi"}
     assert len({episode.random_seed for episode in episodes}) == 400
 
 
-def test_what_is_given_stays_and_moves_nothing_else():
+def test_episode_settings_keeps_given_values():
     free, info = read_keys({}), info_of("doapp")
     fixed = read_keys({"diambra_settings": {"role": "P2", "difficulty": 1, "super_art": 2}})
     one, other = (episode_settings(keys, "doapp", info, np.random.default_rng(5)) for keys in (free, fixed))
@@ -233,14 +233,14 @@ def test_what_is_given_stays_and_moves_nothing_else():
     assert one.random_seed == other.random_seed and list(one.player_settings[0].characters) == list(player.characters)
 
 
-def test_no_two_characters_are_one_person():
+def test_draw_characters_never_draws_same_person_twice():
     characters, rng = info_of("tektagt").characters_info, np.random.default_rng(1)
     settings = read_keys({"diambra_settings": {"characters": ["Tiger"]}}).diambra_settings
     seconds = {draw_characters(settings, characters, rng)[1] for _ in range(600)}
     assert not {"Tiger", "Eddy", "Unknown"} & seconds and len(seconds) == len(characters.char_list) - 3
 
 
-def test_names_as_the_tutorial_writes_them():
+def test_read_keys_accepts_names_of_tutorial():
     keys = read_keys(
         {
             "action_space": "diambra.arena.SpaceTypes.MULTI_DISCRETE",
@@ -253,24 +253,24 @@ def test_names_as_the_tutorial_writes_them():
 # --- engines ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_environment_has_an_engine_of_its_own_until_it_is_closed(three, impatient):
+def test_open_env_claims_one_engine_until_close(three_engines, short_timeouts):
     envs = [open_env(SUITE, "doapp", QUICK) for _ in range(3)]
     try:
-        assert sorted(env.unwrapped.engine.address for env in envs) == sorted(three)
+        assert sorted(env.unwrapped.engine.address for env in envs) == sorted(three_engines)
         assert SUITE.free_instances("doapp") == 0
         with pytest.raises(UserError, match=r"env.id=doapp: .* all are in use .*diambra run -s=4"):
             open_env(SUITE, "doapp", QUICK)
         envs[1].close()
         assert SUITE.free_instances("doapp") == 1
         with closing(open_env(SUITE, "doapp", QUICK)) as env:
-            assert env.unwrapped.engine.address == three[1]
+            assert env.unwrapped.engine.address == three_engines[1]
     finally:
         for env in envs:
             env.close()
     assert SUITE.free_instances("doapp") == 3
 
 
-def test_what_is_refused_lets_go_of_its_engine(three):
+def test_open_env_releases_engine_after_refusal(three_engines):
     with pytest.raises(UserError) as refused:
         open_env(SUITE, "doapp", QUICK | {"diambra_settings": {"difficulty": 9, "outfits": 5, "characters": "Kasum"}})
     assert re.findall(r"(\w+)=", str(refused.value)) == ["difficulty", "outfits", "characters"]
@@ -278,8 +278,8 @@ def test_what_is_refused_lets_go_of_its_engine(three):
     assert SUITE.free_instances("doapp") == 3
 
 
-def test_a_game_that_does_not_start_is_refused_after_its_time(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as mute:  # listens, as the port of a container does, and never answers
+def test_grpc_timeout_refuses_game_that_never_starts(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # listens like the port of a container, but never answers
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         monkeypatch.setenv("DIAMBRA_ENVS", address)
         with pytest.raises(UserError, match=f"env.id=umk3: .*{address}, EnvInit: DEADLINE_EXCEEDED.*DIAMBRAROMSPATH"):
@@ -287,16 +287,16 @@ def test_a_game_that_does_not_start_is_refused_after_its_time(monkeypatch):
     assert SUITE.free_instances("umk3") == 1
 
 
-def test_a_key_that_is_decided_elsewhere_is_told_once(three, caplog):
+def test_keys_without_effect_warn_once(three_engines, caplog):
     wrapper = QUICK | {"diambra_settings": {"frame_shape": [31, 31, 0]}, "rank": 3}
     for _ in range(2):
         with closing(open_env(SUITE, "doapp", wrapper)) as env:
             assert env.observation_space["frame"].shape == (16, 16, 3)
-    (told,) = [line for line in caplog.messages if "has no effect" in line]
-    assert told.startswith("env.wrapper.diambra_settings.frame_shape=[31, 31, 0] has no effect: env.screen_size")
+    (warning,) = [line for line in caplog.messages if "has no effect" in line]
+    assert warning.startswith("env.wrapper.diambra_settings.frame_shape=[31, 31, 0] has no effect: env.screen_size")
 
 
-def test_an_engine_that_ends_is_named(monkeypatch):
+def test_step_names_engine_that_ended(monkeypatch):
     server, address = serve(Engine())
     monkeypatch.setenv("DIAMBRA_ENVS", address)
     envs = make_vector_env(EnvSettings("doapp", wrapper=QUICK), num_envs=1, seed=0, tier="boundary")
@@ -309,7 +309,7 @@ def test_an_engine_that_ends_is_named(monkeypatch):
             envs.step(np.array([[0, 0]]))
 
 
-def test_an_evaluation_plays_on_as_many_engines_as_are_free(three):
+def test_evaluate_agent_uses_only_free_engines(three_engines):
     keys = {"env__wrapper": QUICK, "env__max_episode_steps": 5, "algo__mlp_keys__encoder": ["timer"]}
     config = build_config(values("doapp", 64, **keys))
     with closing(open_env(SUITE, "doapp", QUICK)), closing(make(config.env)) as env:
@@ -327,7 +327,7 @@ def test_an_evaluation_plays_on_as_many_engines_as_are_free(three):
 WRONG = {"step_ratio": 7, "rolle": "P1"}
 
 
-def test_all_that_is_in_the_way_of_a_run_is_told_at_once_in_the_order_of_its_repair(none, monkeypatch):
+def test_check_reports_all_problems_in_order(no_engine, monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(UserError) as refused:
         SUITE.check("doapp", {"diambra_settings": WRONG, "id": "doapp"}, 4)
@@ -340,7 +340,7 @@ def test_all_that_is_in_the_way_of_a_run_is_told_at_once_in_the_order_of_its_rep
     assert len(lines) == 4
 
 
-def test_outfits_and_styles_against_the_game_are_told_before_an_engine_answers(none):
+def test_check_validates_game_settings_without_engine(no_engine):
     with pytest.raises(UserError) as refused:
         SUITE.check("doapp", {"diambra_settings": {"outfits": 5, "fighting_style": 3, "difficulty": 99}}, 1)
     assert str(refused.value).splitlines()[1:] == [
@@ -349,7 +349,7 @@ def test_outfits_and_styles_against_the_game_are_told_before_an_engine_answers(n
     ]
 
 
-def test_one_environment_tells_as_much(none, impatient):
+def test_open_env_reports_all_problems(no_engine, short_timeouts):
     with pytest.raises(UserError) as refused:
         open_env(SUITE, "doapp", {"diambra_settings": WRONG})
     lines = str(refused.value).splitlines()
@@ -358,8 +358,8 @@ def test_one_environment_tells_as_much(none, impatient):
     assert SUITE.free_instances("doapp") == 1  # the claim is given back
 
 
-def test_engines_that_are_too_few_and_not_there_are_told(three, impatient, monkeypatch):
-    monkeypatch.setenv("DIAMBRA_ENVS", f"{three[0]} 127.0.0.1:9")
+def test_check_reports_too_few_and_absent_engines(three_engines, short_timeouts, monkeypatch):
+    monkeypatch.setenv("DIAMBRA_ENVS", f"{three_engines[0]} 127.0.0.1:9")
     with pytest.raises(UserError) as refused:
         SUITE.check("doapp", {}, 2)
     few, silent = str(refused.value).splitlines()
@@ -367,7 +367,7 @@ def test_engines_that_are_too_few_and_not_there_are_told(three, impatient, monke
     assert silent.startswith("no engine answers at 127.0.0.1:9 of DIAMBRA_ENVS")
 
 
-def test_what_cannot_go_together_is_refused():
+def test_read_keys_refuses_unsupported_wrappers():
     with pytest.raises(UserError) as refused:
         read_keys({"diambra_wrappers": {"stack_actions": 4, "wrappers": [["os.system", {}]]}, "screen_size": 0})
     assert [line.partition("=")[0] for line in str(refused.value).splitlines()] == [
@@ -377,14 +377,14 @@ def test_what_cannot_go_together_is_refused():
     ]
 
 
-def test_a_key_that_is_filtered_for_must_be_there(three):
+def test_filter_keys_refuses_unknown_observation_key(three_engines):
     with pytest.raises(
         UserError, match="filter_keys=P1_heath: not an observation key of doapp; did you mean 'P1_health'"
     ):
         open_env(SUITE, "doapp", QUICK | {"diambra_wrappers": {"filter_keys": ["P1_heath"]}})
 
 
-def test_the_list_of_suites_says_that_no_engine_is_there_and_starts_no_game(none, three, monkeypatch):
+def test_list_suite_reports_absent_engine(no_engine, three_engines, monkeypatch):
     games = list_suite(SUITES["diambra"])
     assert games.ids == tuple(SUITE.ids()) and not games.refused
     monkeypatch.delenv("DIAMBRA_ENVS")
@@ -395,7 +395,7 @@ def test_the_list_of_suites_says_that_no_engine_is_there_and_starts_no_game(none
 # --- exact resume -----------------------------------------------------------------------------------------------------
 
 
-def test_the_card_says_that_episodes_are_cut(three):
+def test_environment_card_of_game_has_tier_boundary(three_engines):
     config = EnvConfig(id="doapp", wrapper=QUICK, sync_env=True)
     card = environment_card(config)
     assert card["tier"] == "boundary" and card["deterministic"] and not card["fresh_instance"]
@@ -405,30 +405,30 @@ def test_the_card_says_that_episodes_are_cut(three):
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["in this process", "subprocess"])
-def test_from_a_boundary_another_process_goes_on_with_the_same_bits(three, sync):
+def test_boundary_state_resumes_with_same_bits(three_engines, sync):
     config = EnvConfig(id="umk3", wrapper=QUICK, sync_env=sync)
     actions = np.random.default_rng(0).integers(0, (9, 7), (60, 1, 2))
 
     def vector() -> Any:
         return make_vector_env(config, num_envs=1, seed=4, tier="boundary")
 
-    def played(envs: Any, some: np.ndarray) -> list[bytes]:
+    def play_bytes(envs: Any, some: np.ndarray) -> list[bytes]:
         arrivals = [envs.step(action) for action in some]
         return [b"".join(v.tobytes() for v in (*a.obs.values(), a.reward, a.truncated, a.is_first)) for a in arrivals]
 
     with closing(vector()) as envs:
         envs.reset()
-        played(envs, actions[:30])
+        play_bytes(envs, actions[:30])
         assert envs.boundary().truncated.all()
         state = envs.state_dict()
-        whole = played(envs, actions[30:])
+        whole = play_bytes(envs, actions[30:])
     with closing(vector()) as envs:
         envs.load_state_dict(state)
-        assert played(envs, actions[30:]) == whole
+        assert play_bytes(envs, actions[30:]) == whole
 
 
-def test_a_client_that_was_killed_leaves_an_engine_that_the_next_one_may_use(three):
-    """The claim goes with the client, and the engine starts a new game for whoever asks."""
+def test_engine_of_killed_client_can_be_claimed(three_engines):
+    """A claim ends with its client; then the engine starts a new game for the next client."""
     left = open_env(SUITE, "doapp", QUICK)
     left.unwrapped.engine._claim.close()
     with closing(open_env(SUITE, "doapp", QUICK)) as env:

@@ -1,4 +1,4 @@
-"""DeepMind Control: the tasks' own numbers and pictures, seeds, ends, and how they are resumed."""
+"""DeepMind Control: observations and images of the tasks, seeds, episode ends, and resume."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if not os.environ.get("MUJOCO_GL"):  # read where dm-control is imported
     os.environ["MUJOCO_GL"] = "egl"
 
 
-def made(env_id: str = "cartpole_balance", screen_size: int | None = 64, **wrapper: Any) -> Any:
+def make_env(env_id: str = "cartpole_balance", screen_size: int | None = 64, **wrapper: Any) -> Any:
     return make(EnvSettings(env_id, wrapper=wrapper, screen_size=screen_size))
 
 
-def test_the_tasks_are_those_of_dm_control() -> None:
+def test_tasks_match_dm_control() -> None:
     from dm_control import suite
 
     assert sorted((domain, task) for domain, tasks in TASKS.items() for task in tasks.split()) == sorted(
@@ -45,14 +45,14 @@ def test_the_tasks_are_those_of_dm_control() -> None:
     ("env_id", "share"),
     [("cartpole_balance", 1.0), ("quadruped_walk", None), ("reacher_easy", 1.0), ("lqr_lqr_2_1", 1.0)],
 )
-def test_an_episode_is_dm_controls_own(env_id: str, share: float | None) -> None:
-    """The oracle is the package itself: quadruped's actions go to 0.8, 1 and 1.1, LQR's have no bounds."""
+def test_episode_matches_dm_control(env_id: str, share: float | None) -> None:
+    """The oracle is dm_control. Actions of quadruped have the bounds 0.8, 1 and 1.1, those of LQR none."""
     from dm_control import suite
 
     domain, _, task = env_id.partition("_")
     oracle, rng = suite.load(domain, task, {"random": 0}), np.random.default_rng(0)
     oracle.task._random = np.random.RandomState(7)
-    with closing(made(env_id)) as env:
+    with closing(make_env(env_id)) as env:
         obs, now = env.reset(seed=7)[0], oracle.reset()
         for _ in range(20):
             numbers = np.concatenate([np.ravel(part) for part in now.observation.values()])
@@ -66,27 +66,27 @@ def test_an_episode_is_dm_controls_own(env_id: str, share: float | None) -> None
             assert (reward, terminated, truncated) == (now.reward, False, False)
 
 
-def test_pictures_are_the_cameras_and_channels_are_first_as_theirs() -> None:
-    with closing(made(from_pixels=True, from_vectors=False, screen_size=48)) as env:
+def test_from_pixels_matches_camera_with_channels_first() -> None:
+    with closing(make_env(from_pixels=True, from_vectors=False, screen_size=48)) as env:
         obs, _ = env.reset(seed=1)
         part = spec_of(env).obs["rgb"]
         assert (part.kind, part.shape, part.channels_first) == ("image", (3, 48, 48), True)
         physics: Any = bare_env(env)
-        drawn = physics.task.physics.render(48, 48, 0)
-        assert obs.keys() == {"rgb"} and (obs["rgb"].transpose(1, 2, 0) == drawn).all() and drawn.std() > 10
+        picture = physics.task.physics.render(48, 48, 0)
+        assert obs.keys() == {"rgb"} and (obs["rgb"].transpose(1, 2, 0) == picture).all() and picture.std() > 10
 
 
-def test_fast_rendering_draws_nearly_the_same() -> None:
+def test_fast_rendering_is_close_to_default_rendering() -> None:
     pictures = []
     for fast in (False, True):
-        with closing(made(from_pixels=True, fast_rendering=fast)) as env:
+        with closing(make_env(from_pixels=True, fast_rendering=fast)) as env:
             pictures.append(env.reset(seed=1)[0]["rgb"].astype(float))
     difference = np.abs(pictures[0] - pictures[1]).mean()
     assert 0 < difference < 12
 
 
-def test_an_episode_is_truncated_after_its_time_and_terminates_where_its_discount_is_0() -> None:
-    with closing(made("pendulum_swingup")) as env:
+def test_episode_truncates_at_time_limit_and_terminates_at_zero_discount() -> None:
+    with closing(make_env("pendulum_swingup")) as env:
         env.reset(seed=0)
         ends = [env.step(np.zeros(1, np.float32))[2:4] for _ in range(1000)]
         assert ends == [(False, False)] * 999 + [(False, True)]
@@ -96,17 +96,17 @@ def test_an_episode_is_truncated_after_its_time_and_terminates_where_its_discoun
         assert env.step(np.zeros(1, np.float32))[2:4] == (True, False)
 
 
-def test_every_episode_has_a_seed_of_its_own() -> None:
+def test_reset_seed_determines_following_episodes() -> None:
     starts = []
     for _ in range(2):
-        with closing(made()) as env:
+        with closing(make_env()) as env:
             starts.append([env.reset(seed=seed)[0]["state"].tolist() for seed in (3, None, None, 3)])
     (first, second, third, again), other = starts
     assert starts[0] == other and first == again and first != second != third
 
 
 @pytest.mark.parametrize("pixels", [False, True])
-def test_it_is_resumed_by_replay_bit_for_bit(pixels: bool) -> None:
+def test_dmc_resumes_by_replay_bit_for_bit(pixels: bool) -> None:
     wrapper = {"from_pixels": pixels, "fast_rendering": True}
     settings = EnvSettings("cartpole_swingup", wrapper=wrapper, screen_size=36, action_repeat=2)
     if not pixels:
@@ -132,7 +132,7 @@ def test_it_is_resumed_by_replay_bit_for_bit(pixels: bool) -> None:
         (["env.max_episode_steps=-1"], "walker_walk", {}),
     ],
 )
-def test_sheeprls_keys_mean_the_same(overrides: list[str], env_id: str, wrapper: dict[str, Any]) -> None:
+def test_dmc_accepts_keys_of_sheeprl(overrides: list[str], env_id: str, wrapper: dict[str, Any]) -> None:
     config, _ = compose(["exp=sac", "env=dmc", *overrides])
     assert config.env.id == env_id and config.env.wrapper.items() >= wrapper.items()
     assert config.env.max_episode_steps == (None if "=-1" in overrides[0] else 1000)
@@ -141,14 +141,14 @@ def test_sheeprls_keys_mean_the_same(overrides: list[str], env_id: str, wrapper:
 
 
 @always
-def test_what_it_cannot_do_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_refuses_invalid_dmc_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="from_pixels=false and from_vectors=false: no observation remains"):
-        made(from_vectors=False)
+        make_env(from_vectors=False)
     with pytest.raises(
         UserError, match="env.wrapper.from_pixel=True: cartpole_balance has no argument 'from_pixel'.*from_pixels"
     ):
-        made(from_pixel=True)
+        make_env(from_pixel=True)
     monkeypatch.setitem(sys.modules, "dm_control", None)
     monkeypatch.setitem(sys.modules, "dm_control.suite", None)
     with pytest.raises(UserError, match=r"pip install -e '.\[dmc\]'"):
-        made()
+        make_env()

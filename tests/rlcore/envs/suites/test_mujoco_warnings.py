@@ -1,4 +1,4 @@
-"""MuJoCo's warnings reach the log once, of both suites that simulate with it."""
+"""Warnings of MuJoCo in the log, for both suites that use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlcore.envs.suites import mujoco_warnings
 
 
 @pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "cheetah_run"])
-def test_a_warning_is_told_once_and_deprecations_to_nobody(
+def test_mujoco_warning_is_logged_once_without_deprecations(
     env_id: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     mujoco = pytest.importorskip("mujoco")

@@ -1,4 +1,4 @@
-"""`env.wrapper._target_`: environment classes of the user's own."""
+"""`env.wrapper._target_`: environment classes and wrappers of users."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 
 class Counting(gymnasium.Env):
-    """Its observation is the number of the step."""
+    """The observation is the number of the step."""
 
     def __init__(self, end=3, id=""):
         if end < 1:
@@ -59,11 +59,11 @@ def helper(command):
     open("called", "w")
 
 
-def made(end=3) -> gymnasium.Env:
+def make_counting(end=3) -> gymnasium.Env:
     return Counting(end)
 
 
-def nothing() -> gymnasium.Env:
+def return_none() -> gymnasium.Env:
     return None
 
 
@@ -77,7 +77,7 @@ class Doubled(gymnasium.RewardWrapper):
 
 
 def ended(env, end=4) -> gymnasium.Env:
-    """Around any environment: the episode ends after so many actions, by a generator of its own a little later."""
+    """Wrap an environment so that episodes end after `end` to `end + 2` actions, chosen by its own generator."""
     return Ended(env, end)
 
 
@@ -87,9 +87,9 @@ class Ended(gymnasium.Wrapper):
         self.end, self.left = end, 0
 
     def reset(self, **kwargs):
-        opened = self.env.reset(**kwargs)
+        result = self.env.reset(**kwargs)
         self.left = self.end + int(self.np_random.integers(3))
-        return opened
+        return result
 
     def step(self, action):
         self.left -= 1
@@ -105,7 +105,7 @@ class Hiding(gymnasium.Wrapper):
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder with a module of the user's own, which is named."""
+    """A working directory with a plugin of the user."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(plugins.VARIABLE, "own_envs")
@@ -118,18 +118,18 @@ def settings(name: str = "Counting", **arguments: Any) -> EnvSettings:
     return EnvSettings("Mine-v0", {"_target_": f"own_envs.{name}"} | arguments)
 
 
-def test_the_keys_beside_the_class_are_its_arguments() -> None:
+def test_target_class_gets_other_wrapper_keys() -> None:
     with closing(make(settings(end=2, id="inner", _convert_="all"))) as env:
         assert env.unwrapped.id == "inner"  # pyright: ignore[reportAttributeAccessIssue]
         env.reset(seed=0)
         assert [env.step(0)[2] for _ in range(2)] == [False, True]
 
 
-def test_a_function_that_says_that_it_makes_an_environment_is_called() -> None:
-    with closing(make(settings("made", end=2))) as env:
+def test_target_function_annotated_with_env_is_called() -> None:
+    with closing(make(settings("make_counting", end=2))) as env:
         env.reset(seed=0)
         assert [env.step(0)[2] for _ in range(2)] == [False, True]
-    assert environment_card(settings("made"))["tier"] == "snapshot"
+    assert environment_card(settings("make_counting"))["tier"] == "snapshot"
 
 
 ANY_SUITE = {
@@ -148,38 +148,38 @@ ANY_SUITE = {
 
 @pytest.fixture(params=ANY_SUITE)
 def suite(request: pytest.FixtureRequest) -> str:
-    """Every suite that is installed, by name; the one of DIAMBRA's engines is in test_diambra.py."""
+    """Name of each installed suite; test_diambra.py tests DIAMBRA."""
     if not is_installed(SUITES[request.param]):
         pytest.skip(f"the extra {SUITES[request.param].extra}")
     return request.param
 
 
-def test_every_suite_can_be_wrapped() -> None:
+def test_wrapper_tests_cover_built_in_suites() -> None:
     built_in = {name for name, known in SUITES.items() if type(known).__module__.startswith("rlcore.") and known.ids()}
     assert built_in - set(ANY_SUITE) <= {"diambra", "plugins"}
 
 
-def rows(envs: Any, steps: int) -> Iterator[Any]:
-    """Arrivals of random actions."""
+def play(envs: Any, steps: int) -> Iterator[Any]:
+    """Time steps of random actions."""
     rng = np.random.default_rng(0)
     for _ in range(steps):
         yield envs.step(np.asarray(random_action(envs.spec, rng))[None])
 
 
-def played(envs: Any, steps: int) -> list[bytes]:
-    """The bits of the arrivals of random actions."""
-    found = [(*now.obs.values(), now.reward, now.terminated, now.is_first) for now in rows(envs, steps)]
+def play_bytes(envs: Any, steps: int) -> list[bytes]:
+    """The bytes of the time steps of random actions."""
+    found = [(*now.obs.values(), now.reward, now.terminated, now.is_first) for now in play(envs, steps)]
     return [b"".join(value.tobytes() for value in arrival) for arrival in found]
 
 
-def test_a_wrapper_gets_the_environment_of_any_suite_and_those_keys_that_it_names(suite: str) -> None:
+def test_target_wrapper_applies_to_every_suite(suite: str) -> None:
     env_id, others = ANY_SUITE[suite]
     plain = EnvSettings(env_id, others, action_repeat=2, screen_size=32, grayscale=True)
     wrapped = dataclasses.replace(plain, wrapper={**others, "_target_": "own_envs.Doubled", "factor": 4.0})
     envs, bare = (make_vector_env(which, num_envs=1, seed=1) for which in (wrapped, plain))
     with closing(envs), closing(bare):
         assert bare.spec == envs.spec
-        for left, right in ((bare.reset(), envs.reset()), *zip(*(rows(one, 12) for one in (bare, envs)), strict=True)):
+        for left, right in ((bare.reset(), envs.reset()), *zip(*(play(one, 12) for one in (bare, envs)), strict=True)):
             assert all(np.array_equal(left.obs[key], right.obs[key]) for key in bare.spec.obs)
             np.testing.assert_array_equal(4 * left.reward, right.reward)  # exact: a power of two
 
@@ -187,7 +187,7 @@ def test_a_wrapper_gets_the_environment_of_any_suite_and_those_keys_that_it_name
 TIERS = {"box2d": "replay", "mujoco": "replay", "dmc": "replay", "minigrid": "replay"}
 
 
-def test_a_wrapped_environment_goes_on_exactly_as_its_suite_does(suite: str) -> None:
+def test_wrapped_environment_resumes_exactly_in_every_suite(suite: str) -> None:
     env_id, others = ANY_SUITE[suite]
     wrapped = EnvSettings(env_id, {**others, "_target_": "own_envs.ended"}, screen_size=32)
 
@@ -196,14 +196,14 @@ def test_a_wrapped_environment_goes_on_exactly_as_its_suite_does(suite: str) -> 
 
     with closing(vector()) as envs, closing(vector()) as other:
         envs.reset()
-        played(envs, 6)  # within an episode of a generator that has moved
+        play_bytes(envs, 6)  # within an episode, after draws from the generator
         other.load_state_dict(envs.state_dict())
-        assert played(other, 20) == played(envs, 20)
+        assert play_bytes(other, 20) == play_bytes(envs, 20)
         assert envs.pop_episodes()
 
 
 @pytest.mark.parametrize("suite", ["classic control", "minigrid"], indirect=True)
-def test_the_card_of_a_wrapped_environment_is_that_of_its_suite(suite: str, tmp_path: Path) -> None:
+def test_environment_card_of_wrapper_keeps_suite_tier(suite: str, tmp_path: Path) -> None:
     wrapped = EnvSettings(ANY_SUITE[suite][0], {"_target_": "own_envs.ended", "end": 30}, screen_size=32)
     card = environment_card(wrapped)
     assert (card["id"], card["tier"]) == (wrapped.id, TIERS.get(suite, "snapshot"))
@@ -214,29 +214,29 @@ def test_the_card_of_a_wrapped_environment_is_that_of_its_suite(suite: str, tmp_
     assert card_key(wrapped) not in (None, before)
 
 
-def test_an_argument_that_hides_one_of_the_env_group_is_refused() -> None:
+def test_make_refuses_wrapper_argument_named_like_setting() -> None:
     pytest.importorskip("ale_py")
     hides = "own_envs.Hiding: its argument screen_size has the same name as an .* suite atari that env.screen_size sets"
     with pytest.raises(UserError, match=hides):
         make(EnvSettings("PongNoFrameskip-v4", {"_target_": "own_envs.Hiding"}))
 
 
-def test_an_evaluation_of_a_wrapped_game_is_as_the_suite_has_it() -> None:
+def test_adapt_to_evaluation_keeps_wrapper_arguments() -> None:
     pytest.importorskip("ale_py")
-    given = {"_target_": "own_envs.Doubled", "factor": 3.0, "terminal_on_life_loss": True}
-    config = adapt_to_evaluation(EnvConfig(id="PongNoFrameskip-v4", wrapper=given))
-    assert config.wrapper == {**given, "terminal_on_life_loss": False}
+    wrapper = {"_target_": "own_envs.Doubled", "factor": 3.0, "terminal_on_life_loss": True}
+    config = adapt_to_evaluation(EnvConfig(id="PongNoFrameskip-v4", wrapper=wrapper))
+    assert config.wrapper == {**wrapper, "terminal_on_life_loss": False}
 
 
-def test_wrappers_limits_and_pictures_are_as_with_any_environment() -> None:
+def test_target_class_supports_time_limit_and_rendering() -> None:
     with closing(make(EnvSettings("Mine-v0", {"_target_": "own_envs.Wrapped"}, max_episode_steps=4))) as env:
         env.reset(seed=0)
         assert [env.step(i % 2)[3] for i in range(4)] == [False] * 3 + [True]
     with pytest.raises(UserError, match="unexpected keyword argument 'render_mode'"):
-        make(settings(), render_mode="rgb_array")  # it has no pictures; who asks for a film is told so
+        make(settings(), render_mode="rgb_array")  # it cannot render
 
 
-def test_its_card_says_how_it_resumes_and_changes_with_its_source(tmp_path: Path) -> None:
+def test_environment_card_of_target_class_follows_source(tmp_path: Path) -> None:
     card = environment_card(settings())
     assert (card["id"], card["tier"], card["tested"]["longest_episode"]) == ("Counting", "snapshot", 3)
     before = card_key(settings())
@@ -244,7 +244,7 @@ def test_its_card_says_how_it_resumes_and_changes_with_its_source(tmp_path: Path
     assert card_key(settings()) not in (None, before)
 
 
-def test_it_steps_in_a_process_of_its_own() -> None:
+def test_target_class_steps_in_subprocess() -> None:
     config = EnvConfig(id="Mine-v0", sync_env=False, wrapper={"_target_": "own_envs.Counting", "end": 5})
     with closing(make_vector_env(config, num_envs=2, seed=0)) as envs:
         envs.reset()
@@ -252,13 +252,13 @@ def test_it_steps_in_a_process_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "says"),
+    ("name", "arguments", "message"),
     [
         ("Another", {}, "own_envs has no Another"),
         ("helper", {"command": "ls"}, "must be a subclass of gymnasium.Env"),
         ("run", {"args": ["touch", "called"]}, "must be a subclass of gymnasium.Env"),
         ("gymnasium", {}, "must be a subclass of gymnasium.Env"),
-        ("nothing", {}, "it returned a NoneType, but must return a gymnasium.Env"),
+        ("return_none", {}, "it returned a NoneType, but must return a gymnasium.Env"),
         ("Doubled", {"end": 1}, "env.wrapper.end=1: FrozenLake-v1 has no argument 'end'"),
         (
             "Doubled",
@@ -270,12 +270,12 @@ def test_it_steps_in_a_process_of_its_own() -> None:
         ("Counting", {"last": 2}, r"with env.wrapper.last=2: .* unexpected keyword argument 'last'"),
     ],
 )
-def test_what_is_no_environment_is_a_sentence_and_never_called(
-    tmp_path: Path, name: str, arguments: dict[str, Any], says: str
+def test_make_refuses_invalid_target_without_call(
+    tmp_path: Path, name: str, arguments: dict[str, Any], message: str
 ) -> None:
-    given = dataclasses.replace(settings(name, **arguments), id="FrozenLake-v1" if name == "Doubled" else "Mine-v0")
-    with pytest.raises(UserError, match=says):
-        make(given)
+    env_id = "FrozenLake-v1" if name == "Doubled" else "Mine-v0"
+    with pytest.raises(UserError, match=message):
+        make(dataclasses.replace(settings(name, **arguments), id=env_id))
     assert not (tmp_path / "called").exists()
 
 
@@ -297,11 +297,11 @@ def test_what_is_no_environment_is_a_sentence_and_never_called(
         ("sheeprl.envs.json.MyEnv", r"sheeprl/envs/json.py as my_json.py .* set env.wrapper._target_=my_json.MyEnv, "),
     ],
 )
-def test_a_class_of_no_plugin_is_refused_with_what_to_type(
+def test_compose_refuses_target_outside_plugins(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str, advice: str
 ) -> None:
     monkeypatch.setenv(plugins.VARIABLE, "")
-    for file in ("sheeprl/envs/mine.py", "folder/tasks.py"):  # of a user who works in a copy of SheepRL
+    for file in ("sheeprl/envs/mine.py", "folder/tasks.py"):  # for a user who works in a copy of SheepRL
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("raise AssertionError('imported')\n")
     monkeypatch.chdir(tmp_path)
@@ -310,24 +310,24 @@ def test_a_class_of_no_plugin_is_refused_with_what_to_type(
     )
     with pytest.raises(UserError, match=advice):
         compose(["exp=ppo", "env.id=Mine", f"env.wrapper._target_={target}"])
-    with pytest.raises(UserError, match=advice):  # of a run that says so
+    with pytest.raises(UserError, match=advice):  # for an existing run
         make(EnvSettings("Mine", {"_target_": target}))
     assert "own_envs" not in sys.modules
 
 
-def test_a_misspelled_class_of_sheeprl_is_refused_with_the_nearest_one() -> None:
+def test_compose_suggests_nearest_target_of_sheeprl() -> None:
     with pytest.raises(UserError, match="; did you mean 'sheeprl.envs.dmc.DMCWrapper'?"):
         compose(["exp=ppo", "env=dmc", "env.wrapper._target_=sheeprl.envs.dmc.DMCWraper"])
 
 
-def test_a_sheeprl_users_file_composes_with_its_id_among_the_arguments() -> None:
+def test_compose_keeps_id_argument_of_target() -> None:
     typed = ["env.id=Mine-v0", "env.wrapper._target_=own_envs.Counting", "env.wrapper.id=Inner", "env.wrapper.end=4"]
     config, tree = compose(["exp=ppo", "plugins=[own_envs]", *typed])
     assert config.env.wrapper == tree["env"]["wrapper"] == {"_target_": "own_envs.Counting", "id": "Inner", "end": 4}
     assert config.plugins == ("own_envs",)
 
 
-def test_a_suites_environment_within_a_wrapper_of_ones_own_is_its_arguments() -> None:
+def test_compose_merges_inner_environment_of_wrapper() -> None:
     around = ["env.wrapper._target_=own_envs.Doubled", "env.wrapper.factor=2"]
     inner = "{_target_: gymnasium.make, id: PongNoFrameskip-v4, render_mode: rgb_array, mode: 1}"
     game = f"{{_target_: gymnasium.wrappers.AtariPreprocessing, noop_max: 7, env: {inner}}}"

@@ -1,4 +1,4 @@
-"""A suite of a plugin: listed, made, vectorised, saved and judged as one of our own, from one file."""
+"""A suite in a plugin file: listed, created, vectorized, saved and evaluated like a built-in one."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from rlcore.envs.suites.suite import Suite
 
 
 class Machine:
-    """An engine whose state no one else can read."""
+    """An engine whose state only the suite can read."""
 
     def __init__(self):
         self.lives, self.score = 2, 0.0
 
 
 class Game(gymnasium.Env):
-    """Each third action costs a life; `life_ends` says whether that ends the episode."""
+    """Each third action costs a life; with `life_ends`, that ends the episode."""
 
     def __init__(self, life_ends=True, render_mode=None):
         self.life_ends, self.machine, self.count = life_ends, Machine(), 0
@@ -134,7 +134,7 @@ def plugin(folder: Path, requires: str = "json", extra: str = "", engines: bool 
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder with the plugin in it, which is named; the registry as it was, afterwards."""
+    """A working directory with the plugin; the registry is restored afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(plugins.VARIABLE, "arcade_suite")
@@ -146,14 +146,14 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("arcade_suite", None)
 
 
-def played(vector: Any, steps: int, begin: bool = True, seed: int = 0) -> list[bytes]:
+def play_bytes(vector: Any, steps: int, begin: bool = True, seed: int = 0) -> list[bytes]:
     rng = np.random.default_rng(seed)
     found = [vector.reset()] if begin else []
     found += [vector.step(rng.integers(0, 2, vector.num_envs)) for _ in range(steps)]
     return [b"|".join(x.tobytes() for x in (*a.obs.values(), a.reward, a.terminated, a.is_first)) for a in found]
 
 
-def test_it_is_found_by_its_id_and_listed() -> None:
+def test_plugin_suite_is_found_and_listed() -> None:
     assert known_id("arcade_game") == known_id("arcade_suite:arcade_game") == "arcade_game"
     row = list_suite(SUITES["arcade"])
     assert (row.ids, row.installed, row.refused) == (("arcade_game",), True, {})
@@ -164,7 +164,7 @@ def test_it_is_found_by_its_id_and_listed() -> None:
     assert card_key(EnvSettings("arcade_game")) is not None
 
 
-def test_a_file_that_names_its_class_as_sheeprl_does_means_it() -> None:
+def test_plugin_suite_accepts_target_of_sheeprl() -> None:
     typed = ["exp=ppo", "env.id=arcade_game", "+env.wrapper._target_=sheeprl.envs.arcade.ArcadeWrapper"]
     config, _ = compose([*typed, "+env.wrapper.id=${env.id}", "+env.wrapper.life_ends=false"])
     assert config.env.wrapper == {"life_ends": False}
@@ -172,7 +172,7 @@ def test_a_file_that_names_its_class_as_sheeprl_does_means_it() -> None:
         compose([*typed, "+env.wrapper.id=another"])
 
 
-def test_a_missing_extra_is_named(tmp_path: Path) -> None:
+def test_plugin_suite_names_missing_extra(tmp_path: Path) -> None:
     plugin(tmp_path, requires="no_such_engine", extra="arcade")
     with pytest.raises(UserError, match=r"env.id=arcade_game: the package for arcade .*pip install -e '\.\[arcade\]'"):
         make(EnvSettings("arcade_game"))
@@ -180,14 +180,14 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     assert (row.ids, row.extra, row.installed) == (("arcade_game",), "arcade", False)
 
 
-def test_a_mistyped_argument_is_named(tmp_path: Path) -> None:
+def test_plugin_suite_suggests_nearest_argument(tmp_path: Path) -> None:
     plugin(tmp_path)
     with pytest.raises(UserError, match=r"env.wrapper.life_end=1: .* did you mean 'life_ends'"):
         make(EnvSettings("arcade_game", {"life_end": 1}))
 
 
 @pytest.mark.parametrize(("engines", "tier"), [(True, "snapshot"), (False, "replay")])
-def test_its_engine_is_saved_by_its_own_recipe(tmp_path: Path, engines: bool, tier: str) -> None:
+def test_plugin_suite_capture_defines_tier(tmp_path: Path, engines: bool, tier: str) -> None:
     plugin(tmp_path, engines=engines)
     card = environment_card(EnvSettings("arcade_game"))
     assert card["tier"] == tier
@@ -195,27 +195,27 @@ def test_its_engine_is_saved_by_its_own_recipe(tmp_path: Path, engines: bool, ti
 
 
 @pytest.mark.parametrize("kinds", [("single", "single"), ("auto", "single"), ("single", "auto"), ("auto", "auto")])
-def test_it_resumes_exactly_in_every_vector(kinds: tuple[str, str]) -> None:
+def test_plugin_suite_resumes_in_every_vectorization(kinds: tuple[str, str]) -> None:
     one, other, whole = (
         make_vector_env(EnvConfig("arcade_game", vectorization=kind), num_envs=9, seed=2) for kind in (*kinds, "single")
     )
     assert isinstance(one, NativeVectorEnv) == (kinds[0] == "auto")
-    assert played(one, 7) == played(whole, 7)
-    played(other, 4, seed=8)
+    assert play_bytes(one, 7) == play_bytes(whole, 7)
+    play_bytes(other, 4, seed=8)
     other.load_state_dict(one.state_dict())
-    assert played(one, 20, False, 1) == played(other, 20, False, 1) == played(whole, 20, False, 1)
+    assert play_bytes(one, 20, False, 1) == play_bytes(other, 20, False, 1) == play_bytes(whole, 20, False, 1)
 
 
-def test_it_steps_in_a_process_of_its_own_and_resumes_there() -> None:
+def test_plugin_suite_resumes_in_subprocess() -> None:
     config = EnvConfig("arcade_game", sync_env=False)
     one, other = (make_vector_env(config, num_envs=2, seed=2) for _ in range(2))
     with closing(one), closing(other):
-        played(one, 7)
+        play_bytes(one, 7)
         other.load_state_dict(one.state_dict())
-        assert played(one, 9, False, 1) == played(other, 9, False, 1)
+        assert play_bytes(one, 9, False, 1) == play_bytes(other, 9, False, 1)
 
 
-def test_evaluation_has_its_own_side_which_training_does_not_see() -> None:
+def test_adapt_to_evaluation_changes_only_evaluation() -> None:
     config = EnvConfig("arcade_game")
     assert adapt_to_evaluation(config) == dataclasses.replace(config, wrapper={"life_ends": False})
     run = dataclasses.replace(build_config(values("CartPole-v1", 64)), env=config)
@@ -225,14 +225,14 @@ def test_evaluation_has_its_own_side_which_training_does_not_see() -> None:
     assert card["tested"]["longest_episode"] == 3
 
 
-def test_a_name_is_taken_once() -> None:
+def test_register_refuses_duplicate_suite_name() -> None:
     known_id("arcade_game")
     with pytest.raises(UserError, match="'arcade' .*another suite already has this name; choose another"):
         register(GymnasiumSuite("arcade", "somewhere."))
     register(SUITES["arcade"])
 
 
-def test_every_suite_that_is_built_in_has_a_preset_or_is_gymnasiums() -> None:
+def test_built_in_suites_have_presets() -> None:
     presets = {"classic control": "gym"}
     presets |= {
         name: name for name in ("atari", "box2d", "crafter", "mujoco", "diambra", "dmc", "dummy", "minigrid", "small")

@@ -1,4 +1,4 @@
-"""The two small tasks: what they show, what they pay, and that neither chance nor a fault of theirs earns a gate."""
+"""The small environments: observations, rewards, and returns of random and good policies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UP, DOWN, LEFT, RIGHT = range(4)
 
 
 def play(env: Any, act: Callable[[Any], Any], episodes: int) -> list[float]:
-    """Returns of episodes, whose seeds are their numbers."""
+    """Returns of episodes with seeds 0, 1, ..."""
     returns = list[float]()
     for seed in range(episodes):
         (obs, _), total, over = env.reset(seed=seed), 0.0, False
@@ -30,7 +30,7 @@ def play(env: Any, act: Callable[[Any], Any], episodes: int) -> list[float]:
     return returns
 
 
-def test_a_mass_at_rest_on_the_circle_is_moved_by_the_force_alone() -> None:
+def test_point_mass_matches_equations_of_motion() -> None:
     with closing(make(EnvSettings("point_mass"))) as env:
         place, velocity = np.split(env.reset(seed=3)[0]["state"], 2)
         assert np.linalg.norm(place) == pytest.approx(1) and not velocity.any()
@@ -42,7 +42,7 @@ def test_a_mass_at_rest_on_the_circle_is_moved_by_the_force_alone() -> None:
             assert reward == pytest.approx(np.exp(-4 * np.sum(place**2)), abs=1e-6)
 
 
-def test_chance_leaves_the_mass_where_it_is_and_a_spring_with_a_damper_brings_it_home() -> None:
+def test_point_mass_rewards_controller_above_random_actions() -> None:
     with closing(make(EnvSettings("point_mass"))) as env:
         env.action_space.seed(0)
         assert 1.5 < np.mean(play(env, lambda obs: env.action_space.sample(), 100)) < 4
@@ -50,7 +50,7 @@ def test_chance_leaves_the_mass_where_it_is_and_a_spring_with_a_damper_brings_it
         assert min(sprung) > 33 and max(sprung) < 35
 
 
-def test_a_mass_is_drawn_where_it_is_and_the_middle_beside_it() -> None:
+def test_point_mass_image_shows_position_and_center() -> None:
     with closing(make(EnvSettings("point_mass", image_key="rgb"))) as env:
         env.reset(seed=3)
         for _ in range(30):
@@ -58,25 +58,25 @@ def test_a_mass_is_drawn_where_it_is_and_the_middle_beside_it() -> None:
             for channel, place in ((0, obs["state"][:2]), (1, np.zeros(2))):
                 weights = obs["rgb"][..., channel].astype(float)
                 seen = [np.average(np.arange(64), weights=weights.sum(axis)) for axis in (0, 1)]  # column, row
-                if np.abs(place).max() < 1.1:  # not over the edge
+                if np.abs(place).max() < 1.1:  # completely inside the image
                     np.testing.assert_allclose(seen, 31.5 + 20 * place, atol=0.2)
         assert obs["rgb"].dtype == np.uint8 and not obs["rgb"][..., 2].any()
 
 
 def cell_of(picture: np.ndarray, channel: int) -> np.ndarray:
-    """Row and column of a crosshair, from the lines of its colour."""
+    """Row and column of a crosshair, from the lines of its color."""
     lit = picture[..., channel] == 255
     side = len(lit) // 4
     return np.array([np.flatnonzero(lit.all(axis))[0] // side for axis in (1, 0)])
 
 
 def shortest(obs: dict[str, np.ndarray]) -> int:
-    """The next move of a way that is as short as any, read off the picture."""
+    """The next move of a shortest path, from the image."""
     row, column = cell_of(obs["rgb"], 1) - cell_of(obs["rgb"], 0)
     return (DOWN if row > 0 else UP) if row else (RIGHT if column > 0 else LEFT)
 
 
-def test_chance_seldom_aligns_the_crosshairs_and_the_shortest_way_does_twelve_times() -> None:
+def test_crosshair_rewards_shortest_path_above_random_actions() -> None:
     with closing(make(EnvSettings("crosshair"))) as env:
         assert spec_of(env).obs["rgb"].shape == (64, 64, 3) and spec_of(env).action.nvec == (4,)
         env.action_space.seed(0)
@@ -84,7 +84,7 @@ def test_chance_seldom_aligns_the_crosshairs_and_the_shortest_way_does_twelve_ti
         assert 11 < np.mean(play(env, shortest, 100)) < 13
 
 
-def test_what_is_drawn_is_where_they_are_and_the_goal_is_elsewhere_once_it_is_found() -> None:
+def test_crosshair_image_shows_position_and_goal() -> None:
     with closing(make(EnvSettings("crosshair", screen_size=32))) as env:
         obs, _ = env.reset(seed=0)
         board: Any = env.unwrapped
@@ -100,7 +100,7 @@ def test_what_is_drawn_is_where_they_are_and_the_goal_is_elsewhere_once_it_is_fo
         assert found > 6
 
 
-def test_edges_stop_it_and_a_board_has_two_to_eight_cells() -> None:
+def test_crosshair_limits_moves_and_cell_count() -> None:
     with closing(make(EnvSettings("crosshair", wrapper={"cells": 8, "n_steps": 100}))) as env:
         env.reset(seed=0)
         board: Any = env.unwrapped
@@ -113,6 +113,6 @@ def test_edges_stop_it_and_a_board_has_two_to_eight_cells() -> None:
 
 
 @pytest.mark.parametrize("env_id", ["point_mass", "crosshair"])
-def test_its_state_is_saved_as_it_is(env_id: str) -> None:
+def test_small_environments_have_tier_snapshot(env_id: str) -> None:
     card = environment_card(EnvSettings(env_id))
     assert (card["tier"], card["deterministic"]) == ("snapshot", True)

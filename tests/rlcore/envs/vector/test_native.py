@@ -1,4 +1,4 @@
-"""One vectorised environment plays the episodes of single ones, bit for bit, and resumes within them."""
+"""Natively vectorized environments: equal to single ones bit for bit, and resumable within episodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def envs(vectorization: str = "native", tier: str = "snapshot", **settings: Any)
     return make_vector_env(config, num_envs=B, seed=3, tier=tier)
 
 
-def played(vector: EpisodicVectorEnv, steps: int, begin: bool = True, seed: int = 0, width: int = B) -> list[bytes]:
+def play_bytes(vector: EpisodicVectorEnv, steps: int, begin: bool = True, seed: int = 0, width: int = B) -> list[bytes]:
     rng = np.random.default_rng(seed)
     found = [vector.reset()] if begin else []
     found += [vector.step(rng.integers(0, 2, width)) for _ in range(steps)]
@@ -53,27 +53,27 @@ def played(vector: EpisodicVectorEnv, steps: int, begin: bool = True, seed: int 
         {"wrapper": {"sutton_barto_reward": True, "max_episode_steps": 20}},
     ],
 )
-def test_the_episodes_are_those_of_single_environments(tier: str, settings: dict[str, Any]):
+def test_native_vector_matches_single_environments(tier: str, settings: dict[str, Any]):
     lanes, single = (envs(kind, tier, **settings) for kind in ("native", "single"))
     assert isinstance(lanes, NativeVectorEnv) and not isinstance(single, NativeVectorEnv)
     assert lanes.spec == single.spec
-    assert played(lanes, 120) == played(single, 120)
+    assert play_bytes(lanes, 120) == play_bytes(single, 120)
     episodes = lanes.pop_episodes()
     assert episodes == single.pop_episodes() and len(episodes) > 10
 
 
 @pytest.mark.parametrize("steps", [0, 7, 40])
-def test_it_goes_on_from_a_state_that_went_through_a_file(steps: int):
+def test_native_vector_resumes_from_encoded_state(steps: int):
     one, other = envs(), envs()
-    played(one, steps)
-    played(other, 11, seed=5)  # it has been used: nothing of that may count
+    play_bytes(one, steps)
+    play_bytes(other, 11, seed=5)  # loading must replace this state completely
     shape, tensors = nested_state.encode(one.state_dict())
     other.load_state_dict(nested_state.decode(shape, tensors))
-    assert played(one, 60, begin=False, seed=1) == played(other, 60, begin=False, seed=1)
+    assert play_bytes(one, 60, begin=False, seed=1) == play_bytes(other, 60, begin=False, seed=1)
     assert one.pop_episodes()[-1] == other.pop_episodes()[-1]
 
 
-def test_rows_are_written_where_the_caller_wants_them():
+def test_step_writes_into_given_time_step():
     own, given = envs(), envs()
     first, into = own.reset(), given.reset()
     for action in np.random.default_rng(0).integers(0, 2, (50, B)):
@@ -84,7 +84,7 @@ def test_rows_are_written_where_the_caller_wants_them():
         assert all(np.array_equal(getattr(first, k), getattr(into, k)) for k in ("terminated", "truncated", "is_first"))
 
 
-def test_an_action_that_is_none_is_refused():
+def test_native_vector_refuses_invalid_action():
     vector = envs()
     vector.reset()
     with pytest.raises(EnvironmentFault, match="the vectorized step of all environments raised AssertionError"):
@@ -108,7 +108,7 @@ def test_an_action_that_is_none_is_refused():
         ({"wrapper": {"_target_": "tests.rlcore.envs.probe_envs.Counter"}}, "has no vectorized code"),
     ],
 )
-def test_what_it_cannot_do_is_refused_in_a_sentence(
+def test_vectorization_native_refuses_unsupported_settings(
     settings: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("SHEPHERD_PLUGINS", "tests.rlcore.envs.probe_envs")
@@ -116,52 +116,52 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(
         envs(**settings)
 
 
-def test_what_one_kind_saved_goes_on_in_the_other():
+def test_native_and_single_states_are_interchangeable():
     for one, other in (("native", "single"), ("single", "native")):
         for steps in (0, 7, 40):
-            saving, going_on = envs(one), envs(other)
-            played(saving, steps)
-            played(going_on, 11, seed=5)  # it has been used: nothing of that may count
+            saving, loading = envs(one), envs(other)
+            play_bytes(saving, steps)
+            play_bytes(loading, 11, seed=5)  # loading must replace this state completely
             shape, tensors = nested_state.encode(saving.state_dict())
-            going_on.load_state_dict(nested_state.decode(shape, tensors))
-            assert played(saving, 60, begin=False, seed=1) == played(going_on, 60, begin=False, seed=1)
-            assert saving.pop_episodes()[-1] == going_on.pop_episodes()[-1]
+            loading.load_state_dict(nested_state.decode(shape, tensors))
+            assert play_bytes(saving, 60, begin=False, seed=1) == play_bytes(loading, 60, begin=False, seed=1)
+            assert saving.pop_episodes()[-1] == loading.pop_episodes()[-1]
 
 
-def test_load_state_dict_refuses_the_state_of_an_earlier_version():
+def test_load_state_dict_refuses_old_state_format():
     one, other = envs(), envs()
-    played(one, 40)
+    play_bytes(one, 40)
     state = one.state_dict()
     lanes = [{"state": np.zeros(4), "steps": lane["length"], "env": lane["env"]} for lane in unstack(state["lanes"], B)]
     with pytest.raises(RunError, match="by a version of this project that is no longer supported"):
         other.load_state_dict(state | {"lanes": stack(lanes)})
 
 
-def test_state_dict_equals_the_states_of_single_environments():
+def test_state_dict_matches_states_of_single_environments():
     lanes, single = envs("native"), envs("single")
-    assert played(lanes, 40) == played(single, 40)
+    assert play_bytes(lanes, 40) == play_bytes(single, 40)
     for vector in (lanes, single):
         vector.step(np.zeros(B, np.int64))
     ours, theirs = (unstack(vector.state_dict()["lanes"], B) for vector in (lanes, single))
-    going_on = [i for i in range(B) if i not in lanes._pending]
-    assert len(going_on) > 1
-    for i in going_on:
+    loading = [i for i in range(B) if i not in lanes._pending]
+    assert len(loading) > 1
+    for i in loading:
         assert native._bits(ours[i]) == native._bits(theirs[i])
 
 
-def test_state_dict_captures_one_lane_alone(monkeypatch: pytest.MonkeyPatch):
+def test_state_dict_captures_only_one_lane(monkeypatch: pytest.MonkeyPatch):
     calls = []
     monkeypatch.setattr(native, "capture", lambda env: calls.append(env) or capture(env))
     vector = make_vector_env(EnvConfig(id="CartPole-v1", vectorization="native"), num_envs=64, seed=0)
-    played(vector, 30, width=64)
+    play_bytes(vector, 30, width=64)
     shape, tensors = nested_state.encode(vector.state_dict())
     assert len(calls) == 1, "the time does not grow with the lanes"
     other = make_vector_env(EnvConfig(id="CartPole-v1", vectorization="native"), num_envs=64, seed=0)
     other.load_state_dict(nested_state.decode(shape, tensors))
-    assert played(vector, 60, begin=False, seed=1, width=64) == played(other, 60, begin=False, seed=1, width=64)
+    assert play_bytes(vector, 60, begin=False, seed=1, width=64) == play_bytes(other, 60, begin=False, seed=1, width=64)
 
 
-def test_it_is_chosen_where_it_fits_and_is_faster():
+def test_vectorization_auto_chooses_native_where_faster():
     def chosen(num_envs: int, **settings: Any) -> type:
         vector = make_vector_env(EnvConfig(**{"id": "CartPole-v1"} | settings), num_envs=num_envs, seed=0)
         vector.close()
@@ -169,14 +169,14 @@ def test_it_is_chosen_where_it_fits_and_is_faster():
 
     assert chosen(64) is NativeVectorEnv
     assert chosen(64, max_episode_steps=20) is NativeVectorEnv
-    assert chosen(1) is SerialVectorEnv  # one after another is faster
+    assert chosen(1) is SerialVectorEnv  # faster for one environment
     assert chosen(64, vectorization="single") is SerialVectorEnv
     assert chosen(64, id="Acrobot-v1") is SerialVectorEnv
     assert chosen(64, action_repeat=2) is SerialVectorEnv
 
 
-def test_a_wide_run_has_the_bits_of_single_environments():
-    """Long enough for sines of many angles, and a width of no power of two: vectorised loops have ends of their own."""
+def test_wide_native_vector_matches_single_environments():
+    """300 steps give many angles; a width that is no power of two tests the remainder of SIMD loops."""
     found = []
     for kind in ("auto", "single"):
         vector = make_vector_env(EnvConfig("CartPole-v1", vectorization=kind), num_envs=37, seed=1)
@@ -186,12 +186,12 @@ def test_a_wide_run_has_the_bits_of_single_environments():
     assert found[0] == found[1]
 
 
-def test_the_choice_is_no_part_of_what_is_learned():
+def test_vectorization_is_outside_learning_half():
     halves = [learning_half(EnvConfig("CartPole-v1", vectorization=kind)) for kind in ("auto", "native", "single")]
     assert halves[0] == halves[1] == halves[2]
 
 
-def test_lanes_whose_images_would_be_resized_are_stepped_one_by_one(monkeypatch: pytest.MonkeyPatch):
+def test_is_faster_rejects_lanes_with_resized_images(monkeypatch: pytest.MonkeyPatch):
     class Pictures(DummySuite):
         def vector(self, env_id: str, arguments: Any) -> Any:
             return object
@@ -202,18 +202,18 @@ def test_lanes_whose_images_would_be_resized_are_stepped_one_by_one(monkeypatch:
         envs(id="discrete_dummy")
 
 
-def test_lanes_may_name_their_observations(monkeypatch: pytest.MonkeyPatch):
+def test_lanes_can_return_named_observations(monkeypatch: pytest.MonkeyPatch):
     class Naming(CartPoleLanes):
         def step(self, action: np.ndarray) -> Any:
             obs, *rest = super().step(action)
             return {"state": obs}, *rest
 
-    plain = played(envs(), 60)
+    plain = play_bytes(envs(), 60)
     monkeypatch.setattr(gym, "CartPoleLanes", Naming)
-    assert played(envs(), 60) == plain
+    assert play_bytes(envs(), 60) == plain
 
 
-def test_code_that_is_not_exact_on_this_machine_is_not_taken(monkeypatch: pytest.MonkeyPatch):
+def test_is_faster_rejects_inexact_lanes(monkeypatch: pytest.MonkeyPatch):
     class Rounding(CartPoleLanes):
         def step(self, action: np.ndarray) -> Any:
             found = super().step(action)
@@ -227,7 +227,7 @@ def test_code_that_is_not_exact_on_this_machine_is_not_taken(monkeypatch: pytest
     assert is_faster(EnvConfig("CartPole-v1"), 64)
 
 
-def test_worth_it_takes_the_result_of_the_parent_process(monkeypatch: pytest.MonkeyPatch):
+def test_is_faster_inherits_result_of_parent_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(native.MEASURED, "{}")
     assert is_faster(EnvConfig("CartPole-v1"), 64)
     ask = "import sys; from rlcore.envs.vector import native; from rlcore.config.groups import EnvConfig\n"
@@ -236,7 +236,7 @@ def test_worth_it_takes_the_result_of_the_parent_process(monkeypatch: pytest.Mon
     assert subprocess.run([sys.executable, "-c", ask], check=False).returncode == 0
 
 
-def test_is_faster_tests_again_on_another_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_faster_repeats_test_on_other_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(native.MEASURED, "{}")
     for model in ("one", "other"):
         monkeypatch.setattr(native, "processor", lambda model=model: {"model name": model})

@@ -1,4 +1,4 @@
-"""Environments that fail and are built anew: the episode is truncated, and nothing else is different."""
+"""Restarts of failed environments: the episode is truncated, and everything else continues."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def plugins(monkeypatch):
 
 
 @pytest.fixture
-def opened():
-    made = []
-    yield lambda *args, **options: made.append(vector(*args, **options)) or made[-1]
-    for envs in made:
+def open_vector():
+    vectors = []
+    yield lambda *args, **options: vectors.append(vector(*args, **options)) or vectors[-1]
+    for envs in vectors:
         envs.close()
 
 
@@ -37,7 +37,7 @@ def vector(env_id=COUNTER, sync=True, attempts=2, wrapper=None, tier="snapshot",
 
 
 def fault(kind, at=2):
-    """A counter of four steps that fails in its first episode, and so after every restart again."""
+    """Arguments of a counter that fails in its first episode, and so again after every restart."""
     return {"lengths": [4], "fault": kind, "at": at}
 
 
@@ -51,7 +51,7 @@ def rows(envs, steps):
 CUT = [
     ([0, 0], 0.0, False, True),
     ([0, 1], 1.0, False, False),
-    ([0, 1], 0.0, True, False),  # the step that failed: the observation before it, once more
+    ([0, 1], 0.0, True, False),  # the failed step repeats the observation before it
     ([0, 0], 0.0, False, True),
     ([0, 1], 1.0, False, False),
     ([0, 1], 0.0, True, False),
@@ -60,39 +60,39 @@ CUT = [
 
 
 @pytest.mark.parametrize(("sync", "kind"), [(True, "raise"), (False, "raise"), (False, "exit")])
-def test_a_failed_step_truncates_its_episode_and_another_instance_opens_the_next(opened, caplog, sync, kind):
-    envs = opened(sync=sync, wrapper=fault(kind))
+def test_failed_step_truncates_episode_and_restarts(open_vector, caplog, sync, kind):
+    envs = open_vector(sync=sync, wrapper=fault(kind))
     assert rows(envs, 6) == CUT
     assert envs.restarts == 4  # twice in both environments
-    said = "its process died (exit code 7)" if kind == "exit" else "step raised RuntimeError: the engine said no"
-    assert f"environment 0, step 2 of its episode: {said}; the environment is restarted" in caplog.text
+    reason = "its process died (exit code 7)" if kind == "exit" else "step raised RuntimeError: the engine said no"
+    assert f"environment 0, step 2 of its episode: {reason}; the environment is restarted" in caplog.text
     assert [(e.env_index, e.ret, e.length) for e in envs.pop_episodes()] == [(0, 1.0, 2), (1, 1.0, 2)] * 2
 
 
-def test_a_process_that_hangs_is_killed_and_another_instance_opens_the_next_episode(opened, caplog):
-    envs = opened(sync=False, wrapper=fault("hang"), step_timeout=0.5)
+def test_hanging_process_is_killed_and_restarted(open_vector, caplog):
+    envs = open_vector(sync=False, wrapper=fault("hang"), step_timeout=0.5)
     assert rows(envs, 3) == CUT[:4]
     assert envs.restarts == 2
     assert "environment 0, step 2 of its episode: hung; no answer within 0.5 s" in caplog.text
 
 
 @pytest.mark.parametrize(("sync", "kind"), [(True, "raise"), (False, "raise"), (False, "exit")])
-def test_one_failure_more_than_allowed_ends_the_run(opened, sync, kind):
-    envs = opened(sync=sync, wrapper=fault(kind), attempts=1)
+def test_failures_beyond_attempts_raise(open_vector, sync, kind):
+    envs = open_vector(sync=sync, wrapper=fault(kind), attempts=1)
     rows(envs, 4)
-    kinds, says = (EnvironmentFault, EnvironmentLost), r"environment 0, step 2 .*\(failure 2 within 300 s: env.restart"
-    with pytest.raises(kinds, match=says):
+    kinds, match = (EnvironmentFault, EnvironmentLost), r"environment 0, step 2 .*\(failure 2 within 300 s: env.restart"
+    with pytest.raises(kinds, match=match):
         envs.step(np.zeros(2, int))
 
 
-def test_without_restarts_a_failure_is_told_as_ever(opened):
-    envs = opened(wrapper=fault("raise"), attempts=0)
+def test_failure_without_restarts_raises(open_vector):
+    envs = open_vector(wrapper=fault("raise"), attempts=0)
     with pytest.raises(EnvironmentFault, match="the engine said no$"):
         rows(envs, 2)
 
 
 class Noisy(gymnasium.Env):
-    """A walk that fails where the class says so: at calls of `step`, of `reset`, or as it is made."""
+    """A random walk that fails at the calls of `step`, `reset` or the constructor in `fails`."""
 
     action_space = spaces.Discrete(2)
     observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
@@ -106,7 +106,7 @@ class Noisy(gymnasium.Env):
     def call(self, name):
         Noisy.calls[name] += 1
         if Noisy.calls[name] in Noisy.fails.get(name, ()):
-            self.wreck = object()  # nobody can save it
+            self.wreck = object()  # a value that `capture` cannot save
             raise RuntimeError(name)
 
     def reset(self, *, seed=None, options=None):
@@ -139,43 +139,43 @@ def play(envs, arrivals, steps):
 
 
 @pytest.mark.parametrize("tier", ["snapshot", "replay"])
-def test_chance_after_a_restart_is_decided_by_the_seed_and_is_nobody_elses(noisy, opened, tier):
+def test_restart_is_deterministic_and_affects_one_environment(noisy, open_vector, tier):
     found = []
     for fails in ([3], [3], []):
         noisy(step=fails)
-        envs = opened("Restarts/Noisy-v0", tier=tier)
+        envs = open_vector("Restarts/Noisy-v0", tier=tier)
         first = envs.reset().obs["state"].tolist()
         found.append([first, *play(envs, True, 12)])
     assert found[0] == found[1]
-    # Environment 1 never notices; environment 0 fails at its second step (calls 1, 3) and opens at row 3.
+    # Environment 1 is unaffected; environment 0 fails at its second step (calls 1, 3) and starts an episode at row 3.
     assert [row[1] for row in found[0]] == [row[1] for row in found[2]]
     assert found[0][2][0] == found[0][1][0] and found[0][:2] == found[2][:2]
     openings = [row[0] for row in found[2]].index(found[0][3][0]) if tier == "replay" else None
-    # Where every episode has a seed, the next one is as it would have been after seven rows; else chance is new.
+    # With a seed per episode, the next episode equals the one after seven rows; otherwise it is a new one.
     assert openings == 7 if tier == "replay" else found[0][3][0] not in [row[0] for row in found[2]]
 
 
 @pytest.mark.parametrize("tier", ["snapshot", "replay"])
 @pytest.mark.parametrize("moment", [1, 2, 3, 4])
-def test_a_run_resumed_around_a_failure_goes_on_as_if_nothing_had_happened(noisy, opened, tier, moment):
+def test_resume_around_restart_is_exact(noisy, open_vector, tier, moment):
     noisy(step=[3])
-    envs = opened("Restarts/Noisy-v0", tier=tier)
+    envs = open_vector("Restarts/Noisy-v0", tier=tier)
     envs.reset()
     play(envs, True, moment)
     state, restarts = through_disk(envs.state_dict()), envs.restarts
     at = dict(Noisy.calls)
     rest = play(envs, True, 10)
-    other = opened("Restarts/Noisy-v0", tier=tier)
-    noisy()  # whatever is replayed does not fail again
+    other = open_vector("Restarts/Noisy-v0", tier=tier)
+    noisy()  # the replay must not fail again
     other.load_state_dict(state)
     Noisy.fails, Noisy.calls = {"step": [3]}, at
     assert other.restarts == restarts == (moment >= 2)
     assert play(other, True, 10) == rest
 
 
-def test_a_reset_or_an_instance_that_fails_is_tried_again(noisy, opened):
-    noisy(reset=[3], make=[3])  # two are made and reset; the third reset fails, and so does the making of another
-    envs = opened("Restarts/Noisy-v0", attempts=3)
+def test_failed_reset_or_constructor_is_retried(noisy, open_vector):
+    noisy(reset=[3], make=[3])  # after two instances and resets, the third reset and the third constructor call fail
+    envs = open_vector("Restarts/Noisy-v0", attempts=3)
     envs.reset()
     arrivals = [envs.step(np.zeros(2, int)) for _ in range(8)]
     assert [i for i, a in enumerate(arrivals) if a.is_first.any()] == [6] and arrivals[6].is_first.all()
@@ -183,11 +183,11 @@ def test_a_reset_or_an_instance_that_fails_is_tried_again(noisy, opened):
     assert (envs.restarts, Noisy.calls["make"], Noisy.calls["reset"]) == (2, 4, 5)
 
 
-def test_failures_count_within_their_window_alone(monkeypatch):
+def test_restarts_allow_counts_failures_within_window(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("rlcore.envs.vector.restarts.time.monotonic", lambda: now[0])
     restarts, answers = Restarts(RestartConfig(2, window=10.0, wait=0.0)), []
-    for when in (0.0, 1.0, 9.0, 11.5, 12.0):  # at 11.5 those of 9.0 and itself; at 12.0 one more
+    for when in (0.0, 1.0, 9.0, 11.5, 12.0):  # at 11.5, the window contains 9.0 and 11.5; at 12.0 one more
         now[0] = when
         answers.append(restarts.allow())
     assert answers == [True, True, False, True, False]

@@ -1,4 +1,4 @@
-"""Exact resume of environments stepped together: snapshots, replays, boundaries."""
+"""Exact resume of vectorized environments in tiers snapshot, replay and boundary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_bytes(arrival) -> bytes:
 
 
 def through_disk(state):
-    """The state as a checkpoint keeps it: arrays as raw numbers, everything else as JSON."""
+    """The state after saving and loading: arrays as raw bytes, everything else as JSON."""
     if isinstance(state, np.ndarray):
         return np.frombuffer(state.tobytes(), state.dtype).reshape(state.shape).copy()
     if isinstance(state, dict):
@@ -64,13 +64,13 @@ RESUMES = [
 
 
 @pytest.mark.parametrize(("env_id", "tier", "steps"), RESUMES)
-def test_resumed_anywhere_the_rest_is_the_same_bit_for_bit(env_id, tier, steps):
+def test_load_state_dict_resumes_bit_for_bit(env_id, tier, steps):
     envs = vector(env_id, tier)
     actions = actions_for(envs, steps)
     arrivals = [envs.reset()] + [envs.step(action) for action in actions]
     episodes = envs.pop_episodes()
     ends = ends_of(arrivals)
-    # Right at the start, in the middle, at an episode's end (reset pending), just before and after it, and at the last.
+    # At the start, in the middle, at an episode end (reset pending), before and after it, and at the last step.
     moments = {0, steps // 3, steps - 1} | {m for end in ends[:1] for m in (end - 1, end, end + 1) if m < steps}
     saving, states = vector(env_id, tier), {}
     saving.reset()
@@ -83,14 +83,14 @@ def test_resumed_anywhere_the_rest_is_the_same_bit_for_bit(env_id, tier, steps):
         other.load_state_dict(states[moment])
         rest = [other.step(action) for action in actions[moment:]]
         assert [as_bytes(a) for a in rest] == [as_bytes(a) for a in arrivals[moment + 1 :]], (env_id, moment)
-        assert other.pop_episodes() == episodes  # those told before are in the state too
+        assert other.pop_episodes() == episodes  # the state includes finished episodes
         other.close()
     assert ends or env_id in ("HalfCheetah-v5",)
     envs.close()
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Probe/Camera-v0"])
-def test_wrappers_are_part_of_the_state(env_id):
+def test_state_dict_includes_wrappers(env_id):
     options = {"num_stack": 3, "reward_as_observation": True, "max_episode_steps": 7, "action_repeat": 2}
     if env_id == "Probe/Camera-v0":
         options = CHAIN
@@ -108,7 +108,7 @@ def test_wrappers_are_part_of_the_state(env_id):
 
 
 @pytest.mark.parametrize(("env_id", "tier"), [("CartPole-v1", "snapshot"), ("LunarLander-v3", "replay")])
-def test_many_environments_make_no_more_parts_than_a_few(env_id, tier):
+def test_state_dict_part_count_is_independent_of_num_envs(env_id, tier):
     parts = []
     for num_envs in (12, 48):
         envs = vector(env_id, tier, num_envs)
@@ -120,7 +120,7 @@ def test_many_environments_make_no_more_parts_than_a_few(env_id, tier):
     assert parts[0] == parts[1]
 
 
-def test_a_used_vector_can_go_back():
+def test_load_state_dict_rewinds_used_vector():
     envs = vector("CartPole-v1", "snapshot")
     actions = actions_for(envs, 60)
     envs.reset()
@@ -130,7 +130,7 @@ def test_a_used_vector_can_go_back():
     assert [as_bytes(envs.step(a)) for a in actions] == first
 
 
-def test_a_boundary_makes_interrupted_and_uninterrupted_runs_equal():
+def test_boundary_makes_resumed_run_equal():
     envs = vector("LunarLander-v3", "boundary")
     actions = actions_for(envs, 90)
     envs.reset()
@@ -145,7 +145,7 @@ def test_a_boundary_makes_interrupted_and_uninterrupted_runs_equal():
         assert as_bytes(envs.step(action)) == as_bytes(other.step(action))
 
 
-def test_a_replay_that_comes_out_differently_is_refused():
+def test_load_state_dict_refuses_deviating_replay():
     envs = vector("LunarLander-v3", "replay")
     envs.reset()
     for action in actions_for(envs, 5):
@@ -157,24 +157,24 @@ def test_a_replay_that_comes_out_differently_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("other", "says"),
+    ("other", "message"),
     [
         (("CartPole-v1", "replay", 2), "saved with tier=snapshot, but tier is replay now"),
         (("CartPole-v1", "snapshot", 3), "saved with num_envs=2, but num_envs is 3 now"),
         (("Acrobot-v1", "snapshot", 2), "CartPoleEnv, but this environment is .*AcrobotEnv"),
     ],
 )
-def test_a_state_of_other_environments_is_refused(other, says):
+def test_load_state_dict_refuses_state_of_other_environment(other, message):
     envs = vector("CartPole-v1", "snapshot")
     envs.reset()
     state = envs.state_dict()
     if other[0] == "Acrobot-v1":
         state["last"]["obs"]["state"] = np.zeros((2, 6), np.float32)
-    with pytest.raises(RunError, match=says):
+    with pytest.raises(RunError, match=message):
         vector(*other).load_state_dict(state)
 
 
-def test_a_snapshot_of_an_engine_is_refused_by_name():
+def test_state_dict_names_engine_without_snapshot():
     envs = vector("LunarLander-v3", "snapshot")
     envs.reset()
     with pytest.raises(RunError, match=r"LunarLander.world cannot be saved"):

@@ -1,4 +1,4 @@
-"""Autoreset alignment, seeds, checks and episode counts of environments stepped together in this process."""
+"""Autoreset alignment, seeds, checks and episode statistics of environments in one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def counters(num_envs: int = 1, tier: str = "snapshot", fresh_instance: bool = F
     return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance)
 
 
-def bare(envs: SerialVectorEnv, index: int = 0) -> probe_envs.Counter:
+def unwrapped(envs: SerialVectorEnv, index: int = 0) -> probe_envs.Counter:
     return envs._envs[index].env.unwrapped
 
 
@@ -50,39 +50,39 @@ def rows_of(envs, steps: int) -> list:
     ]
 
 
-def test_arrivals_follow_the_table_row_by_row():
+def test_serial_vector_matches_autoreset_table():
     envs = counters(lengths=[2, 1])
     assert rows_of(envs, 7)[0] == TABLE
-    # actions sent were 0 1 2 0 1 2 0; the third and the fifth met an episode that had ended
-    assert bare(envs).taken == [0, 1, 0, 2, 0]
+    # The actions were 0 1 2 0 1 2 0; the third and the fifth were ignored, since their episodes had ended.
+    assert unwrapped(envs).taken == [0, 1, 0, 2, 0]
 
 
-def test_environments_end_independently():
-    # Lengths differ by the environment: wrap the same class with another length each.
-    made = iter([(2, 1), (3, 3)])
+def test_serial_vector_resets_environments_independently():
+    # The same class with other episode lengths per environment.
+    lengths = iter([(2, 1), (3, 3)])
     envs = SerialVectorEnv(
-        lambda: make(EnvSettings("Probe/Counter-v0", wrapper={"lengths": next(made)})), 2, lambda e, k: None
+        lambda: make(EnvSettings("Probe/Counter-v0", wrapper={"lengths": next(lengths)})), 2, lambda e, k: None
     )
     first, second = rows_of(envs, 7)
     assert first == TABLE
     assert [row[4] for row in second] == [True, False, False, False, True, False, False, False]
 
 
-def test_arrays_of_an_arrival_are_never_written_again():
+def test_step_never_overwrites_returned_arrays():
     envs = counters(num_envs=2, lengths=[2])
     arrivals = [envs.reset()] + [envs.step(np.zeros(2, int)) for _ in range(4)]
     assert [a.obs["state"][0, 1] for a in arrivals] == [0, 1, 2, 0, 1]
     assert [bool(a.is_first[0]) for a in arrivals] == [True, False, False, True, False]
 
 
-def test_dtypes_are_those_of_the_contract():
+def test_time_step_dtypes_match_contract():
     arrival = make_vector_env(EnvSettings("FrozenLake-v1"), num_envs=3, seed=1).reset()
     assert arrival.obs["state"].dtype == np.int64 and arrival.obs["state"].shape == (3,)
     assert arrival.reward.dtype == np.float32
     assert {a.dtype for a in (arrival.terminated, arrival.truncated, arrival.is_first)} == {np.dtype(bool)}
 
 
-def test_a_wrong_action_shape_is_refused_before_it_broadcasts():
+def test_step_refuses_wrong_action_shape():
     envs = make_vector_env(EnvSettings("Pendulum-v1"), num_envs=2, seed=1)
     envs.reset()
     with pytest.raises(AssertionError):
@@ -92,7 +92,7 @@ def test_a_wrong_action_shape_is_refused_before_it_broadcasts():
 @pytest.mark.parametrize(
     "env_id", ["CartPole-v1", "Pendulum-v1", "Taxi-v4", "Blackjack-v1", "LunarLander-v3", "Hopper-v5"]
 )
-def test_a_vector_gives_what_its_environments_give_alone(env_id):
+def test_serial_vector_matches_separate_environments(env_id):
     envs = make_vector_env(EnvSettings(env_id), num_envs=2, seed=5)
     alone = [make(EnvSettings(env_id)) for _ in range(2)]
     rng = np.random.default_rng(0)
@@ -116,7 +116,7 @@ def test_a_vector_gives_what_its_environments_give_alone(env_id):
 # Episodes
 
 
-def test_episodes_are_told_once_in_order_with_return_and_length():
+def test_pop_episodes_returns_each_episode_once():
     envs = counters(num_envs=2, lengths=[2, 1])
     rows_of(envs, 7)
     # rewards 1+2, then 11, then 21+22
@@ -125,7 +125,7 @@ def test_episodes_are_told_once_in_order_with_return_and_length():
     assert envs.pop_episodes() == []
 
 
-def test_returns_are_summed_before_rounding_to_float32():
+def test_episode_return_is_summed_in_float64():
     envs = SerialVectorEnv(lambda: make(EnvSettings("Pendulum-v1")), 1, lambda e, k: 3)
     alone = make(EnvSettings("Pendulum-v1"))
     alone.reset(seed=3)
@@ -140,12 +140,12 @@ def test_returns_are_summed_before_rounding_to_float32():
 # Seeds
 
 
-def test_tier_snapshot_seeds_an_environment_once():
+def test_tier_snapshot_seeds_environment_once():
     envs = make_vector_env(
         EnvSettings("Probe/Counter-v0", wrapper={"lengths": [1]}), num_envs=2, seed=7, rank=3, offset=4
     )
     rows_of(envs, 4)
-    assert [bare(envs, i).seeds for i in range(2)] == [
+    assert [unwrapped(envs, i).seeds for i in range(2)] == [
         [streams.integer(7, "env", 3, 4 + i), None, None] for i in range(2)
     ]
 
@@ -155,24 +155,24 @@ def test_tier_replay_seeds_every_episode():
         EnvSettings("Probe/Counter-v0", wrapper={"lengths": [1]}), num_envs=2, seed=7, purpose="env_eval", tier="replay"
     )
     rows_of(envs, 4)
-    assert [bare(envs, i).seeds for i in range(2)] == [
+    assert [unwrapped(envs, i).seeds for i in range(2)] == [
         [streams.integer(7, "env_eval", 0, i, k) for k in range(3)] for i in range(2)
     ]
 
 
-def test_given_episode_seeds_are_used():
+def test_serial_vector_uses_given_episode_seeds():
     envs = counters(num_envs=2, lengths=[1])
     rows_of(envs, 4)
-    assert [bare(envs, i).seeds for i in range(2)] == [[0, 1, 2], [1000, 1001, 1002]]
+    assert [unwrapped(envs, i).seeds for i in range(2)] == [[0, 1, 2], [1000, 1001, 1002]]
 
 
-def test_neighbouring_seeds_and_environments_share_no_start():
+def test_adjacent_seeds_share_no_initial_state():
     starts = [make_vector_env(EnvSettings("CartPole-v1"), num_envs=4, seed=s).reset().obs["state"] for s in (0, 1)]
     rows = {row.tobytes() for start in starts for row in start}
     assert len(rows) == 8
 
 
-def test_a_fresh_instance_plays_every_episode_when_asked():
+def test_fresh_instance_recreates_environment_per_episode():
     envs = counters(lengths=[2], fresh_instance=True, tier="replay")
     # The counter's episode number lives in the instance: it stays 0.
     assert {row[0][0] for row in rows_of(envs, 8)[0]} == {0}
@@ -188,10 +188,10 @@ def play(envs, steps: int = 6) -> None:
 
 
 def one_faulty(fault: str, index: int = 1) -> SerialVectorEnv:
-    made = iter(range(10))
+    indices = iter(range(10))
     return SerialVectorEnv(
         lambda: make(
-            EnvSettings("Probe/Counter-v0", wrapper={"lengths": [5], "fault": fault if next(made) == index else ""})
+            EnvSettings("Probe/Counter-v0", wrapper={"lengths": [5], "fault": fault if next(indices) == index else ""})
         ),
         2,
         lambda e, k: None,
@@ -199,7 +199,7 @@ def one_faulty(fault: str, index: int = 1) -> SerialVectorEnv:
 
 
 @pytest.mark.parametrize(
-    ("fault", "says"),
+    ("fault", "message"),
     [
         ("nan", r"key 'state' is nan at \[1\]"),
         ("shape", r"key 'state' has shape \(1,\), but its space has \(2,\)"),
@@ -212,13 +212,13 @@ def one_faulty(fault: str, index: int = 1) -> SerialVectorEnv:
         ("raise", "step raised RuntimeError: the engine said no$"),
     ],
 )
-def test_a_fault_names_environment_step_and_key(fault, says):
-    with pytest.raises(EnvironmentFault, match=f"^environment 1, step 2 of its episode: {says}"):
+def test_step_fault_names_environment_step_and_key(fault, message):
+    with pytest.raises(EnvironmentFault, match=f"^environment 1, step 2 of its episode: {message}"):
         play(one_faulty(fault))
 
 
 @pytest.mark.parametrize(
-    ("old", "size", "says"),
+    ("old", "size", "message"),
     [
         ("reset", 3, r"step 0 of its episode: reset returned only one ndarray \(the old Gym API\), but Gymnasium's"),
         ("reset", 2, "step 0 of its episode: reset returned only one ndarray"),  # comes apart into two values
@@ -227,32 +227,32 @@ def test_a_fault_names_environment_step_and_key(fault, says):
         ("none", 3, "step 1 of its episode: step returned None, but Gymnasium's"),
     ],
 )
-def test_reset_and_step_of_another_form_name_gymnasiums(old, size, says):
+def test_old_gym_api_is_refused_with_advice(old, size, message):
     settings = EnvSettings("Probe/OldForm-v0", wrapper={"old": old, "size": size})
-    with pytest.raises(EnvironmentFault, match=f"{says}.*shimmy.GymV21CompatibilityV0"):
+    with pytest.raises(EnvironmentFault, match=f"{message}.*shimmy.GymV21CompatibilityV0"):
         envs = make_vector_env(settings, num_envs=1, seed=0, tier="replay")
         envs.reset()
         envs.step(np.zeros(1, np.int64))
 
 
-def test_a_large_finite_value_is_no_fault():
-    made = counters(lengths=[5], fault="huge")
-    play(made)
-    assert made.out_of_bounds == {"state": 1}
+def test_step_accepts_large_finite_observation():
+    envs = counters(lengths=[5], fault="huge")
+    play(envs)
+    assert envs.out_of_bounds == {"state": 1}
 
 
-def test_a_missing_key_is_named():
+def test_step_names_missing_observation_key():
     envs = counters()
     envs._envs[0].env.step = lambda action: ({}, 0.0, False, False, {})
     with pytest.raises(EnvironmentFault, match="key 'state' is missing"):
         play(envs)
 
 
-def test_values_outside_declared_bounds_are_counted_and_said_once(caplog):
+def test_out_of_bounds_values_warn_once(caplog):
     envs = counters(num_envs=2, lengths=[3])
     envs.reset()
     for index in range(2):
-        bare(envs, index).count = 150
+        unwrapped(envs, index).count = 150
         envs._envs[index].env.unwrapped.lengths = (1000,)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -262,10 +262,10 @@ def test_values_outside_declared_bounds_are_counted_and_said_once(caplog):
     assert len(caplog.records) == 1
 
 
-def test_an_index_outside_a_discrete_space_is_a_fault():
+def test_step_refuses_index_outside_discrete_space():
     envs = make_vector_env(EnvSettings("FrozenLake-v1"), num_envs=2, seed=1)
     envs.reset()
-    envs._envs[1].env.unwrapped.s = 16  # only on the way out: the next step reads the table before
+    envs._envs[1].env.unwrapped.s = 16  # `step` looks up this state in table P
     envs._envs[1].env.unwrapped.P[16] = {a: [(1.0, 16, 0.0, False)] for a in range(4)}
     with pytest.raises(EnvironmentFault, match=r"environment 1, step 1 .*'state'.*16"):
         envs.step(np.zeros(2, int))
@@ -274,7 +274,7 @@ def test_an_index_outside_a_discrete_space_is_a_fault():
 # Boundary tier
 
 
-def test_a_boundary_cuts_open_episodes_and_rebuilds():
+def test_boundary_truncates_episodes_and_recreates_environments():
     envs = counters(num_envs=2, tier="boundary", lengths=[4])
     envs.reset()
     envs.step(np.zeros(2, int))
@@ -285,10 +285,10 @@ def test_a_boundary_cuts_open_episodes_and_rebuilds():
     assert envs.pop_episodes() == [Episode(0, 3.0, 2), Episode(1, 3.0, 2)]
     after = envs.step(np.zeros(2, int))
     assert after.is_first.all() and (after.obs["state"] == [[0, 0], [0, 0]]).all()  # episode 0 of a new instance
-    assert [bare(envs, i).seeds for i in range(2)] == [[1], [1001]]  # with the seed of the second episode
+    assert [unwrapped(envs, i).seeds for i in range(2)] == [[1], [1001]]  # with the seed of the second episode
 
 
-def test_a_boundary_changes_nothing_where_the_state_can_be_saved():
+def test_boundary_is_noop_for_tier_snapshot():
     envs = counters(lengths=[4])
     assert envs.boundary() is None
     envs.reset()

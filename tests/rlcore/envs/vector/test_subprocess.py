@@ -1,4 +1,4 @@
-"""Environments in processes of their own: the same bits, named faults, and no process left behind."""
+"""Environments in subprocesses: equality with one process, faults, and end of all processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plugins(monkeypatch):
 
 
 @pytest.fixture
-def opened():
+def open_vector():
     envs = []
     yield lambda *args, **kwargs: envs.append(workers(*args, **kwargs)) or envs[-1]
     for env in envs:
@@ -51,7 +51,7 @@ def as_bytes(arrival) -> bytes:
 
 
 def gone(pid: int) -> bool:
-    """The process has ended (a zombie has)."""
+    """Whether the process has ended; a zombie has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -59,14 +59,14 @@ def gone(pid: int) -> bool:
 
 
 def all_gone(pids: list[int]) -> bool:
-    """Whether processes end; what spins on and on has a minute for it."""
+    """Wait until processes end, up to a minute, and return whether all did."""
     patience = Patience(idle=3.0, limit=60.0)
     while not (ended := all(gone(pid) for pid in pids)) and not patience.over:
         time.sleep(0.02)
     return ended
 
 
-# The same bits
+# Equality with one process
 
 
 @pytest.mark.parametrize(
@@ -78,17 +78,17 @@ def all_gone(pids: list[int]) -> bool:
         ("Blackjack-v1", "snapshot", {}),
     ],
 )
-def test_processes_give_the_same_trajectories_and_states_as_one_process(opened, env_id, tier, options):
+def test_subprocess_vector_matches_serial_vector(open_vector, env_id, tier, options):
     serial = make_vector_env(EnvSettings(env_id, **options), num_envs=2, seed=4, tier=tier)
     assert isinstance(serial, SerialVectorEnv)
-    remote = opened(env_id, tier=tier, **options)
+    remote = open_vector(env_id, tier=tier, **options)
     assert remote.spec == serial.spec
     rng = np.random.default_rng(0)
     actions = [np.stack([np.asarray(random_action(serial.spec, rng)) for _ in range(2)]) for _ in range(120)]
     assert as_bytes(serial.reset()) == as_bytes(remote.reset())
     for action in actions[:60]:
         assert as_bytes(serial.step(action)) == as_bytes(remote.step(action))
-    # A state taken in one place goes on in the other, both ways.
+    # Each vector continues from the state of the other.
     from_serial, from_remote = serial.state_dict(), remote.state_dict()
     serial.load_state_dict(from_remote)
     remote.load_state_dict(from_serial)
@@ -98,15 +98,15 @@ def test_processes_give_the_same_trajectories_and_states_as_one_process(opened, 
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "HalfCheetah-v5"])
-def test_continuous_actions_reach_the_processes_unchanged(opened, env_id):
-    serial, remote = make_vector_env(EnvSettings(env_id), num_envs=2, seed=4), opened(env_id)
+def test_subprocess_vector_passes_continuous_actions_exactly(open_vector, env_id):
+    serial, remote = make_vector_env(EnvSettings(env_id), num_envs=2, seed=4), open_vector(env_id)
     serial.reset(), remote.reset()
     for step in range(30):
         action = np.random.default_rng(step).uniform(-1, 1, (2, *serial.spec.action.shape)).astype(np.float32)
         assert as_bytes(serial.step(action)) == as_bytes(remote.step(action))
 
 
-def test_sync_env_false_puts_every_environment_in_a_process():
+def test_sync_env_false_creates_one_process_per_environment():
     envs = make_vector_env(EnvConfig(id="CartPole-v1", sync_env=False, step_timeout=5.0), num_envs=2, seed=1)
     try:
         assert isinstance(envs, SubprocessVectorEnv)
@@ -117,43 +117,43 @@ def test_sync_env_false_puts_every_environment_in_a_process():
         envs.close()
 
 
-def test_a_worker_never_imports_torch(tmp_path):
+def test_worker_never_imports_torch(tmp_path):
     code = "import sys, rlcore.envs.vector.worker; print('torch' in sys.modules, 'lightning_fabric' in sys.modules)"
     done = run_command([sys.executable, "-c", code], cwd=ROOT, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 
 
-# Mistakes and faults
+# Errors and faults
 
 
-def test_a_mistake_of_the_user_is_told_as_in_one_process():
+def test_subprocess_vector_reports_user_errors():
     with pytest.raises(UserError, match="did you mean 'CartPole-v1'"):
         workers("CartPol-v1")
 
 
-def faulty(opened, fault: str, timeout: float = 60.0):
-    envs = opened("Probe/Counter-v0", timeout=timeout, wrapper={"lengths": [5], "fault": fault})
+def faulty(open_vector, fault: str, timeout: float = 60.0):
+    envs = open_vector("Probe/Counter-v0", timeout=timeout, wrapper={"lengths": [5], "fault": fault})
     envs.reset()
     envs.step(np.zeros(2, int))
     return envs
 
 
 @pytest.mark.parametrize(
-    ("fault", "says"),
+    ("fault", "message"),
     [
         ("nan", r"key 'state' is nan at \[1\]"),
         ("raise", "step raised RuntimeError: the engine said no$"),
         ("exit", r"its process died \(exit code 7\)"),
     ],
 )
-def test_a_fault_in_a_process_names_environment_and_step(opened, fault, says):
-    envs = faulty(opened, fault)
-    with pytest.raises(EnvironmentFault, match=f"^environment 0, step 2 of its episode: {says}"):
+def test_subprocess_fault_names_environment_and_step(open_vector, fault, message):
+    envs = faulty(open_vector, fault)
+    with pytest.raises(EnvironmentFault, match=f"^environment 0, step 2 of its episode: {message}"):
         envs.step(np.zeros(2, int))
 
 
-def test_a_killed_process_is_named(opened):
-    envs = faulty(opened, "")
+def test_step_names_killed_process(open_vector):
+    envs = faulty(open_vector, "")
     os.kill(envs.pids[1], signal.SIGKILL)
     with pytest.raises(EnvironmentFault, match=r"environment 1, step 2 .*died \(exit code -9, SIGKILL\)"):
         for _ in range(2):
@@ -161,8 +161,8 @@ def test_a_killed_process_is_named(opened):
 
 
 @pytest.mark.parametrize("fault", ["hang", "spin"])
-def test_a_hanging_process_is_named_and_killed(opened, fault):
-    envs = faulty(opened, fault, timeout=0.5)
+def test_step_timeout_kills_hanging_process(open_vector, fault):
+    envs = faulty(open_vector, fault, timeout=0.5)
     began = time.monotonic()
     with pytest.raises(EnvironmentFault, match=r"environment 0, step 2 .*hung; no answer within 0.5 s"):
         envs.step(np.zeros(2, int))
@@ -173,10 +173,10 @@ def test_a_hanging_process_is_named_and_killed(opened, fault):
     assert all_gone(pids)
 
 
-# Nothing left behind
+# End of processes
 
 
-def test_closing_ends_all_processes_also_twice():
+def test_close_ends_all_processes():
     envs = workers("CartPole-v1")
     pids = envs.pids
     envs.close()
@@ -184,7 +184,7 @@ def test_closing_ends_all_processes_also_twice():
     envs.close()
 
 
-def test_a_forgotten_vector_ends_its_processes():
+def test_garbage_collected_vector_ends_processes():
     envs = workers("CartPole-v1")
     pids = envs.pids
     del envs
@@ -192,7 +192,7 @@ def test_a_forgotten_vector_ends_its_processes():
 
 
 @pytest.mark.parametrize("fault", ["", "hang", "spin"])
-def test_no_process_outlives_a_killed_parent(fault):
+def test_processes_end_with_killed_parent(fault):
     script = f"""
         import sys, numpy as np
         sys.path.insert(0, {str(HERE)!r})
@@ -216,7 +216,7 @@ def test_no_process_outlives_a_killed_parent(fault):
     try:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 2
-        time.sleep(0.3)  # the second step is on its way
+        time.sleep(0.3)  # the second step has started
         assert not any(gone(pid) for pid in pids)
         parent.kill()
         assert all_gone(pids)
@@ -225,8 +225,8 @@ def test_no_process_outlives_a_killed_parent(fault):
         parent.communicate()
 
 
-def test_what_an_environment_prints_does_not_reach_our_output(opened, capfd):
-    envs = faulty(opened, "print")
+def test_subprocess_output_goes_to_stderr(open_vector, capfd):
+    envs = faulty(open_vector, "print")
     envs.step(np.zeros(2, int))
-    said = capfd.readouterr()
-    assert "hello from the engine" in said.err and said.out == ""
+    output = capfd.readouterr()
+    assert "hello from the engine" in output.err and output.out == ""
