@@ -83,7 +83,7 @@ def test_bare_image_keeps_size_without_screen_size():
         assert {key: part.shape for key, part in spec_of(env).obs.items()} == {"rgb": (50, 40, 3)}
 
 
-def test_resize_averages_areas():
+def test_resize_averages_area_of_pixel():
     planes = np.random.default_rng(0).integers(0, 256, (3, 96, 128), np.uint8)
     areas = planes.reshape(3, 32, 3, 32, 4).astype(np.float64).mean((2, 4))
     assert np.abs(resize(planes, 32) - areas).max() <= 1.0  # Pillow rounds after each direction

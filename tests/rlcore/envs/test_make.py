@@ -438,7 +438,7 @@ def test_mask_velocities_refuses_unknown_id():
         make_env("FrozenLake-v1", mask_velocities=True)
 
 
-def test_action_stack_shows_dilated_one_hot_actions_oldest_first():
+def test_action_stack_is_one_hot_and_dilated():
     env = make_env("Probe/Counter-v0", wrapper={"lengths": [9]}, num_stack=2, noop=2, dilation=2)
     stacks = [env.reset(seed=0)[0]["action_stack"]] + [env.step(a)[0]["action_stack"] for a in (0, 1, 0, 1)]
     one_hot = np.eye(3, dtype=np.float32)

@@ -46,7 +46,7 @@ def exactly(value: Any) -> str:
 
 
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
-def test_unstack_inverts_stack(values: list[Any]) -> None:
+def test_unstack_restores_stacked_values_exactly(values: list[Any]) -> None:
     read = nested_state.decode(*nested_state.encode(stack(values)))
     assert [exactly(value) for value in unstack(read, 3)] == [exactly(value) for value in values]
 

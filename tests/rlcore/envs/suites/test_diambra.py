@@ -136,7 +136,7 @@ def test_target_wrapper_applies_to_diambra_game(three_engines, tmp_path, monkeyp
         assert rewards == [0.5 * env.step(np.array([1, 1]))[1] for _ in range(30)] != [0.0] * 30
 
 
-def test_no_op_max_starts_episode_with_random_no_ops(scripted):
+def test_no_op_max_limits_random_no_op_count(scripted):
     engine = Scripted()
     env = scripted(engine, diambra_wrappers={"no_op_max": 3})
     counts = set()

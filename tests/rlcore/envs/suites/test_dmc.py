@@ -85,7 +85,7 @@ def test_fast_rendering_is_close_to_default_rendering() -> None:
     assert 0 < difference < 12
 
 
-def test_episode_truncates_at_time_limit_and_terminates_at_zero_discount() -> None:
+def test_episode_ends_at_time_limit_or_zero_discount() -> None:
     with closing(make_env("pendulum_swingup")) as env:
         env.reset(seed=0)
         ends = [env.step(np.zeros(1, np.float32))[2:4] for _ in range(1000)]

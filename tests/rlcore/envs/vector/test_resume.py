@@ -108,7 +108,7 @@ def test_state_dict_includes_wrappers(env_id):
 
 
 @pytest.mark.parametrize(("env_id", "tier"), [("CartPole-v1", "snapshot"), ("LunarLander-v3", "replay")])
-def test_state_dict_part_count_is_independent_of_num_envs(env_id, tier):
+def test_state_dict_size_is_independent_of_num_envs(env_id, tier):
     parts = []
     for num_envs in (12, 48):
         envs = vector(env_id, tier, num_envs)

@@ -221,7 +221,7 @@ def test_step_fault_names_environment_step_and_key(fault, message):
     ("old", "size", "message"),
     [
         ("reset", 3, r"step 0 of its episode: reset returned only one ndarray \(the old Gym API\), but Gymnasium's"),
-        ("reset", 2, "step 0 of its episode: reset returned only one ndarray"),  # comes apart into two values
+        ("reset", 2, "step 0 of its episode: reset returned only one ndarray"),  # unpacks into two values
         ("reset without seed", 3, "step 0 of its episode: reset returned only one ndarray"),
         ("step", 3, r"step 1 of its episode: step returned 4 values \(the old Gym API\), but Gymnasium's step returns"),
         ("none", 3, "step 1 of its episode: step returned None, but Gymnasium's"),
