@@ -1,4 +1,4 @@
-"""A folder of runs to compare from within."""
+"""Fixtures with an empty folder `runs`, and a function that compares sides in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Compared = Callable[..., Comparison]
 
 @contextmanager
 def empty_root(folder: Path) -> Iterator[Path]:
-    """`runs` in a working directory; hundreds of small runs are written there, which need not outlive a crash."""
+    """Create the folder `runs` in a working directory and disable fsync, because tests write hundreds of runs."""
     (folder / "runs").mkdir()
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
@@ -27,16 +27,16 @@ def empty_root(folder: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """`runs` in an empty working directory."""
+    """Folder `runs` in an empty working directory."""
     with empty_root(tmp_path) as root:
         yield root
 
 
 @pytest.fixture
 def compared(root: Path) -> Compared:
-    """Compares the sides that words mean beneath the root."""
+    """Compare the sides given by words."""
 
-    def made(*words: str, threshold: float | None = None) -> Comparison:
+    def compare_sides(*words: str, threshold: float | None = None) -> Comparison:
         return compare(gather(words, "runs"), threshold)
 
-    return made
+    return compare_sides

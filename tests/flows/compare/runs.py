@@ -1,4 +1,4 @@
-"""Finished runs of made-up returns, written through the store's own functions."""
+"""Finished runs with synthetic returns, written with the functions of the store."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def finished_run(
     random: float = 20.0,
     **changes: Any,
 ) -> RunDirectory:
-    """A run whose evaluations climb from `random` to `value` in four equal stages, trained at 1,000 steps a second.
+    """Write a run with four evaluations that rise linearly from `random` to `value`, at 1,000 steps per second.
 
     Args:
-        folder: where.
-        group: of its config.
-        seed: likewise.
+        folder: run directory.
+        group: key `group` of the config.
+        seed: seed of the run.
         value: greedy mean return at the end.
         env: env.id.
-        final: whether the final evaluation was made.
-        status: how it ended; None: not at all.
-        steps: its budget, and where it ends.
+        final: whether the run has a final evaluation.
+        status: status of the `end` event. None writes no such event.
+        steps: algo.total_steps, at which the run ends.
         random: mean return of the random policy.
-        **changes: further top-level keys of the config; of `algo`, and of env as `settings`, what differs.
+        **changes: top-level keys of the config. Keys of `algo`, and of `env` as `settings`, are merged.
 
     Returns:
         The run directory.
@@ -67,7 +67,7 @@ def finished_run(
 
 
 def group_of(root: Path, group: str, values: list[float], first_seed: int = 0, **options: Any) -> list[RunDirectory]:
-    """A finished run for each value, with seeds from `first_seed` on."""
+    """Write one finished run per value, with seeds from `first_seed` on."""
     env = options.get("env", "CartPole-v1")
     return [
         finished_run(root / f"{group}_{env}_{seed}", group, seed, value, **options)

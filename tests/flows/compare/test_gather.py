@@ -1,4 +1,4 @@
-"""Which runs a side means."""
+"""Selection of the runs of a side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory, write_json
 from tests.flows.compare.runs import finished_run, group_of
 
-# MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+# MLflow causes warnings when it is imported and used. Warnings of our own code are still errors.
 pytestmark = pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")
 
 
@@ -20,7 +20,7 @@ def seeds(*words: str) -> dict[str, list[int]]:
     return {side.name: [record.seed for record in side.records] for side in gather(words, "runs")}
 
 
-def test_a_side_is_a_group_a_folder_a_glob_or_a_run(root: Path) -> None:
+def test_gather_accepts_group_folder_glob_and_run(root: Path) -> None:
     group_of(root / "deep", "a", [1.0, 2.0])
     group_of(root / "b", "b", [1.0, 2.0], first_seed=5)
     finished_run(root / "single", None, 9, 1.0)
@@ -30,20 +30,20 @@ def test_a_side_is_a_group_a_folder_a_glob_or_a_run(root: Path) -> None:
     assert [side.group for side in gather(["runs/b", "runs/single"], "runs")] == ["b", None]
 
 
-def test_what_lies_inside_a_run_is_none_of_its_neighbours(root: Path) -> None:
+def test_below_ignores_runs_inside_run(root: Path) -> None:
     run = finished_run(root / "run", "a", 1, 1.0)
     finished_run(run.set_aside / "before", "a", 1, 1.0)
     assert [found.path for found in RunDirectory.below(root)] == [run.path]
 
 
-def test_a_sweep_means_its_confirmed_runs(root: Path) -> None:
+def test_gather_sweep_selects_confirmed_runs(root: Path) -> None:
     for group, seed in (("first-winner", 1), ("first-default", 2), ("first", 3), ("other", 4)):
         group_of(root, group, [1.0], first_seed=seed)
     assert seeds("first") == {"first-winner": [1], "first-default": [2]}
-    assert seeds("first", "other") == {"first": [1], "other": [4]}  # not its trials
+    assert seeds("first", "other") == {"first": [1], "other": [4]}  # the trials are excluded
 
 
-def test_a_sweep_that_has_another_winner_now_means_the_runs_of_that_one(root: Path) -> None:
+def test_gather_sweep_selects_runs_of_current_winner(root: Path) -> None:
     sweep = root / "sweeps" / "first"
     for folder, group, seed in (("winner_0004", "winner", 1), ("winner_0019", "winner", 2), ("default", "default", 3)):
         group_of(sweep / folder, f"first-{group}", [1.0], first_seed=seed)
@@ -58,7 +58,7 @@ def test_a_sweep_that_has_another_winner_now_means_the_runs_of_that_one(root: Pa
 
 
 @pytest.mark.slow
-def test_a_run_of_which_only_mlflow_knows_is_read_from_there(root: Path, home: Path) -> None:
+def test_gather_reads_deleted_run_from_mlflow(root: Path, home: Path) -> None:
     here = finished_run(root / "here", "a", 1, 90.0, exp_name="carts")
     gone = finished_run(root / "gone", "b", 2, 70.0, exp_name="carts")
     (direct,) = gather(["runs/gone", "runs/here"], "runs")[0].records
@@ -74,7 +74,7 @@ def test_a_run_of_which_only_mlflow_knows_is_read_from_there(root: Path, home: P
 
 
 @pytest.mark.slow
-def test_a_mistake_in_a_search_is_a_sentence(root: Path, home: Path) -> None:
+def test_gather_refuses_mistakes_in_mlflow_search(root: Path, home: Path) -> None:
     run = finished_run(root / "one", "a", 1, 90.0, exp_name="poles")
     update_backends(run)
     for word, part in (
@@ -82,9 +82,9 @@ def test_a_mistake_in_a_search_is_a_sentence(root: Path, home: Path) -> None:
         ("mlflow:poles?seed is 3", "MLflow rejects the filter 'seed is 3'"),
         ("mlflow:poles?params.seed = '3'", "no run of Shepherd matches"),
     ):
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as error:
             gather([word, "a"], "runs")
-        assert str(told.value).startswith(f"{word}: {part}")
+        assert str(error.value).startswith(f"{word}: {part}")
 
 
 @pytest.mark.parametrize(
@@ -99,22 +99,22 @@ def test_a_mistake_in_a_search_is_a_sentence(root: Path, home: Path) -> None:
         (["runs/slow_CartPole-v1_0", "runs/slow_CartPole-v1_1", "runs/fast_CartPole-v1_0"], "put a glob in quotes"),
     ],
 )
-def test_a_mistake_is_a_sentence(root: Path, words: list[str], sentence: str) -> None:
+def test_gather_refuses_wrong_sides(root: Path, words: list[str], sentence: str) -> None:
     group_of(root, "slow", [1.0, 2.0])
     group_of(root, "fast", [1.0])
     (root.parent / "empty").mkdir()
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         gather(words, "runs")
-    assert sentence in str(told.value)
+    assert sentence in str(error.value)
 
 
-def test_without_any_group_it_is_said_how_to_make_one(root: Path) -> None:
+def test_gather_explains_group_if_none_exists(root: Path) -> None:
     with pytest.raises(UserError, match=r"; `shepherd train … group=NAME` trains runs of a group"):
         gather(["a", "b"], "runs")
 
 
-def test_a_sweep_that_was_not_confirmed_is_no_side(root: Path) -> None:
-    """Trials of a sweep are a group of its name, each of another configuration."""
+def test_gather_refuses_sweep_without_confirmation(root: Path) -> None:
+    """The trials of a sweep form a group with its name, but they have different configurations."""
     group_of(root / "sweeps/first", "first", [1.0, 2.0])
     (root / "sweeps/first/sweep.json").write_text("{}")
     group_of(root, "other", [1.0, 2.0])

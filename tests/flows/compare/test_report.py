@@ -1,4 +1,4 @@
-"""Reports as they are written and printed: one page that needs nothing else, pictures, tables, JSON."""
+"""Written and printed reports: self-contained page, figures, tables, JSON."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PICTURES = {"curve_steps", "curve_time", "curve_cpu", "aggregates", "improvement
 
 
 class Page(HTMLParser):
-    """A page taken apart: its tags with attributes, its text, and whether they nest."""
+    """Parsed page: tags with attributes, and text. Checks that tags are nested correctly."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.open: list[str] = []
-        self.words = ""
+        self.text = ""
         self.feed(text)
         assert self.open == []
 
@@ -47,12 +47,12 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words += f" {data}"
+        self.text += f" {data}"
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report on two groups and a run that did not end, and beside it, in `again`, the same report once more."""
+    """Report on two groups and an interrupted run. The folder `again` next to it contains the same report again."""
     with empty_root(tmp_path_factory.mktemp("compared")) as root:
         group_of(root, "a<b>&c", LOW)
         group_of(root, "tuned", HIGH, algo={"optimizer": {"lr": 0.5}})
@@ -67,20 +67,20 @@ def page(out: Path) -> Page:
     return Page((out / "index.html").read_text())
 
 
-def test_the_page_needs_nothing_but_itself(out: Path, page: Page) -> None:
+def test_report_page_is_self_contained(out: Path, page: Page) -> None:
     tags = {tag for tag, _ in page.tags}
     assert not tags & {"script", "link", "img", "iframe", "object"}
     for _, attributes in page.tags:
         for name, value in attributes.items():
             if name in ("src", "href", "xlink:href"):
-                assert str(value).startswith("#"), (name, value)  # a part of the same picture
+                assert str(value).startswith("#"), (name, value)  # a part of the same figure
     assert not re.search(r"url\((?!#)|@import", (out / "index.html").read_text())
     assert len((out / "index.html").read_bytes()) < 400_000
 
 
 @always
-def test_the_page_tells_all_of_it_with_the_verdict_first(page: Page) -> None:
-    words = " ".join(page.words.split())
+def test_report_page_starts_with_verdict(page: Page) -> None:
+    text = " ".join(page.text.split())
     for part in (
         "tuned is significantly better than a<b>&c on CartPole-v1.",
         "Learning curves",
@@ -96,16 +96,16 @@ def test_the_page_tells_all_of_it_with_the_verdict_first(page: Page) -> None:
         "interrupted",
         "arXiv:2108.13264",
     ):
-        assert part in words, part
-    assert words.index("is significantly better than") < words.index("Learning curves")
+        assert part in text, part
+    assert text.index("is significantly better than") < text.index("Learning curves")
 
 
-def test_pictures_follow_the_page_in_light_and_dark(out: Path) -> None:
+def test_report_figures_use_page_colors(out: Path) -> None:
     text = (out / "index.html").read_text()
     drawn = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     assert len(drawn) == len(PICTURES)
     for svg in drawn:
-        assert set(re.findall(r"#[0-9a-f]{6}\b", svg)) <= {"#ffffff", "#000000"}, "a colour that does not follow"
+        assert set(re.findall(r"#[0-9a-f]{6}\b", svg)) <= {"#ffffff", "#000000"}, "a fixed color"
         assert "var(--ink)" in svg
         assert 'role="img"' in svg.partition(">")[0] and " width=" not in svg.partition(">")[0]
     used = set(re.findall(r"var\((--[a-z0-9-]+)\)", text))
@@ -114,25 +114,25 @@ def test_pictures_follow_the_page_in_light_and_dark(out: Path) -> None:
     assert used - {"--font"} <= set(re.findall(r"(--[a-z0-9-]+):", dark))
 
 
-def test_pictures_lie_beside_the_page(out: Path) -> None:
+def test_report_writes_png_figures(out: Path) -> None:
     assert {path.stem for path in out.glob("*.png")} == PICTURES
     for path in out.glob("*.png"):
         picture = matplotlib.image.imread(path)
         assert picture.shape[1] > 1000 and picture[..., :3].std() > 0.01
 
 
-def test_pictures_are_there_for_papers_too(out: Path) -> None:
+def test_report_writes_svg_and_pdf_figures(out: Path) -> None:
     for form in ("svg", "pdf"):
         assert {path.stem for path in out.glob(f"*.{form}")} == PICTURES
     for path in out.glob("*.svg"):
         tree = ElementTree.parse(path)
-        assert tree.getroot().get("width", "").endswith("pt")  # a size of its own
-        assert "var(" not in path.read_text()  # and its own colours: no page decides them
+        assert tree.getroot().get("width", "").endswith("pt")  # fixed size
+        assert "var(" not in path.read_text()  # fixed colors, independent of a page
     for path in out.glob("*.pdf"):
         assert path.read_bytes().startswith(b"%PDF-") and b"/Type /Page" in path.read_bytes()
 
 
-def test_tables_hold_every_run_and_point(out: Path) -> None:
+def test_report_tables_contain_all_runs_and_points(out: Path) -> None:
     with open(out / "runs.csv", newline="") as file:
         runs = list(csv.DictReader(file))
     assert [float(row["value"]) for row in runs if row["side"] == "a<b>&c"] == LOW
@@ -150,17 +150,17 @@ def test_tables_hold_every_run_and_point(out: Path) -> None:
     assert len(points) == 8
 
 
-def test_the_same_runs_make_the_same_report(out: Path) -> None:
+def test_report_is_deterministic(out: Path) -> None:
     for path in out.iterdir():
         assert path.read_bytes() == (out.parent / "again" / path.name).read_bytes(), path.name
 
 
-def test_a_comparison_over_several_environments_has_a_curve_of_each_and_of_all(root: Path) -> None:
+def test_report_draws_curves_per_environment_and_overall(root: Path) -> None:
     for name, values in (("low", LOW), ("high", HIGH)):
         group_of(root, name, values[:3])
         group_of(root, name, [value - 300 for value in values[:3]], env="Acrobot-v1", random=-500.0)
-    made = report(["low", "high"], "out", "runs")
-    stems = [picture.stem for picture in made.pictures]
+    result = report(["low", "high"], "out", "runs")
+    stems = [picture.stem for picture in result.pictures]
     assert stems == [
         "curve_all",
         *(f"curve_{against}_{task}" for task in (1, 2) for against in ("steps", "time", "cpu")),
@@ -169,13 +169,14 @@ def test_a_comparison_over_several_environments_has_a_curve_of_each_and_of_all(r
     assert "all environments (scores)" in Path("out/index.html").read_text()
 
 
-def test_the_command_prints_the_verdict_and_where_the_page_is(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command_prints_verdict_and_page(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     group_of(root, "low", LOW[:3])
     group_of(root, "high", HIGH)
     assert cli.main(["compare", "low", "high", "--threshold", "60"]) == 0
-    said = capsys.readouterr()
-    assert [line for line in said.err.splitlines() if not line.endswith(" drawn")] == []  # progress, on a slow machine
-    lines = said.out.splitlines()
+    captured = capsys.readouterr()
+    # On a slow machine there are progress lines.
+    assert [line for line in captured.err.splitlines() if not line.endswith(" drawn")] == []
+    lines = captured.out.splitlines()
     assert lines[1] == "No ranking of low and high: low has 3 finished seeds; a ranking needs 10."
     assert "  shepherd train exp=ppo env.id=CartPole-v1 seed=3,4,5,6,7,8,9 group=low" in lines
     assert lines[-1] == "page with pictures and figures: report/index.html"
@@ -202,6 +203,6 @@ def test_compare_refuses_mistake_with_one_sentence(
         group_of(root, name, LOW[:2])
     (root / "file").write_text("")
     assert cli.main(line.split()) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.startswith(f"shepherd: {sentence}") and said.err.count("\n") == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith(f"shepherd: {sentence}") and captured.err.count("\n") == 1
     assert not Path("report").exists()
