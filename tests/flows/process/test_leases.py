@@ -1,4 +1,4 @@
-"""Places that one process holds among all machines: a real Prefect server, and a process that is killed."""
+"""Leases that exclude processes on other machines, with a real Prefect server and a killed process."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def server(home: Path) -> Iterator[str]:
 
     from flows.workers.local_api import prefect_api
 
-    with prefect_api() as url, pytest.MonkeyPatch.context() as patch:  # for processes that this one starts
+    with prefect_api() as url, pytest.MonkeyPatch.context() as patch:  # for child processes
         patch.setenv("PREFECT_API_URL", url)
         patch.setenv("PREFECT_API_AUTH_STRING", PREFECT_API_AUTH_STRING.value() or "")
         yield url
 
 
 @pytest.fixture
-def whole_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One as `make up` starts it: the server of a single command does not check for expired leases."""
+def prefect_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Server as in `make up`, because the server of a single command does not check for expired leases."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     port = free_port()
@@ -69,12 +69,12 @@ def whole_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "PATIENCE", 0.0)
     monkeypatch.setattr(leases, "ASK_EVERY", 0.05)
 
 
-def on(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def set_hostname(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: machine)
 
 
@@ -86,26 +86,26 @@ def limits() -> set[str]:
 
 
 @always
-def test_another_machine_is_refused_as_long_as_the_place_is_held(
+def test_hold_lease_refuses_other_machine_until_release(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note = tmp_path / "lease"
-    on("one", monkeypatch)
-    with hold_lease("run-1", note, "leads it"):
-        on("two", monkeypatch)
-        with pytest.raises(UserError, match="^a process on one leads it$"), hold_lease("run-1", note, "leads it"):
+    set_hostname("one", monkeypatch)
+    with hold_lease("run-1", note, "trains it"):
+        set_hostname("two", monkeypatch)
+        with pytest.raises(UserError, match="^a process on one trains it$"), hold_lease("run-1", note, "trains it"):
             pass
-        with hold_lease("run-2", tmp_path / "other", "leads it"):
+        with hold_lease("run-2", tmp_path / "other", "trains it"):
             assert limits() == {"shepherd-run-1", "shepherd-run-2"}
-    with hold_lease("run-1", note, "leads it"):
+    with hold_lease("run-1", note, "trains it"):
         assert "two" in note.read_text()
-    assert not note.exists() and not limits()  # nothing is left of a run's
+    assert not note.exists() and not limits()  # the limits of runs are deleted
 
 
-def test_without_a_refusal_one_waits_and_only_one_is_inside(server: str, tmp_path: Path) -> None:
+def test_hold_lease_waits_and_excludes_others(server: str, tmp_path: Path) -> None:
     inside, most = 0, 0
 
-    def come_in(number: int) -> None:
+    def use_registry(number: int) -> None:
         nonlocal inside, most
         with hold_lease("registry", tmp_path / f"of-machine-{number}"):
             inside += 1
@@ -113,8 +113,8 @@ def test_without_a_refusal_one_waits_and_only_one_is_inside(server: str, tmp_pat
             time.sleep(0.1)
             inside -= 1
 
-    come_in(0)  # two that make the limit at the same moment wait for the server's retries
-    machines = [threading.Thread(target=copy_context().run, args=(come_in, number)) for number in range(3)]
+    use_registry(0)  # creates the limit, because concurrent creation would wait for retries
+    machines = [threading.Thread(target=copy_context().run, args=(use_registry, number)) for number in range(3)]
     for machine in machines:
         machine.start()
     for machine in machines:
@@ -122,8 +122,8 @@ def test_without_a_refusal_one_waits_and_only_one_is_inside(server: str, tmp_pat
     assert (inside, most) == (0, 1)
 
 
-def kill_a_holder(folder: Path) -> None:
-    """A process that has taken the place `thing`, with its note in the folder, and was killed."""
+def start_and_kill_holder(folder: Path) -> None:
+    """Start a process that holds the lease `thing`, with its note in the folder, and kill it."""
     command = [sys.executable, "-c", HOLDER, str(folder)]
     holder = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
@@ -131,28 +131,28 @@ def kill_a_holder(folder: Path) -> None:
     holder.communicate()
 
 
-def test_what_a_killed_process_held_is_free_at_once_on_its_machine_and_not_on_another(
+def test_hold_lease_of_killed_holder_is_free_locally(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill_a_holder(tmp_path)
+    start_and_kill_holder(tmp_path)
     here = socket.gethostname()
-    on("elsewhere", monkeypatch)
+    set_hostname("elsewhere", monkeypatch)
     with (
         pytest.raises(UserError, match=f"a process on {here} has it"),
         hold_lease("thing", tmp_path / "lease", "has it"),
     ):
         pass
-    on(here, monkeypatch)
+    set_hostname(here, monkeypatch)
     with hold(tmp_path / "lock"), hold_lease("thing", tmp_path / "lease", "has it"):
         assert "shepherd-thing" in limits()
 
 
 @soak
-def test_the_lease_of_a_machine_that_vanished_runs_out(
-    whole_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_hold_lease_of_lost_machine_expires(
+    prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill_a_holder(tmp_path)
-    on("elsewhere", monkeypatch)
+    start_and_kill_holder(tmp_path)
+    set_hostname("elsewhere", monkeypatch)
     monkeypatch.setattr(leases, "PATIENCE", 90.0)
     began = time.monotonic()
     with hold_lease("thing", tmp_path / "lease", "has it"):
@@ -160,25 +160,23 @@ def test_the_lease_of_a_machine_that_vanished_runs_out(
 
 
 @soak
-def test_a_holder_that_lives_keeps_its_place_beyond_one_lease(
-    whole_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hold_lease_is_renewed_while_held(prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with hold_lease("long", tmp_path / "lease", "has it"):
         time.sleep(LEASE + 30)
-        on("elsewhere", monkeypatch)
+        set_hostname("elsewhere", monkeypatch)
         with pytest.raises(UserError, match="has it"), hold_lease("long", tmp_path / "lease", "has it"):
             pass
 
 
-def test_without_a_server_nothing_is_asked_and_one_that_is_away_stops_nobody(
+def test_hold_lease_ignores_missing_server(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    with hold_lease("run", tmp_path / "lease", "leads it"):
+    with hold_lease("run", tmp_path / "lease", "trains it"):
         assert not list(tmp_path.iterdir())
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    nobody = "http://127.0.0.1:9/api"
-    monkeypatch.setenv("PREFECT_API_URL", nobody)
-    with temporary_settings({PREFECT_API_URL: nobody}), hold_lease("run", tmp_path / "lease", "leads it"):
+    url = "http://127.0.0.1:9/api"
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    with temporary_settings({PREFECT_API_URL: url}), hold_lease("run", tmp_path / "lease", "trains it"):
         assert "only the lock file excludes others" in caplog.text

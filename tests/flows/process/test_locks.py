@@ -1,4 +1,4 @@
-"""Lock files: who waits long is told for whom."""
+"""Lock files: a process that waits logs which process holds the lock."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from flows.process import locks
 from flows.process.locks import hold
 
 
-def test_who_waits_is_told_for_whom_and_gets_it_afterwards(
+def test_hold_logs_holder_while_waiting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "SILENT", 0.0)
     monkeypatch.setattr(locks, "_holders", lambda path: [f"pid {os.getpid()} ({shlex.join(sys.argv[:1])})"])
     held, free = threading.Event(), threading.Event()
 
-    def hold_it() -> None:
+    def hold_lock() -> None:
         with hold(tmp_path / "lock", waiting="registers a model"):
             held.set()
             free.wait(60)
 
-    holder = threading.Thread(target=hold_it)
+    holder = threading.Thread(target=hold_lock)
     holder.start()
     assert held.wait(60)
 
     class Freeing(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            free.set()  # it is said while one waits, not afterwards
+            free.set()  # logged while waiting, not afterwards
 
     handler = Freeing()
     locks.log.addHandler(handler)
@@ -46,6 +46,6 @@ def test_who_waits_is_told_for_whom_and_gets_it_afterwards(
         holder.join()
 
 
-def test_nothing_is_said_where_nobody_holds_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_hold_logs_nothing_if_lock_is_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with hold(tmp_path / "lock", waiting="registers a model"):
         assert caplog.messages == []
