@@ -370,7 +370,7 @@ def test_compose_names_run_after_user_preset(user_folder, monkeypatch):
     assert compose(["exp=mine", "label=other"])[0].exp_name == "other_Acrobot-v1"
 
 
-def test_compose_names_run_of_built_in_preset_after_algorithm():
+def test_compose_names_built_in_preset_by_algorithm():
     config, _ = compose(["exp=ppo_acrobot"])
     assert (config.label, config.exp_name, model_name(config)) == ("ppo", "ppo_Acrobot-v1", "ppo-Acrobot-v1")
     assert "label" not in params_yaml(["exp=ppo_acrobot"])
