@@ -1,4 +1,4 @@
-"""A2C against Stable-Baselines3's own numbers (fixtures: make_a2c_fixtures.py), and against PPO."""
+"""A2C against the results of Stable-Baselines3 (fixtures: make_a2c_fixtures.py)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.golden.oracle import ACTIONS
 
 @pytest.mark.parametrize("variant", a2c_oracle.VARIANTS)
 @pytest.mark.parametrize("kind", ACTIONS)
-def test_updates_equal_the_oracles_in_float64(kind: str, variant: str) -> None:
+def test_a2c_update_matches_sb3_in_float64(kind: str, variant: str) -> None:
     a2c_oracle.check_update(a2c, kind, variant)
 
 
 @pytest.mark.parametrize("batch_size", [199, 64, 1])
-def test_updates_in_parts_equal_the_oracles_of_the_whole(batch_size: int) -> None:
+def test_a2c_update_in_parts_matches_sb3(batch_size: int) -> None:
     a2c_oracle.check_update(a2c, "discrete", "base", batch_size)
 
 
-def test_update_from_raw_rewards_equals_the_oracles() -> None:
+def test_a2c_update_from_raw_rewards_matches_sb3() -> None:
     a2c_oracle.check_rollout(a2c)
 
 
-def test_annealed_coefficients_reach_the_update() -> None:
+def test_a2c_update_uses_annealed_coefficients() -> None:
     a2c_oracle.check_annealing(a2c)

@@ -1,4 +1,4 @@
-"""The checks notice what they are for: each wrong version of A2C fails the check that is named beside it."""
+"""Mutants of A2C: each wrong version fails the golden check that is named with it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.golden.mutants import Mutant, changed
 
 
 @pytest.mark.parametrize("check", sorted({mutant.check for mutant in MUTANTS}, key=str), ids=str)
-def test_check_passes_on_the_code_as_it_is(check: tuple[str, ...]) -> None:
+def test_golden_check_passes_on_correct_code(check: tuple[str, ...]) -> None:
     name, *arguments = check
     getattr(a2c_oracle, name)(a2c, *arguments)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_mutant_is_noticed(mutant: Mutant) -> None:
+def test_golden_check_detects_a2c_mutant(mutant: Mutant) -> None:
     name, *arguments = mutant.check
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
         getattr(a2c_oracle, name)(a2c, *arguments)

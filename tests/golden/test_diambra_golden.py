@@ -1,6 +1,6 @@
-"""DIAMBRA's own client and SheepRL's wrapper, on the engine of the tests: the same messages, keys, spaces and episodes.
+"""Messages, keys, spaces and episodes match those of DIAMBRA's client and SheepRL's wrapper on the test engine.
 
-`make_diambra_fixtures` wrote what they saw.
+The expected values are written by `make_diambra_fixtures`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def engine() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", THEIRS["messages"])
-def test_a_message_is_read_and_written_as_by_their_generated_classes(name):
+def test_diambra_message_is_parsed_and_serialized_like_original(name):
     content = bytes.fromhex(THEIRS["messages"][name])
     message = getattr(messages(), name).FromString(content)
     assert message.SerializeToString(deterministic=True) == content
@@ -44,7 +44,7 @@ def _unknown(message: Any) -> bool:
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     parts = [value for field, value in message.ListFields() if field.message_type is not None]
-    # A map entry's values hide behind a mapping, a repeated field's behind a sequence.
+    # Map fields are mappings, repeated fields are sequences.
     inner = [
         part
         for value in parts
@@ -54,7 +54,7 @@ def _unknown(message: Any) -> bool:
     return bool(len(UnknownFieldSet(message))) or any(map(_unknown, inner))
 
 
-def test_fields_have_the_values_that_they_were_given():
+def test_diambra_message_fields_have_given_values():
     settings = messages().EnvSettings.FromString(bytes.fromhex(THEIRS["messages"]["EnvSettings"]))
     player = settings.episode_settings.player_settings[0]
     assert [settings.frame_shape.h, settings.frame_shape.w, settings.frame_shape.c] == [64, 32, 1]
@@ -69,7 +69,7 @@ def test_fields_have_the_values_that_they_were_given():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_episode_is_the_one_that_they_see(name, engine, monkeypatch):
+def test_diambra_episode_matches_original_client(name, engine, monkeypatch):
     monkeypatch.setenv("DIAMBRA_ENVS", engine)
     case, theirs = CASES[name], THEIRS["episodes"][name]
     env = open_env(SUITES["diambra"], case["id"], case)
@@ -82,7 +82,7 @@ def test_an_episode_is_the_one_that_they_see(name, engine, monkeypatch):
             digests.append(digest(obs, 0.0, False))
             for step in range(STEPS):
                 obs, reward, terminated, _, _ = env.step(scripted(env.action_space, step))
-                assert env.observation_space.contains(obs)  # theirs often do not
+                assert env.observation_space.contains(obs)  # observations of the original client often are not
                 digests.append(digest(obs, reward, terminated))
                 if terminated:
                     break

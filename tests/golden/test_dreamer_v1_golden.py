@@ -1,4 +1,4 @@
-"""Dreamer V1 against SheepRL's own losses and gradients; and each wrong version fails the check named beside it."""
+"""Dreamer V1 against losses and gradients of SheepRL; each mutant fails the check named with it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ pytestmark = heavy
 
 @always
 @pytest.mark.parametrize("variant", dreamer_v1_oracle.VARIANTS)
-def test_losses_and_gradients_are_sheeprls(variant: str) -> None:
+def test_dreamer_v1_losses_and_gradients_match_sheeprl(variant: str) -> None:
     dreamer_v1_oracle.check_losses(dreamer_v1, variant)
 
 
-def test_an_update_logs_sheeprls_numbers_and_the_norms_of_its_gradients() -> None:
+def test_dreamer_v1_update_logs_metrics_of_sheeprl() -> None:
     dreamer_v1_oracle.check_update(dreamer_v1)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_mutant_is_noticed(mutant: Mutant) -> None:
+def test_golden_check_detects_dreamer_v1_mutant(mutant: Mutant) -> None:
     name, *arguments = mutant.check
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
         getattr(dreamer_v1_oracle, name)(dreamer_v1, *arguments)

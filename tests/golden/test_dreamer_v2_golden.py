@@ -1,4 +1,4 @@
-"""Dreamer V2 against SheepRL's own losses and gradients; and each wrong version fails the check named beside it."""
+"""Dreamer V2 against losses and gradients of SheepRL; each mutant fails the check named with it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ pytestmark = heavy
 
 @always
 @pytest.mark.parametrize("variant", dreamer_v2_oracle.VARIANTS)
-def test_losses_and_gradients_are_sheeprls(variant: str) -> None:
+def test_dreamer_v2_losses_and_gradients_match_sheeprl(variant: str) -> None:
     dreamer_v2_oracle.check_losses(dreamer_v2, variant)
 
 
-def test_the_slow_critic_is_a_copy_of_every_hundredth_step() -> None:
+def test_dreamer_v2_copies_target_critic_every_hundredth_step() -> None:
     dreamer_v2_oracle.check_copies(dreamer_v2)
 
 
-def test_weights_decay_as_sheeprls() -> None:
+def test_dreamer_v2_weight_decay_matches_sheeprl() -> None:
     dreamer_v2_oracle.check_decay(dreamer_v2)
 
 
-def test_an_update_logs_sheeprls_numbers_and_the_norms_of_its_gradients() -> None:
+def test_dreamer_v2_update_logs_metrics_of_sheeprl() -> None:
     dreamer_v2_oracle.check_update(dreamer_v2)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_mutant_is_noticed(mutant: Mutant) -> None:
+def test_golden_check_detects_dreamer_v2_mutant(mutant: Mutant) -> None:
     name, *arguments = mutant.check
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
         getattr(dreamer_v2_oracle, name)(dreamer_v2, *arguments)

@@ -1,4 +1,4 @@
-"""Weights of imagined steps, the chance that an episode is still going on, against a loop over steps and states."""
+"""Weights of imagined steps (probability that the episode continues) against a loop over steps and states."""
 
 from __future__ import annotations
 
@@ -23,24 +23,28 @@ from tests.golden.mutants import Mutant, changed
 
 GAMMA, HORIZON, COUNT, SIZE, CHOICES = 0.9, 6, 8, 5, 3
 MUTANTS = {v1: dreamer_v1_mutants, v2: dreamer_v2_mutants, v3: dreamer_v3_mutants}
-NOTICED = ("weights one step off", "discount one step off", "weights with a gradient")  # V3's likelier has none
+NOTICED = (
+    "weights one step off",
+    "discount one step off",
+    "weights with a gradient",
+)  # V3 uses the more likely class, which has no gradient
 WRONG = [(module, each) for module, held in MUTANTS.items() for each in held.MUTANTS if each.name in NOTICED]
 
 
-def drawn(*shape: int, seed: int) -> Tensor:
+def random(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def chance(logit: float) -> float:
+def sigmoid(logit: float) -> float:
     return 1 / (1 + math.exp(-logit))
 
 
-def looped(module: ModuleType, logits: list[list[float]], ended: list[bool]) -> list[list[float]]:
-    """Weights [row][state] of the states whose logits of going on are given, of the first whether they ended.
+def weights_by_loop(module: ModuleType, logits: list[list[float]], ended: list[bool]) -> list[list[float]]:
+    """Return the weights [row][state] from the continue logits of states and the end flags of the first states.
 
-    V1 and V2 (arXiv:1912.01603's and arXiv:2010.02193's code): the product of the discounts of the states before, which
-    their heads tell with γ in them; V1 counts from the first imagined state, V2 from the one that imagination begins
-    with, of which it knows. V3 (arXiv:2301.04104v1's code): of the likelier, times γ, with the state's own.
+    V1 and V2 (arXiv:1912.01603's and arXiv:2010.02193's code): the product of the discounts of earlier states, which
+    their heads predict including γ; V1 starts at the first imagined state, V2 at the start state of imagination,
+    whose end flag is known. V3 (arXiv:2301.04104v1's code): the more likely class times γ, with the state's own.
     """
     rows: list[list[float]] = []
     weight = [1.0] * len(ended)
@@ -50,23 +54,25 @@ def looped(module: ModuleType, logits: list[list[float]], ended: list[bool]) -> 
         rows.append(weight)
         if module is not v3:
             first = module is v2 and k == 0
-            weight = [w * (GAMMA * (not e) if first else chance(x)) for w, x, e in zip(weight, row, ended, strict=True)]
+            weight = [
+                w * (GAMMA * (not e) if first else sigmoid(x)) for w, x, e in zip(weight, row, ended, strict=True)
+            ]
     return rows[:-1]  # the last state has no step
 
 
 def check_weights(module: ModuleType) -> None:
     number: Any = TwoHot(9) if module is v3 else UnitNormal()
     shapes = {"reward": number.outputs, "critic": number.outputs, "slow": number.outputs, "actor": CHOICES}
-    weights: dict[str, Any] = {name: drawn(SIZE, size, seed=i) for i, (name, size) in enumerate(shapes.items())}
-    ends = drawn(SIZE, seed=5).requires_grad_()
+    weights: dict[str, Any] = {name: random(SIZE, size, seed=i) for i, (name, size) in enumerate(shapes.items())}
+    ends = random(SIZE, seed=5).requires_grad_()
     heads = Heads(number, **weights, ends=ends, bell=torch.zeros(number.outputs, dtype=torch.float64))
-    feat, action = drawn(HORIZON + 1, COUNT, SIZE, seed=6), torch.zeros(HORIZON, COUNT, dtype=torch.int64)
+    feat, action = random(HORIZON + 1, COUNT, SIZE, seed=6), torch.zeros(HORIZON, COUNT, dtype=torch.int64)
     terminated = torch.arange(COUNT) % 3 == 0
     more: dict[str, Any] = {} if module is v1 else {"mix": 0.5}
     more |= {"moments": ReturnScale(MomentsConfig())} if module is v3 else {}
     config = module.Config(total_steps=1, gamma=GAMMA)
     found = objectives(module, config, heads, feat, action, terminated, **more)[0][3]["weight"]
-    expected = torch.tensor(looped(module, (feat @ ends).tolist(), terminated.tolist()), dtype=torch.float64)
+    expected = torch.tensor(weights_by_loop(module, (feat @ ends).tolist(), terminated.tolist()), dtype=torch.float64)
     assert not found.requires_grad
     assert found.shape == expected.shape, (found.shape, expected.shape)
     gap = (found - expected).abs().max().item()
@@ -74,13 +80,13 @@ def check_weights(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("module", MUTANTS, ids=lambda m: m.__name__.split(".")[-2])
-def test_weights_are_products_of_the_chances_before(module: ModuleType) -> None:
+def test_imagined_weights_match_loop_over_steps(module: ModuleType) -> None:
     check_weights(module)
 
 
 @pytest.mark.parametrize(
     ("module", "mutant"), WRONG, ids=lambda x: getattr(x, "name", None) or x.__name__.split(".")[-2]
 )
-def test_mutant_is_noticed(module: ModuleType, mutant: Mutant) -> None:
+def test_weights_check_detects_mutant(module: ModuleType, mutant: Mutant) -> None:
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
         check_weights(module)

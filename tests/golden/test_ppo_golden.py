@@ -1,4 +1,4 @@
-"""PPO against Stable-Baselines3's own numbers (fixtures made by make_fixtures.py; nothing of it is installed here)."""
+"""PPO against the results of Stable-Baselines3 (fixtures: make_fixtures.py; SB3 itself is not installed)."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from tests.golden import oracle
 
 @pytest.mark.parametrize("variant", oracle.VARIANTS)
 @pytest.mark.parametrize("kind", oracle.ACTIONS)
-def test_update_equals_the_oracles_in_float64(kind: str, variant: str) -> None:
+def test_ppo_update_matches_sb3_in_float64(kind: str, variant: str) -> None:
     oracle.check_update(ppo, kind, variant)
 
 
 @pytest.mark.parametrize("method", ["loop", "log_scan"])
-def test_advantages_of_a_rollout_with_reset_rows_equal_the_oracles_without(method: str) -> None:
+def test_ppo_advantages_with_reset_rows_match_sb3(method: str) -> None:
     oracle.check_advantages(ppo, method)
 
 
-def test_update_from_raw_rewards_equals_the_oracles() -> None:
+def test_ppo_update_from_raw_rewards_matches_sb3() -> None:
     oracle.check_rollout(ppo)
 
 
-def test_annealed_coefficients_reach_the_update() -> None:
+def test_ppo_update_uses_annealed_coefficients() -> None:
     oracle.check_annealing(ppo)
 
 
-def test_weight_decay_of_adam_is_a_penalty_on_the_loss() -> None:
+def test_ppo_adam_weight_decay_is_loss_penalty() -> None:
     oracle.check_weight_decay(ppo)
 
 
-def test_gae_alone_equals_the_oracles_in_float64() -> None:
+def test_gae_matches_sb3_in_float64() -> None:
     data = oracle.fixture("gae")
     done = data["terminated"] | data["truncated"]
-    # Row t is the step t → t+1: what follows the last observation of an episode is its own value, never the next one's.
+    # Row t is the step t → t+1: the value after the last row of an episode is its final value, not the next episode's.
     following = np.concatenate([data["value"][1:], data["last_value"][None]])
     following[:-1] = np.where(done[:-1], data["final_value"][:-1], following[:-1])
     for i, (gamma, gae_lambda) in enumerate(data["pairs"]):

@@ -1,4 +1,4 @@
-"""The golden checks notice what they are for: each wrong version of PPO fails the check that is named beside it."""
+"""Mutants of PPO: each wrong version fails the golden check that is named with it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.golden.mutants import MUTANTS, Mutant, changed, given, returned, swap
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_mutant_is_noticed(mutant: Mutant) -> None:
-    check, *arguments = mutant.check  # test_ppo_golden.py holds that it passes on the code as it is
+def test_golden_check_detects_ppo_mutant(mutant: Mutant) -> None:
+    check, *arguments = mutant.check  # test_ppo_golden.py checks that it passes on the correct code
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
         getattr(oracle, check)(ppo, *arguments)
 
@@ -26,6 +26,6 @@ def test_mutant_is_noticed(mutant: Mutant) -> None:
         ("no_such_function", returned("None"), "0 functions no_such_function"),
     ],
 )
-def test_a_change_that_no_longer_applies_is_an_error(function, change, says) -> None:
+def test_changed_refuses_change_that_does_not_apply(function, change, says) -> None:
     with pytest.raises(AssertionError, match=says), changed(function, change):
         raise RuntimeError("not reached")

@@ -1,4 +1,4 @@
-"""Recurrent PPO against sb3-contrib's own numbers (fixtures: make_recurrent_fixtures.py), and each wrong version."""
+"""Recurrent PPO against the results of sb3-contrib (fixtures: make_recurrent_fixtures.py), and mutants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROLLOUT, PARTS = ("check_rollout", "discrete"), ("check_gradients", "multi_discr
 CELL, MOVE, UNROLL = "Cell._step", "LSTM.cell_update", "ppo_recurrent.Agent.unroll"
 AT, RECALL, DRAW = "SequenceRows.at", "ppo_recurrent.Learner.prepare_obs", "ppo_recurrent.Learner.draw"
 MUTANTS = (
-    # Where a carry is emptied, and what a sequence begins with.
+    # Resets of the carry, and the carry at the start of a sequence.
     Mutant("no reset at is_first", CELL, swap("A.masked_fill(B, 0)", "A"), GRADIENTS),
     Mutant("h alone is reset", CELL, swap("A.masked_fill(B, 0)", 'A.masked_fill(B & (name == "h"), 0)'), GRADIENTS),
     Mutant("reset a row late", UNROLL, swap("is_first if A else B", "is_first.roll(len(carry['h']))"), GRADIENTS),
@@ -24,7 +24,7 @@ MUTANTS = (
         "sequences begin with the carry of the rollout's first row", AT, swap("A[first]", "A[first % 3]"), GRADIENTS
     ),
     Mutant("c for h", AT, swap("self.carry.items()", "zip(self.carry, (*self.carry.values(),)[::-1])"), GRADIENTS),
-    # How rows become sequences.
+    # Division of rows into sequences.
     Mutant("environments before time", DRAW, swap("cut[A].transpose(2, 3)", "cut[A]"), GRADIENTS),
     Mutant("is_first of other rows", AT, swap("self.is_first[rows]", "self.is_first[rows.flip(1)]"), GRADIENTS),
     Mutant("a row that fills a sequence up counts", DRAW, swap("A * own", "A"), GRADIENTS),
@@ -32,14 +32,14 @@ MUTANTS = (
     Mutant("rows that only reset count", DRAW, swap("A[cut] * own", "own.to(weight)"), GRADIENTS),
     Mutant("more minibatches than asked for", DRAW, swap("math.ceil(A)", "math.floor(A)"), GRADIENTS),
     Mutant("one epoch only", DRAW, swap("config.update_epochs", "1"), UPDATE),
-    # The action before.
+    # Previous action.
     Mutant(
         "the action of the row itself", "history._column", given(past='past | {"action": new["action"][:1]}'), GRADIENTS
     ),
     Mutant("no action before the rollout", "history._column", swap('past["action"]', '0 * past["action"]'), GRADIENTS),
     Mutant("an episode opens with action 0", UNROLL, swap("A.masked_fill(B, 0)", "A"), GRADIENTS),
     Mutant("no action before", UNROLL, swap("A.masked_fill(B, 0)", "0 * A"), PARTS),
-    # The cell, and how far gradients go.
+    # The cell, and gradients through time.
     Mutant(
         "gates in another order",
         MOVE,
@@ -76,23 +76,23 @@ MUTANTS = (
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
-def test_gradients_of_sequences_with_resets_inside_equal_the_oracles_in_float64(kind: str) -> None:
+def test_ppo_recurrent_gradients_match_sb3_contrib(kind: str) -> None:
     recurrent_oracle.check_gradients(recurrent, kind)
 
 
 @pytest.mark.parametrize("variant", recurrent_oracle.VARIANTS)
 @pytest.mark.parametrize("kind", ACTIONS)
-def test_update_equals_the_oracles_in_float64(kind: str, variant: str) -> None:
+def test_ppo_recurrent_update_matches_sb3_contrib(kind: str, variant: str) -> None:
     recurrent_oracle.check_update(recurrent, kind, variant)
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
-def test_update_from_raw_rewards_equals_the_oracles(kind: str) -> None:
+def test_ppo_recurrent_update_from_raw_rewards_matches_sb3_contrib(kind: str) -> None:
     recurrent_oracle.check_rollout(recurrent, kind)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_mutant_is_noticed(mutant: Mutant) -> None:
+def test_golden_check_detects_ppo_recurrent_mutant(mutant: Mutant) -> None:
     name, *arguments = mutant.check
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
         getattr(recurrent_oracle, name)(recurrent, *arguments)

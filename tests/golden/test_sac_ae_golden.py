@@ -1,4 +1,4 @@
-"""SAC-AE against SheepRL's own numbers (fixture: make_sac_ae_fixtures.py), and each wrong version of it."""
+"""SAC-AE against the results of SheepRL (fixture: make_sac_ae_fixtures.py), and mutants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHECK = ("check_updates",)
 LEARNER, LOSS, BITS = "sac_ae.Learner", "reconstruction_loss", "five_bits"
 CRITICS, OPTIMIZERS, UPDATE = f"{LEARNER}.step_critics", f"{LEARNER}._make_optimizers", f"{LEARNER}.update"
 MUTANTS = (
-    # Who trains what.
+    # Losses and the parts that they train.
     Mutant(
         "actor's gradient into the trunk",
         OPTIMIZERS,
@@ -37,7 +37,7 @@ MUTANTS = (
         swap("self.critics.encoder(A)", "self.agent.encoder(A)"),
         CHECK,
     ),
-    # How often.
+    # Update frequencies.
     Mutant("actor updated every step", UPDATE, swap("A.actor.per_rank_update_freq", "1"), CHECK),
     Mutant("decoder updated every step", UPDATE, swap("A.decoder.per_rank_update_freq", "1"), CHECK),
     Mutant("targets moved every step", UPDATE, swap("A.critic.per_rank_target_network_update_freq", "1"), CHECK),
@@ -73,14 +73,14 @@ MUTANTS = (
 )
 
 
-def test_updates_equal_sheeprls_in_float64() -> None:
+def test_sac_ae_updates_match_sheeprl_in_float64() -> None:
     sac_ae_oracle.check_updates()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_mutant_is_noticed(mutant: Mutant) -> None:
+def test_golden_check_detects_sac_ae_mutant(mutant: Mutant) -> None:
     with (
         changed(mutant.function, mutant.change),
         pytest.raises((AssertionError, StopIteration)),
-    ):  # the latter: noise that is not due
+    ):  # StopIteration: noise is drawn too often
         sac_ae_oracle.check_updates()

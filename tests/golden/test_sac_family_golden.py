@@ -1,4 +1,4 @@
-"""DroQ, CrossQ and SimBa against sb3-contrib's numbers and their papers' formulas, and each wrong version of them."""
+"""DroQ, CrossQ and SimBa against sb3-contrib and published formulas, and mutants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DROQ, SIMBA, BINS = (("check_family", name) for name in ("droq", "simba", "categ
 CRITIC = "sac.Learner.critic_objective"
 OF_BATCH, HIDDEN, BLOCK = "BatchNorm._of_batch", "mlp.hidden_layer", "ResidualBlock.forward"
 MUTANTS = (
-    # Batch normalisation, and its renormalisation.
+    # Batch normalization and renormalization.
     Mutant("running statistics in the loss", "BatchNorm.forward", given(ranks="None"), NORM),
     Mutant(
         "unbiased variance",
@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant("no activation in a block", BLOCK, swap("self.act(A)", "A"), SIMBA),
     Mutant("target entropy not halved", "SoftConfig.target_entropy", swap("A.target_entropy_scale", "1.0"), SIMBA),
     Mutant("mean of the critics for the policy", "sac.actor_loss", swap('kind == "min"', "False"), SIMBA),
-    # Critics that tell their estimate by bins; the two-hot code itself has tests of its own.
+    # Categorical critics; the two-hot code has its own tests.
     Mutant("squared error of bins", CRITIC, swap("A if form else B", "B"), BINS),
     Mutant("one critic learns", "sac.categorical_critic_loss", swap("A.sum(0)", "A[0]"), BINS),
     Mutant(
@@ -123,21 +123,21 @@ MUTANTS = (
 
 
 @pytest.mark.parametrize("variant", ["batch_norm", "renorm"])
-def test_crossq_equals_sb3_contribs_in_float64(variant: str) -> None:
+def test_crossq_matches_sb3_contrib_in_float64(variant: str) -> None:
     sac_family_oracle.check_crossq(sac, variant)
 
 
-def test_who_acts_normalises_by_what_training_has_seen() -> None:
+def test_crossq_acting_uses_running_statistics() -> None:
     sac_family_oracle.check_acting(sac)
 
 
 @pytest.mark.parametrize("name", ["droq", "simba", "categorical"])
-def test_updates_equal_the_papers_formulas_in_float64(name: str) -> None:
+def test_sac_variant_updates_match_published_formulas(name: str) -> None:
     sac_family_oracle.check_family(sac, name)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_mutant_is_noticed(mutant: Mutant) -> None:
+def test_golden_check_detects_sac_family_mutant(mutant: Mutant) -> None:
     name, *arguments = mutant.check
     with changed(mutant.function, mutant.change), pytest.raises((AssertionError, KeyError)):
         getattr(sac_family_oracle, name)(sac, *arguments)

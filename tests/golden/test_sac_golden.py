@@ -1,4 +1,4 @@
-"""SAC against Stable-Baselines3's own numbers (fixture: make_sac_fixtures.py), and each wrong version of it."""
+"""SAC against the results of Stable-Baselines3 (fixture: make_sac_fixtures.py), and mutants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ MUTANTS = (
         BASE,
     ),
     Mutant("action without its tanh", f"{LEARNER}.critic_objective", swap("batch.action.tanh()", "batch.action"), BASE),
-    Mutant("no ½", "sac.critic_loss", swap("0.5 * A", "A"), BASE),  # Adam hardly sees it, the log does
+    Mutant(
+        "no ½", "sac.critic_loss", swap("0.5 * A", "A"), BASE
+    ),  # Adam is nearly invariant to it, the logged loss is not
     Mutant("mean over critics", "sac.critic_loss", swap("A.sum(0)", "A.mean(0)"), BASE),
     # The policy.
     Mutant("policy loss of the wrong sign", "sac.actor_loss", returned("-it"), BASE),
@@ -56,11 +58,11 @@ MUTANTS = (
     Mutant(
         "α never learned", f"{LEARNER}.improve_actor", swap("self.alpha_optimizer.minimize(A, B).metrics", "{}"), BASE
     ),
-    # Targets, and the order of things.
+    # Target networks.
     Mutant("targets never move", "Target.update", given(tau="0.0"), BASE),
     Mutant("targets jump", "Target.update", given(tau="1.0"), BASE),
     Mutant("τ the wrong way round", "Target.update", given(tau="1 - tau"), BASE),
-    # Which rows count, and how much.
+    # Rows that count, and their weights.
     Mutant("a time limit ends the estimate", "n_step", swap("step.terminated", "step.done"), STEPS),
     Mutant("rewards after the end", "n_step", swap("step.reward * decay * reached", "step.reward * decay"), STEPS),
     Mutant("rewards undiscounted", "n_step", swap("step.reward * decay * reached", "step.reward * reached"), STEPS),
@@ -76,27 +78,27 @@ MUTANTS = (
 
 
 @pytest.mark.parametrize("variant", sac_oracle.VARIANTS)
-def test_updates_equal_the_oracles_in_float64(variant: str) -> None:
+def test_sac_updates_match_sb3_in_float64(variant: str) -> None:
     sac_oracle.check_update(sac, variant)
 
 
-def test_transitions_of_n_steps_end_where_their_episode_does() -> None:
+def test_n_step_transitions_end_with_episode() -> None:
     sac_oracle.check_n_step(sac)
 
 
-def test_a_target_entropy_of_zero_is_not_the_default() -> None:
+def test_target_entropy_of_zero_is_not_default() -> None:
     assert sac_oracle.make_learner(sac, "base").target_entropy == -2
     assert sac_oracle.make_learner(sac, "base", alpha={"target_entropy": 0.0}).target_entropy == 0
 
 
-def test_a_fixed_temperature_has_no_optimizer() -> None:
+def test_fixed_alpha_has_no_optimizer() -> None:
     fixed, tuned = (sac_oracle.make_learner(sac, variant) for variant in ("fixed_alpha", "base"))
     assert tuned.components().keys() - fixed.components().keys() == {"alpha_optimizer"}
-    fixed.load_state_dict(tuned.state_dict())  # as versions before kept it
+    fixed.load_state_dict(tuned.state_dict())  # a state of an earlier version
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_mutant_is_noticed(mutant: Mutant) -> None:
+def test_golden_check_detects_sac_mutant(mutant: Mutant) -> None:
     name, *arguments = mutant.check
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
         getattr(sac_oracle, name)(sac, *arguments)

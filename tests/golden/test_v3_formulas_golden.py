@@ -1,4 +1,4 @@
-"""Dreamer V3 against its author's and TorchRL's losses and gradients; wrong versions fail."""
+"""Dreamer V3 against losses and gradients of its author's code and of TorchRL; mutants fail."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ OF_IMAGINED = (
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_terms_of_the_model_and_their_gradients_are_theirs(source: oracle.Source) -> None:
+def test_v3_model_losses_and_gradients_match_references(source: oracle.Source) -> None:
     oracle.check_model(dreamer_v3, source)
 
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("scale", oracle.SCALES)
-def test_returns_and_losses_of_what_is_imagined_are_theirs(source: oracle.Source, scale: str) -> None:
+def test_v3_imagined_returns_and_losses_match_references(source: oracle.Source, scale: str) -> None:
     oracle.check_imagined(dreamer_v3, source, scale)
 
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", OF_MODEL)
-def test_mutant_of_the_model_is_noticed(source: oracle.Source, name: str) -> None:
+def test_reference_check_detects_model_mutant(source: oracle.Source, name: str) -> None:
     with changed(NAMED[name].function, NAMED[name].change), pytest.raises(AssertionError):
         oracle.check_model(dreamer_v3, source)
 
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", OF_IMAGINED)
-def test_mutant_of_what_is_imagined_is_noticed(source: oracle.Source, name: str) -> None:
+def test_reference_check_detects_imagination_mutant(source: oracle.Source, name: str) -> None:
     with changed(NAMED[name].function, NAMED[name].change), pytest.raises(AssertionError):
         oracle.check_imagined(dreamer_v3, source, "wide")
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_scale_without_its_floor_is_noticed(source: oracle.Source) -> None:
+def test_reference_check_detects_scale_without_floor(source: oracle.Source) -> None:
     mutant = NAMED["no percentile floor"]
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
         oracle.check_imagined(dreamer_v3, source, "narrow")
