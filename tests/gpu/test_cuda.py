@@ -1,4 +1,4 @@
-"""Learning on a GPU, held against that on the CPU. Skipped, with the reason, where there is none."""
+"""Learning on a GPU, compared with the CPU. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -38,40 +38,40 @@ def learner_on(accelerator: str, precision: str = "32-true", records: bool = Fal
 
 
 def rollout(length: int = 32, envs: int = 4) -> Batch:
-    """Rollout that the learner of the CPU collects from noise as observations."""
+    """Return a rollout with random observations and actions of the learner on the CPU."""
     learner, rng = learner_on("cpu"), Noise(0, "policy")
     obs = torch.from_numpy(np.random.default_rng(1).standard_normal((length + 1, envs, 4), dtype=np.float32))
     with torch.no_grad():
-        said = [learner.agent.act((), {"state": obs[t]}, torch.zeros(envs), rng)[1:] for t in range(length)]
+        outputs = [learner.agent.act((), {"state": obs[t]}, torch.zeros(envs), rng)[1:] for t in range(length)]
     flags = torch.zeros(length + 1, envs, dtype=torch.bool)
     flags[10, 0] = True
     reward = obs[..., 0]
-    extras = {key: torch.stack([e[key] for _, e in said]) for key in ("logprob", "value")}
-    action = torch.stack([a for a, _ in said])
+    extras = {key: torch.stack([e[key] for _, e in outputs]) for key in ("logprob", "value")}
+    action = torch.stack([a for a, _ in outputs])
     none = torch.zeros_like(flags)
     steps = Trajectory({"state": obs[:-1]}, action, reward[:-1], flags[:-1], none[:-1], none[:-1], extras)
     last = Trajectory({"state": obs[-1]}, action[-1], reward[-1], flags[-1], none[-1], none[-1])
     return Batch(steps, last, 0)
 
 
-def updated(learner: ppo.Learner) -> dict[str, float]:
+def update(learner: ppo.Learner) -> dict[str, float]:
     device, batch = next(learner.agent.parameters()).device, rollout()
-    steps, last = (moved(part, device) for part in (batch.steps, batch.last))
+    steps, last = (to_device(part, device) for part in (batch.steps, batch.last))
     metrics = learner.update(Batch(steps, last, 0), streams.generator(0, "minibatch"))
     return {name: float(value) for name, value in metrics.items()}
 
 
-def moved(steps: Trajectory, device: torch.device) -> Trajectory:
+def to_device(steps: Trajectory, device: torch.device) -> Trajectory:
     return map_leaves(lambda t: t.to(device), steps)
 
 
-def test_first_weights_are_those_of_the_cpu() -> None:
+def test_initial_weights_on_gpu_equal_cpu() -> None:
     cpu, cuda = learner_on("cpu"), learner_on("cuda")
     for name, parameter in cpu.agent.named_parameters():
         assert torch.equal(parameter, cuda.agent.get_parameter(name).cpu()), name
 
 
-def test_noise_is_drawn_on_the_gpu_the_same_every_time_and_goes_on_from_its_state() -> None:
+def test_noise_on_gpu_is_reproducible_and_resumes() -> None:
     first, second = Noise(0, "policy", device="cuda"), Noise(0, "policy", device="cuda")
     assert first.normal(5).device.type == "cuda"
     second.load_state_dict(first.state_dict())
@@ -79,40 +79,40 @@ def test_noise_is_drawn_on_the_gpu_the_same_every_time_and_goes_on_from_its_stat
     assert not torch.equal(Noise(1, "policy", device="cuda").uniform(9), Noise(0, "policy", device="cuda").uniform(9))
 
 
-def test_update_agrees_with_the_cpu() -> None:
-    cpu, cuda = updated(learner_on("cpu")), updated(learner_on("cuda"))
+def test_update_on_gpu_matches_cpu() -> None:
+    cpu, cuda = update(learner_on("cpu")), update(learner_on("cuda"))
     for name in ("Loss/policy_loss", "Loss/value_loss", "Loss/entropy_loss", "Info/grad_norm"):
         assert cuda[name] == pytest.approx(cpu[name], rel=2e-2, abs=2e-3), name
 
 
-def test_update_twice_gives_the_same_bits() -> None:
+def test_update_on_gpu_is_deterministic() -> None:
     first, second = learner_on("cuda"), learner_on("cuda")
-    updated(first)
-    updated(second)
+    update(first)
+    update(second)
     for name, parameter in first.agent.named_parameters():
         assert torch.equal(parameter, second.agent.get_parameter(name)), name
 
 
-def test_recorded_steps_are_those_of_the_code_as_it_is_written_and_go_on_to_the_same_bits() -> None:
-    written, whole, first, second = (learner_on("cuda", records=n > 0) for n in range(4))
-    for each in (written, whole, first):
-        updated(each)
+def test_recorded_update_matches_eager_and_resumes() -> None:
+    eager, whole, first, second = (learner_on("cuda", records=n > 0) for n in range(4))
+    for each in (eager, whole, first):
+        update(each)
     second.load_state_dict(first.state_dict())
-    for each in (written, whole, second):
-        updated(each)
+    for each in (eager, whole, second):
+        update(each)
     assert whole.step.compiled and second.step.compiled
-    for one, other, third in zip(*(each.agent.parameters() for each in (written, whole, second)), strict=True):
+    for one, other, third in zip(*(each.agent.parameters() for each in (eager, whole, second)), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
         assert torch.equal(other, third)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "16-mixed"])
-def test_reduced_precision_trains(precision: str) -> None:
+def test_reduced_precision_update_is_finite(precision: str) -> None:
     learner = learner_on("cuda", precision)
     before = [p.clone() for p in learner.agent.parameters()]
-    metrics = updated(learner)
+    metrics = update(learner)
     if precision == "16-mixed":
-        del metrics["Info/grad_norm"]  # the first scale of a loss overflows, and such steps are left out
+        del metrics["Info/grad_norm"]  # the initial loss scale overflows, and such steps are skipped
     assert all(np.isfinite(list(metrics.values())))
     assert any(not torch.equal(a, b) for a, b in zip(before, learner.agent.parameters(), strict=True))
     learner.load_state_dict(learner.state_dict())
@@ -121,7 +121,7 @@ def test_reduced_precision_trains(precision: str) -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("device", ["cuda", "cpu"], ids=["rows on the GPU", "rows on the host"])
 @pytest.mark.parametrize("length", [1, 3])
-def test_batches_of_a_replay_memory_are_drawn_without_waiting_for_the_gpu(device: str, length: int) -> None:
+def test_replay_batches_are_drawn_without_synchronization(device: str, length: int) -> None:
     fabric = make_fabric(FabricConfig(accelerator="cuda"))
     run = RunConfig(algo=CONFIG, env=EnvConfig(id="probe"), seed=0)
     context = Context(run, SPEC, fabric, FabricRanks(fabric), num_envs=4)
@@ -130,7 +130,7 @@ def test_batches_of_a_replay_memory_are_drawn_without_waiting_for_the_gpu(device
     for each in (replay, plain):
         each.extend(batch.steps, batch.last)
     drawn = replay.batches(0)
-    next(drawn)  # pinned memory is made once
+    next(drawn)  # pinned memory is allocated once
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -1,4 +1,4 @@
-"""Dreamers on a GPU, held against themselves on the CPU. Skipped, with the reason, where there is none."""
+"""Dreamers on a GPU, compared with the CPU. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EVERY = pytest.mark.parametrize(("algo", "action"), CASES, ids=lambda x: getattr
 
 
 class FromHost(Noise):
-    """A stream drawn on the CPU, for a device: the numbers that the CPU's has."""
+    """Noise stream that is drawn on the CPU and moved to a device, with the numbers of the CPU."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(0, "probe")
@@ -54,7 +54,7 @@ class FromHost(Noise):
 
 @pytest.fixture(autouse=True)
 def switches(switches_put_back: None) -> None:
-    """Convolutions as a run has them, and no TF32, whose three digits would move a sample to another class."""
+    """Use deterministic convolutions like a run, and no TF32, whose three digits could change a sampled class."""
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.deterministic = True
@@ -63,7 +63,7 @@ def switches(switches_put_back: None) -> None:
 def learner_on(accelerator: str, algo: str, action: ActionSpec, records: bool = False) -> Any:
     fabric = make_fabric(FabricConfig(accelerator=accelerator))
     keys = {"horizon": 3, "dense_units": 8, "total_steps": 10_000} | SIZES[algo]
-    # V1 and V2 see pixels of 64 × 64 alone.
+    # V1 and V2 accept only images of 64 × 64.
     keys |= {"cnn_keys": {"encoder": ["rgb"] if algo == "dreamer_v3" else []}, "mlp_keys": {"encoder": ["state"]}}
     run = RunConfig(algo=build(ALGORITHMS[algo].Config, keys, "algo."), env=EnvConfig(id="probe"), seed=0)
     spec = EnvSpec("probe", OBS, action)
@@ -71,8 +71,8 @@ def learner_on(accelerator: str, algo: str, action: ActionSpec, records: bool = 
     return ALGORITHMS[algo].build(Context(run, spec, fabric, FabricRanks(fabric), COUNT, compiler))[0]
 
 
-def updated(learner: Any, n: int) -> dict[str, float]:
-    """Take the n-th gradient step, on rows of its own."""
+def update(learner: Any, n: int) -> dict[str, float]:
+    """Take the n-th gradient step on its own rows."""
     rng, device = np.random.default_rng(n), next(learner.agent.parameters()).device
     action = torch.from_numpy(rng.integers(3, size=(LENGTH, COUNT, 1)))
     if learner.agent.actor.action.continuous:
@@ -90,18 +90,18 @@ def updated(learner: Any, n: int) -> dict[str, float]:
 
 
 def parameters(learner: Any) -> list[Tensor]:
-    """Of agent, critic and its slow copy."""
+    """Return the parameters of agent, critic and target critic."""
     slow = [] if learner.target_critic is None else [*learner.slow.parameters()]
     return [*learner.agent.parameters(), *learner.critic.parameters(), *slow]
 
 
 @EVERY
-def test_an_update_agrees_with_the_cpu(algo: str, action: ActionSpec) -> None:
+def test_dreamer_update_on_gpu_matches_cpu(algo: str, action: ActionSpec) -> None:
     found = list[dict[str, float]]()
     for accelerator in ("cpu", "cuda"):
         learner = learner_on(accelerator, algo, action)
         learner.noise = FromHost(next(learner.agent.parameters()).device)
-        found.append(updated(learner, 0))
+        found.append(update(learner, 0))
     assert found[0].keys() == found[1].keys()
     for name, value in found[0].items():
         assert found[1][name] == pytest.approx(value, rel=2e-3, abs=2e-4), name
@@ -109,15 +109,15 @@ def test_an_update_agrees_with_the_cpu(algo: str, action: ActionSpec) -> None:
 
 @EVERY
 @pytest.mark.parametrize("records", [False, True], ids=["as it is written", "recorded"])
-def test_updates_go_on_from_a_state_to_the_same_bits(algo: str, action: ActionSpec, records: bool) -> None:
+def test_dreamer_updates_on_gpu_resume_to_same_bits(algo: str, action: ActionSpec, records: bool) -> None:
     whole, first, second = (learner_on("cuda", algo, action, records) for _ in range(3))
     for n in range(4):
-        updated(whole, n)
+        update(whole, n)
     for n in range(2):
-        updated(first, n)
+        update(first, n)
     second.load_state_dict(first.state_dict())
     for n in (2, 3):
-        updated(second, n)
+        update(second, n)
     assert whole.step.compiled == second.step.compiled == records
     for one, other in zip(parameters(whole), parameters(second), strict=True):
         assert torch.equal(one, other)
@@ -125,10 +125,10 @@ def test_updates_go_on_from_a_state_to_the_same_bits(algo: str, action: ActionSp
 
 
 @EVERY
-def test_recorded_updates_are_those_of_the_code_as_it_is_written(algo: str, action: ActionSpec) -> None:
-    written, recorded = (learner_on("cuda", algo, action, records) for records in (False, True))
+def test_recorded_dreamer_updates_match_eager(algo: str, action: ActionSpec) -> None:
+    eager, recorded = (learner_on("cuda", algo, action, records) for records in (False, True))
     for n in range(3):
-        expected, found = updated(written, n), updated(recorded, n)
+        expected, found = update(eager, n), update(recorded, n)
         assert expected.keys() == found.keys()
         for name, value in expected.items():
             assert found[name] == pytest.approx(value, rel=1e-2, abs=1e-3), (n, name)

@@ -1,4 +1,4 @@
-"""Whole runs on a GPU, killed and resumed. Skipped, with the reason, where there is none."""
+"""Whole runs on a GPU, killed and resumed. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch see
 
 
 @pytest.mark.parametrize("case", ON_GPU, ids=str)
-def test_killed_anywhere_a_run_on_a_gpu_ends_in_the_same_bits(case: Case, tmp_path: Path) -> None:
+def test_killed_run_on_gpu_resumes_to_same_bits(case: Case, tmp_path: Path) -> None:
     check(case.env_id, (case.mode,), tmp_path, case.algo)
