@@ -1,6 +1,6 @@
-"""Killed and resumed: one environment of each tier at drawn moments; the whole of `shepherd train`, compiled.
+"""Killed and resumed: one environment of each tier at random moments, and all of `shepherd train`, compiled.
 
-Algorithms and suites have files of their own beside this one: `make test` gives a file to one of its workers.
+Algorithms and suites are in separate files because `make test` distributes whole files to its workers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.processes import LOOK, ROOT, count, finish_here, kill_all, orphans, p
 from tests.soaking import heavy, soak
 from tests.stores import furnish, standing_api
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which nobody kills
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which is not killed
 
 
 @pytest.mark.parametrize(
@@ -35,31 +35,27 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last
     [
         ("snapshot", ("in-process", "subprocess")),
         pytest.param("replay", ("in-process", "subprocess"), marks=heavy),
-        # Its environments share a place, so in subprocesses it is another environment.
+        # Its environments share state in the process, so it would be another environment in subprocesses.
         pytest.param("boundary", ("in-process",), marks=heavy),
     ],
     ids=["snapshot", "replay", "boundary"],
 )
-def test_killed_anywhere_a_run_ends_in_the_bits_of_the_one_nobody_killed(
-    tier: str, modes: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_killed_run_resumes_to_same_bits(tier: str, modes: tuple[str, ...], tmp_path: Path) -> None:
     assert f'"tier": "{tier}"' in check(TIERS[tier], modes, tmp_path).card.read_text()
 
 
-@soak  # its state, through a file and into single environments, is that of tests/rlcore/envs/vector/test_native.py
-def test_killed_anywhere_a_vectorised_environment_ends_in_the_same_bits(tmp_path: Path) -> None:
+@soak  # tests/rlcore/envs/vector/test_native.py checks its state, through a file and into single environments
+def test_killed_vectorized_run_resumes_to_same_bits(tmp_path: Path) -> None:
     check("CartPole-v1", ("native",), tmp_path)
 
 
-def test_a_killed_shepherd_train_leaves_nothing_alive_and_ends_in_the_same_bits_and_one_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a compiled step, so that this is the sample of both."""
+def test_killed_train_leaves_no_process_and_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is compiled, so that this test covers compiled runs too."""
     furnish(tmp_path)
     case, run = Case("CartPole-v1", "compiled flow"), RunDirectory(tmp_path / "killed")
     try:
         process = start(tmp_path, *case.command(run)[3:], **case.variables)
-        parts = {"cli", "local_api", "trainer"}  # and a mirror, where half a minute has passed
+        parts = {"cli", "local_api", "trainer"}  # and a mirror after half a minute
         wait_for(lambda: parts <= {p.kind for p in processes(tmp_path)}, f"all of {parts}", every=LOOK)
         wait_for(lambda: count(run, "checkpoint"), "a checkpoint")
         os.kill(process.pid, signal.SIGSTOP)
@@ -78,21 +74,21 @@ def test_a_killed_shepherd_train_leaves_nothing_alive_and_ends_in_the_same_bits_
     monkeypatch.setenv("SHEPHERD_CACHE", case.variables["SHEPHERD_CACHE"])
     finish_here(whole)
     assert same_bits(whole, run)
-    learned_by = checkpoint.load(checkpoint.resolve(run, "latest"))[1]["fingerprint"]["learning"]
-    assert learned_by["compile"] == "ahead-of-time"
-    every_model_and_point_once(tmp_path, runs=1)
+    learning = checkpoint.load(checkpoint.resolve(run, "latest"))[1]["fingerprint"]["learning"]
+    assert learning["compile"] == "ahead-of-time"
+    check_one_model_and_unique_points(tmp_path, runs=1)
 
 
 @soak
-def test_killed_anywhere_shepherd_train_ends_in_the_same_bits_and_one_model(tmp_path: Path) -> None:
+def test_repeatedly_killed_train_ends_with_one_model(tmp_path: Path) -> None:
     check("CartPole-v1", ("flow",), tmp_path)
     finished = len(list(tmp_path.glob("*/summary.json")))
     assert finished >= 2
-    every_model_and_point_once(tmp_path, runs=finished)
+    check_one_model_and_unique_points(tmp_path, runs=finished)
 
 
-def every_model_and_point_once(home: Path, runs: int) -> None:
-    """All learned the same, so the others are not registered as other models."""
+def check_one_model_and_unique_points(home: Path, runs: int) -> None:
+    """Check that equal runs register one model version, and that each metric point is stored once."""
     summaries = [RunDirectory(path.parent).read_summary() for path in home.glob("*/summary.json")]
     assert [(summary["status"], summary["model"]["version"]) for summary in summaries] == [("finished", 1)] * runs
     with sqlite3.connect(home / ".shepherd/mlflow.db") as store:
@@ -104,7 +100,7 @@ def every_model_and_point_once(home: Path, runs: int) -> None:
     assert max(Counter(points).values()) == 1
 
 
-def test_the_places_that_tell_a_phase_are_there() -> None:
+def test_phase_places_exist_in_sources() -> None:
     for path, function, _ in PLACES:
         assert (ROOT / path).exists(), path
         assert not function or f"def {function}(" in (ROOT / path).read_text(), (path, function)

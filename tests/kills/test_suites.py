@@ -1,4 +1,4 @@
-"""Killed and resumed: environments of suites that are engines of their own, at drawn moments."""
+"""Killed and resumed at random moments: environments of suites with engines."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from tests.kills.cases import ENGINES, SUITES
 from tests.kills.sampled import check
 from tests.soaking import heavy, soak
 
-pytestmark = [heavy, pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which nobody kills
+pytestmark = [heavy, pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which is not killed
 
 
-# Their tiers are killed as other environments (test_kills.py), their frames and engines resumed in this process
-# (tests/contract/test_images.py, tests/rlcore/envs/suites).
+# test_kills.py kills other environments of their tiers; frames and engines are resumed in one process by
+# tests/contract/test_images.py and tests/rlcore/envs/suites.
 @soak
 @pytest.mark.parametrize("env_id", SUITES)
-def test_killed_anywhere_a_run_on_an_engine_ends_in_the_same_bits(env_id: str, tmp_path: Path) -> None:
+def test_killed_suite_run_resumes_to_same_bits(env_id: str, tmp_path: Path) -> None:
     check(env_id, ("subprocess",), tmp_path)
 
 
-def test_killed_anywhere_a_game_on_an_engine_ends_in_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The engine cannot be copied and outlives who was killed: the next one starts a new game on it."""
+def test_killed_diambra_run_resumes_to_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine cannot be copied and survives the kill: the resumed run starts a new game on it."""
     with engines(ENGINES) as addresses:
         monkeypatch.setenv("DIAMBRA_ENVS", " ".join(addresses))
         run = check("doapp", ("subprocess",), tmp_path)

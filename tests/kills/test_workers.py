@@ -1,6 +1,6 @@
-"""Twenty workers killed before a trial runs, and twenty while one does.
+"""Twenty workers killed before a trial runs, and twenty during a trial.
 
-`make test` has one of them (tests/flows/workers/test_deployments.py).
+`make test` runs one such case (tests/flows/workers/test_deployments.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.soaking import soak
 
 
 @soak
-def test_every_sweep_ends_by_itself_and_every_trial_is_there_once() -> None:
+def test_killed_workers_lose_and_repeat_no_trial() -> None:
     seed = int(os.environ.get("KILLS_SEED") or int.from_bytes(os.urandom(4)))
     found = workers.soak(list(workers.KINDS), 20, seed)
     assert not [record for record in found if record["wrong"]]
