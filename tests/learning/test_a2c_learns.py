@@ -1,4 +1,4 @@
-"""A2C gets far within seconds, and does not when it is broken.
+"""A2C learns CartPole within seconds, and mutants do not.
 
 Returns found on CartPole-v1 (mean of the last 20 episodes of 32,000 steps, seeds 0 to 4):
 
@@ -7,7 +7,7 @@ Returns found on CartPole-v1 (mean of the last 20 episodes of 32,000 steps, seed
     no bootstrap at the end      60  42
     one-step advantages          62  71
 
-Where it comes to with the preset's 200,000 steps is in docs/algorithms/a2c.md.
+docs/algorithms/a2c.md has the results of the preset with 200,000 steps.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ CARTPOLE: dict[str, Any] = {
 
 
 def cartpole(seed: int) -> float:
-    """Mean of the last 20 training episodes."""
+    """Return the mean of the last 20 training episodes."""
     training = assemble("CartPole-v1", CARTPOLE, seed=seed, num_envs=8)
     return float(np.mean([e.ret for e in training.run(CARTPOLE["total_steps"]).episodes[-20:]]))
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=soak) for seed in (1, 2, 3, 4))])
-def test_cartpole_is_learned(seed: int) -> None:
+def test_a2c_learns_cartpole(seed: int) -> None:
     assert cartpole(seed) > 120
 
 
@@ -56,7 +56,7 @@ def test_cartpole_is_learned(seed: int) -> None:
         pytest.param("one-step advantages", marks=soak),
     ],
 )
-def test_cartpole_is_not_learned_when_broken(mistake: str) -> None:
+def test_a2c_mutant_does_not_learn_cartpole(mistake: str) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == mistake)
     with changed(mutant.function, mutant.change):
         assert cartpole(0) < 120

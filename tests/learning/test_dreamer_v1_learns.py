@@ -1,4 +1,4 @@
-"""Dreamer V1 learns what comes next of pictures that count, and (in a soak) to balance a pole."""
+"""Dreamer V1 learns to predict counting images, and (in a soak) to balance CartPole."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def test_the_model_knows_the_reward_and_what_pictures_come_next() -> None:
-    """Of seeds 0 to 4 all but the third; that one misses the reward."""
+def test_dreamer_v1_model_learns_rewards_and_images() -> None:
+    """Passes for four of the seeds 0 to 4; the third one misses the reward."""
     learn_to_count(dreamer_v1, SETTINGS, side=64)
 
 
 @soak
 @pytest.mark.parametrize("mistake", ["reward one step early", "ends taught as going on"])
-def test_it_does_not_when_broken(mistake: str) -> None:
+def test_dreamer_v1_mutant_does_not_learn(mistake: str) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == mistake)
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
         learn_to_count(dreamer_v1, SETTINGS, side=64)
@@ -55,7 +55,7 @@ def test_it_does_not_when_broken(mistake: str) -> None:
 
 @soak
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_pole_is_balanced_within_six_thousand_steps(seed: int) -> None:
+def test_dreamer_v1_balances_cartpole(seed: int) -> None:
     """Mean of ten episodes in a row (seed 0: 227 within 3,500 steps; random 22), by `exp=dreamer_v1_cartpole`."""
     algo = compose(["exp=dreamer_v1_cartpole"])[1]["algo"]
     training = assemble("CartPole-v1", algo, num_envs=1, seed=seed)

@@ -1,4 +1,4 @@
-"""Dreamer V2 learns what comes next of pictures that count, and (in a soak) to balance a pole."""
+"""Dreamer V2 learns to predict counting images, and (in a soak) to balance CartPole."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def test_the_model_knows_the_reward_and_what_pictures_come_next() -> None:
-    """Seeds 0 to 4 do."""
+def test_dreamer_v2_model_learns_rewards_and_images() -> None:
+    """Passes for the seeds 0 to 4."""
     learn_to_count(dreamer_v2, SETTINGS, side=64)
 
 
 @soak
 @pytest.mark.parametrize("mistake", ["reward one step early", "ends taught as going on", "KL sides swapped"])
-def test_it_does_not_when_broken(mistake: str) -> None:
+def test_dreamer_v2_mutant_does_not_learn(mistake: str) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == mistake)
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
         learn_to_count(dreamer_v2, SETTINGS, side=64)
@@ -55,7 +55,7 @@ def test_it_does_not_when_broken(mistake: str) -> None:
 
 @soak
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_pole_is_balanced_within_six_thousand_steps(seed: int) -> None:
+def test_dreamer_v2_balances_cartpole(seed: int) -> None:
     """Best mean of ten training episodes (seeds 0 and 1: 342 and 205; random 22), by `exp=dreamer_v2_cartpole`."""
     algo = compose(["exp=dreamer_v2_cartpole"])[1]["algo"]
     training = assemble("CartPole-v1", algo, num_envs=1, seed=seed)

@@ -1,4 +1,4 @@
-"""Dreamer V3 learns what comes next of pictures that count, and (in a soak) to balance a pole."""
+"""Dreamer V3 learns to predict counting images, and (in a soak) to balance CartPole."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=soak) for seed in range(1, 5))])
-def test_the_model_knows_the_reward_and_what_pictures_come_next(seed: int) -> None:
-    """Seeds 0 to 4: the reward's error is 0.8 to 1.3 % of its variance, that of pictures 0.05 to 0.46 of the mean's."""
+def test_dreamer_v3_model_learns_rewards_and_images(seed: int) -> None:
+    """Seeds 0 to 4: the reward error is 0.8 to 1.3 % of its variance, the image error 0.05 to 0.46 of the mean's."""
     learn_to_count(dreamer_v3, SETTINGS, seed, side=16)
 
 
 @soak
 @pytest.mark.parametrize("mistake", ["reward one step early", "ends taught as going on"])
-def test_it_does_not_when_broken(mistake: str) -> None:
+def test_dreamer_v3_mutant_does_not_learn(mistake: str) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == mistake)
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
         learn_to_count(dreamer_v3, SETTINGS, side=16)
@@ -55,7 +55,7 @@ def test_it_does_not_when_broken(mistake: str) -> None:
 
 @soak
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_pole_is_balanced_within_six_thousand_steps(seed: int) -> None:
+def test_dreamer_v3_balances_cartpole(seed: int) -> None:
     """Best mean of ten episodes in a row (seeds 0 and 1, compiled: 250 and 254; random 22)."""
     algo = compose(["exp=dreamer_v3_cartpole"])[1]["algo"]
     training = assemble("CartPole-v1", algo, num_envs=1, seed=seed)

@@ -1,4 +1,4 @@
-"""PPO learns two small tasks within seconds, and does not when it is broken.
+"""PPO learns two small tasks within seconds, and mutants do not.
 
 Returns found at these budgets (mean of the last episodes of training; the seed in the order 0 to 5):
 
@@ -8,10 +8,10 @@ Returns found at these budgets (mean of the last episodes of training; the seed 
     next value left out         44   9  34   9  10 271
     advantage of wrong sign      9   9   9  10 (20 000 steps)
 
-On a processor whose products round otherwise, right is 168 500 442 407: so the better of two seeds counts.
+On a processor with different rounding, right is 168 500 442 407; therefore the better of two seeds counts.
 
-CartPole pays 1 whatever happens and forgives a shifted reward (462 to 500); FrozenLake pays once, at the end, and ends
-well whether or not a termination bootstraps (0.99 to 1.00). Each is there for what the other does not see.
+CartPole pays 1 in every step, so a shifted reward passes (462 to 500); FrozenLake pays once, at the end, and passes
+with a bootstrapped termination too (0.99 to 1.00). Each task detects what the other does not.
 """
 
 from __future__ import annotations
@@ -58,34 +58,34 @@ LAKE: dict[str, Any] = SHARED | {
 
 
 def cartpole(seed: int) -> float:
-    """Mean of the last 20 training episodes."""
+    """Return the mean of the last 20 training episodes."""
     training = assemble("CartPole-v1", CARTPOLE, seed=seed, num_envs=8)
     return float(np.mean([e.ret for e in training.run(CARTPOLE["total_steps"]).episodes[-20:]]))
 
 
 def lake(seed: int = 0) -> float:
-    """Mean of the last 100 training episodes: the share that reached the goal."""
+    """Return the mean of the last 100 training episodes, the share that reached the goal."""
     training = assemble("FrozenLake-v1", LAKE, seed=seed, num_envs=8, wrapper={"is_slippery": False})
     return float(np.mean([e.ret for e in training.run(LAKE["total_steps"]).episodes[-100:]]))
 
 
 @pytest.mark.parametrize("seeds", [(0, 1), pytest.param((2, 3), marks=soak)])
-def test_cartpole_is_learned(seeds: tuple[int, int]) -> None:
+def test_ppo_learns_cartpole(seeds: tuple[int, int]) -> None:
     assert any(cartpole(seed) > 430 for seed in seeds)
 
 
-def test_cartpole_is_not_learned_when_termination_bootstraps() -> None:
+def test_ppo_does_not_learn_if_termination_bootstraps() -> None:
     with wrong("termination as truncation"):
         assert cartpole(1) < 430
 
 
 @always
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=soak), pytest.param(2, marks=soak)])
-def test_frozen_lake_is_learned(seed: int) -> None:
+def test_ppo_learns_frozen_lake(seed: int) -> None:
     assert lake(seed) > 0.9
 
 
 @pytest.mark.parametrize("mistake", [pytest.param("advantage of the wrong sign", marks=soak), "reward one row late"])
-def test_frozen_lake_is_not_learned_when_broken(mistake: str) -> None:
+def test_ppo_mutant_does_not_learn_frozen_lake(mistake: str) -> None:
     with wrong(mistake):
         assert lake() < 0.5

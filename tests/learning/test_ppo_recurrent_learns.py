@@ -1,7 +1,7 @@
-"""Recurrent PPO recalls what it was shown five steps before, within seconds, and does not when it is broken.
+"""Recurrent PPO recalls a cue from five steps before, within seconds, and mutants do not.
 
 Returns found on Recall-v0 (tests/probes/envs.py), the mean of the last 200 episodes of 20,000 steps, seeds 0 to 2; 1 is
-the best possible, and an agent that sees the newest observation alone earns 0:
+the best possible, and an agent that sees only the newest observation earns 0:
 
     LSTM                            0.86 0.99 1.00
     GRU                             1.00 0.99 1.00
@@ -9,8 +9,8 @@ the best possible, and an agent that sees the newest observation alone earns 0:
     nothing is carried             -0.02 -0.02 0.09
     environments before time        0.01 0.04 0.05
 
-Sequences that begin empty, and gradients that do not flow along them, are forgiven here now and then (0.92, 0.99):
-golden values see them.
+Sequences with an empty initial carry, and missing gradients through time, sometimes pass here (0.92, 0.99);
+the golden values detect them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RECURRENT = {key: value for key, value in PPO.items() if key != "per_rank_batch_
 
 
 def recall(algo: dict[str, Any], seed: int = 0) -> float:
-    """Mean of the last 200 training episodes."""
+    """Return the mean of the last 200 training episodes."""
     training = assemble(f"known/{envs.Recall.__name__}-v0", algo, seed=seed, num_envs=8)
     return float(np.mean([e.ret for e in training.run(algo["total_steps"]).episodes[-200:]]))
 
@@ -62,12 +62,12 @@ def with_cell(cell: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=soak) for seed in (0, 2))])
-def test_the_cue_is_recalled(cell: str, seed: int) -> None:
+def test_ppo_recurrent_recalls_cue(cell: str, seed: int) -> None:
     assert recall(with_cell(cell), seed) > 0.8
 
 
 @soak
-def test_it_is_not_without_a_memory() -> None:
+def test_ppo_without_memory_does_not_recall_cue() -> None:
     assert abs(recall(PPO)) < 0.4
 
 
@@ -83,6 +83,6 @@ def test_it_is_not_without_a_memory() -> None:
         ),
     ],
 )
-def test_it_is_not_when_broken(function: str, change: Any) -> None:
+def test_ppo_recurrent_mutant_does_not_recall_cue(function: str, change: Any) -> None:
     with changed(function, change):
         assert abs(recall(with_cell("lstm"))) < 0.4

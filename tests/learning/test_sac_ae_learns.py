@@ -1,4 +1,4 @@
-"""SAC-AE brings a dot to the middle of its picture within seconds, and does not when it is broken.
+"""SAC-AE moves a dot to the center of its image within seconds, and mutants do not.
 
 Greedy returns (20 episodes) and reconstruction losses found after 500 steps; the random policy has 3.1:
 
@@ -7,8 +7,8 @@ Greedy returns (20 episodes) and reconstruction losses found after 500 steps; th
     no loss trains the encoder                   2.6               0.027
     policy loss of the wrong sign                1.1               0.025
 
-The actor steps ten times as far as in the paper: at the paper's 1e-3 its gradient does the convolutions no harm within
-500 steps (8.3, 7.7). Targets that never move and no bootstrap are forgiven here: golden values see them.
+The learning rate of the actor is ten times that of the paper: with 1e-3 its gradient does no harm to the encoder in
+500 steps (8.3, 7.7). Fixed targets and a missing bootstrap pass here; the golden values detect them.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ MISTAKES: dict[str, dict[str, Change]] = {
 
 
 def dot(seed: int) -> tuple[float, float]:
-    """Mean of 20 greedy episodes, and of the last 20 reconstruction losses."""
+    """Return the mean of 20 greedy episodes and of the last 20 reconstruction losses."""
     training = assemble("known/Dot-v0", DOT, seed=seed, num_envs=1, screen_size=None).run(DOT["total_steps"])
     losses = [metrics["Loss/reconstruction_loss"] for metrics in training.metrics[-20:]]
     return training.evaluate(episodes=20)["mean"], sum(losses) / len(losses)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=soak) for seed in (1, 2))])
-def test_a_dot_is_brought_to_the_middle(seed: int) -> None:
+def test_sac_ae_moves_dot_to_center(seed: int) -> None:
     found, loss = dot(seed)
     assert found > ENOUGH and loss < CLEAR
 
@@ -67,7 +67,7 @@ def test_a_dot_is_brought_to_the_middle(seed: int) -> None:
 @pytest.mark.parametrize(
     "mistake", [*list(MISTAKES)[:2], *(pytest.param(name, marks=soak) for name in list(MISTAKES)[2:])]
 )
-def test_it_is_not_when_broken(mistake: str) -> None:
+def test_sac_ae_mutant_does_not_learn(mistake: str) -> None:
     with ExitStack() as stack:
         for function, change in MISTAKES[mistake].items():
             stack.enter_context(changed(function, change))

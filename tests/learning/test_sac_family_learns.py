@@ -1,13 +1,13 @@
-"""DroQ, CrossQ and SimBa get far on Pendulum in few steps, and do not when they are broken.
+"""DroQ, CrossQ and SimBa learn Pendulum in few steps, and mutants do not.
 
-Greedy returns found on Pendulum-v1 (10 episodes), of CrossQ after 2,200 actions (seed 0), of DroQ after 600, each
-played four times and worth four gradient steps (seeds 0 to 3), of SimBa after 1,200, each played twice (seed 0):
+Greedy returns on Pendulum-v1 (10 episodes): CrossQ after 2,200 actions (seed 0); DroQ after 600 with action repeat
+4 and four gradient steps each (seeds 0 to 3); SimBa after 1,200 with action repeat 2 (seed 0):
 
     right                            -227     -160 -436 -261 -134       -170
     no bootstrap                    -1306    -1500 (seed 0)            -1522
 
-Each switch has its golden values (tests/golden/test_sac_family_golden.py); where presets come to is in
-docs/results.
+Each switch has its golden values (tests/golden/test_sac_family_golden.py); docs/results has
+the results of the presets.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def pendulum(name: str) -> float:
-    """Mean of 10 greedy episodes after a training of seed 0."""
+    """Return the mean of 10 greedy episodes after training with seed 0."""
     algo = {"name": name, "per_rank_batch_size": 64} | SETTINGS[name]
     training = assemble("Pendulum-v1", algo, seed=0, num_envs=1, action_repeat=ACTION_REPEAT[name])
     return training.run(algo["total_steps"]).evaluate(episodes=10)["mean"]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_pendulum_is_learned(name: str) -> None:
+def test_sac_variants_learn_pendulum(name: str) -> None:
     assert pendulum(name) > -700
 
 
-@soak  # the target is SAC's, whose own test breaks it
+@soak  # the target is that of SAC, whose own test has this mutant
 @pytest.mark.parametrize("name", SETTINGS)
-def test_pendulum_is_not_learned_without_bootstrap(name: str) -> None:
+def test_sac_variants_without_bootstrap_do_not_learn(name: str) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == "no bootstrap")
     with changed(mutant.function, mutant.change):
         assert pendulum(name) < -700

@@ -1,6 +1,6 @@
-"""SAC gets far within seconds, and does not when it is broken.
+"""SAC learns Pendulum within seconds, and mutants do not.
 
-Greedy returns found on Pendulum-v1 after 800 actions, each played four times (10 episodes; seeds 0 to 4):
+Greedy returns on Pendulum-v1 after 800 actions with action repeat 4 (10 episodes; seeds 0 to 4):
 
     right                            -179 -211 -99 -136 -191
     right, critic.loss=categorical   -177 -143  -98 (seeds 0 to 2)
@@ -8,9 +8,9 @@ Greedy returns found on Pendulum-v1 after 800 actions, each played four times (1
     targets never move              -1487 -1453
     policy loss of the wrong sign   -1482 -1484
 
-An entropy of the wrong sign, or an action without its tanh, is forgiven here: golden values see it.
+An entropy of the wrong sign, or an action without its tanh, passes here; the golden values detect it.
 
-Where it comes to with a preset's steps is in docs/results/sac.md.
+docs/results/sac.md has the results of the presets.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ PENDULUM: dict[str, Any] = {
 
 
 def pendulum(seed: int, **critic: Any) -> float:
-    """Mean of 10 greedy episodes after the training."""
+    """Return the mean of 10 greedy episodes after training."""
     algo = PENDULUM | {"critic": NETWORK | critic}
     training = assemble("Pendulum-v1", algo, seed=seed, num_envs=1, action_repeat=4)
     return training.run(PENDULUM["total_steps"]).evaluate(episodes=10)["mean"]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=soak) for seed in (1, 2, 3, 4))])
-def test_pendulum_is_learned(seed: int) -> None:
+def test_sac_learns_pendulum(seed: int) -> None:
     assert pendulum(seed) > -700
 
 
 @soak
-def test_pendulum_is_learned_by_critics_of_bins() -> None:
+def test_sac_with_categorical_critics_learns_pendulum() -> None:
     assert pendulum(0, loss="categorical") > -700
 
 
@@ -65,7 +65,7 @@ def test_pendulum_is_learned_by_critics_of_bins() -> None:
         pytest.param("policy loss of the wrong sign", marks=soak),
     ],
 )
-def test_pendulum_is_not_learned_when_broken(mistake: str) -> None:
+def test_sac_mutant_does_not_learn_pendulum(mistake: str) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == mistake)
     with changed(mutant.function, mutant.change):
         assert pendulum(0) < -700
