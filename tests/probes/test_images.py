@@ -1,4 +1,4 @@
-"""Images are learned from, beside a vector and over time, through the real loop."""
+"""Learning from images, together with a vector and over time, through the real training loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlcore.nn import cnn
-from tests.probes.test_policies import recent, trained
+from tests.probes.test_policies import recent, train
 from tests.soaking import heavy
 
 pytestmark = heavy
@@ -24,17 +24,17 @@ FRAMES = ALGO | {"mlp_keys": {"encoder": []}, "cnn_keys": {"encoder": ["rgb"]}}
 
 
 def picture(steps: int = 2_000, algo: dict[str, Any] | None = None, **wrapper: Any) -> float:
-    training = trained("known/Picture-v0", steps, algo=ALGO | (algo or {}), screen_size=None, wrapper=wrapper)
+    training = train("known/Picture-v0", steps, algo=ALGO | (algo or {}), screen_size=None, wrapper=wrapper)
     return recent(training)
 
 
 @pytest.mark.parametrize("layout", ["first", "last"])
-def test_an_image_and_a_vector_are_answered_together(layout: str) -> None:
-    # Random play earns ½, who sees one of the two ¾, who sees both 1.
+def test_ppo_learns_from_image_and_vector(layout: str) -> None:
+    # Random actions earn ½, an agent that sees one of the two ¾, one that sees both 1.
     assert picture(layout=layout) > 0.92
 
 
-def test_an_image_that_the_encoder_loses_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ppo_does_not_learn_from_blank_image(monkeypatch: pytest.MonkeyPatch) -> None:
     def blank(x: Tensor) -> Tensor:
         return torch.zeros_like(x, dtype=torch.float32)
 
@@ -42,15 +42,13 @@ def test_an_image_that_the_encoder_loses_is_not_answered(monkeypatch: pytest.Mon
     assert picture() < 0.85
 
 
-def test_an_image_that_gets_to_another_row_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ppo_does_not_learn_from_shifted_images(monkeypatch: pytest.MonkeyPatch) -> None:
     real = cnn.pixels
     monkeypatch.setattr(cnn, "pixels", lambda x, spec, lead: real(x, spec, lead).roll(1, 0))
     assert picture() < 0.85
 
 
 @pytest.mark.parametrize(("frames", "low", "high"), [(2, 0.92, 1.0), (1, 0.2, 0.75)])
-def test_what_only_the_frame_before_shows_is_answered_with_frames_and_not_without(
-    frames: int, low: float, high: float
-) -> None:
-    training = trained("known/Flash-v0", 1_500, algo=FRAMES, screen_size=None, frame_stack=frames)
+def test_ppo_needs_frame_stack_for_previous_frame(frames: int, low: float, high: float) -> None:
+    training = train("known/Flash-v0", 1_500, algo=FRAMES, screen_size=None, frame_stack=frames)
     assert low <= recent(training) <= high

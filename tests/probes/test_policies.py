@@ -1,4 +1,4 @@
-"""Every kind of action and observation is learned to the known optimum, through the real loop."""
+"""Every kind of action and observation is learned to the known optimum, through the real training loop."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ SMALL = {
 
 
 def recent(training: Trainer) -> float:
-    """Mean return of the last 200 episodes while training, noise included."""
+    """Return the mean return of the last 200 training episodes, with sampled actions."""
     return float(np.mean([episode.ret for episode in training.episodes[-200:]]))
 
 
-def trained(env_id: str, total_steps: int, distribution: str = "auto", algo: Any = None, **env: Any) -> Trainer:
+def train(env_id: str, total_steps: int, distribution: str = "auto", algo: Any = None, **env: Any) -> Trainer:
     settings = SMALL | {"total_steps": total_steps} | (algo or {})
     return assemble(env_id, settings, num_envs=4, distribution=distribution, **env).run(total_steps)
 
 
 def signal(action: str, obs: str) -> Trainer:
     keys = {"mlp_keys": {"encoder": ["signal"]}} if obs == "dict" else {}
-    return trained("known/Signal-v0", 2_000, algo=keys, wrapper={"action": action, "obs": obs})
+    return train("known/Signal-v0", 2_000, algo=keys, wrapper={"action": action, "obs": obs})
 
 
 @always
@@ -57,18 +57,18 @@ def signal(action: str, obs: str) -> Trainer:
         ("multi_binary", "box"),
     ],
 )
-def test_the_action_that_the_observation_asks_for_is_found(action: str, obs: str) -> None:
-    # Random play earns 1/3 to 1/2, the best answer that looks at nothing 1/2 to 2/3, the right one 1.
+def test_ppo_finds_action_that_observation_asks_for(action: str, obs: str) -> None:
+    # Random actions earn 1/3 to 1/2, the best constant action 1/2 to 2/3, the right one 1.
     assert recent(signal(action, obs)) > 0.95
 
 
-def test_a_key_that_the_agent_is_not_shown_cannot_be_learned_from() -> None:
+def test_ppo_cannot_learn_from_hidden_key() -> None:
     keys = {"mlp_keys": {"encoder": ["noise"]}}
-    training = trained("known/Signal-v0", 2_000, algo=keys, wrapper={"action": "discrete", "obs": "dict"})
+    training = train("known/Signal-v0", 2_000, algo=keys, wrapper={"action": "discrete", "obs": "dict"})
     assert recent(training) < 0.65
 
 
-def test_advantage_of_the_wrong_sign_finds_the_worst_answer() -> None:
+def test_ppo_with_wrong_advantage_sign_finds_worst_action() -> None:
     with wrong("advantage of the wrong sign"):
         assert recent(signal("discrete", "box")) < 0.1
 
@@ -81,23 +81,23 @@ def generous(training: Trainer) -> float:
 
 @pytest.mark.parametrize("state_dependent_std", [True, False])
 @pytest.mark.parametrize("distribution", ["normal", "tanh_normal"])
-def test_the_top_of_a_box_off_zero_is_reached_and_never_passed(distribution: str, state_dependent_std: bool) -> None:
-    # The environment pays the action and refuses what lies outside [2, 5]; -1 to 1 would never leave 2.
+def test_ppo_reaches_upper_bound_of_box(distribution: str, state_dependent_std: bool) -> None:
+    # The reward is the action, and actions outside [2, 5] are refused; a range of -1 to 1 would always be clipped to 2.
     actor = SMALL["actor"] | {"state_dependent_std": state_dependent_std}
-    training = trained("known/Generous-v0", 3_000, distribution, {"actor": actor})
+    training = train("known/Generous-v0", 3_000, distribution, {"actor": actor})
     assert generous(training) > 4.8
     assert np.mean([e.ret for e in training.episodes[:50]]) < 4.0
 
 
-def test_discrete_policy_for_a_box_is_refused() -> None:
+def test_discrete_policy_for_box_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"distribution.type=discrete: not available for a Box action; must be one of auto, normal"
     ):
         assemble("known/Generous-v0", SMALL | {"total_steps": 1}, distribution="discrete")
 
 
-def test_the_probes_are_what_they_say() -> None:
-    # The right answers lie in their spaces, and 0, which a policy that forgets `start` would send, does not.
+def test_probe_action_spaces_contain_right_actions() -> None:
+    # The spaces contain the right actions, but not 0, which a policy that ignores `start` would send.
     for space, wanted in envs.ACTION_SPACES.values():
         assert all(space.contains(np.asarray(w, space.dtype)) for w in wanted)
     assert not envs.ACTION_SPACES["discrete"][0].contains(0)
