@@ -1,4 +1,4 @@
-"""Benchmarks measure what they say."""
+"""Measurements of the benchmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from benchmarks.memory import PeakMemory, tree_megabytes
 
 BLOCK = 60  # MB
-# A process with a block of its own, two children with one each, and a fork that shares its parent's.
+# A process with its own block, two children with one block each, and a fork that shares the block of its parent.
 TREE = f"""
 import os, subprocess, sys
 held = os.urandom({BLOCK} * 2**20)
@@ -30,7 +30,7 @@ for child in children:
 
 
 @pytest.mark.slow
-def test_memory_is_that_of_all_processes_and_what_they_share_counts_once() -> None:
+def test_peak_memory_counts_shared_memory_once() -> None:
     root = subprocess.Popen([sys.executable, "-c", TREE], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert root.stdout is not None and root.stdin is not None
     peak = PeakMemory(root.pid)

@@ -1,4 +1,4 @@
-"""A docstring opens with what the thing does or is, so that it is clear without the line above it."""
+"""A docstring begins with what the object does or is, so that it is clear without the signature."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPENING = re.compile(rf"(({'|'.join(WORDS)}|The same)\b|{ONE})")
 
 
 def offenders(text: str) -> Iterator[str]:
-    """Line and opening of every docstring of a file that begins with one of these words."""
+    """Yield line and first line of every docstring that begins with one of these words."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             docstring = ast.get_docstring(node) or ""
@@ -27,7 +27,7 @@ def offenders(text: str) -> Iterator[str]:
                 yield f"{node.body[0].lineno}: {docstring.splitlines()[0]}"
 
 
-def test_no_docstring_opens_with_a_question_or_a_pronoun() -> None:
+def test_docstrings_do_not_open_with_question_or_pronoun() -> None:
     files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
     assert len(files) > 200
     found = [f"{path.relative_to(ROOT)}:{line}" for path in files for line in offenders(path.read_text())]
@@ -57,5 +57,5 @@ def test_no_docstring_opens_with_a_question_or_a_pronoun() -> None:
 @pytest.mark.parametrize(
     "place", ["{}", "class A:\n    {}", "def f():\n    {}", "async def f():\n    def g():\n        {}"]
 )
-def test_the_rule_by_example(place: str, docstring: str, allowed: bool) -> None:
+def test_docstring_rule_on_examples(place: str, docstring: str, allowed: bool) -> None:
     assert (list(offenders(place.format(f'"""{docstring}"""'))) == []) == allowed

@@ -1,4 +1,4 @@
-"""Modules, files and links that the documents name are there."""
+"""Modules, files and links in the documents exist."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-def is_there(dotted: str) -> bool:
-    """Whether `package.module.name.more` is a package, a module, or begins with a name that the module's file holds."""
+def exists(dotted: str) -> bool:
+    """Return whether `package.module.name.more` is a package, a module or a name in the file of a module."""
     parts = dotted.split(".")
     for last in range(len(parts), 0, -1):
         place, names = ROOT.joinpath(*parts[:last]), parts[last : last + 1]
@@ -31,7 +31,7 @@ def is_there(dotted: str) -> bool:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_what_a_document_names_is_there(document: str) -> None:
+def test_document_names_existing_files_and_modules(document: str) -> None:
     text = (ROOT / document).read_text()
     links = [link for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text) if not link.startswith(("#", GENERATED))]
     missing = [link for link in links if not (ROOT / document).parent.joinpath(link).exists()]
@@ -39,10 +39,10 @@ def test_what_a_document_names_is_there(document: str) -> None:
     files = re.findall(r"`([\w/]+/[\w/]*\w\.(?:py|npz))`", text)
     missing += [name for name in files if not any((place / name).exists() for place in places)]
     modules = re.findall(r"(?:`|python -m )((?:rlcore|flows)(?:\.\w+)+)", text)
-    missing += [name for name in modules if not is_there(name)]
+    missing += [name for name in modules if not exists(name)]
     for block in blocks(text, "python"):
         for node in ast.walk(ast.parse(textwrap.dedent(re.sub(r"\A# .*\n", "", block)))):  # some are parts of a class
             if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in ("rlcore", "flows"):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
-                missing += [name for name in names if not is_there(name)]
+                missing += [name for name in names if not exists(name)]
     assert missing == []

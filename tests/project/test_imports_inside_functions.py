@@ -1,7 +1,7 @@
-"""An import inside a function stands there for start-up time only: it loads a heavy library, or says why it is there.
+"""Imports inside functions are only for start-up time: they load a heavy library, or a comment explains them.
 
-It is fine where it brings in a library of `HEAVY`, itself or through modules of ours, that the file it stands in has
-not loaded at its top already. Any other one goes to the top of its file, or gets a comment, on its line or above it.
+Such an import is allowed if it loads a library of `HEAVY`, directly or through our modules, that its file has
+not loaded at the top already. Every other import goes to the top of its file, or has a comment on or above its line.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COMMENT = re.compile(r"#\s*(?!noqa\b|pyright:|type:)[`\w]|#\s*noqa\b[^#]* - \w")
 
 
 class Sources:
-    """The modules below a folder, and what importing one of them loads."""
+    """Modules in a folder, and what importing each of them loads."""
 
     def __init__(self, root: Path, packages: tuple[str, ...]) -> None:
         self.root, self.packages = root, packages
@@ -67,7 +67,7 @@ class Sources:
         return ast.parse(self.files[module].read_text())
 
     def names(self, module: str, statement: ast.Import | ast.ImportFrom) -> Iterator[str]:
-        """The modules that a statement imports, with the packages above them."""
+        """Yield the modules that a statement imports, with their parent packages."""
         if isinstance(statement, ast.Import):
             targets = [alias.name for alias in statement.names]
         else:
@@ -80,7 +80,7 @@ class Sources:
 
     @functools.cache  # noqa: B019 - one instance for a test
     def loads(self, module: str) -> frozenset[str]:
-        """The modules of ours and the heavy libraries that importing a module brings with it."""
+        """Return our modules and the heavy libraries that importing a module loads."""
         found, waiting = set(), [module]
         while waiting:
             name = waiting.pop()
@@ -108,7 +108,7 @@ class Sources:
 
 
 def at_top(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Imports that run when a module is loaded."""
+    """Yield imports that run when a module is loaded."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node
@@ -119,7 +119,7 @@ def at_top(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 
 
 def inside_functions(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Imports that run when a function is called."""
+    """Yield imports that run when a function is called."""
     seen = set(at_top(tree))
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -129,7 +129,7 @@ def inside_functions(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
                     yield inner
 
 
-def test_imports_inside_functions_save_start_up_time_or_say_why() -> None:
+def test_imports_inside_functions_are_heavy_or_explained() -> None:
     sources = Sources(ROOT, PACKAGES)
     found = [
         line
@@ -157,7 +157,7 @@ def test_imports_inside_functions_save_start_up_time_or_say_why() -> None:
         ("import json  # noqa: F401 - registers its types", True),
     ],
 )
-def test_the_rule_by_example(tmp_path: Path, body: str, allowed: bool) -> None:
+def test_import_rule_on_examples(tmp_path: Path, body: str, allowed: bool) -> None:
     (tmp_path / "own").mkdir()
     for name, text in {
         "__init__": "",

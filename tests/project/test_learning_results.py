@@ -1,4 +1,4 @@
-"""The pages on what the presets reach: they say what the figures beside them say."""
+"""The result pages of the presets match their figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rlcore.store.events import EventLog
 from tests.flows.synthetic_runs import checkpointed_run
 
 
-def test_pages_are_those_of_the_figures(tmp_path: Path) -> None:
+def test_result_pages_match_figures(tmp_path: Path) -> None:
     for file in RESULTS.glob("learning*.json"):
         shutil.copy(file, tmp_path)
     learning_pages.write_pages(tmp_path)
@@ -39,7 +39,7 @@ def test_pages_are_those_of_the_figures(tmp_path: Path) -> None:
         assert (tmp_path / name).read_text() == (RESULTS / name).read_text()
 
 
-def test_every_case_is_a_config_whose_figures_are_of_its_environment_and_budget() -> None:
+def test_case_config_matches_environment_and_budget_of_figures() -> None:
     figures = json.loads((RESULTS / "learning.json").read_text())
     for name, case in CASES.items():
         config = compose(case.overrides.split())[0]
@@ -49,13 +49,13 @@ def test_every_case_is_a_config_whose_figures_are_of_its_environment_and_budget(
 
 
 @pytest.mark.parametrize(("returns", "passes"), [([1, 1, 1, 1, 0], True), ([1, 1, 1, 0, 0], False), ([1, 0], False)])
-def test_four_of_five_seeds_must_reach_a_mark(returns: list[float], passes: bool) -> None:
+def test_passes_requires_four_of_five_seeds(returns: list[float], passes: bool) -> None:
     gate = {"of": "greedy", "policy_steps": 1, "at_least": 1.0, "values": returns}
     assert learning_pages.passes({"gates": [gate]}) is passes
     assert learning_pages.passes({"gates": [gate, gate | {"values": [0, 0, 0, 0, 1]}]}) is False
 
 
-def test_a_mark_may_be_one_to_stay_below_and_a_training_may_have_so_many_seconds() -> None:
+def test_passes_supports_upper_limit_and_time_limit() -> None:
     below = {"of": "greedy", "policy_steps": 1, "at_most": 250.0, "values": [249, 250, 100, 50, 251]}
     assert learning_pages.passes({"gates": [below]})
     assert not learning_pages.passes({"gates": [below | {"at_most": 240.0}]})
@@ -64,14 +64,14 @@ def test_a_mark_may_be_one_to_stay_below_and_a_training_may_have_so_many_seconds
     assert not learning_pages.passes(reached | {"cpu_s": 61.0})
 
 
-def test_the_seeds_of_two_programs_are_compared_in_the_interquartile_mean() -> None:
+def test_passes_compares_interquartile_mean() -> None:
     gate = {"of": "greedy", "policy_steps": 1, "iqm_at_least": 3.0, "values": [1.0, 2.0, 6.0, 1.0, 99.0]}
     assert learning_pages.passes({"gates": [gate]})
     assert not learning_pages.passes({"gates": [gate | {"iqm_at_least": 3.1}]})
     assert learning_pages.count_reaching(gate) == 2
 
 
-def test_each_measure_has_its_words_and_each_case_a_gate() -> None:
+def test_measures_have_phrases_and_cases_have_gates() -> None:
     assert MEASURES.keys() == learning_pages.PHRASES.keys()
     for case in CASES.values():
         assert {of for of, _, _ in case.gates(1)} <= MEASURES.keys() and case.gates(1)
@@ -86,7 +86,7 @@ def test_each_measure_has_its_words_and_each_case_a_gate() -> None:
     assert CASES["sac_hopper"].gates(7, peer=3000.0) == [("greedy", 7, {"iqm_at_least": 3000.0})]
 
 
-def test_the_best_ten_episodes_in_a_row_are_found_wherever_they_are() -> None:
+def test_best_in_a_row_finds_best_ten_episodes() -> None:
     assert best_in_a_row([1.0] * 9) == -np.inf
     assert best_in_a_row([9, *[0] * 10, *range(10), *[0] * 10]) == 4.5
     rng = np.random.default_rng(0)
@@ -94,7 +94,7 @@ def test_the_best_ten_episodes_in_a_row_are_found_wherever_they_are() -> None:
     assert best_in_a_row(returns) == pytest.approx(np.convolve(returns, np.full(10, 0.1), "valid").max())
 
 
-def test_episodes_and_evaluations_are_read_from_the_log_up_to_a_step(tmp_path: Path) -> None:
+def test_best_and_lowest_returns_are_read_up_to_step(tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "a", 0)
     log = EventLog(run.events)
     for step in range(100, 130):
@@ -108,14 +108,14 @@ def test_episodes_and_evaluations_are_read_from_the_log_up_to_a_step(tmp_path: P
 
 
 @pytest.mark.parametrize("error", [0.0, 3.0, 60.0])
-def test_reconstructed_pictures_are_held_against_their_mean(
+def test_reconstruction_is_error_relative_to_mean_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: float
 ) -> None:
     pictures = np.random.default_rng(0).integers(80, 160, (7, 2, 4, 4, 3), np.uint8)
     rows: dict[str, Any] = {"obs/rgb": pictures, "action": np.zeros((7, 2), int), "is_first": np.zeros((7, 2), bool)}
 
     class Model:
-        """Tells every picture, all of it brighter by the same amount."""
+        """Reconstructs every image, brighter by a constant."""
 
         keys = ("rgb",)
 
@@ -126,20 +126,20 @@ def test_reconstructed_pictures_are_held_against_their_mean(
         def decode(self, state: Any) -> ModelPrediction:
             return ModelPrediction({"rgb": (state + error).astype(np.uint8)}, np.zeros(1), None, None)
 
-    def recorded(model: Model, *_: Any) -> Any:
+    def fake_record(model: Model, *_: Any) -> Any:
         return rows
 
-    def loaded(path: Path, seed: int) -> Model:
+    def fake_load(path: Path, seed: int) -> Model:
         assert int(path.name) == 4096
         return Model()
 
     run: RunDirectory = checkpointed_run(tmp_path / "run", "a", 0)
-    monkeypatch.setattr(benchmarks.validate, "load_world_model", loaded)
-    monkeypatch.setattr(benchmarks.validate, "record", recorded)
+    monkeypatch.setattr(benchmarks.validate, "load_world_model", fake_load)
+    monkeypatch.setattr(benchmarks.validate, "record", fake_record)
     assert reconstruction(run, 5000) == pytest.approx(error**2 / pictures.astype(float).var((0, 1)).mean())
 
 
-def test_a_peer_is_started_with_the_keys_of_the_preset_and_its_returns_are_read() -> None:
+def test_peer_runs_with_preset_keys_and_returns_are_parsed() -> None:
     config, _ = compose(["exp=dreamer_v3_cartpole"])
     (preset,) = PRESETS
     words = dict(word.split("=", 1) for word in words_of(preset))
@@ -147,5 +147,5 @@ def test_a_peer_is_started_with_the_keys_of_the_preset_and_its_returns_are_read(
     assert words["algo.world_model.optimizer.lr"] == "1e-3" and words["buffer.size"] == "6000"
     assert words["algo.mlp_keys.encoder"] == words["algo.mlp_keys.decoder"] == "[vector]"
     assert words["algo.cnn_keys.encoder"] == words["algo.cnn_keys.decoder"] == "[]"
-    said = "Rank-0: policy_step=12, reward_env_0=[11.]\nRank-0: policy_step=40, reward_env_0=27.0\n"
-    assert [float(value) for _, value in RETURN.findall(said)] == [11, 27]
+    output = "Rank-0: policy_step=12, reward_env_0=[11.]\nRank-0: policy_step=40, reward_env_0=27.0\n"
+    assert [float(value) for _, value in RETURN.findall(output)] == [11, 27]

@@ -1,4 +1,4 @@
-"""Set-up: what the project file, the lock, make and the install script promise to a stranger."""
+"""Packaging: project file, lock file, make targets and install script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = heavy
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
-IMPORT_NAMES = {  # where a package is imported by another name than it is installed by
+IMPORT_NAMES = {  # packages whose import name differs from the package name
     "grpcio": "grpc",
     "hydra-core": "hydra",
     "opencv-python-headless": "cv2",
@@ -45,7 +45,7 @@ def project() -> dict:
 
 
 def locked() -> dict[str, list[tuple[Requirement, int]]]:
-    """Package -> its pins, each with its number of hashes."""
+    """Return the pins of each package with their number of hashes."""
     pins: dict[str, list[tuple[Requirement, int]]] = {}
     for entry in re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text()):
         if entry.startswith("#"):
@@ -92,7 +92,7 @@ def direct_requirements() -> list[Requirement]:
 
 @always
 @pytest.mark.parametrize("python", PYTHONS)
-def test_lock_pins_every_direct_requirement_within_its_bounds_for(python: str):
+def test_lock_pins_every_direct_requirement(python: str):
     for requirement in direct_requirements():
         if requirement.name == "torch":
             continue
@@ -101,18 +101,18 @@ def test_lock_pins_every_direct_requirement_within_its_bounds_for(python: str):
         assert requirement.specifier.contains(version_of(pin)), (str(requirement), str(pin))
 
 
-def test_every_locked_package_has_a_hash():
+def test_every_locked_package_has_hash():
     assert all(hashes for pins in locked().values() for _, hashes in pins)
 
 
-def test_lock_leaves_torch_and_its_cuda_packages_out_but_keeps_what_torch_imports():
+def test_lock_excludes_torch_and_cuda_packages():
     names = set(locked())
     assert not {name for name in names if re.match(r"(torch|triton)$|(nvidia|cuda)-", name)}
     assert {"sympy", "networkx", "jinja2", "filelock", "fsspec", "mpmath", "typing-extensions"} <= names
 
 
 @always
-def test_malicious_and_broken_releases_are_refused():
+def test_requirements_exclude_malicious_and_broken_releases():
     by_name = {requirement.name: requirement.specifier for requirement in direct_requirements()}
     assert not any(by_name["lightning-fabric"].contains(bad) for bad in ("2.6.2", "2.6.3"))
     assert not by_name["fastapi"].contains("0.165.0")
@@ -132,7 +132,7 @@ def imported_packages() -> set[str]:
 
 
 @always
-def test_what_the_code_imports_is_declared_and_what_is_declared_is_imported():
+def test_declared_and_imported_packages_are_equal():
     required = {Requirement(name).name for name in project()["dependencies"]}
     extras = project()["optional-dependencies"]
     optional = {Requirement(name).name for extra in extras.keys() - {"all", "dev"} for name in extras[extra]}
@@ -143,7 +143,7 @@ def test_what_the_code_imports_is_declared_and_what_is_declared_is_imported():
     assert not unused, "declared but not imported"
 
 
-def test_installed_packages_are_the_locked_ones_and_miss_nothing():
+def test_installed_packages_match_lock():
     if not (ROOT / ".venv" / ".installed").exists() or Path(sys.prefix) != ROOT / ".venv":
         pytest.skip("not running in the .venv that `make install` makes")
     for name in locked():
@@ -154,7 +154,7 @@ def test_installed_packages_are_the_locked_ones_and_miss_nothing():
     assert check.returncode == 0, check.stdout
 
 
-def test_a_wheel_carries_the_config_files_and_the_command(tmp_path: Path):
+def test_wheel_contains_configs_and_command(tmp_path: Path):
     source = tmp_path / "source"
     for part in ("rlcore", "flows", "conf"):
         shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -177,7 +177,7 @@ def test_a_wheel_carries_the_config_files_and_the_command(tmp_path: Path):
 
 
 def install_in(checkout: Path, path: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the install script in a checkout of its own that has no lock and no network to use."""
+    """Run the install script in a separate checkout without lock file and network."""
     (checkout / ".ci").mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / ".ci" / "install", checkout / ".ci" / "install")
     return subprocess.run(
@@ -190,7 +190,7 @@ def install_in(checkout: Path, path: str, **environment: str) -> subprocess.Comp
 
 
 def folder_with(folder: Path, *commands: str) -> str:
-    """A PATH of one folder that holds these commands and nothing else."""
+    """Return a PATH of one folder that contains only these commands."""
     folder.mkdir()
     for command in commands:
         where = shutil.which(command)
@@ -210,7 +210,7 @@ BASICS = ("uname", "dirname", "mkdir", "grep", "cat", "ls")
         ((*BASICS, "git", "g++"), "/nowhere/python9", "3.11, 3.12 or 3.13 is required, got PYTHON=/nowhere/python9"),
     ],
 )
-def test_a_missing_prerequisite_is_named_in_one_line(tmp_path: Path, present: tuple, python: str, sentence: str):
+def test_install_names_missing_prerequisite_in_one_line(tmp_path: Path, present: tuple, python: str, sentence: str):
     done = install_in(tmp_path / "checkout", folder_with(tmp_path / "bin", *present), PYTHON=python)
     assert done.returncode == 1
     assert sentence in done.stderr
@@ -221,7 +221,7 @@ def test_a_missing_prerequisite_is_named_in_one_line(tmp_path: Path, present: tu
 @pytest.mark.parametrize(
     ("fails", "sentence"), [("ensurepip", "cannot create virtual environments"), ("sysconfig", "C headers")]
 )
-def test_a_python_without_venv_or_headers_is_named_in_one_line(tmp_path: Path, fails: str, sentence: str):
+def test_install_names_python_without_venv_or_headers(tmp_path: Path, fails: str, sentence: str):
     path = folder_with(tmp_path / "bin", *BASICS, "git", "g++")
     python = tmp_path / "python"
     python.write_text(f'#!/bin/bash\ncase "$*" in *{fails}*) exit 1;; esac\nexec {sys.executable} "$@"\n')
@@ -232,7 +232,7 @@ def test_a_python_without_venv_or_headers_is_named_in_one_line(tmp_path: Path, f
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_install_that_fails_half_way_leaves_no_stamp_and_says_where_its_log_is(tmp_path: Path):
+def test_failed_install_leaves_no_environment_and_names_log(tmp_path: Path):
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     (checkout / "pyproject.toml").write_text("")
@@ -240,8 +240,8 @@ def test_an_install_that_fails_half_way_leaves_no_stamp_and_says_where_its_log_i
     done = install_in(checkout, os.environ["PATH"], PYTHON=sys.executable, TORCH="torch==0.0.0", TORCH_INDEX="pip")
     assert done.returncode == 1
     assert ".shepherd/install.log" in done.stderr
-    assert "torch==0.0.0" in (checkout / ".shepherd" / "install.log").read_text()  # pip's reason
-    assert not (checkout / ".venv").exists()  # what is not whole is not there
+    assert "torch==0.0.0" in (checkout / ".shepherd" / "install.log").read_text()  # the reason from pip
+    assert not (checkout / ".venv").exists()  # no incomplete environment is left
 
 
 BACKEND = """
@@ -259,7 +259,7 @@ def build_editable(folder, settings=None, metadata=None):
 
 
 @pytest.mark.slow
-def test_in_a_moved_checkout_the_old_environment_works_until_the_new_one_is_whole(tmp_path: Path) -> None:
+def test_install_in_moved_checkout_replaces_environment(tmp_path: Path) -> None:
     checkout = tmp_path / "moved here"
     (checkout / ".venv/bin").mkdir(parents=True)
     (checkout / ".venv/.installed").write_text("/another/place ...")
@@ -273,26 +273,24 @@ def test_in_a_moved_checkout_the_old_environment_works_until_the_new_one_is_whol
     failed = install_in(checkout, os.environ["PATH"], TORCH="torch==0.0.0", **given)
     assert failed.returncode == 1
     assert worked.exists() and (checkout / ".venv/.installed").exists()
-    done = install_in(checkout, os.environ["PATH"], TORCH="pip", **given)  # which is there: nothing to be fetched
+    done = install_in(checkout, os.environ["PATH"], TORCH="pip", **given)  # already installed: nothing to download
     assert done.returncode == 0, done.stderr + (checkout / ".shepherd/install.log").read_text()
     assert not worked.exists()
-    said = subprocess.run([checkout / ".venv/bin/tiny"], capture_output=True, text=True, check=True).stdout
-    assert said == "tiny\n"
+    output = subprocess.run([checkout / ".venv/bin/tiny"], capture_output=True, text=True, check=True).stdout
+    assert output == "tiny\n"
     scripts = "".join(path.read_text() for path in (checkout / ".venv/bin").glob("[at]*"))
     assert f"{checkout}/.venv" in scripts and ".shepherd" not in scripts
     assert {path.name for path in (checkout / ".shepherd").iterdir()} == {"install.log", "install.lock", "last.txt"}
-    assert install_in(checkout, os.environ["PATH"], TORCH="pip", **given).stdout == ""  # everything is there
+    assert install_in(checkout, os.environ["PATH"], TORCH="pip", **given).stdout == ""  # everything is installed
 
 
 @always
 @pytest.mark.parametrize(("arguments", "runs_left"), [([], True), (["CLEAN_RUNS=1"], False)])
-def test_make_clean_keeps_runs_unless_told_and_everything_it_did_not_make(
-    tmp_path: Path, arguments: list[str], runs_left: bool
-):
+def test_make_clean_keeps_runs_and_other_files(tmp_path: Path, arguments: list[str], runs_left: bool):
     shutil.copy(ROOT / "Makefile", tmp_path / "Makefile")
     for folder in (".venv", ".shepherd", "build", "runs/ppo", "rlcore/__pycache__", "mine/__pycache__"):
         (tmp_path / folder).mkdir(parents=True)
-    for folder in ("flows", "conf", "tests"):  # no benchmarks/: a folder that is not there is no failure
+    for folder in ("flows", "conf", "tests"):  # no benchmarks/: a missing folder is no failure
         (tmp_path / folder).mkdir()
     (tmp_path / ".env").write_text("")
     subprocess.run(["make", "clean", *arguments], cwd=tmp_path, check=True, capture_output=True)
@@ -304,6 +302,6 @@ def test_make_clean_keeps_runs_unless_told_and_everything_it_did_not_make(
 
 
 @always
-def test_make_test_runs_the_tests_though_a_folder_is_called_so() -> None:
-    said = subprocess.run(["make", "--dry-run", "tests"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "pytest --numprocesses 4" in said
+def test_make_tests_runs_pytest_despite_folder() -> None:
+    output = subprocess.run(["make", "--dry-run", "tests"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "pytest --numprocesses 4" in output

@@ -1,4 +1,4 @@
-"""The order of the stages is told by the flow alone: the documents and dvc.yaml are held against flows/train.py."""
+"""flows/train.py defines the order of the stages; the documents and dvc.yaml are compared with it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import yaml
 from tests.project.test_documents import ROOT, blocks
 
 STAGES = {path.stem for path in (ROOT / "flows/stages").glob("*.py")} - {"__init__", "summary"}
-Order = list["str | list[str]"]  # a list is the loop: what may be due behind the train task
+Order = list["str | list[str]"]  # a list is the loop: the stages that may be due after the train task
 
 
 def flow_function(source: str) -> ast.FunctionDef:
-    """The innermost function that calls the stages, without its docstring."""
+    """Return the innermost function that calls the stages, without its docstring."""
     functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
-    *_, function = [f for f in functions if "register_model" in {called(node) for node in ast.walk(f)}]
+    *_, function = [f for f in functions if "register_model" in {called_name(node) for node in ast.walk(f)}]
     function.body = function.body[ast.get_docstring(function) is not None :]
     return function
 
@@ -27,24 +27,24 @@ def training_loop(source: str) -> ast.While:
     return loop
 
 
-def called(node: ast.AST) -> str | None:
+def called_name(node: ast.AST) -> str | None:
     return getattr(node.func, "id", None) or getattr(node.func, "attr", None) if isinstance(node, ast.Call) else None
 
 
 def order_of(body: list[ast.stmt]) -> Order:
     found: Order = []
     for node in body:
-        if called(getattr(node, "value", node)) == "training_loop":
+        if called_name(getattr(node, "value", node)) == "training_loop":
             found.append([stage for stage in order_of(LOOP.body) if isinstance(stage, str)])
         elif isinstance(node, (ast.With, ast.If)):
             found += order_of(node.body)
         else:
-            found += [str(called(n)).replace("_", "-") for n in ast.walk(node) if called(n) in STAGES]
+            found += [str(called_name(n)).replace("_", "-") for n in ast.walk(node) if called_name(n) in STAGES]
     return found
 
 
 def diagram(order: Order) -> str:
-    """The order as a mermaid flow chart."""
+    """Return the order as a mermaid flow chart."""
     loop = next(stage for stage in order if isinstance(stage, list))
     before, after = order[: order.index(loop)], [str(stage) for stage in order[order.index(loop) + 1 :]]
     after = [f"last[last {stage}]" if stage in loop else stage for stage in after]
@@ -77,25 +77,25 @@ def test_training_loop_is_defined_once() -> None:
     }
 
 
-def test_pipelines_page_draws_the_stages_as_the_flow_calls_them() -> None:
+def test_pipelines_page_draws_stages_of_flow() -> None:
     assert blocks(PAGE, "mermaid") == [diagram(ORDER)]
 
 
-def test_pipelines_page_shows_the_flow_as_it_is() -> None:
+def test_pipelines_page_shows_source_of_flow() -> None:
     [shown] = [flow_function(block) for block in blocks(PAGE, "python") if "@flow" in block]
     assert ast.unparse(shown) == ast.unparse(FLOW)
     [shown_loop] = [training_loop(block) for block in blocks(PAGE, "python") if "def training_loop" in block]
     assert ast.unparse(shown_loop) == ast.unparse(LOOP)
 
 
-def test_dvc_runs_the_stages_one_behind_the_other_as_the_flow_does() -> None:
-    """Each stage needs what the one before it makes, and nothing that a later one makes."""
+def test_dvc_stages_depend_on_previous_stage() -> None:
+    """Each stage needs an output of the previous stage, and no output of a later one."""
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     assert list(stages) == ["train" if isinstance(stage, list) else stage for stage in ORDER]
-    made: list[set[str]] = []
+    previous_outputs: list[set[str]] = []
     for name, stage in stages.items():
         needed = {path for path in stage["do"]["deps"] if path.startswith("runs/")}
-        assert needed <= set().union(*made), name
-        assert not made or needed & made[-1], name
+        assert needed <= set().union(*previous_outputs), name
+        assert not previous_outputs or needed & previous_outputs[-1], name
         outputs = [output for kind in ("outs", "metrics", "plots") for output in stage["do"].get(kind, [])]
-        made.append({output if isinstance(output, str) else next(iter(output)) for output in outputs})
+        previous_outputs.append({output if isinstance(output, str) else next(iter(output)) for output in outputs})
