@@ -1,4 +1,4 @@
-"""The tests' own waits: as long as a process of theirs works, and not longer."""
+"""Waits of the tests last as long as their processes work, and not longer."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def busy() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.slow
-def test_a_wait_lasts_as_long_as_a_process_works(busy: subprocess.Popen[bytes]) -> None:
+def test_output_of_waits_while_process_works(busy: subprocess.Popen[bytes]) -> None:
     assert output_of(busy, idle=0.4) == (b"done\n", None)
 
 
 @pytest.mark.slow
-def test_a_wait_for_what_nobody_works_on_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SESSION, str(tmp_path))  # what other workers' tests do beside it is not of this one
+def test_wait_for_gives_up_if_all_processes_are_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SESSION, str(tmp_path))  # ignore the processes of other test workers
     asleep = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"], stdout=-1)
     assert asleep.stdout is not None
     asleep.stdout.readline()
@@ -44,14 +44,14 @@ def test_a_wait_for_what_nobody_works_on_ends(tmp_path: Path, monkeypatch: pytes
         asleep.communicate()
 
 
-def test_a_command_gives_what_subprocess_would() -> None:
+def test_run_command_matches_subprocess_run() -> None:
     done = run_command([sys.executable, "-c", "import sys; print(1); sys.exit('no')"], text=True)
     assert (done.returncode, done.stdout, done.stderr) == (1, "1\n", "no\n")
     with pytest.raises(subprocess.CalledProcessError):
         run_command([sys.executable, "-c", "raise SystemExit(3)"], check=True)
 
 
-def test_what_is_true_already_is_given_at_once() -> None:
+def test_wait_for_returns_true_value_at_once() -> None:
     began = time.process_time()
     assert wait_for(lambda: "it", "it") == "it"
     assert time.process_time() - began < 1.0
