@@ -1,4 +1,4 @@
-"""Promises of A2C's update beyond its numbers."""
+"""Properties of A2C's update that golden values do not cover."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tests.learning.assembly import context
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("optimizer", a2c_oracle.OPTIMIZERS)
 @pytest.mark.parametrize("kind", a2c_oracle.ENVS)
-def test_ppo_of_one_epoch_and_one_minibatch_is_a2c(kind: str, optimizer: str, reduction: str) -> None:
+def test_a2c_equals_ppo_with_one_minibatch(kind: str, optimizer: str, reduction: str) -> None:
     a2c_oracle.check_is_ppo(a2c, kind, optimizer, reduction)
 
 
-def test_ppo_of_one_epoch_and_one_minibatch_is_a2c_with_normalised_advantages() -> None:
+def test_a2c_equals_ppo_with_normalized_advantages() -> None:
     a2c_oracle.check_is_ppo(a2c, "discrete", "sgd", "mean", normalize=True)
 
 
 @every_env
-def test_an_update_is_one_step(env_id: str) -> None:
+def test_a2c_update_is_one_gradient_step(env_id: str) -> None:
     training = small("a2c", env_id, rollout_steps=5, per_rank_batch_size=4).run(150)
     assert training.learner.updates == training.iterations == 10
     assert len(training.metrics) == 10
 
 
-def test_the_gradient_of_the_sum_is_that_of_the_mean_times_the_samples() -> None:
+def test_a2c_sum_gradient_is_mean_times_samples() -> None:
     plain = {"optimizer": {"name": "sgd", "lr": 1e-3, "eps": None, "betas": None}, "max_grad_norm": 0.0}
     training = small("a2c", "CartPole-v1", **plain)
     batch = Batch(*training.collector.collect(24), 0)
@@ -53,7 +53,7 @@ def test_the_gradient_of_the_sum_is_that_of_the_mean_times_the_samples() -> None
         torch.testing.assert_close(move, samples * moves[1][name], rtol=1e-2, atol=1e-5, msg=name)
 
 
-def test_a_rollout_of_rows_that_only_reset_is_no_step() -> None:
+def test_a2c_skips_update_without_valid_rows() -> None:
     training = small("a2c", "CartPole-v1", rollout_steps=1)
     steps, last = training.collector.collect(1)
     steps.truncated = torch.ones_like(steps.truncated)
@@ -63,7 +63,7 @@ def test_a_rollout_of_rows_that_only_reset_is_no_step() -> None:
     assert (training.learner.updates, "Info/grad_norm" in metrics) == (0, False)
 
 
-def test_every_metric_and_key_is_explained_in_the_documentation() -> None:
+def test_a2c_docs_explain_every_metric_and_key() -> None:
     pages = [(Path(__file__).parents[2] / f"docs/algorithms/{name}.md").read_text() for name in ("a2c", "ppo")]
     named = set(re.findall(r"`([^`\s=]+)`", "".join(pages)))
     (metrics,) = small("a2c", "CartPole-v1").run(1).metrics

@@ -1,4 +1,4 @@
-"""An agent with a history of its own is trained, resumed and served like any other."""
+"""An agent that declares its own history windows is trained, resumed and served like any other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> R
     return RunConfig(algo=settings, env=env, seed=0)
 
 
-def test_rows_are_counted_once_and_the_encoder_is_as_wide_as_what_it_is_shown(config: RunConfig) -> None:
+def test_agent_history_widens_encoder_and_counts_once(config: RunConfig) -> None:
     training = fresh(config)
     run(training)
     encoder, spec = training.learner.agent.encoder, training.envs.spec
@@ -62,5 +62,5 @@ def test_rows_are_counted_once_and_the_encoder_is_as_wide_as_what_it_is_shown(co
     ],
     ids=lambda check: check.__name__,
 )
-def test_it_keeps_what_every_algorithm_promises(check: Callable[[RunConfig], None], config: RunConfig) -> None:
+def test_agent_history_passes_conformance(check: Callable[[RunConfig], None], config: RunConfig) -> None:
     check(config)

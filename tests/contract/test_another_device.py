@@ -1,7 +1,7 @@
-"""Every gradient step on tensors of a device that is not the CPU: nothing of it lies elsewhere, nothing waits.
+"""Gradient steps on tensors of another device than the CPU: no tensor is on the CPU, and no step synchronizes.
 
-That is what a CUDA graph asks of a step. The tensors have shapes and a device, and no numbers; the device is called
-"meta", since a torch without CUDA cannot index tensors that say they are on a GPU. What a GPU makes of it is tests/gpu.
+CUDA graphs require this. The tensors have shapes and a device but no values. The device is "meta", because a torch
+without CUDA cannot index fake tensors of a GPU. For real GPUs see tests/gpu.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
-from rlcore.algorithms.sac import learner  # noqa: F401  a function of it is changed
+from rlcore.algorithms.sac import learner  # noqa: F401  one test changes a function of it
 from rlcore.compiled import machine_code
 from tests.contract.test_registry import every_pair, small, small_of_images, with_images
 from tests.golden.mutants import Change, changed, swap
@@ -27,7 +27,7 @@ STEP = "the gradient step"
 
 
 class OtherDevice:
-    """Calls what is to be compiled on such tensors and compiles nothing; in the place of `machine_code.make_once`."""
+    """Replacement of `machine_code.make_once` that calls the function on such tensors and compiles nothing."""
 
     def __init__(self) -> None:
         self.results: list[Tensor] = []
@@ -36,7 +36,7 @@ class OtherDevice:
     def __call__(
         self, what: str, function: Callable[..., Any], example: Sequence[Tensor], facts: machine_code.Facts, *_: Any
     ) -> Any:
-        """A step, tried; of what acts, which on a GPU is called as it is written, nothing."""
+        """Call a gradient step; skip policy inference, which is not compiled on a GPU."""
         if what == STEP:
             mode = FakeTensorMode()
             given = [FakeTensor(mode, tensor.detach().to(DEVICE), DEVICE) for tensor in example]
@@ -50,7 +50,7 @@ class OtherDevice:
 
 
 def tried(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Trainer]) -> OtherDevice:
-    """Whatever a training made of its steps."""
+    """Train for 64 policy steps; the results of the gradient steps."""
     device = OtherDevice()
     monkeypatch.setattr(machine_code, "make_once", device)
     make().run(64)
@@ -58,14 +58,14 @@ def tried(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Trainer]) -> Other
 
 
 @every_pair
-def test_every_step_stays_where_its_tensors_are(algo: str, env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_step_stays_on_its_device(algo: str, env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = tried(monkeypatch, lambda: small(algo, env_id, compile=True))
     assert device.error is None and device.results
     assert {tensor.device for tensor in device.results} == {DEVICE}
 
 
 @with_images
-def test_every_step_on_images_does_too(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_step_on_images_stays_on_device(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = tried(monkeypatch, lambda: small_of_images(algo, compile=True))
     assert device.error is None and device.results
     assert {tensor.device for tensor in device.results} == {DEVICE}
@@ -79,7 +79,7 @@ def test_every_step_on_images_does_too(algo: str, monkeypatch: pytest.MonkeyPatc
     ],
     ids=["a tensor of the host", "a number that is waited for"],
 )
-def test_what_no_graph_could_hold_is_found(
+def test_device_check_rejects_host_tensors_and_waits(
     change: Change, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with changed("sac.critic_loss", change):

@@ -1,4 +1,4 @@
-"""Elements of an action with a single value (low == high): sent as that value, and no part of what is learned."""
+"""Elements of an action with a single value (low == high): sent as that value, and not learned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every algorithm keeps what all promise; and each check notices an algorithm that does not."""
+"""Every algorithm passes the conformance suite, and each check rejects a broken algorithm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.contract.test_registry import PAIRS, SETTINGS
 from tests.probes import q_learning, recurrent, world
 from tests.soaking import heavy, soak
 
-# To trace a world model takes seconds: of each Dreamer one kind of action, which has each actor loss and each noise.
+# Tracing a world model takes seconds, so one kind of action per Dreamer; together: each actor loss and each noise.
 TRACED_SELDOM = {("dreamer_v1", "CartPole-v1"), ("dreamer_v2", "Pendulum-v1"), ("dreamer_v3", "CartPole-v1")}
 # One algorithm of each family is checked by every `make test`; all others are heavy.
 ALWAYS = {("ppo", "CartPole-v1"), ("sac", "Pendulum-v1"), ("dreamer_v3", "CartPole-v1")}
@@ -46,7 +46,7 @@ def config(algo: str, env_id: str, **changes: Any) -> RunConfig:
     return RunConfig(algo=settings, env=EnvConfig(id=env_id, num_envs=3, max_episode_steps=12), seed=0)
 
 
-def promise(pair: Any, check: Callable[[RunConfig], None]) -> Any:
+def conformance_case(pair: Any, check: Callable[[RunConfig], None]) -> Any:
     built = check is conformance.machine_code_equals_eager and pair.values != ("a2c", "CartPole-v1")
     seldom = check is conformance.compiled_equals_eager and pair.values in TRACED_SELDOM
     marks = soak if built or seldom else () if pair.values in ALWAYS else heavy
@@ -54,17 +54,15 @@ def promise(pair: Any, check: Callable[[RunConfig], None]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("algo", "env_id", "check"), [promise(pair, check) for pair in PAIRS for check in conformance.CHECKS]
+    ("algo", "env_id", "check"), [conformance_case(pair, check) for pair in PAIRS for check in conformance.CHECKS]
 )
-def test_a_built_in_algorithm_keeps_what_every_algorithm_promises(
-    algo: str, env_id: str, check: Callable[[RunConfig], None]
-) -> None:
+def test_built_in_algorithm_passes_conformance(algo: str, env_id: str, check: Callable[[RunConfig], None]) -> None:
     check(config(algo, env_id))
 
 
 @heavy
 @pytest.mark.parametrize("check", conformance_checks())
-def test_they_are_general_a_replay_memory_two_losses_and_a_nested_carry_keep_them_too(
+def test_q_learning_probe_passes_conformance(
     check: Callable[[RunConfig], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
@@ -73,7 +71,7 @@ def test_they_are_general_a_replay_memory_two_losses_and_a_nested_carry_keep_the
 
 @heavy
 @pytest.mark.parametrize("check", conformance_checks())
-def test_a_world_model_with_pictures_a_scan_dropout_and_a_latent_that_is_written_back_keeps_them_too(
+def test_world_model_probe_passes_conformance(
     check: Callable[[RunConfig], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ALGORITHMS, "world", world)
@@ -86,7 +84,7 @@ def q_learning_config(**changes: Any) -> RunConfig:
     return RunConfig(algo=settings, env=EnvConfig(id="CartPole-v1", num_envs=3, max_episode_steps=12), seed=0)
 
 
-def unseeded(self: Noise, *shape: int) -> Tensor:
+def unseeded_noise(self: Noise, *shape: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng().standard_exponential(shape, dtype=np.float32))
 
 
@@ -94,71 +92,73 @@ def global_noise(self: Noise, *shape: int) -> Tensor:
     return torch.empty(shape).exponential_()
 
 
-def forgetful(self: RewardScaler, state: dict[str, Any]) -> None:
+def load_running_only(self: RewardScaler, state: dict[str, Any]) -> None:
     self.running = state["running"].clone()
 
 
-def reaching_further(self: Optimizer) -> Tensor:
+def apply_changing_encoder(self: Optimizer) -> Tensor:
     norm = APPLY(self)
-    self.module.encoder.mlp.layers[0].bias.data += 1  # as a loss whose gradient stays in another module's parameters
+    self.module.encoder.mlp.layers[0].bias.data += 1  # like a loss that changes parameters of another module
     return norm
 
 
 APPLY, ACT, INIT = Optimizer.apply, Agent.act, FlatParameters.__init__
 
 
-def remembering(self: Agent, carry: Any, obs: Any, is_first: Any, rng: Any, greedy: bool = False) -> Any:
+def act_with_counting_carry(self: Agent, carry: Any, obs: Any, is_first: Any, rng: Any, greedy: bool = False) -> Any:
     _, action, extras = ACT(self, (), obs, is_first, rng, greedy)
     count = (carry or torch.zeros(len(action), 1, dtype=torch.int64)) if isinstance(carry, tuple) else carry
     return count + 1, (action + count) % 2 if greedy else action, extras
 
 
-def undecided(self: Agent, carry: Any, obs: Any, is_first: Any, rng: Any, greedy: bool = False) -> Any:
+def act_at_random(self: Agent, carry: Any, obs: Any, is_first: Any, rng: Any, greedy: bool = False) -> Any:
     return ACT(self, carry, obs, is_first, rng or Noise(np.random.randint(1 << 30), "policy"), False)
 
 
-def learning_while_acting(self: Agent, *arguments: Any) -> Any:
+def act_changing_weights(self: Agent, *arguments: Any) -> Any:
     self.critic.layers[0].weight.data += 1e-3
     return ACT(self, *arguments)
 
 
-def otherwise_when_loaded(self: Agent, *arguments: Any) -> Any:  # as what no state holds, or a layer's mode, makes it
+def act_differently_when_loaded(
+    self: Agent, *arguments: Any
+) -> Any:  # as if it depended on unsaved state or on a layer's mode
     carry, action, extras = ACT(self, *arguments)
     return carry, action if self.training else 1 - action, extras
 
 
-def without_the_optimizer(self: a2c.Learner) -> dict[str, Any]:
+def components_without_optimizer(self: a2c.Learner) -> dict[str, Any]:
     return {name: part for name, part in PARTS(self).items() if name != "optimizer"}
 
 
-def counting_in_a_buffer(self: a2c.Learner, *arguments: Any) -> Any:
+def update_counting_in_buffer(self: a2c.Learner, *arguments: Any) -> Any:
     seen = self.agent.seen + 1 if hasattr(self.agent, "seen") else torch.zeros(())
     self.agent.register_buffer("seen", seen, persistent=False)
     return LEARN(self, *arguments)
 
 
-def alone(self: Optimizer, *arguments: Any, **more: Any) -> None:
+def optimizer_of_one_rank(self: Optimizer, *arguments: Any, **more: Any) -> None:
     OPTIMIZER(self, *arguments, **more)
     self.ranks = dataclasses.make_dataclass("One", [("size", int, 1)])()
 
 
-def to_nobody(self: Any, player: Any) -> None:
+def sync_no_weights(self: Any, player: Any) -> None:
     pass
 
 
-def of_the_first_rank(state: Any, ranks: Any) -> list[Any]:
+def parts_of_first_rank(state: Any, ranks: Any) -> list[Any]:
     return []
 
 
-def standardized_by_itself(x: Tensor, weight: Tensor, total: Any = None) -> Tensor:
+def standardize_per_rank(x: Tensor, weight: Tensor, total: Any = None) -> Tensor:
     return standardize(x, weight)
 
 
-def counted_by_itself(self: RunningMoments, rows: Tensor, total: Any = None) -> None:
+def update_moments_per_rank(self: RunningMoments, rows: Tensor, total: Any = None) -> None:
     UPDATE(self, rows)
 
 
-def divided_by_its_own(self: a2c.Learner, *inputs: Any) -> Any:
+def loss_divided_per_rank(self: a2c.Learner, *inputs: Any) -> Any:
     total, weight, means = LOSS(self, *inputs)
     return total / weight, torch.ones(()), means
 
@@ -170,50 +170,50 @@ PARTS, LEARN = a2c.Learner.components, a2c.Learner.update
 @pytest.mark.parametrize(
     ("check", "place", "name", "broken"),
     [
-        (conformance.same_seed_gives_the_same_bits, Noise, "exponential", unseeded),
-        (conformance.interrupted_equals_uninterrupted, RewardScaler, "load_state_dict", forgetful),
-        (conformance.state_survives_a_checkpoint, RewardScaler, "load_state_dict", forgetful),
-        (conformance.parts_are_complete, a2c.Learner, "components", without_the_optimizer),
-        (conformance.parts_are_complete, a2c.Learner, "update", counting_in_a_buffer),
-        (conformance.each_loss_reaches_only_its_parameters, Optimizer, "apply", reaching_further),
-        (conformance.acting_changes_nothing, Agent, "act", learning_while_acting),
-        (conformance.a_loaded_policy_acts_alike, Agent, "act", otherwise_when_loaded),
-        (conformance.a_player_elsewhere_acts_alike, a2c.Learner, "sync_weights", to_nobody),
-        (conformance.greedy_is_deterministic, Agent, "act", undecided),
+        (conformance.same_seed_gives_the_same_bits, Noise, "exponential", unseeded_noise),
+        (conformance.interrupted_equals_uninterrupted, RewardScaler, "load_state_dict", load_running_only),
+        (conformance.state_survives_a_checkpoint, RewardScaler, "load_state_dict", load_running_only),
+        (conformance.parts_are_complete, a2c.Learner, "components", components_without_optimizer),
+        (conformance.parts_are_complete, a2c.Learner, "update", update_counting_in_buffer),
+        (conformance.each_loss_reaches_only_its_parameters, Optimizer, "apply", apply_changing_encoder),
+        (conformance.acting_changes_nothing, Agent, "act", act_changing_weights),
+        (conformance.a_loaded_policy_acts_alike, Agent, "act", act_differently_when_loaded),
+        (conformance.a_player_elsewhere_acts_alike, a2c.Learner, "sync_weights", sync_no_weights),
+        (conformance.greedy_is_deterministic, Agent, "act", act_at_random),
         (conformance.no_global_generator_is_used, Noise, "exponential", global_noise),
-        (conformance.ranks_stay_one, Optimizer, "__init__", alone),
-        (conformance.two_ranks_learn_as_one, a2c, "standardize", standardized_by_itself),
-        (conformance.two_ranks_learn_as_one, RunningMoments, "update", counted_by_itself),
-        (conformance.two_ranks_learn_as_one, a2c.Learner, "loss", divided_by_its_own),
-        (conformance.interrupted_ranks_equal_uninterrupted, trainer, "parts_of_this_rank", of_the_first_rank),
+        (conformance.ranks_stay_one, Optimizer, "__init__", optimizer_of_one_rank),
+        (conformance.two_ranks_learn_as_one, a2c, "standardize", standardize_per_rank),
+        (conformance.two_ranks_learn_as_one, RunningMoments, "update", update_moments_per_rank),
+        (conformance.two_ranks_learn_as_one, a2c.Learner, "loss", loss_divided_per_rank),
+        (conformance.interrupted_ranks_equal_uninterrupted, trainer, "parts_of_this_rank", parts_of_first_rank),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_check_notices_what_it_is_for(
+def test_conformance_check_rejects_broken_algorithm(
     check: Callable[[RunConfig], None], place: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = config("a2c", "CartPole-v1")  # which passes each check as it is: the first test here
+    run = config("a2c", "CartPole-v1")  # passes each check without the change, see the first test
     monkeypatch.setattr(place, name, broken)
-    if broken is reaching_further:  # of an optimizer that is not to train the encoder
-        monkeypatch.setattr(FlatParameters, "__init__", without_the_encoder)
+    if broken is apply_changing_encoder:  # for an optimizer that must not train the encoder
+        monkeypatch.setattr(FlatParameters, "__init__", init_without_encoder)
     with pytest.raises(AssertionError):
         check(run)
 
 
-def without_the_encoder(self: FlatParameters, module: torch.nn.Module, *more: Any) -> None:
+def init_without_encoder(self: FlatParameters, module: torch.nn.Module, *more: Any) -> None:
     module.encoder.requires_grad_(False)
     INIT(self, module, *more)
 
 
-def test_a_carry_that_outlives_its_episode_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conformance_rejects_carry_outliving_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Agent, "initial", lambda self, batch: torch.zeros(batch, 1, dtype=torch.int64))
-    monkeypatch.setattr(Agent, "act", remembering)
+    monkeypatch.setattr(Agent, "act", act_with_counting_carry)
     with pytest.raises(AssertionError, match="the carry of the previous episode affects"):
         conformance.an_episodes_start_forgets(config("a2c", "CartPole-v1"))
 
 
 class Nested(q_learning.Learner):
-    """The second optimizer is in a list of dicts, the target network and one more in a list of an object of its own."""
+    """The second optimizer is in a list of dicts; the target network and another one are in a list of an object."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
@@ -231,7 +231,7 @@ class Slow:
         self.networks = networks
 
 
-def test_optimizers_and_modules_are_found_in_lists_dicts_and_objects_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_all_searches_lists_dicts_and_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
     count = len(parameters(fresh(q_learning_config()).learner))
     monkeypatch.setattr(q_learning, "Learner", Nested)
@@ -241,43 +241,43 @@ def test_optimizers_and_modules_are_found_in_lists_dicts_and_objects_too(monkeyp
     conformance.each_loss_reaches_only_its_parameters(q_learning_config())
     conformance.two_ranks_learn_as_one(q_learning_config())
 
-    def reaching(self: Optimizer) -> Tensor:
+    def apply_changing_agent(self: Optimizer) -> Tensor:
         norm = APPLY(self)
         if self.loss.__name__ == "second_loss":
             self.loss.__wrapped__.__self__.agent.first.layers[0].bias.data += 1
         return norm
 
-    monkeypatch.setattr(Optimizer, "apply", reaching)
+    monkeypatch.setattr(Optimizer, "apply", apply_changing_agent)
     with pytest.raises(AssertionError, match=r"more\[0\]\['critic'\] changes parameters of other optimizers"):
         conformance.each_loss_reaches_only_its_parameters(q_learning_config())
 
 
-def test_layers_that_nobody_fills_are_drawn_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seed_determines_default_layer_initialization(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
-    monkeypatch.setattr(q_learning, "Learner", Nested)  # its second network in a list is torch's own
+    monkeypatch.setattr(q_learning, "Learner", Nested)  # its second network in a list is a plain torch layer
 
     def drawn(seed: int) -> float:
-        torch.rand(seed)  # what was drawn before says nothing
+        torch.rand(seed)  # earlier draws have no effect
         learner = fresh(dataclasses.replace(q_learning_config(), seed=seed)).learner
         return learner.slow.networks[1].weight.item()
 
     assert drawn(3) == drawn(3) != drawn(4)
 
 
-def test_serving_that_puts_a_carry_under_another_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when what `act` gives is named in another order than it stands in."""
+def test_conformance_rejects_swapped_carry_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the parts of a carry were named in another order than `act` returns them."""
 
-    def in_another_order(self: loaded_policy.LoadedPolicy, carry: Any) -> dict[str, np.ndarray]:
+    def name_in_reverse(self: loaded_policy.LoadedPolicy, carry: Any) -> dict[str, np.ndarray]:
         return dict(zip(name_leaves(self.initial(1)), [part.numpy() for part in leaves(carry)[::-1]], strict=True))
 
     recurrent.use(monkeypatch, recurrent.TwoCounts)
     conformance.a_loaded_policy_acts_alike(q_learning_config())
-    monkeypatch.setattr(loaded_policy.LoadedPolicy, "_name", in_another_order)
+    monkeypatch.setattr(loaded_policy.LoadedPolicy, "_name", name_in_reverse)
     with pytest.raises(AssertionError, match=r"for the same observations, a loaded policy returns another carry\.[ch]"):
         conformance.a_loaded_policy_acts_alike(q_learning_config())
 
 
-def test_a_compiled_step_that_computes_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_equals_eager_rejects_different_step(monkeypatch: pytest.MonkeyPatch) -> None:
     step = Optimizer._step
 
     def other(self: Optimizer, state: Any, gradient: Tensor, weight: Tensor) -> Any:
@@ -308,7 +308,7 @@ def test_compiled_equals_eager_compares_buffers(monkeypatch: pytest.MonkeyPatch)
         conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))
 
 
-def test_a_metric_that_is_no_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conformance_rejects_non_scalar_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     update = a2c.Learner.update
     monkeypatch.setattr(
         a2c.Learner, "update", lambda self, *given: update(self, *given) | {"Loss/each": torch.zeros(1)}
@@ -317,7 +317,7 @@ def test_a_metric_that_is_no_number_is_noticed(monkeypatch: pytest.MonkeyPatch) 
         conformance.same_seed_gives_the_same_bits(config("a2c", "CartPole-v1"))
 
 
-def test_minibatches_that_ranks_draw_by_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks_learn_as_one_rejects_separate_minibatches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo.Config, "merge_minibatches", lambda self: self)
     with pytest.raises(
         AssertionError,
@@ -327,15 +327,13 @@ def test_minibatches_that_ranks_draw_by_themselves_are_noticed(monkeypatch: pyte
 
 
 @heavy
-@pytest.mark.parametrize("of", ["policy inference", "the gradient step"])
-def test_a_number_that_a_learner_changes_and_compiled_code_does_not_see_is_noticed(
-    of: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As an exploration rate that is an attribute of the agent, or a coefficient that is one of the learner."""
+@pytest.mark.parametrize("part_name", ["policy inference", "the gradient step"])
+def test_compiled_equals_eager_rejects_changed_constant(part_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example an exploration rate as attribute of the agent, or a coefficient as attribute of the learner."""
     rate = {"policy inference": 1.0, "the gradient step": 1.0}
 
     def less(self: a2c.Learner, *arguments: Any) -> Any:
-        rate[of] *= 1 - 1e-6  # too little to be seen in actions or weights
+        rate[part_name] *= 1 - 1e-6  # too small a change to show in actions or weights
         return update(self, *arguments)
 
     def act(self: Agent, *arguments: Any) -> Any:
@@ -351,11 +349,11 @@ def test_a_number_that_a_learner_changes_and_compiled_code_does_not_see_is_notic
     monkeypatch.setattr(a2c.Learner, "loss", loss)
     conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))
     monkeypatch.setattr(a2c.Learner, "update", less)
-    with pytest.raises(AssertionError, match=f"^{of} reads a value that an update changes"):
+    with pytest.raises(AssertionError, match=f"^{part_name} reads a value that an update changes"):
         conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))
 
 
-def test_compiled_acting_that_goes_on_with_an_old_rate_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_equals_eager_rejects_stale_policy_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     def act(self: Agent, *arguments: Any) -> Any:
         carry, action, extras = ACT(self, *arguments)
         return carry, action * self.rate, extras

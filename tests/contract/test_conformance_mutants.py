@@ -39,11 +39,11 @@ def config(**changes: Any) -> RunConfig:
 
 
 @pytest.mark.parametrize("check", conformance_checks())
-def test_conformance_passes_an_outside_world_model(check: Callable[[RunConfig], None]) -> None:
+def test_conformance_passes_outside_world_model(check: Callable[[RunConfig], None]) -> None:
     check(config())
 
 
-def test_conformance_passes_a_loss_below_its_free_nats() -> None:
+def test_conformance_passes_loss_below_free_nats() -> None:
     conformance.each_loss_reaches_only_its_parameters(config(free_nats=1e3))
 
 
@@ -247,7 +247,7 @@ MUTANTS: dict[str, tuple[Callable[[RunConfig], None], str, Changes]] = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_conformance_rejects_mutants_of_a_world_model(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conformance_rejects_mutants_of_world_model(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check, message, changes = MUTANTS[mutant]
     for place, name, broken in changes:
         monkeypatch.setattr(place, name, broken, raising=False)
@@ -255,7 +255,7 @@ def test_conformance_rejects_mutants_of_a_world_model(mutant: str, monkeypatch: 
         check(config())
 
 
-def test_machine_code_equals_eager_rejects_wrong_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_code_equals_eager_rejects_wrong_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler is replaced: every function that it returns computes zeros."""
     graphs: dict[bytes, Any] = {}
 

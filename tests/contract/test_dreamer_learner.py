@@ -1,4 +1,4 @@
-"""A Dreamer's learner and memory are what the config's keys say, on environments of their own kind."""
+"""Learner and replay buffer of the Dreamers follow the config, also with nested observations and other bounds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NESTED = spaces.Dict({"arm": INNER, "goal": spaces.Box(-1, 1, (2,))})
 
 
 @pytest.mark.parametrize("algo", DREAMERS)
-def test_observations_in_a_nested_dict_are_learned_from_and_come_back(algo: str) -> None:
+def test_dreamer_learns_and_restores_nested_observations(algo: str) -> None:
     keys = ["arm.angle", "arm.grip", "goal"]
     settings = SETTINGS[algo] | {"mlp_keys": {"encoder": keys}}
     one = assemble("Probe/Spaces-v0", settings, num_envs=2, wrapper={"observation": NESTED}).run(60)
@@ -46,23 +46,23 @@ def test_observations_in_a_nested_dict_are_learned_from_and_come_back(algo: str)
 
 
 @pytest.mark.parametrize("algo", DREAMERS)
-@pytest.mark.parametrize("stretched", [True, False])
-def test_actions_are_stretched_onto_the_bounds_or_clipped_into_them(algo: str, stretched: bool) -> None:
+@pytest.mark.parametrize("normalized", [True, False])
+def test_dreamer_scales_or_clips_actions_to_bounds(algo: str, normalized: bool) -> None:
     spec = EnvSpec("Some-v0", {"state": ArraySpec((2,), "float32")}, BOX)
-    made = context(SETTINGS[algo] | {"normalize_actions": stretched}, spec, num_envs=1)
-    agent = ALGORITHMS[algo].build(made)[0].agent
-    said = torch.tensor([[1.0, -1.0, 3.0], [-0.5, 0.5, -7.0], [-9.0, 9.0, 0.0]])
-    # [-2, 2] and [0, 1]: times 2, and 0.5 ± 0.5; what has no bounds stays as it is.
-    onto = torch.tensor([[2.0, 0.0, 3.0], [-1.0, 0.75, -7.0], [-2.0, 1.0, 0.0]])
-    into = torch.tensor([[1.0, 0.0, 3.0], [-0.5, 0.5, -7.0], [-2.0, 1.0, 0.0]])
-    taken = agent.to_env(said)
-    assert torch.equal(taken, onto if stretched else into)
-    # What lies within the bounds is what the actor said.
-    torch.testing.assert_close(agent.from_env(taken)[1], said[1])
+    context_ = context(SETTINGS[algo] | {"normalize_actions": normalized}, spec, num_envs=1)
+    agent = ALGORITHMS[algo].build(context_)[0].agent
+    raw = torch.tensor([[1.0, -1.0, 3.0], [-0.5, 0.5, -7.0], [-9.0, 9.0, 0.0]])
+    # [-2, 2] and [0, 1]: times 2, and 0.5 ± 0.5; elements without bounds stay the same.
+    scaled = torch.tensor([[2.0, 0.0, 3.0], [-1.0, 0.75, -7.0], [-2.0, 1.0, 0.0]])
+    clipped = torch.tensor([[1.0, 0.0, 3.0], [-0.5, 0.5, -7.0], [-2.0, 1.0, 0.0]])
+    bounded = agent.to_env(raw)
+    assert torch.equal(bounded, scaled if normalized else clipped)
+    # Within the bounds, the inverse is the actor's action.
+    torch.testing.assert_close(agent.from_env(bounded)[1], raw[1])
 
 
 @pytest.mark.parametrize("preset", [f"{algo}_cartpole" for algo in DREAMERS])
-def test_the_memory_is_drawn_from_as_the_buffers_keys_say(preset: str) -> None:
+def test_dreamer_sampler_follows_buffer_keys(preset: str) -> None:
     def memory(*typed: str) -> Any:
         config = compose([f"exp={preset}", *typed])[0]
         return memory_and_plan(Context(config, SPEC, fabric(), SingleProcess(), config.env.num_envs))[0]
@@ -76,7 +76,7 @@ def test_the_memory_is_drawn_from_as_the_buffers_keys_say(preset: str) -> None:
     assert memory("buffer.type=episode", "buffer.prioritize_ends=true").sampler.prioritize_ends
 
 
-def test_reward_and_return_are_learned_by_bins_as_their_heads_say() -> None:
+def test_dreamer_v3_bins_follow_head_keys() -> None:
     spec = EnvSpec("Some-v0", {"state": ArraySpec((2,), "float32")}, BOX)
     own = {"world_model": SETTINGS["dreamer_v3"]["world_model"] | {"reward_model": {"spacing": "symexp", "bins": 15}}}
     learner = ALGORITHMS["dreamer_v3"].build(context(SETTINGS["dreamer_v3"] | own, spec, num_envs=1))[0]

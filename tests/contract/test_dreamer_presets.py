@@ -1,4 +1,4 @@
-"""Every preset of a Dreamer trains from its first row to a checkpoint, in small networks on small batches."""
+"""Every Dreamer preset trains up to a checkpoint, with small networks and batches."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ pytestmark = heavy
 
 SIZES = {"dreamer_v1": SMALL_DREAMER_V1, "dreamer_v2": SMALL_DREAMER_V2, "dreamer_v3": SMALL_DREAMER}
 CONTINUOUS = ("pendulum", "point_mass", "dmc")
-ROWS = 8  # of each environment: an episode of the dummy's and half of another
+ROWS = 8  # per environment: one and a half episodes of the dummy environment
 
 
 def laid_over(tree: dict[str, Any], smaller: dict[str, Any]) -> dict[str, Any]:
-    """A tree with other leaves."""
+    """The tree with replaced leaves."""
     return tree | {
         key: laid_over(tree[key], value) if isinstance(value, dict) else value for key, value in smaller.items()
     }
 
 
 def reduced(preset: str) -> dict[str, Any]:
-    """The preset's config on the dummy that counts, with what it remembers, and what it learns by, as they are."""
+    """The config of the preset, made small and with a dummy environment; keys of buffer and losses are unchanged."""
     config, tree = compose([f"exp={preset}"])
     width, algo = min(config.width, 2), config.algo
     images, vectors = (["rgb"] if algo.cnn_keys.encoder else []), (["state"] if algo.mlp_keys.encoder else [])
@@ -52,13 +52,13 @@ def reduced(preset: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("preset", [name for name in presets() if name.startswith("dreamer_")])
-def test_a_preset_trains_and_writes_a_checkpoint(preset: str, tmp_path: Path) -> None:
+def test_dreamer_preset_trains_and_saves_checkpoint(preset: str, tmp_path: Path) -> None:
     session = RunTrainer(lay_out(tmp_path / "run", reduced(preset)))
     with session.run.writing():
         while not (boundary := session.advance(lambda facts: None)).done:
             pass
         session.save()
     session.close()
-    # Owed are half a step for every row but the first two, and the one that learning begins with.
+    # Half a gradient step is due for every row except the first two, and one pretraining step.
     assert boundary.reason == "finished" and session.learner.updates == 1 + (ROWS - 2) // 2
     assert (session.run.checkpoints / str(ROWS * session.config.width) / "manifest.json").exists()

@@ -1,4 +1,4 @@
-"""Agents that see images, several frames of them, and vectors keep what all promise."""
+"""Agents with image observations, frame stacks and vectors pass the conformance suite."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def config(algo: str) -> RunConfig:
 
 
 @pytest.mark.parametrize("check", conformance_checks())
-def test_ppo_keeps_what_every_algorithm_promises(check: Callable[[RunConfig], None]) -> None:
+def test_ppo_on_images_passes_conformance(check: Callable[[RunConfig], None]) -> None:
     check(config("ppo"))
 
 
 @pytest.mark.parametrize(
     "check", [conformance.interrupted_equals_uninterrupted, conformance.compiled_equals_eager], ids=["kill", "compile"]
 )
-def test_a2c_too(check: Callable[[RunConfig], None]) -> None:
+def test_a2c_on_images_passes_conformance(check: Callable[[RunConfig], None]) -> None:
     check(config("a2c"))
 
 
@@ -61,11 +61,11 @@ def test_a2c_too(check: Callable[[RunConfig], None]) -> None:
     ids=lambda check: check.__name__,
 )
 @pytest.mark.parametrize("algo", ["sac", "droq", "crossq", "simba"])
-def test_sac_and_those_of_its_learner_too_beside_a_vector(algo: str, check: Callable[[RunConfig], None]) -> None:
-    check(of_pictures_and_a_goal(algo))
+def test_sac_family_on_images_passes_conformance(algo: str, check: Callable[[RunConfig], None]) -> None:
+    check(config_with_goal(algo))
 
 
-def test_a_rollout_holds_what_the_environment_gave_and_each_frame_once() -> None:
+def test_rollout_stores_each_image_frame_once() -> None:
     training = train_a_while(config("ppo"))
     steps, last = training.collector.collect(7)
     assert steps.obs["image"].dtype == last.obs["image"].dtype == steps.past["obs/image"].dtype
@@ -75,11 +75,11 @@ def test_a_rollout_holds_what_the_environment_gave_and_each_frame_once() -> None
     assert steps.carry == () and set(steps.past) == {"obs/image", "is_first"}
 
 
-def of_pictures_and_a_goal(algo: str) -> RunConfig:
-    """Three frames, every second one, and a vector."""
+def config_with_goal(algo: str) -> RunConfig:
+    """Config with a frame stack of three (dilation 2) and a vector."""
     keys: dict[str, Any] = {"mlp_keys": {"encoder": ["state"]}, "cnn_keys": {"encoder": ["rgb"]}}
     keys |= {} if algo == "sac_ae" else {"encoder": KEYS["encoder"]}
-    if algo == "crossq":  # a bias before a batch normalisation has a gradient that is nothing but rounding
+    if algo == "crossq":  # the gradient of a bias before a batch normalization is pure rounding error
         keys |= {part: SETTINGS[algo][part] | {"optimizer": ROUGH} for part in ("actor", "critic")}
     frames = {"screen_size": None if algo == "sac_ae" else 36, "frame_stack": 3, "frame_stack_dilation": 2}
     env = EnvConfig(id="known/Dot-v0", num_envs=3, wrapper={"goal": True}, **frames)
@@ -87,8 +87,8 @@ def of_pictures_and_a_goal(algo: str) -> RunConfig:
 
 
 @pytest.mark.parametrize("check", conformance_checks())
-def test_sac_ae_too(check: Callable[[RunConfig], None]) -> None:
-    check(of_pictures_and_a_goal("sac_ae"))
+def test_sac_ae_on_images_passes_conformance(check: Callable[[RunConfig], None]) -> None:
+    check(config_with_goal("sac_ae"))
 
 
 @pytest.mark.parametrize(
@@ -101,26 +101,26 @@ def test_sac_ae_too(check: Callable[[RunConfig], None]) -> None:
     ],
     ids=lambda check: check.__name__,
 )
-def test_dreamer_v3_too_beside_a_vector_and_with_several_actions(check: Callable[[RunConfig], None]) -> None:
-    check(of_pictures_and_a_vector("dreamer_v3", 16))
+def test_dreamer_v3_on_images_passes_conformance(check: Callable[[RunConfig], None]) -> None:
+    check(config_with_vector("dreamer_v3", 16))
 
 
 @pytest.mark.parametrize(
     "check",
     [
         conformance.a_loaded_policy_acts_alike,
-        # Traced they are in test_conformance.py, and pictures above: both together take ten seconds each.
+        # Covered by test_conformance.py (tracing) and the test above (images); together it takes ten seconds each.
         pytest.param(conformance.compiled_equals_eager, marks=soak),
         conformance.two_ranks_learn_as_one,
     ],
     ids=lambda check: check.__name__,
 )
 @pytest.mark.parametrize("algo", ["dreamer_v1", "dreamer_v2"])
-def test_older_dreamers_too_of_the_one_size_that_they_see(algo: str, check: Callable[[RunConfig], None]) -> None:
-    check(of_pictures_and_a_vector(algo, 64))
+def test_older_dreamers_on_images_pass_conformance(algo: str, check: Callable[[RunConfig], None]) -> None:
+    check(config_with_vector(algo, 64))
 
 
-def of_pictures_and_a_vector(algo: str, side: int) -> RunConfig:
+def config_with_vector(algo: str, side: int) -> RunConfig:
     world = SETTINGS[algo]["world_model"]
     small = {name: world[name] | {"cnn_channels_multiplier": 2} for name in ("encoder", "observation_model")}
     both = {"mlp_keys": {"encoder": ["state"]}, "cnn_keys": {"encoder": ["rgb"]}, "world_model": world | small}

@@ -1,6 +1,6 @@
-"""PPO's compiled minibatch step computes what the eager one does; its packages are kept whole or built again.
+"""PPO's compiled minibatch step equals the eager one; its cached packages are valid or rebuilt.
 
-Building one takes 15 s, so a single one is built here. The other cases run the very graph that would be compiled.
+Building a package takes 15 s, so only one is built here. The other cases run the graph that would be compiled.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ ACTIONS = {
 
 
 def learner(kind: str, **changes: Any) -> ppo.Learner:
-    return made(kind, False, **changes)
+    return build_learner(kind, False, **changes)
 
 
-def made(kind: str, compiled: bool, **changes: Any) -> ppo.Learner:
-    # 66 of the 72 rows count: the last of the minibatches of an epoch is filled up by rows of weight 0.
+def build_learner(kind: str, compiled: bool, **changes: Any) -> ppo.Learner:
+    # 66 of the 72 rows have weight 1: rows of weight 0 fill up the last minibatch of an epoch.
     run = build_config(values("CartPole-v1", 1000, **COMPILED))
     distribution = DistributionConfig(type="tanh_normal" if kind == "tanh_normal" else "auto")
     run = dataclasses.replace(run, algo=dataclasses.replace(run.algo, **changes), seed=0, distribution=distribution)
@@ -65,8 +65,8 @@ def made(kind: str, compiled: bool, **changes: Any) -> ppo.Learner:
 
 
 def compiled(kind: str, **changes: Any) -> ppo.Learner:
-    """A learner whose step is built, by a first update that leaves nothing behind."""
-    one = made(kind, True, **changes)
+    """A learner whose step is compiled, by an update whose effects are undone."""
+    one = build_learner(kind, True, **changes)
     state = nested_state.encode(one.state_dict())
     one.update(rollout(one.agent), streams.generator(0, "minibatch"))
     one.load_state_dict(nested_state.decode(*state))
@@ -74,15 +74,15 @@ def compiled(kind: str, **changes: Any) -> ppo.Learner:
 
 
 def rollout(agent: ppo.Agent, policy_steps: int = 0) -> Batch:
-    """Noise as observations, with episodes that end: 6 rows that only reset."""
+    """A rollout with noise as observations and with episode ends, so 6 rows only reset."""
     rng = np.random.default_rng(1)
     obs = torch.from_numpy(rng.standard_normal((LENGTH + 1, ENVS, 4), dtype=np.float32))
     noise = Noise(1, "policy")
-    said = [agent.act((), {"state": obs[t]}, torch.zeros(ENVS), noise) for t in range(LENGTH)]
+    steps_taken = [agent.act((), {"state": obs[t]}, torch.zeros(ENVS), noise) for t in range(LENGTH)]
     ended, none = torch.zeros(2, LENGTH + 1, ENVS, dtype=torch.bool)
     ended[[3, 10, 17]] = torch.tensor([True, False, True])
-    action = torch.stack([action.detach() for _, action, _ in said])
-    extras = {key: torch.stack([e[key].detach() for _, _, e in said]) for key in ("logprob", "value")}
+    action = torch.stack([action.detach() for _, action, _ in steps_taken])
+    extras = {key: torch.stack([e[key].detach() for _, _, e in steps_taken]) for key in ("logprob", "value")}
     reward = 10 * obs[..., 0]  # advantages large enough for ratios beyond every clip
     steps = Trajectory({"state": obs[:-1]}, action, reward[:-1], ended[:-1], none[:-1], none[:-1], extras)
     return Batch(
@@ -91,7 +91,7 @@ def rollout(agent: ppo.Agent, policy_steps: int = 0) -> Batch:
 
 
 def trained(one: ppo.Learner, updates: int = 2) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-    """Weights and metrics after updates at policy steps 0, 400, …: annealing gives each other coefficients."""
+    """Weights and metrics after updates at policy steps 0, 400, …, whose annealed coefficients differ."""
     rng, metrics = streams.generator(0, "minibatch"), {}
     for update in range(updates):
         given = one.update(rollout(one.agent, 400 * update), rng)
@@ -100,7 +100,7 @@ def trained(one: ppo.Learner, updates: int = 2) -> tuple[dict[str, torch.Tensor]
 
 
 def assert_agree(one: ppo.Learner, other: ppo.Learner) -> None:
-    """Two updates lead both to equal weights, but for rounding, and to one log."""
+    """Two updates give both learners the same weights and metrics up to rounding."""
     (weights, metrics), (expected, logged) = trained(one), trained(other)
     for name, weight in weights.items():
         torch.testing.assert_close(weight, expected[name], rtol=1e-4, atol=1e-5, msg=name)
@@ -115,17 +115,17 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache that holds the step of the discrete case alone, really built, in the folder that all tests share."""
+    """A cache with the built step of the discrete case only, copied from the folder that all tests share."""
     shared, folder = Path(os.environ["TESTS_SHARED"], "compiled"), tmp_path_factory.mktemp("compiled")
-    taken, load = [], package.load
+    loaded, load = [], package.load
     precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")  # as a run has it, for the runs of tests/kills take the same package
+    torch.set_float32_matmul_precision("high")  # as in a run, because the runs of tests/kills use the same package
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHEPHERD_CACHE", str(shared))
         for place in (package, machine_code):
-            patch.setattr(place, "load", lambda content: taken.append(content) or load(content))
+            patch.setattr(place, "load", lambda content: loaded.append(content) or load(content))
         compiled("discrete")
-    (kept,) = shared.glob(f"*.{hashlib.sha256(taken[0]).hexdigest()}.pt2")
+    (kept,) = shared.glob(f"*.{hashlib.sha256(loaded[0]).hexdigest()}.pt2")
     entries = (entry for entry in shared.glob("*.json") if kept.name.partition(".")[0] in entry.read_text())
     for file in (kept, *entries):
         shutil.copy(file, folder)
@@ -143,13 +143,13 @@ def packages(folder: Path) -> list[Path]:
 
 
 @always
-def test_compiled_step_agrees_with_the_eager_one_and_schedules_build_nothing(cache: Path) -> None:
+def test_compiled_step_matches_eager_without_rebuild(cache: Path) -> None:
     before = packages(cache)
     assert_agree(compiled("discrete"), learner("discrete"))
     assert packages(cache) == before and len(before) == 1
 
 
-def test_compiled_step_gives_the_same_bits_every_time(cache: Path) -> None:
+def test_compiled_step_is_deterministic(cache: Path) -> None:
     first, second = (compiled("discrete") for _ in range(2))
     trained(first)
     trained(second)
@@ -158,7 +158,7 @@ def test_compiled_step_gives_the_same_bits_every_time(cache: Path) -> None:
 
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("kind", ACTIONS)
-def test_graph_agrees_with_the_eager_step(kind: str) -> None:
+def test_graph_matches_eager_step_per_action_space(kind: str) -> None:
     assert_agree(compiled(kind), learner(kind))
 
 
@@ -182,20 +182,20 @@ def test_graph_agrees_with_the_eager_step(kind: str) -> None:
     ],
     ids=lambda changes: ",".join(changes),
 )
-def test_graph_agrees_with_the_eager_step_with(changes: dict[str, Any]) -> None:
+def test_graph_matches_eager_step_per_setting(changes: dict[str, Any]) -> None:
     assert_agree(compiled("normal", **changes), learner("normal", **changes))
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_a_step_beyond_target_kl_is_not_taken() -> None:
+def test_compiled_step_beyond_target_kl_is_skipped() -> None:
     one = compiled("normal", target_kl=1e-9)
     trained(one, updates=1)
-    assert one.updates == 1  # the first sees the policy that acted, the second is one step away
+    assert one.updates == 1  # the first has the behavior policy, the second is one step away from it
     assert one.optimizer.state_dict()["count"] == 1
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_a_loss_that_is_not_finite_stops_the_run() -> None:
+def test_compiled_non_finite_loss_stops_run() -> None:
     one = compiled("normal")
     batch = rollout(one.agent)
     batch.steps.reward[5, 1] = float("nan")
@@ -209,7 +209,7 @@ def test_a_loss_that_is_not_finite_stops_the_run() -> None:
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_weights_are_stored_under_the_names_of_the_eager_agent() -> None:
+def test_compiled_state_uses_names_of_eager_agent() -> None:
     state, plain = (one.state_dict()["agent"] for one in (compiled("normal"), learner("normal")))
     assert list(state) == list(plain)
     assert nested_state.encode(state) == nested_state.encode(plain)
@@ -217,7 +217,7 @@ def test_weights_are_stored_under_the_names_of_the_eager_agent() -> None:
 
 @always
 @pytest.mark.usefixtures("uncompiled")
-def test_training_goes_on_from_a_stored_state_to_the_same_bits() -> None:
+def test_compiled_learner_resumes_to_same_state() -> None:
     whole, first, second = (compiled("normal") for _ in range(3))
     rng = streams.generator(0, "minibatch")
     whole.update(rollout(whole.agent), rng)
@@ -234,7 +234,7 @@ def test_training_goes_on_from_a_stored_state_to_the_same_bits() -> None:
 
 @pytest.fixture
 def builds(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A copy of the cache, in which the compiler only hands out the true package; when it was called."""
+    """The times of calls of a fake compiler that returns the valid package, with a copy of the cache."""
     (path,) = packages(cache)
     good, calls = path.read_bytes(), []
 
@@ -252,13 +252,13 @@ def builds(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     return calls
 
 
-def test_a_whole_package_is_not_built_again(builds: list[float]) -> None:
+def test_compile_reuses_valid_package(builds: list[float]) -> None:
     compiled("discrete")
     assert not builds
 
 
 @pytest.mark.parametrize("damage", ["flipped", "torn", "empty"])
-def test_a_damaged_package_is_found_and_built_again(
+def test_compile_rebuilds_damaged_package(
     damage: str, builds: list[float], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (path,) = packages(tmp_path)
@@ -272,21 +272,17 @@ def test_a_damaged_package_is_found_and_built_again(
     assert path.read_bytes() == good
 
 
-def test_a_note_that_was_changed_is_found_and_made_again(
-    builds: list[float], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_compile_rewrites_damaged_note(builds: list[float], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     names = vars(compiled("discrete").step._code)["_outputs"]
     (note,) = tmp_path.glob("*.json")
     good = note.read_bytes()
-    note.write_bytes(good.replace(b"policy_loss", b"pOlicy_loss"))  # one bit, and JSON all the same
+    note.write_bytes(good.replace(b"policy_loss", b"pOlicy_loss"))  # one bit, still valid JSON
     assert note.read_bytes() != good
     assert vars(compiled("discrete").step._code)["_outputs"] == names and "Loss/policy_loss" in names[0]
     assert f"{note} is damaged" in caplog.text and note.read_bytes() == good and not builds
 
 
-def test_a_start_that_knows_what_was_traced_traces_nothing_and_any_other_does(
-    builds: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compile_traces_only_changed_configurations(builds: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     compiled("discrete")
     monkeypatch.setattr(machine_code, "trace", traced_again)
     compiled("discrete")
@@ -304,7 +300,7 @@ def test_a_start_that_knows_what_was_traced_traces_nothing_and_any_other_does(
 
 
 class TracedAgainError(BaseException):
-    """Not a fault of the algorithm's, which would then run as it is written."""
+    """Not an `Exception`, after which the learner would continue with eager code."""
 
 
 def traced_again(*_: Any) -> Any:
@@ -321,9 +317,7 @@ def traced() -> package.TracedFunction:
     return seen[0]
 
 
-def test_of_two_builders_at_once_the_second_waits_and_takes_what_the_first_built(
-    builds: list[float], tmp_path: Path
-) -> None:
+def test_package_build_is_shared_by_concurrent_builders(builds: list[float], tmp_path: Path) -> None:
     packages(tmp_path)[0].unlink()
     step, steps = traced(), []
     threads = [threading.Thread(target=lambda: steps.extend(package.build([step]))) for _ in range(2)]
@@ -336,7 +330,7 @@ def test_of_two_builders_at_once_the_second_waits_and_takes_what_the_first_built
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_a_cache_in_a_folder_with_a_space_is_built_where_there_is_none(
+def test_compile_works_with_space_in_cache_path(
     builds: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path / "a folder"))
@@ -345,7 +339,7 @@ def test_a_cache_in_a_folder_with_a_space_is_built_where_there_is_none(
     assert len(builds) == 1 and len(packages(tmp_path / "a folder")) == 1
 
 
-def test_what_a_killed_builder_left_is_removed(builds: list[float], tmp_path: Path) -> None:
+def test_compile_removes_files_of_killed_builder(builds: list[float], tmp_path: Path) -> None:
     (path,) = packages(tmp_path)
     leftover = tmp_path / f"{path.name.partition('.')[0]}.building-x1"
     (leftover / "inductor").mkdir(parents=True)
@@ -354,10 +348,10 @@ def test_what_a_killed_builder_left_is_removed(builds: list[float], tmp_path: Pa
     assert {p.suffix for p in tmp_path.iterdir()} == {".lock", ".pt2", ".json"}
 
 
-def test_a_build_that_fails_leaves_nothing_behind(
+def test_compile_failed_build_falls_back_to_eager(
     builds: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The learner goes on as it is written."""
+    """No files are left in the cache."""
     packages(tmp_path)[0].unlink()
     load = package.load
     monkeypatch.setattr(package, "load", lambda content: lambda given: [1.1 * x for x in load(content)(given)])
@@ -367,23 +361,23 @@ def test_a_build_that_fails_leaves_nothing_behind(
     assert not packages(tmp_path) and not list(tmp_path.glob("*.building-*"))
 
 
-def test_compiler_trouble_is_one_sentence(tmp_path: Path) -> None:
+def test_run_compiler_failure_raises_compilation_error(tmp_path: Path) -> None:
     with pytest.raises(CompilationError, match=r"compilation failed \(.*program.pt2.*\); check the C\+\+ compiler"):
-        compiler.run_compiler(tmp_path, [tmp_path])  # no program.pt2 is there
+        compiler.run_compiler(tmp_path, [tmp_path])  # there is no program.pt2
 
 
-def test_a_cache_that_cannot_be_written_is_one_sentence(
+def test_compile_warns_about_unwritable_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path / "file"))
     with caplog.at_level("WARNING"):
         compiled("discrete")
-    (said,) = [each.getMessage() for each in caplog.records]
-    assert "cannot be stored there" in said and "set SHEPHERD_CACHE to another folder" in said
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert "cannot be stored there" in warning and "set SHEPHERD_CACHE to another folder" in warning
 
 
-def test_another_config_machine_or_library_is_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_key_depends_on_config_machine_library(monkeypatch: pytest.MonkeyPatch) -> None:
     def key(factor: float = 2.0, constant: float = 1.0, shape: int = 3) -> str:
         def function(x: torch.Tensor) -> tuple[torch.Tensor]:
             return (factor * x + torch.tensor([constant]),)

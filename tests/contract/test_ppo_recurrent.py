@@ -1,4 +1,4 @@
-"""Recurrent PPO's losses see each row with what the agent remembered when it acted, whatever lies in a sequence."""
+"""The losses of recurrent PPO use for each row the carry that the agent had when it acted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def rollouts(kind: str, count: int = 2) -> Iterator[tuple[Any, Batch]]:
-    """Rollouts of which each was collected after an update on the one before it."""
+    """Rollouts, each collected after an update on the previous one."""
     env_id, changes = KINDS[kind]
     training: Any = assemble(env_id, SMALL | changes, num_envs=3, max_episode_steps=9)
     for _ in range(count):
@@ -39,7 +39,7 @@ def rollouts(kind: str, count: int = 2) -> Iterator[tuple[Any, Batch]]:
 
 
 def first_epoch(learner: Any, batch: Batch) -> Iterator[Any]:
-    """The minibatches of an update's first epoch."""
+    """Minibatches of the first epoch of an update."""
     rollout = learner.samples(batch)
     rows, weight = learner.draw(rollout.weight.unflatten(0, batch.steps.reward.shape), np.random.default_rng(1))
     for (minibatch,) in split(rollout.at(rows[0], rollout.advantage[rows[0]], weight[0]), 1):
@@ -48,7 +48,7 @@ def first_epoch(learner: Any, batch: Batch) -> Iterator[Any]:
 
 @torch.no_grad()
 def distances(agent: Any, minibatches: Iterator[Any]) -> tuple[Tensor, int]:
-    """|ratio - 1| of every row that counts, and how many of these open an episode within a sequence."""
+    """|ratio - 1| of every row with weight, and how many of these rows start an episode within a sequence."""
     found, inside = list[Tensor](), 0
     for batch in minibatches:
         policy, _ = agent(batch.obs)
@@ -59,7 +59,7 @@ def distances(agent: Any, minibatches: Iterator[Any]) -> tuple[Tensor, int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_first_ratio_is_one_also_behind_a_reset_within_a_sequence(kind: str) -> None:
+def test_ppo_recurrent_first_ratio_is_one(kind: str) -> None:
     for training, batch in rollouts(kind):
         gaps, inside = distances(training.learner.agent, first_epoch(training.learner, batch))
         assert gaps.max() < 1e-6
@@ -78,8 +78,8 @@ MISTAKES: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_it_is_not_where_the_losses_remember_otherwise(mistake: str) -> None:
-    """Each wrong in the losses alone: the rollout was collected by the right code."""
+def test_ppo_recurrent_first_ratio_rejects_mutants(mistake: str) -> None:
+    """Only the losses are wrong: the rollout was collected by correct code."""
     for training, batch in rollouts("discrete", 1):
         learner = training.learner
         with changed(*MISTAKES[mistake]):
@@ -87,13 +87,13 @@ def test_it_is_not_where_the_losses_remember_otherwise(mistake: str) -> None:
         assert gaps.max() > 1e-4
 
 
-def test_an_agent_remembers_from_one_rollout_to_the_next() -> None:
+def test_ppo_recurrent_carry_continues_across_rollouts() -> None:
     (_, first), (_, second) = rollouts("discrete")
     assert all(torch.equal(first.last.carry[name], second.steps.carry[name]) for name in ("h", "c"))
     assert all(torch.equal(part, second.steps.extras[name][0]) for name, part in second.steps.carry.items())
 
 
-def test_a_memory_that_is_not_reset_outlives_the_episode() -> None:
+def test_reset_recurrent_state_on_done_false_keeps_carry() -> None:
     kept = assemble("CartPole-v1", SMALL | {"reset_recurrent_state_on_done": False}, num_envs=1).learner.agent
     obs = {"state": torch.ones(1, 4), "past_action": torch.ones(1, 1, 1, dtype=torch.int64)}
     opens, full = torch.ones(1, dtype=torch.bool), {name: part + 1 for name, part in kept.initial(1).items()}
@@ -101,7 +101,7 @@ def test_a_memory_that_is_not_reset_outlives_the_episode() -> None:
     assert not torch.equal(*answers)
 
 
-def test_minibatches_are_as_many_as_asked_for_of_whole_sequences() -> None:
+def test_ppo_recurrent_minibatches_hold_whole_sequences() -> None:
     for training, batch in rollouts("discrete", 1):
         rows, weight = training.learner.draw(
             training.learner.samples(batch).weight.view(24, 3), np.random.default_rng()

@@ -1,4 +1,4 @@
-"""Promises of PPO's update beyond its numbers: which parameters a term reaches, and that it starts at ratio 1."""
+"""Properties of PPO's update: which parameters each loss term reaches, and that it starts at ratio 1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def at_once(samples: PPOSamples) -> PPOSamples:
 
 
 def reached(training: Any, **samples_changed: float) -> set[str]:
-    """The parts of the agent whose parameters get a gradient from the loss of one batch."""
+    """Parts of the agent whose parameters get a gradient from the loss of one batch."""
     learner = training.learner
     batch = Batch(*training.collector.collect(24), policy_steps=0)
     samples = learner.samples(batch)
@@ -40,19 +40,19 @@ def reached(training: Any, **samples_changed: float) -> set[str]:
 
 
 @every_env
-def test_policy_term_reaches_encoder_actor_and_head_only(env_id: str) -> None:
+def test_ppo_policy_term_reaches_encoder_actor_head_only(env_id: str) -> None:
     training = small("ppo", env_id, vf_coef=0.0, ent_coef=0.0)
     assert reached(training) == {"encoder.", "actor.", "head."}
 
 
 @every_env
-def test_value_term_reaches_encoder_and_critic_only(env_id: str) -> None:
+def test_ppo_value_term_reaches_encoder_critic_only(env_id: str) -> None:
     training = small("ppo", env_id, ent_coef=0.0, normalize_advantages=False)
     assert reached(training, advantage=0.0) == {"encoder.", "critic."}
 
 
 @every_env
-def test_entropy_term_reaches_encoder_actor_and_head_only(env_id: str) -> None:
+def test_ppo_entropy_term_reaches_encoder_actor_head_only(env_id: str) -> None:
     training = small("ppo", env_id, vf_coef=0.0, ent_coef=0.1, normalize_advantages=False)
     assert reached(training, advantage=0.0) == {"encoder.", "actor.", "head."}
 
@@ -61,7 +61,7 @@ def test_entropy_term_reaches_encoder_actor_and_head_only(env_id: str) -> None:
     ("env_id", "distribution"),
     [("CartPole-v1", "discrete"), ("Pendulum-v1", "normal"), ("Pendulum-v1", "tanh_normal")],
 )
-def test_first_minibatch_sees_the_policy_that_acted(env_id: str, distribution: str) -> None:
+def test_ppo_first_minibatch_has_ratio_one(env_id: str, distribution: str) -> None:
     training = small("ppo", env_id, distribution=distribution)
     training.run(100)  # the normaliser has its first statistics, and they changed after the last rollout
     steps, last = training.collector.collect(24)
@@ -78,7 +78,7 @@ def test_first_minibatch_sees_the_policy_that_acted(env_id: str, distribution: s
 
 
 @every_env
-def test_first_logged_kl_of_a_single_minibatch_update_is_zero(env_id: str) -> None:
+def test_ppo_single_minibatch_update_has_zero_kl(env_id: str) -> None:
     training = small("ppo", env_id, update_epochs=1, per_rank_batch_size=24 * 3).run(300)
     assert len(training.metrics) >= 4
     for metrics in training.metrics:
@@ -86,8 +86,8 @@ def test_first_logged_kl_of_a_single_minibatch_update_is_zero(env_id: str) -> No
         assert metrics["Info/clip_fraction"] == 0
 
 
-def test_rollout_in_which_every_environment_only_resets_is_no_update() -> None:
-    # One environment, one row a rollout: the row after an episode's end has no action of ours.
+def test_ppo_skips_update_without_valid_rows() -> None:
+    # One environment, one row per rollout: the row after an episode's end has no action of the agent.
     training = small("ppo", "CartPole-v1", rollout_steps=1, per_rank_batch_size=1, update_epochs=1)
     training.collector.envs.reset()
     steps, last = training.collector.collect(1)
@@ -99,12 +99,12 @@ def test_rollout_in_which_every_environment_only_resets_is_no_update() -> None:
     assert (training.learner.updates, "Info/grad_norm" in metrics) == (0, False)
 
 
-def test_every_metric_and_key_is_explained_in_the_documentation() -> None:
+def test_ppo_docs_explain_every_metric_and_key() -> None:
     page = (Path(__file__).parents[2] / "docs/algorithms/ppo.md").read_text()
     named = set(re.findall(r"`([^`\s=]+)`", page))
     (metrics,) = small("ppo", "CartPole-v1").run(1).metrics
     assert set(metrics) <= named
     groups = {"name", "mlp_keys", "cnn_keys", "encoder", "actor", "critic", "optimizer"}
     assert {field.name for field in dataclasses.fields(Config)} - groups <= named
-    # And no metric is explained that is not there.
+    # The page explains no metric that does not exist.
     assert {name for name in named if name.startswith(("Loss/", "Info/"))} <= set(metrics)

@@ -1,4 +1,4 @@
-"""Promises of every algorithm of the registry, whatever it computes."""
+"""Properties of every registered algorithm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.learning.assembly import Trainer, assemble
 from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, prepare
 from tests.soaking import heavy
 
-# Small, with everything on that has a state of its own.
+# Small networks; everything that has state is enabled.
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {
         "name": "ppo",
@@ -101,7 +101,7 @@ SETTINGS["dreamer_v2"] = SETTINGS["dreamer_v3"] | {
     "per_rank_pretrain_steps": 1,
     **SMALL_DREAMER_V2,
 }
-ROUGH = {"eps": 1e-4}  # with less, Adam makes steps of gradients that are nothing but rounding
+ROUGH = {"eps": 1e-4}  # with a smaller eps, Adam turns rounding errors of gradients into steps
 SETTINGS["sac_ae"] = {
     "name": "sac_ae",
     "total_steps": 10_000,
@@ -115,7 +115,7 @@ SETTINGS["sac_ae"] = {
     "actor": {"hidden_size": 16, "optimizer": ROUGH},
     "critic": {"hidden_size": 16, "optimizer": ROUGH},
 }
-# Episodes of at most 12 steps: every rollout holds ends and the rows that reset, CartPole's ends of both kinds.
+# Episodes of at most 12 steps: every rollout has episode ends and reset rows; CartPole terminates and truncates.
 ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
 CONTINUOUS_ONLY = ("sac", "droq", "crossq", "simba", "sac_ae")
 PAIRS = [
@@ -145,7 +145,7 @@ def small(
 
 
 def small_of_images(algo: str, accelerator: str = "cpu", buffer: BufferConfig | None = None, **changes: Any) -> Trainer:
-    """A small training that sees pictures beside its vector, two frames of them where nothing else remembers."""
+    """A small training on images and a vector, with a frame stack of two except for Dreamers."""
     keys = {"cnn_keys": {"encoder": ["rgb"]}, "mlp_keys": {"encoder": ["state"]}}
     frames = {} if algo.startswith("dreamer") else {"frame_stack": 2}
     env = {"image_key": "rgb", "screen_size": 64, "num_envs": 3, "max_episode_steps": 12} | frames
@@ -157,28 +157,28 @@ def moved(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[st
 
 
 @every_algorithm
-def test_what_may_be_registered_apart_is_in_the_learners_state(algo: str) -> None:
+def test_exported_components_are_in_learner_state(algo: str) -> None:
     training = small(algo, ENVS["continuous"])
     state = training.learner.state_dict()
     training.envs.close()
     for place in ALGORITHMS[algo].Config.exported_components.values():
-        part, _, inside = place.partition(".")
-        assert part in state
-        assert not inside or any(name.startswith(f"{inside}.") for name in state[part]), place
-        assert part in training.learner.transferable_components
+        component, _, submodule = place.partition(".")
+        assert component in state
+        assert not submodule or any(name.startswith(f"{submodule}.") for name in state[component]), place
+        assert component in training.learner.transferable_components
 
 
-def test_every_algorithm_is_in_this_suite() -> None:
+def test_settings_cover_every_algorithm() -> None:
     assert SETTINGS.keys() == ALGORITHMS.keys()
 
 
-def test_these_rollouts_hold_episode_ends_of_both_kinds() -> None:
+def test_settings_rollouts_contain_both_episode_ends() -> None:
     steps, _ = small("ppo", ENVS["discrete"]).collector.collect(48)
     assert steps.terminated.any() and steps.truncated.any()
 
 
 @every_algorithm
-def test_runs_of_neighbouring_seeds_share_no_weight_noise_order_or_start(algo: str, tmp_path: Path) -> None:
+def test_neighboring_seeds_share_no_random_values(algo: str, tmp_path: Path) -> None:
     drawn = []
     for seed in (0, 1):
         session = RunTrainer(prepare(tmp_path / str(seed), "CartPole-v1", seed=seed))
@@ -189,15 +189,15 @@ def test_runs_of_neighbouring_seeds_share_no_weight_noise_order_or_start(algo: s
         session.close()
     for first, second in zip(*drawn, strict=True):
         assert len(first) > 7
-        # Thousands of float32 weights in ±0.5 meet by chance now and then; float64 draws do not.
+        # Among thousands of float32 weights in ±0.5, a few are equal by chance; float64 draws are not.
         assert len(first & second) <= len(first) // 100
-    for parts in drawn:  # and within a run, action noise is not the minibatch order's
+    for parts in drawn:  # within a run, action noise and minibatch order share no draw
         assert not parts[2] & parts[3]
 
 
 @heavy
 @every_algorithm
-def test_a_run_that_gets_a_larger_budget_is_the_longer_run(algo: str) -> None:
+def test_resume_larger_budget_matches_longer_run(algo: str) -> None:
     settings = SETTINGS[algo] | ({"anneal_lr": False} if "anneal_lr" in SETTINGS[algo] else {"replay_ratio": 0.1})
 
     def training(total: int) -> Trainer:
@@ -211,7 +211,7 @@ def test_a_run_that_gets_a_larger_budget_is_the_longer_run(algo: str) -> None:
 @heavy
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 @every_pair
-def test_half_precision_updates_and_keeps_losses_in_float32(algo: str, env_id: str, precision: str) -> None:
+def test_half_precision_keeps_losses_in_float32(algo: str, env_id: str, precision: str) -> None:
     training = small(algo, env_id, precision=precision)
     steps, _ = training.collector.collect(24)
     assert {value.dtype for value in steps.extras.values()} <= {torch.float32}
@@ -228,7 +228,7 @@ def test_half_precision_updates_and_keeps_losses_in_float32(algo: str, env_id: s
     for optimizer in find_all(training.learner, Optimizer).values():
         optimizer.loss = watched(optimizer.loss)
     training.run(100)
-    assert {part.dtype for total, weight, means, *_ in seen for part in (total, weight, *means.values())} == {
+    assert {each.dtype for total, weight, means, *_ in seen for each in (total, weight, *means.values())} == {
         torch.float32
     }
     assert all(np.isfinite(list(m.values())).all() for m in training.metrics)

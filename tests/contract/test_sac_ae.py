@@ -1,4 +1,4 @@
-"""SAC-AE: what its config refuses, how its layers begin, and what five bits keep."""
+"""SAC-AE: invalid configs, initialization, and quantization of pixels to five bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BASE: dict[str, Any] = {"name": "sac_ae", "total_steps": 10_000}
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         (
             {"cnn_keys": {"decoder": ["rgb"]}},
@@ -36,33 +36,33 @@ BASE: dict[str, Any] = {"name": "sac_ae", "total_steps": 10_000}
         ),
     ],
 )
-def test_it_refuses_what_cannot_be_decoded_or_takes_no_single_step(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_sac_ae_config_refuses_invalid_decoder(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         build(Config, BASE | changes, "algo.").check("algo.")
 
 
 @pytest.mark.parametrize(
-    ("side", "told"),
+    ("side", "message"),
     [(65, "images of rgb have 65 × 65 pixels; height and width must be even"), (14, "at least 16 pixels per side")],
 )
-def test_it_refuses_pictures_that_the_decoder_cannot_give_back(side: int, told: str) -> None:
+def test_sac_ae_config_refuses_unsupported_image_sizes(side: int, message: str) -> None:
     action = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))
     spec = EnvSpec("Odd-v0", {"rgb": ArraySpec((side, side, 3), "uint8", kind="image")}, action)
     keys = {"mlp_keys": {"encoder": []}, "cnn_keys": {"encoder": ["rgb"]}}
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         build(Config, BASE | keys, "algo.").check_spec(spec)
 
 
-def test_convolutions_begin_delta_orthogonal() -> None:
+def test_initialise_orthogonal_is_delta_orthogonal() -> None:
     layer = torch.nn.Conv2d(8, 8, 3)
     initialise_orthogonal(layer, torch.Generator().manual_seed(0))
     middle = layer.weight[:, :, 1, 1]
-    assert torch.allclose(middle @ middle.T, 2 * torch.eye(8), atol=1e-5)  # of a gain of √2
-    assert math.isclose(layer.weight.square().sum().item(), 16, rel_tol=1e-5)  # and nothing beside the middle
+    assert torch.allclose(middle @ middle.T, 2 * torch.eye(8), atol=1e-5)  # gain √2
+    assert math.isclose(layer.weight.square().sum().item(), 16, rel_tol=1e-5)  # zero except in the middle
     assert not layer.bias.any()
 
 
-def test_five_bits_keep_the_level_of_whole_and_of_real_pixels() -> None:
+def test_five_bits_quantizes_integer_and_float_pixels() -> None:
     whole, nothing = torch.tensor([0, 7, 8, 255], dtype=torch.uint8), torch.zeros(4)
     expected = torch.tensor([0, 0, 1, 31]) / 32 - 0.5
     assert torch.equal(five_bits(whole, nothing), expected)
@@ -70,7 +70,7 @@ def test_five_bits_keep_the_level_of_whole_and_of_real_pixels() -> None:
 
 
 @pytest.mark.parametrize("name", ["sac_ae", "crossq"])
-def test_critics_of_pictures_can_be_normalised_by_their_batches(name: str) -> None:
+def test_image_critics_support_batch_norm(name: str) -> None:
     keys = {"mlp_keys": {"encoder": []}, "cnn_keys": {"encoder": ["rgb"]}}
     few = {
         "total_steps": 30,

@@ -1,4 +1,4 @@
-"""Neighbouring seeds share nothing: looked at in what a run really draws, not in how its streams are named."""
+"""Runs with neighboring seeds share no random draw; recorded from real runs, not from names of streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Drawn = dict[str, list[bytes]]
 
 
 def drawn(folder: Path, seed: int, env_id: str, monkeypatch: pytest.MonkeyPatch) -> Drawn:
-    """Everything random that enters some iterations of 4 environments and an evaluation, as bytes."""
+    """All random values of some iterations with 4 environments and of an evaluation, as bytes."""
     seen: Drawn = {"start": [], "evaluation start": [], "noise": [], "order": [], "weights": []}
     training = [True]
     reset, noise, minibatches = SingleEnv.reset, PolicyHead.noise, ppo.minibatches
@@ -29,9 +29,9 @@ def drawn(folder: Path, seed: int, env_id: str, monkeypatch: pytest.MonkeyPatch)
         seen["start" if training[0] else "evaluation start"].append(obs["state"][row].tobytes())
 
     def watched_noise(self: PolicyHead, *arguments: Any) -> torch.Tensor:
-        made = noise(self, *arguments)
-        seen["noise"].extend(row.numpy().tobytes() for row in made)
-        return made
+        drawn_noise = noise(self, *arguments)
+        seen["noise"].extend(row.numpy().tobytes() for row in drawn_noise)
+        return drawn_noise
 
     def watched_minibatches(*arguments: Any) -> Any:
         rows, weight = minibatches(*arguments)
@@ -43,7 +43,7 @@ def drawn(folder: Path, seed: int, env_id: str, monkeypatch: pytest.MonkeyPatch)
         patch.setattr(PolicyHead, "noise", watched_noise)
         patch.setattr(ppo, "minibatches", watched_minibatches)
         run = prepare(folder, env_id, seed=seed, total_steps=640, env__num_envs=4, env__max_episode_steps=20)
-        seen["start"].clear()  # of the environment card's probing
+        seen["start"].clear()  # from the measurement of the environment card
         session = RunTrainer(run)
         seen["weights"].extend(p.detach().numpy().tobytes() for p in session.learner.agent.parameters() if p.dim() == 2)
         while not session.advance(lambda said: None).done:
@@ -54,17 +54,17 @@ def drawn(folder: Path, seed: int, env_id: str, monkeypatch: pytest.MonkeyPatch)
     return seen
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Hopper-v5"])  # one stream an environment; one an episode
-def test_seeds_0_and_1_share_no_start_no_noise_no_order_and_no_weight(
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Hopper-v5"])  # one stream per environment; one per episode
+def test_neighboring_seeds_share_no_draws_in_training(
     env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = (drawn(tmp_path / str(seed), seed, env_id, monkeypatch) for seed in (0, 1))
     counts = {name: len(values) for name, values in one.items()}
     assert counts["start"] >= 30 and counts["noise"] >= 600 and counts["order"] >= 40, counts
     for name in one:
-        # All different within a seed as well: no two environments, episodes, rows or epochs share a draw.
+        # Also within one seed: no two environments, episodes, rows or epochs share a draw.
         everything = one[name] + other[name]
         assert len(set(everything)) == len(everything), name
     starts = [*one["start"], *other["start"]]
-    judged = [*one["evaluation start"], *other["evaluation start"]]
-    assert judged and not set(starts) & set(judged)
+    evaluation_starts = [*one["evaluation start"], *other["evaluation start"]]
+    assert evaluation_starts and not set(starts) & set(evaluation_starts)

@@ -1,4 +1,4 @@
-"""Training in one piece or in seven, watched or not: the same bits."""
+"""Training in one or in several segments, and with other monitoring settings, gives the same digest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEARNING = {
 
 
 def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (), **settings: Any) -> RunDirectory:
-    """A run trained to its end; after the iterations `cuts` everything is thrown away and read back from disk."""
+    """A run trained to its end; after the iterations in `cuts` it is saved, closed and loaded from disk."""
     run = prepare(folder, env_id, **LEARNING | settings)
     with run.writing():
         session = RunTrainer(run)
@@ -52,7 +52,7 @@ def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (
                 session.evaluate()
 
 
-# One environment of each way to continue a run, and the others in a soak.
+# One environment of each tier; the others only with SOAK=1.
 @always
 @pytest.mark.parametrize(
     "env_id",
@@ -62,8 +62,8 @@ def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (
         *(pytest.param(i, marks=soak) for i in ("FrozenLake-v1", "Pendulum-v1", "LunarLander-v3")),
     ],
 )
-def test_in_one_two_or_seven_segments_the_bits_are_the_same(env_id: str, tmp_path: Path) -> None:
-    # Some seven iterations of 64 rows; most cuts fall where no checkpoint was due.
+def test_training_in_segments_gives_same_digest(env_id: str, tmp_path: Path) -> None:
+    # Seven iterations of 64 rows; no checkpoint was due at most cuts.
     whole = digest(trained(tmp_path / "one", env_id))
     assert digest(trained(tmp_path / "two", env_id, cuts=(4,))) == whole
     assert digest(trained(tmp_path / "seven", env_id, cuts=(1, 2, 3, 4, 5, 6))) == whole
@@ -89,10 +89,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
     ],
     ids=str,
 )
-def test_watching_a_run_changes_no_weight(settings: dict[str, Any], plain: str, tmp_path: Path) -> None:
+def test_monitoring_settings_keep_digest(settings: dict[str, Any], plain: str, tmp_path: Path) -> None:
     assert digest(trained(tmp_path / "run", **settings)) == plain
 
 
 @pytest.mark.parametrize("settings", [{"seed": 1}, {"algo__gamma": 0.98}, {"env__max_episode_steps": 71}], ids=str)
-def test_what_is_learned_from_changes_the_bits(settings: dict[str, Any], plain: str, tmp_path: Path) -> None:
+def test_learning_settings_change_digest(settings: dict[str, Any], plain: str, tmp_path: Path) -> None:
     assert digest(trained(tmp_path / "run", **settings)) != plain

@@ -1,4 +1,4 @@
-"""A run takes as many iterations and gradient steps as SheepRL 0.8.4 makes of the same numbers."""
+"""A run takes as many iterations and gradient steps as SheepRL 0.8.4 with the same settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = heavy
 
 
 def sheeprl(algo: dict[str, Any], envs: int, ranks: int) -> tuple[int, int]:
-    """Iterations and optimizer steps of each rank, as `main` and `train` of its ppo.py and a2c.py count them."""
+    """Iterations and optimizer steps of each rank, as in `main` and `train` of SheepRL's ppo.py and a2c.py."""
     iterations = algo["total_steps"] // (envs * algo["rollout_steps"] * ranks)
     if algo["name"] == "a2c":  # it sums the gradients of all minibatches
         return iterations, iterations
@@ -31,21 +31,21 @@ def sheeprl(algo: dict[str, Any], envs: int, ranks: int) -> tuple[int, int]:
 
 
 def counted(config: RunConfig, training: Trainer) -> int:
-    """Gradient steps of the run by the arithmetic that `algo.compile=auto` goes by, from its first iterations alone."""
+    """Gradient steps of the run as estimated by `algo.compile=auto` from the first iterations."""
     found = count(config, training.envs.spec)
     assert found is not None
     return found.steps
 
 
 @always
-@pytest.mark.parametrize("algo", ["a2c", "ppo"])  # of recurrent PPO: test_ppo_recurrent.py
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])  # for recurrent PPO see test_ppo_recurrent.py
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     ("total", "rollout", "batch"),
-    # of 3 environments: whole iterations, a rest, a last minibatch of one row, minibatches fewer than rows that reset
+    # 3 environments: whole iterations, a remainder, a last minibatch of one row, fewer minibatches than reset rows
     [(288, 24, 18), (431, 24, 20), (300, 8, 23), (600, 32, 4)],
 )
-def test_as_many_as_sheeprl(algo: str, ranks: int, total: int, rollout: int, batch: int) -> None:
+def test_on_policy_step_counts_match_sheeprl(algo: str, ranks: int, total: int, rollout: int, batch: int) -> None:
     chosen = SETTINGS[algo] | {"total_steps": total, "rollout_steps": rollout}
     chosen |= {"per_rank_batch_size": batch} if algo == "ppo" else {}
     one = assemble("CartPole-v1", chosen, num_envs=3, max_episode_steps=12)
@@ -53,7 +53,7 @@ def test_as_many_as_sheeprl(algo: str, ranks: int, total: int, rollout: int, bat
 
     def trained(**how: Any) -> tuple[int, int]:
         training = Trainer(one.config, one.card, **how)
-        training.config = wide  # only now: ranks that are threads need no Fabric of several devices
+        training.config = wide  # set afterwards, because ranks as threads need no Fabric with several devices
         return len(list(training)), training.learner.updates
 
     done = [trained()] if ranks == 1 else on_two_ranks(trained)
@@ -64,9 +64,9 @@ def test_as_many_as_sheeprl(algo: str, ranks: int, total: int, rollout: int, bat
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     ("total", "starts", "ratio", "pretrain", "every"),
-    # of 3 environments: no random step, fewer than a row, a rest, a ratio that leaves fractions, steps at the start,
-    # rare trainings of which the last is due before the end, and whose first is the end;
-    # a ratio by which most rows bring none
+    # 3 environments: no random step, fewer than a row, a remainder, a fractional ratio, pretraining steps,
+    # rare trainings whose last is due before the end, rare trainings whose first is at the end,
+    # a ratio with which most rows cause no step
     [
         (60, 0, 1.0, 0, None),
         (60, 2, 1.0, 0, None),
@@ -78,7 +78,7 @@ def test_as_many_as_sheeprl(algo: str, ranks: int, total: int, rollout: int, bat
         (900, 30, 0.02, 0, None),
     ],
 )
-def test_as_many_as_sheeprl_with_a_replay_ratio(
+def test_sac_step_counts_match_sheeprl(
     ranks: int, total: int, starts: int, ratio: float, pretrain: int, every: int | None
 ) -> None:
     changes = {"total_steps": total, "learning_starts": starts, "replay_ratio": ratio, "per_rank_batch_size": 4}
@@ -91,7 +91,7 @@ def test_as_many_as_sheeprl_with_a_replay_ratio(
         training.config = wide
         return len(list(training)), training.learner.updates
 
-    # As `off_policy_schedule` and `main` of its sac.py count: the steps of the last random iteration are owed for.
+    # As in `off_policy_schedule` and `main` of SheepRL's sac.py: the last random iteration counts.
     row = 3 * ranks
     iterations, first = total // row, max(starts // row, 1)
     steps = int(round((iterations - first + 1) * 3 * ratio, 9)) + pretrain

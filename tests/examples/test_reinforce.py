@@ -42,7 +42,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("check", conformance_checks())
-def test_it_keeps_what_every_algorithm_promises(check: Callable[[RunConfig], None], outside: Path) -> None:
+def test_reinforce_example_passes_conformance(check: Callable[[RunConfig], None], outside: Path) -> None:
     check(compose([*SMALL, "plugins=[reinforce]"])[0])
 
 

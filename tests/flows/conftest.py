@@ -1,4 +1,4 @@
-"""For the tests of the flows: real MLflow on SQLite in a folder of the test module's own, and what `show` prints."""
+"""Fixtures for tests of the flows: a home with real MLflow on SQLite per module, and the output of `show`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWNED = ("PREFECT_", "MLFLOW_", "_MLFLOW_", "SHEPHERD_")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A project home of the test module's own, with fresh stores."""
+    """A new project home per test module, with empty stores."""
     folder = tmp_path_factory.mktemp("home")
     furnish(folder)
     before = {name: value for name, value in os.environ.items() if name.startswith(OWNED) and name != "SHEPHERD_WARM"}
@@ -37,7 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
-    """Print by `show`: into a file, or on a terminal of so many columns."""
+    """A function that returns the output of `show` in a file or, with `columns`, on a terminal of that width."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
 

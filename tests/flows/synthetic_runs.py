@@ -1,4 +1,4 @@
-"""Run directories as `shepherd train` leaves them, written by hand."""
+"""Run directories in the format of `shepherd train`, written without training."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def synthetic_run(folder: Path, run_id: str, **changes: Any) -> RunDirectory:
-    """A run directory as `shepherd train` would leave it after creating the run, with a small config.
+    """A run directory in the state after `shepherd train` created the run, with a small config.
 
     Args:
-        folder: where.
-        run_id: its identity.
+        folder: path of the run directory.
+        run_id: id of the run.
         **changes: top-level keys of the config.
 
     Returns:
@@ -58,7 +58,7 @@ def train_a_while(run: RunDirectory, first: int, last: int, every: int = 100) ->
 
 
 def long_log(run: RunDirectory, events: int) -> None:
-    """Append as many events as a long PPO run leaves: metrics with clocks, and an evaluation after every 100th."""
+    """Append events like those of a long PPO run: metrics with clocks, and an evaluation after every 100th."""
     values = {
         "Rewards/rew_avg": 156.0,
         "Game/ep_len_avg": 156.0,
@@ -95,13 +95,13 @@ CARTPOLE = {
 def checkpointed_run(
     folder: Path, run_id: str, weights: int, spec: dict[str, Any] | None = None, algo: str = "ppo"
 ) -> RunDirectory:
-    """A run directory with a whole config, a card and one checkpoint of an untrained agent.
+    """A run directory with a complete config, a card and one checkpoint of an untrained agent.
 
     Args:
-        folder: where.
-        run_id: its identity.
-        weights: seed of the agent's weights; another seed, another checkpoint.
-        spec: of the environment, as in its card; default CartPole-v1.
+        folder: path of the run directory.
+        run_id: id of the run.
+        weights: seed of the agent's weights, so that checkpoints can differ.
+        spec: spec of the environment, as in its card; default CartPole-v1.
         algo: the algorithm's name.
 
     Returns:
@@ -123,7 +123,7 @@ def checkpointed_run(
     tree = defaults(RunConfig)
     settings = defaults(module.Config) | {"name": algo, "total_steps": 4096, "mlp_keys": keys}
     settings |= {"cnn_keys": {"encoder": images}} if images else {}
-    if "learning_starts" in settings:  # within so short a run
+    if "learning_starts" in settings:  # must be within this short run
         settings["learning_starts"] = min(settings["learning_starts"], 1024)
     tree |= {"algo": settings, "exp_name": f"{algo}_{spec['id']}"}
     tree["env"]["id"] = spec["id"]
@@ -162,22 +162,22 @@ DICT_SPEC = CARTPOLE | {
 
 
 def config_of(run: RunDirectory, **changes: Any) -> RunConfig:
-    """The checked config of a run, with other top-level keys."""
+    """The validated config of a run, with changed top-level keys."""
     from rlcore.run_config import build_config
 
     return build_config(yaml.safe_load(run.config.read_text()) | changes)
 
 
 def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], float]) -> list[tuple[str, int, int]]:
-    """Replace what is played by a table (policy digest, episode) -> return; gives (digest, round, episodes) asked."""
+    """Replace evaluations by a table (policy digest, episode) -> return; the list records (digest, round, episodes)."""
     import numpy as np
 
     from rlcore.evaluation import final as judge
     from rlcore.evaluation.policy import load_policy
 
-    asked: list[tuple[str, int, int]] = []
+    requests: list[tuple[str, int, int]] = []
 
-    def in_turns(
+    def side_by_side(
         run: RunDirectory,
         paths: list[Path],
         episodes: int,
@@ -187,7 +187,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
         on_progress: Callable[[int, int], None],
     ) -> list[dict[str, Any]]:
         digests = [load_policy(path).description["digest"] for path in paths]
-        asked.extend((digest, round, episodes) for digest in digests)
+        requests.extend((digest, round, episodes) for digest in digests)
         values: list[list[float]] = [[] for _ in paths]
         for i in range(episodes):
             for digest, of in zip(digests, values, strict=True):
@@ -201,12 +201,12 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
             for of, std in zip(values, spread, strict=True)
         ]
 
-    monkeypatch.setattr(judge, "side_by_side", in_turns)
-    return asked
+    monkeypatch.setattr(judge, "side_by_side", side_by_side)
+    return requests
 
 
 def judged(run: RunDirectory) -> None:
-    """Note a final evaluation of the checkpoint, so that no environment is needed to register it."""
+    """Record a final evaluation of the checkpoint, so that it can be registered without an environment."""
     results = {"greedy": {"mean": 300.0, "std": 20.0, "ci95": [296.0, 304.0], "episodes": 100}}
     EventLog(run.events).append("evaluation", policy_steps=4096, final=True, **results)
     write_json(run.evaluations / "4096.json", results)
@@ -220,11 +220,11 @@ def digest_of(run: RunDirectory) -> str:
 
 
 def named(run: RunDirectory, name: str) -> RunDirectory:
-    """The run, whose model gets a name of its own in its config."""
+    """The run, with this model name in its config."""
     return configured(run, model_manager={"disabled": False, "models": {"agent": {"model_name": name}}})
 
 
 def configured(run: RunDirectory, **changes: Any) -> RunDirectory:
-    """The run with other top-level keys in its config."""
+    """The run, with changed top-level keys in its config."""
     run.config.write_text(yaml.safe_dump(yaml.safe_load(run.config.read_text()) | changes))
     return run

@@ -1,6 +1,6 @@
-"""The files of the SheepRL tutorial for DIAMBRA, in a user's folder: they compose, and train beside engines.
+"""The files of the SheepRL tutorial for DIAMBRA, in a user's folder: they compose, and train with engines.
 
-`diambra_tutorial` has every key and value of the customer's files, and its `.env`.
+`diambra_tutorial` contains every key and value of the files of the tutorial, and its `.env`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = heavy
 
 FILES = Path(__file__).parent / "diambra_tutorial"
 KEYS = {f"{side}_{key}" for side in ("own", "opp") for key in ("character", "health", "side", "wins")}
-# Less of everything that is said by no file of theirs, and one iteration.
+# One iteration, with small values for keys that the tutorial's files do not set.
 SHORT = [
     "algo.total_steps=128",
     "evaluation.episodes=1",
@@ -40,10 +40,10 @@ SHORT = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The user's folder, as the tutorial sets it up."""
+    """The user's folder as described in the tutorial."""
     shutil.copytree(FILES / "configs", tmp_path / "configs")
     shutil.copy(FILES / "dotenv", tmp_path / ".env")
-    for script in ("train.py", "evaluate.py"):  # theirs, with `from flows import ...` and `@main`
+    for script in ("train.py", "evaluate.py"):  # of the tutorial, with `from flows import ...` and `@main`
         shutil.copy(FILES / script, tmp_path)
     return tmp_path
 
@@ -76,7 +76,7 @@ def run(
         ("custom_metric_exp", {"metric.disable_timer": True, "metric.aggregator.metrics": "Loss/policy_loss"}),
     ],
 )
-def test_a_file_of_the_tutorial_means_what_it_says(folder, exp, expected, monkeypatch):
+def test_compose_reads_tutorial_experiments(folder, exp, expected, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv(*(folder / ".env").read_text().strip().split("="))
     _, tree = compose([f"exp={exp}"])
@@ -101,12 +101,12 @@ def test_a_file_of_the_tutorial_means_what_it_says(folder, exp, expected, monkey
 @pytest.mark.parametrize(
     ("exp", "count", "more"),
     [
-        pytest.param("custom_exp", 2, [], marks=soak),  # which is in the others
+        pytest.param("custom_exp", 2, [], marks=soak),  # included in the others
         ("custom_parallel_env_exp", 6, []),
-        ("custom_metric_exp", 3, ["fabric.accelerator=cpu"]),  # which has custom_fabric_exp in it, for GPUs
+        ("custom_metric_exp", 3, ["fabric.accelerator=cpu"]),  # includes custom_fabric_exp, which is for GPUs
     ],
 )
-def test_a_file_of_the_tutorial_trains_on_as_many_engines_as_it_says(folder, served, exp, count, more):
+def test_train_tutorial_experiments_on_engines(folder, served, exp, count, more):
     furnish(folder / "home")
     words = ["train", f"exp={exp}", *SHORT, *more, "run_dir=mine"]
     warm = {"SHEPHERD_WARM": os.environ["SHEPHERD_WARM"]}
@@ -121,7 +121,7 @@ def test_a_file_of_the_tutorial_trains_on_as_many_engines_as_it_says(folder, ser
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_scripts_of_the_tutorial_train_and_evaluate(folder, served):
+def test_tutorial_scripts_train_and_evaluate(folder, served):
     furnish(folder / "home")
     more = standing_api() | {"SHEPHERD_WARM": os.environ["SHEPHERD_WARM"]}
     words = ["train.py", "exp=custom_exp", *SHORT, "run_dir=mine"]
@@ -135,7 +135,7 @@ def test_scripts_of_the_tutorial_train_and_evaluate(folder, served):
     assert len(json.loads(written.read_text())["greedy"]["returns"]) == 2
 
 
-def test_train_script_of_the_tutorial_refuses_other_environments(folder):
+def test_tutorial_train_script_refuses_other_environments(folder):
     done = run(folder, "train.py", "exp=ppo")
     assert "You must choose a DIAMBRA environment. Got 'CartPole-v1' provided by 'gymnasium'." in done.stderr
     done = run(folder, "train.py", "exp=custom_expp")
@@ -144,7 +144,7 @@ def test_train_script_of_the_tutorial_refuses_other_environments(folder):
     assert not os.path.exists(folder / "runs")
 
 
-def test_a_run_without_engines_is_refused_before_anything_is_made(folder):
+def test_train_refuses_missing_engines_before_run(folder):
     done = run(folder, "train", "exp=custom_parallel_env_exp", "env.wrapper.diambra_settings.step_ratio=0")
     assert done.returncode == 2
     engine, key = done.stderr.strip().splitlines()

@@ -1,4 +1,4 @@
-"""The stages of dvc.yaml: a repository of their own, the real `dvc` command, a real kill."""
+"""The stages of dvc.yaml in a separate repository, with the real `dvc` command and a real kill."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SMALL = {
 
 
 class Repository:
-    """A git repository with the project's dvc.yaml and small parameters."""
+    """A git repository with the dvc.yaml of the project and small parameters."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.home = folder, folder.parent / "home"
@@ -62,7 +62,7 @@ class Repository:
         self.commit()
 
     def set(self, old: str, new: str) -> None:
-        """Edit params.yaml, as a user does."""
+        """Edit params.yaml."""
         params = self.folder / "params.yaml"
         text = params.read_text()
         assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
@@ -84,7 +84,7 @@ class Repository:
         return processes.environment(self.home, **own)
 
     def begin(self, target: str) -> subprocess.Popen[bytes]:
-        """`dvc repro TARGET` in a process group of its own."""
+        """Start `dvc repro TARGET` in a new process group."""
         return subprocess.Popen(
             [str(Path(sys.executable).with_name("dvc")), "repro", target],
             cwd=self.folder,
@@ -95,7 +95,7 @@ class Repository:
         )
 
     def repro(self, stage: str = CARTPOLE[-1]) -> list[str]:
-        """`dvc repro` of a stage, by itself the last; the stages that it ran."""
+        """Run `dvc repro` of a stage (default: the last one) and return the stages that it ran."""
         return re.findall(r"Running stage '(.+)'", self.dvc("repro", stage))
 
     def _run(self, *command: str) -> str:
@@ -107,16 +107,16 @@ class Repository:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
-    made = Repository(tmp_path_factory.mktemp("dvc") / "checkout")
-    made.make()
-    assert made.repro() == CARTPOLE
-    made.commit()
-    return made
+    repo = Repository(tmp_path_factory.mktemp("dvc") / "checkout")
+    repo.make()
+    assert repo.repro() == CARTPOLE
+    repo.commit()
+    return repo
 
 
 @pytest.fixture
 def again(repository: Repository) -> Repository:
-    """DVC's project with the parameters and results as committed."""
+    """The repository; its parameters are restored after the test."""
     yield repository
     repository.git("checkout -q params.yaml")
 
@@ -126,9 +126,9 @@ def metrics(run: RunDirectory) -> dict[str, Any]:
 
 
 @always
-def test_a_second_repro_runs_nothing_and_the_results_are_whole(repository: Repository) -> None:
+def test_dvc_second_repro_runs_no_stage(repository: Repository) -> None:
     assert "up to date" in repository.dvc("repro", "register-model@CartPole-v1")
-    assert repository.git("status --porcelain") == ""  # what the stages make is not git's
+    assert repository.git("status --porcelain") == ""  # git ignores the outputs of the stages
     shown = json.loads(repository.dvc("metrics", "show", "--json", "runs/dvc/CartPole-v1/results/metrics.json"))
     data = shown[""]["data"]["runs/dvc/CartPole-v1/results/metrics.json"]["data"]
     assert data == metrics(repository.run)
@@ -139,27 +139,27 @@ def test_a_second_repro_runs_nothing_and_the_results_are_whole(repository: Repos
     assert summary["model"]["version"] == 1
 
 
-def test_the_stages_are_the_same_for_each_environment(repository: Repository) -> None:
+def test_dvc_stages_are_same_for_each_environment(repository: Repository) -> None:
     listed = repository.dvc("stage", "list", "--name-only").split()
     assert sorted(listed) == sorted([*CARTPOLE, *ACROBOT])
 
 
 @always
-def test_plots_hold_the_learning_curve_and_the_evaluations(repository: Repository) -> None:
+def test_dvc_plots_show_curve_and_evaluations(repository: Repository) -> None:
     repository.dvc("plots", "show", "--out", "../plots")
     page = (repository.folder.parent / "plots/index.html").read_text()
     rows = (repository.run.path / "results/training.csv").read_text().splitlines()
     assert rows[0] == "policy_steps,episode_return,episode_length"
     assert len(rows) > 2
     assert all(f'"episode_return": "{row.split(",")[1]}"' in page for row in rows[1:])
-    judged = (repository.run.path / "results/evaluations.csv").read_text().splitlines()[1:]
-    assert judged
-    assert all(f'"greedy_mean": "{row.split(",")[1]}"' in page for row in judged)
+    evaluation_rows = (repository.run.path / "results/evaluations.csv").read_text().splitlines()[1:]
+    assert evaluation_rows
+    assert all(f'"greedy_mean": "{row.split(",")[1]}"' in page for row in evaluation_rows)
     assert "learning_curve.png" in page
     assert "CartPole-v1: return while training" in page
 
 
-def test_a_forced_repro_of_what_is_lost_gives_the_same_digest(repository: Repository, tmp_path: Path) -> None:
+def test_dvc_forced_repro_gives_same_digest(repository: Repository, tmp_path: Path) -> None:
     for path in (repository.run.checkpoints, repository.run.events):
         shutil.move(path, tmp_path / path.name)
     before = next(checkpoint.newest_first(tmp_path / "checkpoints"))
@@ -171,7 +171,7 @@ def test_a_forced_repro_of_what_is_lost_gives_the_same_digest(repository: Reposi
 
 
 @soak
-def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_bits(again: Repository) -> None:
+def test_dvc_repro_sets_aside_stale_run_and_resumes(again: Repository) -> None:
     before, old = metrics(again.run), again.run.read_identity()["run_id"]
     again.set("    lr: 0.001", "    lr: 0.003")
     assert "algo.optimizer.lr" in again.dvc("params", "diff")
@@ -185,7 +185,7 @@ def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_b
     assert aside.read_config()["algo"]["optimizer"]["lr"] == 0.001
     assert json.loads((aside.path / "results/metrics.json").read_text()) == before
     assert aside.read_baseline() == again.run.read_baseline()
-    # The committed parameters once more, and DVC alone killed on the way: the bits of the run that was set aside.
+    # Again with the committed parameters; only DVC is killed meanwhile. The digest is that of the run set aside.
     again.git("checkout -q params.yaml")
     current = again.run.read_identity()["run_id"]
     killed = again.begin("train@CartPole-v1")
@@ -196,7 +196,7 @@ def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_b
 
     processes.wait_for(under_way, "a checkpoint of the new run", 300)
     trainer = processes.one(again.home, "trainer")
-    os.kill(trainer, signal.SIGSTOP)  # else it may be done before its stage looks for DVC
+    os.kill(trainer, signal.SIGSTOP)  # else it may finish before its stage checks whether DVC runs
     killed.kill()
     killed.wait()
     time.sleep(2 * LOOK_EVERY)
@@ -212,7 +212,7 @@ def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_b
 
 
 @soak
-def test_experiments_are_queued_with_what_follows_from_their_parameter(again: Repository, tmp_path: Path) -> None:
+def test_dvc_experiment_updates_dependent_parameters(again: Repository, tmp_path: Path) -> None:
     again.dvc("exp", "run", "--queue", "--name", "wide", "-S", "algo.dense_units=32", "evaluate@CartPole-v1")
     again.dvc("exp", "run", "--run-all", "--jobs", "1", "evaluate@CartPole-v1")
     assert "Success" in again.dvc("queue", "status")
@@ -221,7 +221,7 @@ def test_experiments_are_queued_with_what_follows_from_their_parameter(again: Re
     assert policy["algo"]["actor"]["dense_units"] == 32  # actor.dense_units is ${algo.dense_units}
 
 
-def test_what_is_final_is_pushed_and_pulled(repository: Repository, tmp_path: Path) -> None:
+def test_dvc_push_and_pull_share_results(repository: Repository, tmp_path: Path) -> None:
     kept = [stage for stage in CARTPOLE if not stage.startswith("train")]  # checkpoints are not in the cache
     repository.dvc("checkout", "--force", *kept)
     repository.dvc("remote", "add", "--default", "store", str(tmp_path / "store"))

@@ -1,4 +1,4 @@
-"""What another user of the machine can see and do of a plain `shepherd train`: nothing."""
+"""Another user of the machine can neither read the files of `shepherd train` nor use its API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.retries import run_command
 from tests.soaking import always, heavy
 from tests.stores import furnish
 
-# Python may lie where others cannot enter: it starts as we are, and becomes another user then.
+# Python may be installed where others have no access, so it starts as this user and then becomes another one.
 BECOME_NOBODY = """
 import encodings.idna, json, os, sys, urllib.error, urllib.request
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
@@ -39,7 +39,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as ano
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that every user can enter, unlike pytest's, while the caller's umask lets others read."""
+    """A folder that every user can enter, unlike pytest's, while the umask lets others read."""
     before = os.umask(0o022)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
@@ -48,7 +48,7 @@ def place() -> Iterator[Path]:
 
 
 def as_stranger(script: str, *arguments: str) -> Any:
-    """What a script prints as JSON that runs as another user, who is in no group of ours."""
+    """JSON output of a script that runs as another user without shared groups."""
     command = [sys.executable, "-S", "-c", BECOME_NOBODY + script, *arguments]
     done = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ print(json.dumps([
 """
 
 
-def test_state_folder_is_the_owners_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_folder_is_private_to_owner(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(place))
     assert state_folder().stat().st_mode & 0o777 == 0o700
     state_folder().chmod(0o755)  # as earlier versions made it
@@ -91,7 +91,7 @@ def test_state_folder_is_the_owners_alone(place: Path, monkeypatch: pytest.Monke
     assert state_folder().stat().st_mode & 0o777 == 0o770
 
 
-def test_folders_of_a_sweep_are_the_owners_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_folders_are_private_to_owner(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(place / "runs"))
     sweep, _ = made(place / "runs/sweeps", "mine")
     assert [folder.stat().st_mode & 0o777 for folder in (sweep.path, sweep.runs)] == [0o700, 0o700]
@@ -101,7 +101,7 @@ def test_folders_of_a_sweep_are_the_owners_alone(place: Path, monkeypatch: pytes
 @pytest.mark.slow
 @heavy
 @as_root
-def test_another_user_reads_nothing_of_a_run(place: Path) -> None:
+def test_run_files_are_unreadable_for_other_users(place: Path) -> None:
     furnish(place)
     (place / ".shepherd").chmod(0o755)  # made before the command, as by an earlier version
     command = [sys.executable, "-m", "flows.cli.main", "train", *TINY, "run_dir=runs/one"]
@@ -117,7 +117,7 @@ def test_another_user_reads_nothing_of_a_run(place: Path) -> None:
 @pytest.mark.slow
 @heavy
 @as_root
-def test_another_user_is_refused_by_the_api_of_a_command(home: Path) -> None:
+def test_command_api_refuses_other_users(home: Path) -> None:
     from flows.workers.local_api import prefect_api
 
     with prefect_api() as url:

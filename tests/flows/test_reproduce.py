@@ -1,4 +1,4 @@
-"""`shepherd reproduce`: a run and a registered version made again, and what is said where the bits differ."""
+"""`shepherd reproduce`: runs and model versions are trained again, and differences are reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [
     heavy,
     pytest.mark.slow,
     pytest.mark.usefixtures("warm"),
-    # Prefect and MLflow warn about themselves while they are imported; of our own code a warning is an error still.
+    # Prefect and MLflow themselves warn when they are imported; warnings of our own code are still errors.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
 TINY = [
@@ -61,7 +61,7 @@ def api(home: Path) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def mirrored_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are mirrored once, at their end, and not by a process that imports MLflow."""
+    """Runs are mirrored once at their end, and in this process, which has imported MLflow already."""
     monkeypatch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0: None)
     monkeypatch.setattr("flows.workers.flow_run.finish_mirror", update_backends)
 
@@ -87,24 +87,24 @@ def digests(run: RunDirectory) -> dict[int, str]:
 def typed(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     capfd.readouterr()
     code = cli.main(["reproduce", *arguments])
-    said = capfd.readouterr()
-    return code, said.out, said.err
+    output = capfd.readouterr()
+    return code, output.out, output.err
 
 
 @always
-def test_a_run_is_made_again_to_the_same_bits(
+def test_reproduce_run_gives_same_digests(
     original: RunDirectory, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlcore.compiled.when_to_compile.MANY", 200)  # long enough that auto counts its arithmetic
     code, out, err = typed(capfd, str(original.path), "--json")
     assert code == 0, err
-    again, made = RunDirectory(original.path.with_name("first_again")), json.loads(out)
+    again, result = RunDirectory(original.path.with_name("first_again")), json.loads(out)
     state, _ = checkpoint.load(checkpoint.resolve(original, "latest"))
     tensors = len(compare.tensor_names(state))
     assert tensors > 20
-    assert made["identical"] is True
-    assert (made["tensors"], made["run_dir"]) == (tensors, str(again.path))
-    assert made["result"].startswith(f"identical, {tensors} tensors at 4 checkpoints")
+    assert result["identical"] is True
+    assert (result["tensors"], result["run_dir"]) == (tensors, str(again.path))
+    assert result["result"].startswith(f"identical, {tensors} tensors at 4 checkpoints")
     assert len(digests(original)) == 4
     assert digests(again) == digests(original)
     assert list(compare.differences(*compare.common(original.path, again.path))) == []
@@ -115,36 +115,34 @@ def test_a_run_is_made_again_to_the_same_bits(
     assert [e["kind"] for e in read_events(again.events)].count("registered") == 0
     verdict = json.loads((again.path / VERDICT).read_text())
     assert (verdict["identical"], [s["policy_steps"] for s in verdict["segments"]]) == (True, list(digests(original)))
-    # Once more is another folder; one that is named must be free.
+    # Another reproduction gets another folder; a folder given by the user must be free.
     assert restore(str(original.path)).path == again.path.with_name("first_again2")
     with pytest.raises(UserError, match="this folder already contains a run"):
         restore(str(original.path), str(again.path))
 
 
-def test_the_flow_makes_a_version_again_from_mlflow_alone_up_to_its_checkpoint(
-    original: RunDirectory, tmp_path: Path
-) -> None:
+def test_reproduce_model_version_from_mlflow_alone(original: RunDirectory, tmp_path: Path) -> None:
     from flows.reproduce import reproduce
 
     version = int(checkpoint.choose(original).name)
     hidden = original.path.with_name("hidden")
     original.path.rename(hidden)
     try:
-        made = reproduce(source="models:/again@challenger", run_dir=str(tmp_path / "mine"))
+        result = reproduce(source="models:/again@challenger", run_dir=str(tmp_path / "mine"))
     finally:
         hidden.rename(original.path)
-    assert made["result"].startswith("identical, ")
+    assert result["result"].startswith("identical, ")
     of = Original.of(RunDirectory(tmp_path / "mine"))
     assert (of.source, of.run_dir, of.until) == ("models:/again@challenger", "", version)
-    there = digests(RunDirectory(tmp_path / "mine"))
-    assert there == {steps: digest for steps, digest in digests(original).items() if steps <= version}
+    reproduced = digests(RunDirectory(tmp_path / "mine"))
+    assert reproduced == {steps: digest for steps, digest in digests(original).items() if steps <= version}
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["checkpoint kept", "checkpoint gone"])
-def test_other_bits_end_it_at_the_first_segment_and_name_step_and_tensor(
+def test_reproduce_stops_at_first_different_checkpoint(
     kept: bool, original: RunDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # The config on record is not what the run learned with, as if the code had changed.
+    # The recorded config differs from that of the training, as if the code had changed.
     other = RunDirectory(tmp_path / "other")
     shutil.copytree(original.path, other.path)
     other.config.write_text(other.config.read_text().replace("lr: 0.001", "lr: 0.002"))
@@ -164,7 +162,7 @@ def test_other_bits_end_it_at_the_first_segment_and_name_step_and_tensor(
     assert json.loads((again.path / VERDICT).read_text())["identical"] is False
 
 
-def test_what_differs_here_is_named_before_it_trains(
+def test_differences_here_names_changed_lineage(
     original: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again = restore(str(original.path), str(tmp_path / "again"))
@@ -176,7 +174,7 @@ def test_what_differs_here_is_named_before_it_trains(
     lineage |= {"host": "elsewhere", "commit": "f" * 40, "code_diff": None, "core_hash": "another"}
     lineage["compile"] = "ahead-of-time"
     write_json(again.path / NOTE, note)
-    said = list(differences_here(again))
+    sentences = list(differences_here(again))
     for part in (
         "the commit is",
         "the code of rlcore is different",
@@ -187,17 +185,17 @@ def test_what_differs_here_is_named_before_it_trains(
         "computed eager here, were ahead-of-time",
         " here, was elsewhere",
     ):
-        assert any(part in sentence for sentence in said), (part, said)
-    assert not any("threads" in sentence or "core_hash" in sentence for sentence in said)
+        assert any(part in sentence for sentence in sentences), (part, sentences)
+    assert not any("threads" in sentence or "core_hash" in sentence for sentence in sentences)
 
 
-def test_a_config_that_was_edited_since_is_named_before_it_trains(original: RunDirectory, tmp_path: Path) -> None:
+def test_differences_here_names_edited_config(original: RunDirectory, tmp_path: Path) -> None:
     edited = RunDirectory(tmp_path / "edited")
     shutil.copytree(original.path, edited.path)
     edited.config.write_text(edited.config.read_text().replace("lr: 0.001", "lr: 0.002"))
-    said = "config.yaml has algo.optimizer.lr=0.002, but the run was trained with 0.001"
-    assert list(differences_here(restore(str(edited.path), str(tmp_path / "again")))) == [said]
-    # Without a checkpoint that would tell the keys there is still the hash that the run was made with.
+    expected = "config.yaml has algo.optimizer.lr=0.002, but the run was trained with 0.001"
+    assert list(differences_here(restore(str(edited.path), str(tmp_path / "again")))) == [expected]
+    # Without a checkpoint to compare keys with, there is still the hash of the original config.
     shutil.rmtree(edited.checkpoints)
     again = restore(str(edited.path), str(tmp_path / "once_more"))
     hashed = original.read_identity()["config_hash"][:10]
@@ -205,19 +203,19 @@ def test_a_config_that_was_edited_since_is_named_before_it_trains(original: RunD
     assert changed in list(differences_here(again))
 
 
-def test_one_that_was_interrupted_goes_on_in_its_folder(original: RunDirectory, tmp_path: Path) -> None:
+def test_restore_interrupted_reproduction_reuses_folder(original: RunDirectory, tmp_path: Path) -> None:
     folder = str(tmp_path / "again")
     first = restore(str(original.path), folder)
-    (first.path / NOTE).unlink()  # killed before it was written
+    (first.path / NOTE).unlink()  # as if killed before it was written
     second = restore(str(original.path), folder)
     assert second.path == first.path
     assert Original.of(second).until == max(digests(original))
-    # A folder of another run is not touched.
+    # The folder of another run is refused.
     with pytest.raises(UserError, match="this folder already contains a run"):
         restore(str(original.path), str(original.path))
 
 
-def test_an_original_that_came_half_way_is_compared_up_to_there(original: RunDirectory, tmp_path: Path) -> None:
+def test_reproduction_stops_where_original_was_interrupted(original: RunDirectory, tmp_path: Path) -> None:
     half = RunDirectory(tmp_path / "half")
     shutil.copytree(original.path, half.path)
     steps = sorted(digests(original))
@@ -225,20 +223,20 @@ def test_an_original_that_came_half_way_is_compared_up_to_there(original: RunDir
     cut = next(i for i, line in enumerate(lines) if f'"path": "checkpoints/{steps[1]}"' in line)
     half.events.write_text("".join(lines[: cut + 1]))
     again = restore(str(half.path))
-    went = [Boundary(at, ("checkpoint",), at == steps[-1], None) for at in steps]
-    assert [has_reached_original(again, at) for at in went[:2]] == [False, True]
-    assert not has_reached_original(again, went[-1])  # it is done all the same
+    boundaries = [Boundary(at, ("checkpoint",), at == steps[-1], None) for at in steps]
+    assert [has_reached_original(again, at) for at in boundaries[:2]] == [False, True]
+    assert not has_reached_original(again, boundaries[-1])  # training ends there anyway
     assert [e["status"] for e in read_events(again.events)] == ["interrupted"]
 
 
-def test_a_step_that_only_one_of_them_saved_is_no_difference(original: RunDirectory, tmp_path: Path) -> None:
+def test_verify_ignores_checkpoints_of_one_run(original: RunDirectory, tmp_path: Path) -> None:
     again = restore(str(original.path), str(tmp_path / "again"))
     again.events.write_text('{"kind": "checkpoint", "time": 1.0, "policy_steps": 77, "digest": "d", "tensors": ""}\n')
     assert verify(again, 77) is None
     assert verify(again, min(digests(original))) is None
 
 
-def test_weights_that_are_others_now_are_refused(original: RunDirectory, tmp_path: Path) -> None:
+def test_restore_refuses_changed_initial_weights(original: RunDirectory, tmp_path: Path) -> None:
     from flows.runs.create import new_run
 
     weights = tmp_path / "weights"
@@ -257,7 +255,7 @@ def test_weights_that_are_others_now_are_refused(original: RunDirectory, tmp_pat
     assert not (tmp_path / "child_again").exists()
 
 
-def test_a_run_without_a_checkpoint_is_a_mistake(original: RunDirectory, tmp_path: Path) -> None:
+def test_restore_refuses_run_without_checkpoint(original: RunDirectory, tmp_path: Path) -> None:
     from flows.runs.create import new_run
 
     empty = new_run([*TINY, f"run_dir={tmp_path}/empty"])

@@ -1,4 +1,4 @@
-"""Page for SheepRL's users: its code is tried."""
+"""Code on the page for users of SheepRL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TABLE = PAGE.partition("## Python imports")[2].partition("\n## ")[0]
 IMPORTS = dict(re.findall(r"^\| (.+?) \| `(from .+? import .+?)` \|", TABLE, re.MULTILINE))
 
 
-def test_table_of_imports_has_what_users_import():
+def test_sheeprl_page_lists_common_imports():
     assert len(IMPORTS) == len(TABLE.strip().splitlines()) - 2  # the head and the line below it
     for name in ("make_env", "cli.run", "cli.registration", "cli.evaluation", "buffers.ReplayBuffer", "build_agent"):
         assert any(name in left for left in IMPORTS), name
@@ -21,11 +21,11 @@ def test_table_of_imports_has_what_users_import():
 
 
 @pytest.mark.parametrize("line", IMPORTS.values())
-def test_right_side_of_the_table_can_be_imported(line):
+def test_sheeprl_page_replacement_imports_exist(line):
     exec(line, {})
 
 
-def test_names_beside_the_table_exist():
+def test_sheeprl_page_other_names_exist():
     from flows import load_world_model
     from rlcore.data.samplers import Sequences, Transitions
     from rlcore.store import checkpoint

@@ -1,4 +1,4 @@
-"""Which failures of a stage are tried again."""
+"""Which failures of a stage are retried."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ from rlcore.errors import EnvironmentLost, OutOfMemory, UserError
         (ConnectionError("x"), True),
     ],
 )
-def test_may_pass_is_false_of_memory_that_is_not_there(failure: Exception, again: bool) -> None:
+def test_may_recover_excludes_memory_and_user_errors(failure: Exception, again: bool) -> None:
     assert tasks.may_recover(failure) is again

@@ -29,7 +29,7 @@ pytestmark = [
     heavy,
     pytest.mark.slow,
     pytest.mark.usefixtures("warm"),
-    # Prefect and MLflow warn about themselves while they are imported; of our own code a warning is an error still.
+    # Prefect and MLflow themselves warn when they are imported; warnings of our own code are still errors.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
 
@@ -52,20 +52,20 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def api(home: Path) -> Iterator[str]:
-    """One Prefect API for the module, as `run_flow` starts it for itself."""
+    """One Prefect API for the module, started in the same way as by `run_flow`."""
     from prefect.settings import PREFECT_API_AUTH_STRING
 
     from flows.workers.local_api import prefect_api
 
     with prefect_api() as url, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PREFECT_API_URL", url)  # else a command of the terminal begins one before it looks
+        patch.setenv("PREFECT_API_URL", url)  # else a command would start its own
         patch.setenv("PREFECT_API_AUTH_STRING", PREFECT_API_AUTH_STRING.value() or "")
         yield url
 
 
 @pytest.fixture(autouse=True)
 def mirrored_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All runs but `finished` are mirrored once, at their end, and not by a process that imports MLflow."""
+    """All runs except `finished` are mirrored once at their end, and in this process."""
     monkeypatch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0: None)
     monkeypatch.setattr("flows.workers.flow_run.finish_mirror", update_backends)
 
@@ -80,21 +80,21 @@ def new_run(folder: Path, *overrides: str) -> RunDirectory:
 
 @pytest.fixture(scope="module")
 def finished(api: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, dict[str, Any], list[str]]:
-    """A run that a deployment took from overrides to a registered model; its summary; what watchers were told."""
+    """A run that a deployment trained and registered; its summary; the kinds of events that listeners received."""
     from flows import train as training
     from flows.runs.listeners import subscribe
 
-    told: list[str] = []
+    emitted: list[str] = []
     folder = tmp_path_factory.mktemp("runs") / "finished"
-    with subscribe(lambda kind, facts: told.append(kind)):
-        made = training.train_ppo(overrides=TINY, run_dir=str(folder))
-    run = RunDirectory(made["run_dir"])
+    with subscribe(lambda kind, facts: emitted.append(kind)):
+        result = training.train_ppo(overrides=TINY, run_dir=str(folder))
+    run = RunDirectory(result["run_dir"])
     assert run.path == folder
-    return run, run.read_summary(), told
+    return run, run.read_summary(), emitted
 
 
 def task_runs(home: Path, run: RunDirectory, wanted: int) -> Counter[tuple[str, str]]:
-    """(kind, state) of the task runs of a run's flow runs; the recorder is given a moment to write them."""
+    """(kind, state) of the task runs of a run's flow runs; waits until Prefect has recorded them."""
     sql = """
         select task_run.name, task_run.state_type from task_run join flow_run on task_run.flow_run_id = flow_run.id
         where json_extract(flow_run.parameters, '$.run_dir') = ?
@@ -108,17 +108,17 @@ def task_runs(home: Path, run: RunDirectory, wanted: int) -> Counter[tuple[str, 
     return Counter((name.split()[0], state) for name, state in rows)
 
 
-def test_an_unchanged_environment_is_not_measured_twice(
+def test_make_env_caches_unchanged_environment(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
 ) -> None:
     from flows import train as training
 
     run = new_run(tmp_path / "run", "algo.total_steps=256", "model_manager.disabled=true")
     training.train_ppo(run_dir=str(run.path))
-    assert run.card.read_bytes() == finished[0].card.read_bytes()  # with the seconds that measuring took then
+    assert run.card.read_bytes() == finished[0].card.read_bytes()  # including the measured seconds
     assert (run.path / "env_card.md").exists()
     sql = "select state_name from task_run where name like 'make-env%' order by start_time"
-    # The server writes down what has become of a task after it has told its flow.
+    # The server records the state of a task after it has reported the state to the flow.
     wait_for(lambda: [name for (name,) in query(home, sql)][1:2] == ["Cached"], "a cached task", 30)
 
 
@@ -131,10 +131,10 @@ def final_digest(run: RunDirectory) -> str:
 
 
 @always
-def test_flow_ends_in_a_registered_model_and_a_summary(
+def test_train_flow_registers_model_and_writes_summary(
     finished: tuple[RunDirectory, dict[str, Any], list[str]],
 ) -> None:
-    run, summary, told = finished
+    run, summary, emitted = finished
     assert summary == json.loads(run.summary.read_text())
     assert summary["status"] == "finished"
     assert summary["model"]["version"] == 1
@@ -143,15 +143,15 @@ def test_flow_ends_in_a_registered_model_and_a_summary(
     assert run.curve.read_bytes().startswith(b"\x89PNG")
     counted = Counter(kinds(run))
     assert (counted["start"], counted["baseline"], counted["end"], counted["registered"]) == (1, 1, 1, 1)
-    assert set(told) == {"stage", "baseline", "progress", "checkpoint", "evaluation", "work", "registered"}
+    assert set(emitted) == {"stage", "baseline", "progress", "checkpoint", "evaluation", "work", "registered"}
 
 
-def test_event_log_page_lists_a_registration(finished: tuple[RunDirectory, dict[str, Any], list[str]]) -> None:
+def test_event_log_page_documents_registration(finished: tuple[RunDirectory, dict[str, Any], list[str]]) -> None:
     assert logged(finished[0].events) <= documented()
 
 
 @always
-def test_every_stage_is_a_completed_task_run_in_history(
+def test_train_flow_records_completed_task_per_stage(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
 ) -> None:
     run = finished[0]
@@ -171,7 +171,7 @@ def test_every_stage_is_a_completed_task_run_in_history(
 
 
 @always
-def test_history_names_algorithm_environment_and_seed(
+def test_train_flow_history_names_algorithm_environment_seed(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
 ) -> None:
     flow = query(
@@ -183,7 +183,7 @@ def test_history_names_algorithm_environment_and_seed(
     assert len(flow) == 1
     name, run_name, tags, version, state = flow[0]
     assert (name, state) == ("train-ppo", "COMPLETED")
-    assert run_name == finished[0].name == finished[0].path.name  # and so it is called in MLflow
+    assert run_name == finished[0].name == finished[0].path.name  # MLflow shows the same name
     assert set(json.loads(tags)) == {"ppo", "CartPole-v1", "seed=42"}
     assert version.startswith("0.2.0+")
     tasks = query(home, "select name, task_version from task_run where name like 'make-env%'")
@@ -192,7 +192,7 @@ def test_history_names_algorithm_environment_and_seed(
 
 
 @always
-def test_progress_results_and_curve_are_shown(
+def test_train_flow_creates_progress_and_result_artifacts(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
 ) -> None:
     shown = {key: (kind, data) for key, kind, data in query(home, "select key, type, data from artifact")}
@@ -207,7 +207,7 @@ def test_progress_results_and_curve_are_shown(
 
 
 @always
-def test_mlflow_has_the_run_finished_with_every_point_once(
+def test_train_flow_mirrors_points_once_to_mlflow(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
 ) -> None:
     from rlcore.store.series import points
@@ -218,12 +218,12 @@ def test_mlflow_has_the_run_finished_with_every_point_once(
         sql = "select runs.run_uuid, runs.status from runs join tags using (run_uuid) where tags.value = ?"
         mlflow_run, status = store.execute(sql, (run_id,)).fetchone()
         sql = "select key, step from metrics where run_uuid = ?"
-        there = Counter(store.execute(sql, (mlflow_run,)).fetchall())
+        counts = Counter(store.execute(sql, (mlflow_run,)).fetchall())
     assert status == "FINISHED"
-    assert there == Counter((name, step) for name, _, _, step in points(list(read_events(run.events))))
+    assert counts == Counter((name, step) for name, _, _, step in points(list(read_events(run.events))))
 
 
-def test_films_while_training_are_made_at_every_evaluation_and_move_no_bit(
+def test_film_every_evaluation_keeps_digest(
     finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
 ) -> None:
     from flows import train as training
@@ -234,13 +234,13 @@ def test_films_while_training_are_made_at_every_evaluation_and_move_no_bit(
     judged = [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
     films = {path.name: read(path)[2] for path in run.media.glob("*.mp4")}
     assert len(judged) == 2 and {*films} == {"policy.mp4", *(f"policy_{steps}.mp4" for steps in judged)}
-    assert all(len(frames) > 5 for frames in films.values())  # no pole falls sooner
+    assert all(len(frames) > 5 for frames in films.values())  # no pole falls earlier
     assert summary["video"] == "media/policy.mp4"
     assert final_digest(run) == final_digest(finished[0])
 
 
 @always
-def test_a_finished_run_is_not_trained_judged_or_registered_again(
+def test_run_flow_finished_run_does_nothing(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
 ) -> None:
     from flows import train as training
@@ -258,7 +258,7 @@ def final_events(run: RunDirectory) -> list[dict[str, Any]]:
     return [e for e in read_events(run.events) if e["kind"] == "evaluation" and e["final"]]
 
 
-def test_a_finished_run_is_judged_again_on_other_episodes_and_goes_on_with_a_larger_budget(
+def test_resume_finished_run_with_more_episodes_or_steps(
     home: Path, api: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from flows import train as training
@@ -269,23 +269,23 @@ def test_a_finished_run_is_judged_again_on_other_episodes_and_goes_on_with_a_lar
     from flows.tracking.mlflow_store import connect
 
     name = "model_manager.models.agent.model_name=longer"
-    # Never judged while it trains: no checkpoint is the best, so the latest stands for the run.
+    # Never evaluated during training: there is no best checkpoint, so the latest one is used.
     run = new_run(tmp_path / "longer", "algo.total_steps=512", "algo.anneal_lr=false", "evaluation.every=4096", name)
     before, trained = training.run_flow(run), final_digest(run)
     first = before["policy_steps"]
     assert 400 < first <= 512
-    # Other episodes: judged again, and not trained.
+    # Other episodes: evaluated again, but not trained.
     assert cli.main(["resume", str(run.path), "evaluation.final_episodes=7"]) == 0
     after = run.read_summary()
     for mode in ("greedy", "stochastic"):
         assert (before["eval"][mode]["episodes"], after["eval"][mode]["episodes"]) == (4, 7)
-    # The seeds of the environments are the same, and a greedy policy adds no noise: so are the first four episodes.
+    # The environments have the same seeds and a greedy policy adds no noise, so the first four episodes are the same.
     assert after["eval"]["greedy"]["returns"][:4] == before["eval"]["greedy"]["returns"]
     assert [e["greedy"]["episodes"] for e in final_events(run)] == [4, 7]
     assert (after["status"], after["policy_steps"], final_digest(run)) == ("finished", first, trained)
     assert cli.main(["resume", str(run.path)]) == 0
     assert len(final_events(run)) == 2
-    # A larger budget: not finished until it has used it, and then with results of what it is now.
+    # A larger budget: not finished until it is used up, and then with new results.
     change_run(run, ["algo.total_steps=1024"])  # as if the process was killed here
     assert run.read_summary()["status"] == "training"
     capsys.readouterr()
@@ -305,16 +305,14 @@ def test_a_finished_run_is_judged_again_on_other_episodes_and_goes_on_with_a_lar
     assert registry.run_of("models:/longer/2") == newest
 
 
-def test_a_dry_run_registers_nothing_and_says_so(
-    home: Path, api: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_registers_nothing(home: Path, api: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from flows.cli import main as cli
 
     run = RunDirectory(tmp_path / "dry")
     assert cli.main(["train", *TINY, "dry_run=true", f"run_dir={run.path}"]) == 0
-    said = capfd.readouterr()
-    assert "not registered" in said.out
-    assert "not registered: dry_run=true" in said.err
+    output = capfd.readouterr()
+    assert "not registered" in output.out
+    assert "not registered: dry_run=true" in output.err
     summary = run.read_summary()
     assert (summary["status"], summary["model"]) == ("dry_run", None)
     assert summary["policy_steps"] < 512
@@ -342,12 +340,10 @@ def test_a_dry_run_registers_nothing_and_says_so(
     ],
     ids=["target_return", "patience"],
 )
-def test_early_stop_ends_the_flow_with_a_judged_and_registered_model(
-    api: str, tmp_path: Path, rule: list[str], reason: str
-) -> None:
+def test_early_stop_evaluates_and_registers_model(api: str, tmp_path: Path, rule: list[str], reason: str) -> None:
     from flows import train as training
 
-    # Evaluated after 256 and 512 steps: any return reaches 1 at the first, and none gains 1e6 at the second.
+    # Evaluated after 256 and 512 steps: any return reaches 1 at the first, and none improves by 1e6 at the second.
     run = new_run(tmp_path / reason, *rule, "evaluation.every=256", f"model_manager.models.agent.model_name={reason}")
     summary = training.run_flow(run)
     judged = [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
@@ -360,7 +356,7 @@ def test_early_stop_ends_the_flow_with_a_judged_and_registered_model(
     assert summary["model"]["version"] == 1
 
 
-def test_without_the_final_test_a_run_is_registered_and_says_that_it_was_not_evaluated(
+def test_run_test_false_registers_without_evaluation(
     api: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from flows import train as training
@@ -380,7 +376,7 @@ def test_without_the_final_test_a_run_is_registered_and_says_that_it_was_not_eva
 
 
 @always
-def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
+def test_killed_trainer_restarts_with_same_digest(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
 ) -> None:
     from flows import train as training
@@ -405,8 +401,8 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
     wanted = counted["checkpoint"] * 2 + counted["evaluation"] + 4
     repeated = task_runs(home, run, wanted)["train", "COMPLETED"] - counted["checkpoint"]
     if repeated == 1:
-        return  # its boundary was in the pipe already: the checkpoint was lost, and training to it was done again
-    # As many train tasks as in the uninterrupted run: the retry was Prefect's.
+        return  # its boundary was already in the pipe: the checkpoint was lost, and that segment was trained again
+    # As many train tasks as in the uninterrupted run: Prefect has retried one.
     assert repeated == 0
     attempts = """
         select max(task_run.run_count) from task_run join flow_run on task_run.flow_run_id = flow_run.id
@@ -415,9 +411,7 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
     assert query(home, attempts, str(run.path)) == [(2,)]
 
 
-def test_run_flow_removes_a_run_that_make_env_refuses_and_does_not_retry(
-    api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_flow_removes_run_refused_by_make_env(api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flows import train as training
 
     calls = []
@@ -434,7 +428,7 @@ def test_run_flow_removes_a_run_that_make_env_refuses_and_does_not_retry(
     assert [*tmp_path.iterdir()] == []  # the run is new, so its folder is removed
 
 
-def test_a_deployment_with_a_wrong_key_fails_before_anything_is_made(api: str, tmp_path: Path) -> None:
+def test_train_deployment_refuses_unknown_key(api: str, tmp_path: Path) -> None:
     from flows import train as training
 
     with pytest.raises(UserError, match=r"algo\.gama"):
@@ -442,7 +436,7 @@ def test_a_deployment_with_a_wrong_key_fails_before_anything_is_made(api: str, t
     assert not (tmp_path / "wrong").exists()
 
 
-def test_overrides_for_a_run_that_is_there_are_taken_over_or_refused(api: str, tmp_path: Path) -> None:
+def test_train_deployment_checks_overrides_of_existing_run(api: str, tmp_path: Path) -> None:
     from flows import train as training
 
     run = new_run(tmp_path / "run", "algo.total_steps=128", "algo.run_test=false")
@@ -460,7 +454,7 @@ def test_overrides_for_a_run_that_is_there_are_taken_over_or_refused(api: str, t
     assert run.read_summary()["model"] is None
 
 
-def test_an_interruption_that_prefect_turns_into_an_error_of_its_own_is_one_all_the_same(
+def test_interrupt_at_task_start_ends_run(
     home: Path, api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from flows import train as training
@@ -473,7 +467,9 @@ def test_an_interruption_that_prefect_turns_into_an_error_of_its_own_is_one_all_
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
         except TrainingInterrupted:
-            raise ValueError("Task run is not set") from None  # as prefect 3.8, when it comes while a task begins
+            raise ValueError(
+                "Task run is not set"
+            ) from None  # as Prefect 3.8 does if the signal comes while a task starts
 
     run = new_run(tmp_path / "run")
     monkeypatch.setattr(training, "advance", interrupted)
@@ -483,7 +479,7 @@ def test_an_interruption_that_prefect_turns_into_an_error_of_its_own_is_one_all_
     assert int(checkpoint.resolve(run, "latest").name) > 0
 
 
-def test_a_flow_that_is_interrupted_while_it_registers_goes_on_with_that_and_stays_trained(
+def test_interrupt_during_registration_resumes_registration(
     home: Path, api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from flows import train as training

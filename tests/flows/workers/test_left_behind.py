@@ -96,8 +96,8 @@ def test_resume_sweeps_stops_after_repeated_crashes() -> None:
     api = Api(within, often, seldom, before, [Running()])
     asyncio.run(resume_sweeps(api, THEN))  # pyright: ignore[reportArgumentType]
     assert api.now == ["SCHEDULED", "CRASHED", "SCHEDULED", "CRASHED", "RUNNING"]
-    said = next(iter(api.states.values()))[-1].message
-    assert said == f"resumed automatically after crash {CRASHES} of {CRASHES} in an hour"
+    message = next(iter(api.states.values()))[-1].message
+    assert message == f"resumed automatically after crash {CRASHES} of {CRASHES} in an hour"
 
 
 def test_last_heartbeats_covers_every_active_state() -> None:
@@ -133,15 +133,17 @@ def test_cancelling_observer_survives_server_outage(status: int | None, monkeypa
         return [run]
 
     async def scene() -> UUID:
-        heard: asyncio.Future[UUID] = asyncio.get_running_loop().create_future()
-        observer = worker_module.FlowRunCancellingObserver(lambda one: heard.done() or heard.set_result(one), 0.001)
+        observed: asyncio.Future[UUID] = asyncio.get_running_loop().create_future()
+        observer = worker_module.FlowRunCancellingObserver(
+            lambda one: observed.done() or observed.set_result(one), 0.001
+        )
         observer._client = type("Client", (), {"read_flow_runs": staticmethod(read_flow_runs)})()  # pyright: ignore[reportAttributeAccessIssue]
         observer.add_in_flight_flow_run_id(run.id)
         observer._start_polling_task(type("Consumer", (), {"cancelled": bool, "exception": lambda: away}))  # pyright: ignore[reportArgumentType]
         assert observer._polling_task is not None
-        over, _ = await asyncio.wait({heard, observer._polling_task}, return_when=asyncio.FIRST_COMPLETED)
-        assert heard in over, "it is looked for no more"
+        over, _ = await asyncio.wait({observed, observer._polling_task}, return_when=asyncio.FIRST_COMPLETED)
+        assert observed in over, "it is looked for no more"
         observer._polling_task.cancel()
-        return heard.result()
+        return observed.result()
 
     assert asyncio.run(scene()) == run.id
