@@ -1,4 +1,4 @@
-"""The alias `champion` on a real SQLite store: who moved it, back again, and what `shepherd registry` says of it."""
+"""Alias `champion` in an SQLite store: history, promotion, rollback, and the output of `shepherd registry`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 pytestmark = [
     heavy,
     pytest.mark.slow,
-    # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+    # MLflow itself raises warnings at import and in use; warnings of our own code are still errors.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
 
 
 @pytest.fixture(scope="module")
-def born(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[sqlite3.Connection, Path]]:
-    """A store with the model "dynasty" of three versions that return 100, 200 and 300; its runs."""
+def store_and_runs(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[sqlite3.Connection, Path]]:
+    """Yield a store with model "dynasty", whose three versions return 100, 200 and 300, and the folder of its runs."""
     folder = tmp_path_factory.mktemp("dynasty")
     runs = [checkpointed_run(folder / f"run-{i}", f"dynasty-{i}", weights=i) for i in range(3)]
     means = {digest_of(run): 100.0 * (i + 1) for i, run in enumerate(runs)}
@@ -52,20 +52,20 @@ def born(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple
 
 
 @pytest.fixture
-def dynasty(home: Path, born: tuple[sqlite3.Connection, Path]) -> str:
-    """The name of that model, in a store in which nothing else has happened."""
+def dynasty(home: Path, store_and_runs: tuple[sqlite3.Connection, Path]) -> str:
+    """Return the model's name, with the store reset to its initial content."""
     with closing(sqlite3.connect(home / ".shepherd/mlflow.db")) as store:
-        born[0].backup(store)
+        store_and_runs[0].backup(store)
     return "dynasty"
 
 
 @pytest.fixture
-def runs(born: tuple[sqlite3.Connection, Path], tmp_path: Path) -> Iterator[Path]:
-    """The folder of its runs, as they were before the test and after it."""
-    shutil.copytree(born[1], tmp_path / "kept")
-    yield born[1]
-    shutil.rmtree(born[1])
-    shutil.move(tmp_path / "kept", born[1])
+def runs(store_and_runs: tuple[sqlite3.Connection, Path], tmp_path: Path) -> Iterator[Path]:
+    """Yield the folder of the model's runs, and restore it after the test."""
+    shutil.copytree(store_and_runs[1], tmp_path / "kept")
+    yield store_and_runs[1]
+    shutil.rmtree(store_and_runs[1])
+    shutil.move(tmp_path / "kept", store_and_runs[1])
 
 
 def client() -> MlflowClient:
@@ -82,10 +82,10 @@ def steps(name: str) -> list[tuple[str, str | None, str]]:
 
 def test_gate_records_each_champion_with_reason(dynasty: str) -> None:
     assert steps(dynasty) == [("1", None, "gate"), ("2", "1", "gate"), ("3", "2", "gate")]
-    said = [move.why for move in champions.history(client(), dynasty)]
-    assert "beats the random baseline (22.0)" in said[0]
-    assert "beats champion version 1" in said[1]
-    assert [client().get_model_version(dynasty, str(i)).tags["decision"] for i in (1, 2, 3)] == said
+    reasons = [move.why for move in champions.history(client(), dynasty)]
+    assert "beats the random baseline (22.0)" in reasons[0]
+    assert "beats champion version 1" in reasons[1]
+    assert [client().get_model_version(dynasty, str(i)).tags["decision"] for i in (1, 2, 3)] == reasons
     tags = client().get_registered_model(dynasty).tags
     assert sorted(tags) == ["champion.0001", "champion.0002", "champion.0003"]
     assert tags["champion.0002"].startswith("version 2 after 1 | gate by ")
@@ -97,7 +97,7 @@ def test_rollback_restores_previous_champions_until_the_first(dynasty: str) -> N
         assert champions.rollback(client(), dynasty).version == expected == champion(dynasty)
     with pytest.raises(UserError, match="version 1 is its first champion; .*promote .* 3`"):
         champions.rollback(client(), dynasty)
-    # A promotion after a rollback stands on what was left.
+    # The version before a promotion is the champion that the rollbacks left.
     champions.promote(client(), dynasty, "3", "after all")
     assert champions.rollback(client(), dynasty).version == "1"
     assert steps(dynasty)[3:] == [
@@ -133,11 +133,11 @@ def test_history_ignores_and_keeps_foreign_tag(dynasty: str) -> None:
 
 
 def test_history_omits_promotion_interrupted_before_alias(dynasty: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(*arguments: object) -> None:
+    def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
-        patched.setattr("mlflow.MlflowClient.set_registered_model_alias", die)
+        patched.setattr("mlflow.MlflowClient.set_registered_model_alias", interrupt)
         champions.promote(client(), dynasty, "1")
     assert champion(dynasty) == "3"
     assert steps(dynasty)[-1] == ("3", "2", "gate")
@@ -153,13 +153,13 @@ def test_register_model_keeps_decision_after_kill(home: Path, tmp_path: Path, mo
     set_tag = "mlflow.MlflowClient.set_model_version_tag"
     real = client().__class__.set_model_version_tag
 
-    def die_at_the_decision(self: MlflowClient, name: str, version: str, key: str, value: str) -> None:
+    def interrupt_at_decision(self: MlflowClient, name: str, version: str, key: str, value: str) -> None:
         if key == "decision":
             raise KeyboardInterrupt
         real(self, name, version, key, value)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(set_tag, die_at_the_decision)
+        patched.setattr(set_tag, interrupt_at_decision)
         register_model(named(second, "gate-cut"))
     assert champion("gate-cut") == "2"
     assert "beats champion version 1" in register_model(named(second, "gate-cut"))["decision"]
@@ -185,7 +185,7 @@ def test_registry_list_shows_set_aside_run_directory(
     dynasty: str, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = RunDirectory(runs / "run-2")
-    set_aside(run)  # and another run begins in its folder
+    set_aside(run)  # as if another run started in its directory
     assert cli.main(["registry", "list", dynasty]) == 0
     newest = capsys.readouterr().out.splitlines()[1]
     assert newest.endswith(f"run-2/set_aside/{run.read_identity()['run_id']}")
@@ -217,10 +217,10 @@ def test_registry_mistakes_exit_with_code_2(dynasty: str, capsys: pytest.Capture
         ("promote", dynasty, "3"): "version 3: is already the champion",
     }
     before = steps(dynasty)
-    for words, said in mistakes.items():
+    for words, message in mistakes.items():
         assert cli.main(["registry", *words]) == 2
-        shown = capsys.readouterr().err
-        assert said in shown and shown.startswith("shepherd: ") and shown.count("\n") == 1
+        output = capsys.readouterr().err
+        assert message in output and output.startswith("shepherd: ") and output.count("\n") == 1
     assert steps(dynasty) == before
 
 
@@ -263,15 +263,15 @@ def test_list_versions_explains_empty_store(
 def test_decision_is_undecided_while_tags_are_incomplete() -> None:
     from mlflow.entities.model_registry import ModelVersion, ModelVersionTag
 
-    def words(**tags: str) -> str:
+    def decision(**tags: str) -> str:
         return registry_command._decision(
             ModelVersion("ppo", "1", 0, tags=[ModelVersionTag(key, value) for key, value in tags.items()])
         )
 
-    assert words() == words(difference="3.0") == words(difference="3.0", difference_low="1.0") == "undecided"
-    whole = {"difference": "3.0", "difference_low": "1.0", "difference_high": "5.0", "compared_with": "the champion"}
-    assert words(**whole) == "undecided"
-    assert words(**whole, decision="Champion: beats it") == "beats champion: +3.00 [1.00, 5.00]"
-    short = whole | {"undecided": "true", "decision": "Not champion: undecided against it"}
-    assert words(undecided="true", decision="Not champion: undecided against it") == "undecided"
-    assert words(**short) == "undecided against champion: +3.00 [1.00, 5.00]"
+    assert decision() == decision(difference="3.0") == decision(difference="3.0", difference_low="1.0") == "undecided"
+    complete = {"difference": "3.0", "difference_low": "1.0", "difference_high": "5.0", "compared_with": "the champion"}
+    assert decision(**complete) == "undecided"
+    assert decision(**complete, decision="Champion: beats it") == "beats champion: +3.00 [1.00, 5.00]"
+    short = complete | {"undecided": "true", "decision": "Not champion: undecided against it"}
+    assert decision(undecided="true", decision="Not champion: undecided against it") == "undecided"
+    assert decision(**short) == "undecided against champion: +3.00 [1.00, 5.00]"

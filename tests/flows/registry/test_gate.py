@@ -1,4 +1,4 @@
-"""Champion decisions against numbers worked out with SciPy-independent tables of Student's t."""
+"""Champion decisions, compared with values from tables of Student's t, without SciPy."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ WHOLE = 100
 
 
 def sequential(new: list[float], old: list[float], random: float) -> tuple[bool, int]:
-    """The verdict of a comparison that ends when it is foreseen, looked at every ten episodes; after how many."""
+    """Return the verdict of a comparison that is checked every ten episodes, and the number of episodes."""
     for count in range(10, WHOLE + 1, 10):
-        if (found := is_decided(new[:count], old[:count], WHOLE, random)) is not None:
-            return found, count
+        if (decided := is_decided(new[:count], old[:count], WHOLE, random)) is not None:
+            return decided, count
     raise AssertionError("all episodes decide")
 
 
@@ -74,13 +74,13 @@ def normal(rng: np.random.Generator, gain: float) -> tuple[list[float], list[flo
 
 
 def failing(rng: np.random.Generator, share: float) -> tuple[list[float], list[float], float]:
-    """At CartPole's limit but for a share of failures, which the champion has in 20 of 100."""
+    """Draw returns at CartPole's limit except for a share of failures; the champion fails in 20 of 100."""
     draw = lambda often: np.where(rng.random(WHOLE) < often, rng.uniform(150, 500, WHOLE), 500.0).tolist()  # noqa: E731
     return draw(share), draw(0.2), 22.0
 
 
 def rare(rng: np.random.Generator, loss: float) -> tuple[list[float], list[float], float]:
-    """Better by 1 in 19 of 20 episodes, and as bad as random in the others: no better on average."""
+    """Draw returns better by 1 in 19 of 20 episodes and random in the others, with an equal mean."""
     return np.where(rng.random(WHOLE) < 0.05, 19.0 - loss, 20.0).tolist(), [19.0] * WHOLE, 0.0
 
 
@@ -94,8 +94,8 @@ def test_is_decided_has_error_rate_of_full_comparison(draw, difference: float) -
     whole, early, same, played = 0, 0, 0, 0
     for _ in range(count):
         new, old, random = draw(rng, difference)
-        fixed, (found, after) = compare_pairs(new, old, "champion", WHOLE).better, sequential(new, old, random)
-        whole, early, same, played = whole + fixed, early + found, same + (fixed == found), played + after
+        fixed, (decided, after) = compare_pairs(new, old, "champion", WHOLE).better, sequential(new, old, random)
+        whole, early, same, played = whole + fixed, early + decided, same + (fixed == decided), played + after
     assert same / count > 0.98
     assert abs(early - whole) / count < 0.02
     assert played / count < 97
@@ -107,8 +107,8 @@ def test_is_decided_requires_twenty_conclusive_episodes() -> None:
     assert is_decided(bad, good, 100, -500.0) is False
     assert is_decided(good, bad, 100, -500.0) is True
     assert is_decided(bad[:19], good[:19], 100, -500.0) is None
-    assert is_decided([500.0] * 20, [500.0] * 20, 100, 22.0) is False  # nothing is above the limit
-    # Twenty times better by 1: what happens in every twentieth episode may not have happened yet.
+    assert is_decided([500.0] * 20, [500.0] * 20, 100, 22.0) is False  # no return can exceed the limit
+    # Better by 1 in all 20 episodes: an event with a frequency of 1 in 20 may not have occurred yet.
     assert is_decided([20.0] * 20, [19.0] * 20, 100, 0.0) is None
 
 

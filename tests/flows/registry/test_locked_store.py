@@ -1,4 +1,4 @@
-"""A database that another process has locked while a finished training registers its model."""
+"""Registration of a model while another process locks the database."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from flows.tracking.mlflow_store import file_of
 from rlcore.errors import MachineFault
 from tests.flows.synthetic_runs import checkpointed_run, evaluations, named
 
-# MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+# MLflow itself raises warnings at import and in use; warnings of our own code are still errors.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")]
 
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """MLflow's database is locked inside the `with`, as by a program that copies it."""
+    """Lock MLflow's database inside the `with`, as a program that copies it does."""
     file = file_of(tracking_uri())
     assert file is not None
     with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=60)) as other:
@@ -56,5 +56,5 @@ def test_run_command_reports_locked_database(capsys: pytest.CaptureFixture[str])
             raise ValueError("(sqlite3.OperationalError) database is locked\n[SQL: SELECT name]") from error
 
     assert run_command(command) == 1
-    said = capsys.readouterr().err
-    assert said == "shepherd: failed: another process has locked a database; end it and run the command again\n"
+    output = capsys.readouterr().err
+    assert output == "shepherd: failed: another process has locked a database; end it and run the command again\n"

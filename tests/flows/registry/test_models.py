@@ -1,4 +1,4 @@
-"""The registry on a real SQLite store: versions, aliases, lineage, and models that load without this project."""
+"""Registry in an SQLite store: versions, aliases, lineage, and models that load without this project."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [
     heavy,
     pytest.mark.slow,
-    # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+    # MLflow itself raises warnings at import and in use; warnings of our own code are still errors.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
 
@@ -72,8 +72,8 @@ METHODS = ["log_model_artifacts", "create_model_version"]
 
 
 @pytest.fixture(scope="module")
-def elsewhere(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
-    """Runs that other processes registered: two at once the same, and in each of two methods one was killed."""
+def registered_by_processes(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
+    """Return runs registered by other processes: one by two at once, one each by a process killed in a method."""
     folder, runs, programs = tmp_path_factory.mktemp("elsewhere"), {}, []
     for number, name in enumerate(("together", *METHODS)):
         run = checkpointed_run(folder / name, f"{name}-elsewhere", weights=62 + number)
@@ -96,7 +96,7 @@ def elsewhere(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return runs
 
 
-def test_concurrent_registrations_create_one_version(elsewhere: dict[str, RunDirectory]) -> None:
+def test_concurrent_registrations_create_one_version(registered_by_processes: dict[str, RunDirectory]) -> None:
     client = connect(tracking_uri())
     assert len(client.search_model_versions("name = 'together-elsewhere'")) == 1
 
@@ -115,18 +115,18 @@ def test_champion_is_replaced_only_by_better_model(home: Path, tmp_path: Path, m
     runs = [checkpointed_run(tmp_path / str(i), f"dynasty-{i}", weights=10 + i) for i in range(4)]
     noise = np.random.default_rng(0).normal(scale=9.0, size=(4, 1000))
     returns = dict(zip(map(digest_of, runs), noise + np.array([[100.0], [100.3], [90.0], [140.0]]), strict=True))
-    asked = evaluations(monkeypatch, lambda digest, episode: float(returns[digest][episode]))
+    evaluated = evaluations(monkeypatch, lambda digest, episode: float(returns[digest][episode]))
     client = connect(tracking_uri())
-    reigns, rounds = [], []
+    champion_versions, rounds = [], []
     for run in runs:
-        asked.clear()
+        evaluated.clear()
         register_model(named(run, "dynasty"))
-        reigns.append(client.get_model_version_by_alias("dynasty", "champion").version)
-        rounds.append({round for _, round, _ in asked})
-        assert min(episodes for _, _, episodes in asked) >= 100
-    assert [int(v) for v in reigns] == [1, 1, 1, 4]
-    assert client.get_model_version_by_alias("dynasty", "challenger").version == reigns[-1]
-    # Every comparison has one round for both, of its own, and never that of training (0) or of the end (1).
+        champion_versions.append(client.get_model_version_by_alias("dynasty", "champion").version)
+        rounds.append({round for _, round, _ in evaluated})
+        assert min(episodes for _, _, episodes in evaluated) >= 100
+    assert [int(v) for v in champion_versions] == [1, 1, 1, 4]
+    assert client.get_model_version_by_alias("dynasty", "challenger").version == champion_versions[-1]
+    # Each comparison has its own round for both models, never that of training (0) or of the final evaluation (1).
     fresh = rounds[1:]
     assert all(len(r) == 1 for r in fresh)
     assert len(set.union(*fresh)) == 3
@@ -148,10 +148,10 @@ def test_register_model_completes_interrupted_decision(
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "cut", weights=20)
 
-    def die(digest: str, episode: int) -> float:
+    def interrupt(digest: str, episode: int) -> float:
         raise KeyboardInterrupt
 
-    evaluations(monkeypatch, die)
+    evaluations(monkeypatch, interrupt)
     with pytest.raises(KeyboardInterrupt):
         register_model(named(run, "cut"))
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
@@ -160,7 +160,7 @@ def test_register_model_completes_interrupted_decision(
 
 
 def only_model(name: str, run: RunDirectory) -> Any:
-    """The one logged model of a run, whole, in the one version of its name; the run's page links it once."""
+    """Check that a run has one complete logged model and one version, linked once; return the version."""
     client = connect(tracking_uri())
     (version,) = client.search_model_versions(f"name = '{name}'")
     assert version.run_id is not None
@@ -180,7 +180,7 @@ def only_model(name: str, run: RunDirectory) -> Any:
     return version
 
 
-WRITES = (
+MLFLOW_WRITES = (
     "create_logged_model",
     "log_model_artifacts",
     "log_outputs",
@@ -196,7 +196,7 @@ WRITES = (
 
 
 class Killed(BaseException):
-    """Nothing in MLflow or here catches it."""
+    """Exception that neither MLflow nor our code catches."""
 
 
 def test_register_model_survives_kill_at_each_write(
@@ -206,19 +206,19 @@ def test_register_model_survives_kill_at_each_write(
 
     run = checkpointed_run(tmp_path / "run", "each-write", weights=60)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    died_at: list[tuple[str, str]] = []
+    killed_at: list[tuple[str, str]] = []
 
-    def dying(method: str) -> Callable[..., Any]:
+    def kill_once(method: str) -> Callable[..., Any]:
         real = getattr(MlflowClient, method)
 
         def call(self: MlflowClient, *arguments: Any, **named: Any) -> Any:
-            # Of the setters, every call with another alias or key is another moment.
+            # Setters are killed once for each alias or key.
             key = arguments[2 if method == "set_model_version_tag" else 1] if method.startswith("set_") else ""
             moment = (method, key)
-            if moment in died_at:
+            if moment in killed_at:
                 return real(self, *arguments, **named)
-            died_at.append(moment)
-            if method == "log_model_artifacts":  # half of it arrives
+            killed_at.append(moment)
+            if method == "log_model_artifacts":  # only a part is written
                 part = tmp_path / "part"
                 part.mkdir()
                 (part / "MLmodel").write_text("torn")
@@ -227,8 +227,8 @@ def test_register_model_survives_kill_at_each_write(
 
         return call
 
-    for method in WRITES:
-        monkeypatch.setattr(MlflowClient, method, dying(method))
+    for method in MLFLOW_WRITES:
+        monkeypatch.setattr(MlflowClient, method, kill_once(method))
     attempts = 0
     while True:
         attempts += 1
@@ -237,8 +237,8 @@ def test_register_model_survives_kill_at_each_write(
             break
         except Killed:
             continue
-    assert {method for method, _ in died_at} == set(WRITES)
-    assert attempts == len(died_at) + 1
+    assert {method for method, _ in killed_at} == set(MLFLOW_WRITES)
+    assert attempts == len(killed_at) + 1
     assert (result["version"], result["aliases"]) == (1, ["challenger", "champion"])
     assert "beats the random baseline" in only_model("each-write", run).description
     history = champions.history(connect(tracking_uri()), "each-write")
@@ -246,14 +246,16 @@ def test_register_model_survives_kill_at_each_write(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_register_model_reuses_logged_model_after_kill(elsewhere: dict[str, RunDirectory], method: str) -> None:
-    run, client = elsewhere[method], connect(tracking_uri())
+def test_register_model_reuses_logged_model_after_kill(
+    registered_by_processes: dict[str, RunDirectory], method: str
+) -> None:
+    run, client = registered_by_processes[method], connect(tracking_uri())
     found = find_run(client, run)
     assert found is not None
-    left = client.search_logged_models([found.info.experiment_id], f"source_run_id = '{found.info.run_id}'")
-    assert [model.status for model in left] == ["PENDING" if method == "log_model_artifacts" else "READY"]
+    logged = client.search_logged_models([found.info.experiment_id], f"source_run_id = '{found.info.run_id}'")
+    assert [model.status for model in logged] == ["PENDING" if method == "log_model_artifacts" else "READY"]
     assert register_model(run)["version"] == 1
-    assert only_model(f"{method}-elsewhere", run).source == left[0].artifact_location
+    assert only_model(f"{method}-elsewhere", run).source == logged[0].artifact_location
 
 
 def test_register_model_removes_duplicate_of_late_request(
@@ -263,16 +265,16 @@ def test_register_model_removes_duplicate_of_late_request(
 
     run = named(checkpointed_run(tmp_path / "run", "late", weights=70), "late")
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    real, late = MlflowClient.create_logged_model, []
+    real, pending = MlflowClient.create_logged_model, []
 
     def create(self: MlflowClient, *arguments: Any, **named: Any) -> Any:
-        if not late:  # the request is on its way, its process is killed
-            late.append(lambda: real(self, *arguments, **named))
+        if not pending:  # the process is killed after it sent the request
+            pending.append(lambda: real(self, *arguments, **named))
             raise Killed
-        made = real(self, *arguments, **named)
-        late.pop()()  # now the server has got to it
-        late.append(None)
-        return made
+        created = real(self, *arguments, **named)
+        pending.pop()()  # now the server handles the first request
+        pending.append(None)
+        return created
 
     monkeypatch.setattr(MlflowClient, "create_logged_model", create)
     with pytest.raises(Killed):
@@ -289,33 +291,33 @@ def test_register_model_shares_logged_model_of_equal_weights(
     killed, other = (named(checkpointed_run(tmp_path / i, f"twin-{i}", weights=71), "twins") for i in "ab")
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
 
-    def die(*arguments: Any, **named: Any) -> None:
+    def kill(*arguments: Any, **named: Any) -> None:
         raise Killed
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(MlflowClient, "create_model_version", die)
+        patched.setattr(MlflowClient, "create_model_version", kill)
         register_model(killed)
     assert register_model(other)["version"] == 1
     assert register_model(killed)["version"] == 1
     client = connect(tracking_uri())
     experiment = client.get_run(update_backends(other)).info.experiment_id
     digest = digest_of(other)
-    left = client.search_logged_models([experiment], f"tags.`shepherd.checkpoint_digest` = '{digest}'")
-    assert [model.source_run_id for model in left] == [update_backends(other)]
+    logged = client.search_logged_models([experiment], f"tags.`shepherd.checkpoint_digest` = '{digest}'")
+    assert [model.source_run_id for model in logged] == [update_backends(other)]
 
 
 def test_gate_reports_comparison_progress(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [named(checkpointed_run(tmp_path / str(i), f"told-{i}", weights=75 + i), "told") for i in range(2)]
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    told: list[dict[str, Any]] = []
-    with subscribe(lambda kind, facts: told.append(facts) if kind == "work" else None):
+    progress: list[dict[str, Any]] = []
+    with subscribe(lambda kind, facts: progress.append(facts) if kind == "work" else None):
         for run in runs:
             register_model(run)
-    first, second = told[:100], told[100:]
+    first, second = progress[:100], progress[100:]
     assert {facts["doing"] for facts in first} == {"comparing with the random baseline"}
     assert {facts["doing"] for facts in second} == {"comparing with champion version 1"}
     assert [(facts["done"], facts["total"]) for facts in first] == [(i, 100) for i in range(1, 101)]
-    # Both sides' episodes; the same returns on both leave no doubt before the end.
+    # Episodes of both models; equal returns decide the comparison early.
     last = second[-1]["done"]
     assert last < 200 and last % 20 == 0
     assert [(facts["done"], facts["total"]) for facts in second] == [(i, 200) for i in range(2, last + 1, 2)]
@@ -342,16 +344,16 @@ def test_gate_time_limits_comparison_with_champion(
     monkeypatch.setattr("flows.registry.playing.time.monotonic", lambda: clock[0])
     noise = np.random.default_rng(0).normal(scale=20.0, size=(2, 100))
 
-    def played(digest: str, episode: int) -> float:
-        clock[0] += 0.25  # of both sides: half a second an episode
+    def play(digest: str, episode: int) -> float:
+        clock[0] += 0.25  # half a second for an episode of both models
         old = digest == digest_of(first)
         return float(noise[int(old)][episode]) + (100.0 if old else 115.0)
 
-    evaluations(monkeypatch, played)
+    evaluations(monkeypatch, play)
     register_model(first)
-    told = {"wall_s": 6.0} if timer else {}
+    time_fields = {"wall_s": 6.0} if timer else {}
     EventLog(second.events).append(
-        "metrics", policy_steps=4096, env_steps=4096, values={"Rewards/rew_avg": 1.0}, **told
+        "metrics", policy_steps=4096, env_steps=4096, values={"Rewards/rew_avg": 1.0}, **time_fields
     )
     if not timer:
         write_json(second.summary, {"wall_s": 6.0})
@@ -365,32 +367,32 @@ def test_gate_time_limits_comparison_with_champion(
     result = register_model(configured(second, model_manager={"models": models, "gate_time": None}))
     assert result["decision"].startswith("Champion: beats champion version 1")
     assert result["aliases"] == ["challenger", "champion"]
-    assert register_model(second) == result  # decided once
+    assert register_model(second) == result  # the decision is final
 
 
 @pytest.mark.parametrize(
-    ("limit", "said"),
+    ("limit", "decision_start"),
     [
         (8.0, "Champion: beats the random baseline (22.0): "),
         (3.0, "Not champion: undecided against the random baseline: 13 of 100 episodes were played; the time limit"),
     ],
 )
 def test_gate_time_limits_comparison_with_baseline(
-    limit: float, said: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit: float, decision_start: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = named(checkpointed_run(tmp_path / "run", f"first-{limit}", weights=95), f"first-{limit}")
     clock = [0.0]
     monkeypatch.setattr("flows.registry.playing.time.monotonic", lambda: clock[0])
 
-    def played(digest: str, episode: int) -> float:
+    def play(digest: str, episode: int) -> float:
         clock[0] += 0.25
         return 100.0 + episode % 7
 
-    evaluations(monkeypatch, played)
+    evaluations(monkeypatch, play)
     EventLog(run.events).append("baseline", mean=22.0, std=10.0, episodes=100)
     EventLog(run.events).append("metrics", policy_steps=4096, env_steps=4096, values={}, wall_s=limit)
     decision = register_model(run)["decision"]
-    assert decision.startswith(said)
+    assert decision.startswith(decision_start)
     assert ("over 33 episodes" in decision) == (limit == 8.0)  # the first step beyond 8 s
 
 
@@ -398,16 +400,16 @@ def test_gate_repeats_comparison_if_champion_changes(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [named(checkpointed_run(tmp_path / str(i), f"busy-{i}", weights=90 + i), "busy") for i in range(3)]
-    means, moved = {digest_of(run): 100.0 * (i + 1) for i, run in enumerate(runs)}, []
+    means, promotions = {digest_of(run): 100.0 * (i + 1) for i, run in enumerate(runs)}, []
 
-    def played(digest: str, episode: int) -> float:
-        if digest == digest_of(runs[2]) and not moved:
-            moved.append(promote("busy", "1"))  # would wait for ever if the gate held the registry
+    def play(digest: str, episode: int) -> float:
+        if digest == digest_of(runs[2]) and not promotions:
+            promotions.append(promote("busy", "1"))  # would block if the gate locked the registry
         return means[digest] + episode % 3
 
-    evaluations(monkeypatch, played)
+    evaluations(monkeypatch, play)
     results = [register_model(run) for run in runs]
-    assert moved == ["busy: champion is version 1, was version 2 (promoted by hand)"]
+    assert promotions == ["busy: champion is version 1, was version 2 (promoted by hand)"]
     assert "beats champion version 1 (" in results[2]["decision"]
     steps = [(move.version, move.before) for move in champions.history(connect(tracking_uri()), "busy")]
     assert steps == [("1", None), ("2", "1"), ("1", "2"), ("3", "1")]
@@ -429,7 +431,7 @@ def test_model_version_has_lineage_and_decision_tags(
     assert (tags["shepherd.commit"], tags["shepherd.dirty"], tags["shepherd.lock_hash"]) == ("c0ffee", "false", "10c4")
     assert tags["shepherd.checkpoint_digest"] == digest_of(run)
     assert len(tags["shepherd.dataset_digest"]) == 64
-    # Nothing else on the page of a version is a hash.
+    # No other tag of a version is a hash.
     assert not [key for key, value in tags.items() if re.fullmatch("[0-9a-f]{16,}", value) and "shepherd." not in key]
     assert tags["policy_steps"] == "4096"
     assert float(tags["eval_mean"]) == pytest.approx(100.99)
@@ -465,7 +467,7 @@ def test_model_uri_resolves_to_registered_policy(home: Path, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
-    ("uri", "said"),
+    ("uri", "message"),
     [
         ("models:/resolv@champion", "no model 'resolv'"),
         ("models:/missing@winner", "missing has no such version or alias; existing: @challenger, @champion, /1"),
@@ -474,18 +476,18 @@ def test_model_uri_resolves_to_registered_policy(home: Path, tmp_path: Path, mon
     ],
 )
 def test_resolve_uri_refuses_unknown_model(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, said: str
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, message: str
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "missing", weights=41)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     register_model(named(run, "missing"))
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         registry.resolve_uri(uri)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("agent", "said"),
+    ("agent", "message"),
     [
         ({"model_name": "o'brien"}, r"model_name=o'brien: must start with a letter or digit"),
         ({"model_name": "../elsewhere"}, r"model_name=\.\.-elsewhere: must start with a letter"),
@@ -496,11 +498,11 @@ def test_resolve_uri_refuses_unknown_model(
         ({"tags": "blue"}, r"models.agent.tags=blue: this is a group of keys"),
     ],
 )
-def test_prepare_refuses_invalid_model_name(tmp_path: Path, agent: Any, said: str) -> None:
+def test_prepare_refuses_invalid_model_name(tmp_path: Path, agent: Any, message: str) -> None:
     from flows.runs.check import prepare
 
     run = checkpointed_run(tmp_path / "run", "named", weights=1)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         prepare(config_of(run, model_manager={"disabled": False, "models": {"agent": agent}}), {})
     prepare(config_of(run, model_manager={"disabled": True, "models": {"agent": agent}}), {})
 
@@ -568,17 +570,17 @@ Answer = tuple[RunDirectory, dict[str, np.ndarray], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def answers(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
-    """Registered models loaded and asked by a process that knows MLflow, torch and NumPy, and not this project.
+def served_answers(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
+    """Return predictions of registered models in a process with MLflow, torch and NumPy but without this project.
 
-    One takes an array, the other a dict: the run, the observations, and what the process says.
+    One model takes an array, the other a dict. Each value is the run, the observations and the output.
     """
     folder, rng = tmp_path_factory.mktemp("answers"), np.random.default_rng(1)
     runs = {
         "array": checkpointed_run(folder / "array", "served", weights=50),
         "dict": checkpointed_run(folder / "dict", "rooms", weights=51, spec=DICT_SPEC),
     }
-    asked: dict[str, dict[str, np.ndarray]] = {
+    observations: dict[str, dict[str, np.ndarray]] = {
         "array": {"state": rng.normal(size=(32, 4)).astype(np.float32)},
         "dict": {"position": rng.normal(size=(16, 2, 3)), "room": rng.integers(1, 6, size=16)},
     }
@@ -588,39 +590,40 @@ def answers(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
             register_model(named(run, f"served-{name}"))
     questions = [
         (f"models:/served-{name}@champion", {k: {"values": v.tolist(), "dtype": str(v.dtype)} for k, v in obs.items()})
-        for name, obs in asked.items()
+        for name, obs in observations.items()
     ]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     command = [sys.executable, "-P", "-c", textwrap.dedent(SERVE), json.dumps(questions), str(ROOT)]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    return {name: (runs[name], asked[name], one) for name, one in zip(asked, said, strict=True)}
+    output = json.loads(done.stdout.splitlines()[-1])
+    return {name: (runs[name], observations[name], answer) for name, answer in zip(observations, output, strict=True)}
 
 
-def test_registered_model_predicts_without_project_installed(answers: dict[str, Answer]) -> None:
-    run, obs, said = answers["array"]
-    assert said["greedy"] == flows.load_policy(run.path).predict(obs["state"]).tolist()
-    assert said["unwrapped"] == said["greedy"]  # the way for float64 arrays, which MLflow holds against the signature
-    assert said["sampled"] != said["greedy"]
-    assert not said["rlcore"].startswith(str(ROOT))
-    assert said["inputs"] == [{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 4]}}]
-    assert [(o["name"], o["tensor-spec"]["dtype"], o["tensor-spec"]["shape"]) for o in said["outputs"]] == [
+def test_registered_model_predicts_without_project_installed(served_answers: dict[str, Answer]) -> None:
+    run, obs, answer = served_answers["array"]
+    assert answer["greedy"] == flows.load_policy(run.path).predict(obs["state"]).tolist()
+    # Only the unwrapped model accepts float64 arrays: MLflow checks the signature.
+    assert answer["unwrapped"] == answer["greedy"]
+    assert answer["sampled"] != answer["greedy"]
+    assert not answer["rlcore"].startswith(str(ROOT))
+    assert answer["inputs"] == [{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 4]}}]
+    assert [(o["name"], o["tensor-spec"]["dtype"], o["tensor-spec"]["shape"]) for o in answer["outputs"]] == [
         ("action", "int64", [-1]),
         ("logprob", "float32", [-1]),
         ("value", "float32", [-1]),
     ]
-    assert "(-1, 4)" in said["error"]
+    assert "(-1, 4)" in answer["error"]
 
 
-def test_registered_model_accepts_dict_observations(answers: dict[str, Answer]) -> None:
-    run, obs, said = answers["dict"]
-    assert said["greedy"] == flows.load_policy(run.path).predict(obs).tolist()
-    assert [(i["name"], i["tensor-spec"]["dtype"], i["tensor-spec"]["shape"]) for i in said["inputs"]] == [
+def test_registered_model_accepts_dict_observations(served_answers: dict[str, Answer]) -> None:
+    run, obs, answer = served_answers["dict"]
+    assert answer["greedy"] == flows.load_policy(run.path).predict(obs).tolist()
+    assert [(i["name"], i["tensor-spec"]["dtype"], i["tensor-spec"]["shape"]) for i in answer["inputs"]] == [
         ("position", "float64", [-1, 2, 3]),
         ("room", "int64", [-1]),
     ]
-    assert "(-1, 2, 3)" in said["error"]
+    assert "(-1, 2, 3)" in answer["error"]
 
 
 def test_registered_model_contains_no_pickle(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Parts of a learner that are registered one by one, on a real SQLite store."""
+"""Components of a learner as separate registered models, in an SQLite store."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PARTS = ("world_model", "actor", "critic", "target_critic", "moments")
 pytestmark = [
     heavy,
     pytest.mark.slow,
-    # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+    # MLflow itself raises warnings at import and in use; warnings of our own code are still errors.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
 
 
-def dreamer(folder: Path, name: str, parts: tuple[str, ...] = PARTS, seed: int = 1) -> RunDirectory:
-    """A run of Dreamer V3 whose checkpoint has all parts of its learner, and whose config names some of them."""
+def dreamer_run(folder: Path, name: str, parts: tuple[str, ...] = PARTS, seed: int = 1) -> RunDirectory:
+    """Return a Dreamer V3 run with all components in its checkpoint and `parts` in `model_manager.models`."""
     run = checkpointed_run(folder, name, weights=seed, algo="dreamer_v3")
     learning, bookkeeping = checkpoint.load(checkpoint.resolve(run, "latest"))
     rng = torch.Generator().manual_seed(seed)
@@ -50,7 +50,7 @@ def dreamer(folder: Path, name: str, parts: tuple[str, ...] = PARTS, seed: int =
 
 @always
 def test_register_model_registers_each_component(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = dreamer(tmp_path / "run", "whole")
+    run = dreamer_run(tmp_path / "run", "whole")
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     result = register_model(run)
     assert result["parts"] == {part: {"name": f"whole-{part}", "version": 1} for part in PARTS}
@@ -58,12 +58,12 @@ def test_register_model_registers_each_component(home: Path, tmp_path: Path, mon
     for part in PARTS:
         state = flows.load_part(f"models:/whole-{part}/1")
         if part in ("world_model", "actor"):
-            inside = {"world_model": "world.", "actor": "actor."}[part]
-            wanted = {n[len(inside) :]: x for n, x in learner["agent"].items() if n.startswith(inside)}
+            prefix = {"world_model": "world.", "actor": "actor."}[part]
+            expected = {n[len(prefix) :]: x for n, x in learner["agent"].items() if n.startswith(prefix)}
         else:
-            wanted = learner[part]
-        assert [*state] == [*wanted] and len(state) > 0
-        assert all(torch.equal(state[name], weight) for name, weight in wanted.items())
+            expected = learner[part]
+        assert [*state] == [*expected] and len(state) > 0
+        assert all(torch.equal(state[name], weight) for name, weight in expected.items())
     client = connect(tracking_uri())
     version = client.get_model_version("whole-critic", "1")
     assert {k: version.tags[k] for k in ("part", "policy", "policy_steps", "team")} == {
@@ -73,7 +73,7 @@ def test_register_model_registers_each_component(home: Path, tmp_path: Path, mon
         "team": "blue",
     }
     assert version.description == "Dreamer V3 critic for CartPole-v1"
-    # no pickle among its files
+    # no pickle
     files = {path.name for path in registry.resolve_uri("models:/whole-critic/1").iterdir()}
     assert files == {"part.json", "weights.json", "weights.safetensors"}
     assert register_model(run) == result
@@ -83,20 +83,20 @@ def test_register_model_registers_each_component(home: Path, tmp_path: Path, mon
 def test_load_world_model_accepts_registered_world_model(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = dreamer(tmp_path / "run", "alone", ("world_model",))
+    run = dreamer_run(tmp_path / "run", "alone", ("world_model",))
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     register_model(run)
     alone, whole = (
         flows.load_world_model("models:/alone-world_model/1"),
         flows.load_world_model(run.path / "checkpoints/4096"),
     )
-    begin = whole.world.rssm.initial()
-    begin = type(begin)(*(part.expand(2, -1) for part in begin))
+    initial = whole.world.rssm.initial()
+    initial = type(initial)(*(part.expand(2, -1) for part in initial))
     action = torch.zeros(5, 2, dtype=torch.int64).numpy()
-    told, wanted = (model.decode(model.imagine(begin, action)[0]) for model in (alone, whole))
-    assert (told.reward == wanted.reward).all() and (told.obs["state"] == wanted.obs["state"]).all()
+    predicted, expected = (model.decode(model.imagine(initial, action)[0]) for model in (alone, whole))
+    assert (predicted.reward == expected.reward).all() and (predicted.obs["state"] == expected.obs["state"]).all()
     with pytest.raises(UserError, match="an actor, but this world model was loaded without it; pass the actions"):
-        alone.imagine(begin)
+        alone.imagine(initial)
     with pytest.raises(UserError, match="contains only the component world_model of a learner, not a policy"):
         flows.load_policy("models:/alone-world_model/1")
     list_versions("alone-world_model")
@@ -106,14 +106,14 @@ def test_load_world_model_accepts_registered_world_model(
 def test_register_model_skips_unconfigured_components(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = dreamer(tmp_path / "run", "none", ())
+    run = dreamer_run(tmp_path / "run", "none", ())
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     assert "parts" not in register_model(run)
     assert not [name for name in registry.model_names(connect(tracking_uri())) if name.startswith("none-")]
 
 
 class Killed(BaseException):
-    """Nothing in MLflow or here catches it."""
+    """Exception that neither MLflow nor our code catches."""
 
 
 def test_register_model_survives_kill_at_each_write(
@@ -121,19 +121,19 @@ def test_register_model_survives_kill_at_each_write(
 ) -> None:
     from mlflow import MlflowClient
 
-    run = dreamer(tmp_path / "run", "cut", ())
+    run = dreamer_run(tmp_path / "run", "cut", ())
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     policy = register_model(run)
     models = {"agent": {"model_name": "cut"}, "critic": {"model_name": "cut-critic"}}
     configured(run, model_manager={"disabled": False, "models": models})
-    died = list[str]()
+    killed_at = list[str]()
 
-    def dying(method: str) -> Callable[..., Any]:
+    def kill_once(method: str) -> Callable[..., Any]:
         real = getattr(MlflowClient, method)
 
         def call(self: MlflowClient, *arguments: Any, **named: Any) -> Any:
-            if method not in died:
-                died.append(method)
+            if method not in killed_at:
+                killed_at.append(method)
                 raise Killed(method)
             return real(self, *arguments, **named)
 
@@ -141,7 +141,7 @@ def test_register_model_survives_kill_at_each_write(
 
     writes = ("create_logged_model", "log_model_artifacts", "finalize_logged_model", "create_model_version")
     for method in (*writes, "set_logged_model_tags"):
-        monkeypatch.setattr(MlflowClient, method, dying(method))
+        monkeypatch.setattr(MlflowClient, method, kill_once(method))
     for _ in (*writes, "set_logged_model_tags"):
         with pytest.raises(Killed):
             register_model(run)
@@ -157,7 +157,7 @@ def test_register_model_survives_kill_at_each_write(
 
 
 def test_check_model_refuses_duplicate_names(tmp_path: Path) -> None:
-    run = dreamer(tmp_path / "run", "same")
+    run = dreamer_run(tmp_path / "run", "same")
     same = {"agent": {"model_name": "same"}, "critic": {"model_name": "same"}}
     configured(run, model_manager={"disabled": False, "models": same})
     with pytest.raises(UserError, match=r"models.critic.model_name=same: the model of agent has the same name"):
@@ -173,7 +173,7 @@ def test_check_model_refuses_duplicate_names(tmp_path: Path) -> None:
     ],
 )
 def test_load_part_refuses_other_formats(tmp_path: Path, number: str, reason: str) -> None:
-    run = dreamer(tmp_path / "run", "format")
+    run = dreamer_run(tmp_path / "run", "format")
     folder = export_part(run, checkpoint.resolve(run, "latest"), "moments", tmp_path / "part")
     assert {name: float(x) for name, x in flows.load_part(folder).items()} == {"low": -1.5, "high": 2.5}
     text = (folder / "part.json").read_text()

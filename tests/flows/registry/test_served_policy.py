@@ -1,4 +1,4 @@
-"""A registered model behind `shepherd serve`, asked over HTTP as its owner would ask it."""
+"""HTTP requests to a registered model behind `shepherd serve`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.soaking import always, heavy
 pytestmark = [
     heavy,
     pytest.mark.slow,
-    # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+    # MLflow itself raises warnings at import and in use; warnings of our own code are still errors.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
 
@@ -45,9 +45,9 @@ class Served:
     run: RunDirectory
 
 
-def champion(folder: Path, name: str, **made: Any) -> RunDirectory:
-    """A run that is registered as the champion of that name."""
-    run = checkpointed_run(folder / "run", name, weights=61, **made)
+def register_champion(folder: Path, name: str, **settings: Any) -> RunDirectory:
+    """Return a run that is registered as champion of model `name`."""
+    run = checkpointed_run(folder / "run", name, weights=61, **settings)
     with pytest.MonkeyPatch.context() as patched:
         evaluations(patched, lambda digest, episode: 100.0 + episode % 3)
         register_model(named(run, name))
@@ -56,9 +56,9 @@ def champion(folder: Path, name: str, **made: Any) -> RunDirectory:
 
 @pytest.fixture(scope="module")
 def served(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`shepherd serve` of a champion that takes arrays of 4 numbers."""
+    """Yield `shepherd serve` of a champion with observations of shape (4,)."""
     folder = tmp_path_factory.mktemp("array")
-    run, port = champion(folder, "served"), free_port()
+    run, port = register_champion(folder, "served"), free_port()
     with open(folder / "serve.log", "wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.cli.main", "serve", "models:/served@champion", "--port", str(port)],
@@ -71,7 +71,7 @@ def served(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     try:
         wait_for_ping(process, f"http://127.0.0.1:{port}/ping", folder / "serve.log")
         assert "password in" in (folder / "serve.log").read_text()
-        assert not psutil.Process(process.pid).children()  # which could outlive it
+        assert not psutil.Process(process.pid).children()  # a child process could outlive the server
         yield Served(f"http://127.0.0.1:{port}/invocations", own_login(), run)
     finally:
         process.send_signal(signal.SIGINT)
@@ -84,7 +84,7 @@ def wait_for_ping(process: subprocess.Popen[bytes], url: str, log: Path) -> None
 
 
 def ask(served: Served, **body: Any) -> tuple[int, Any]:
-    """Status and answer of one request."""
+    """Return status and content of the response to one request."""
     login = base64.b64encode(served.login.encode()).decode()
     data, header = json.dumps(body).encode(), {"Content-Type": "application/json", "Authorization": f"Basic {login}"}
     try:
@@ -97,17 +97,17 @@ def ask(served: Served, **body: Any) -> tuple[int, Any]:
 @always
 def test_serve_answers_match_load_policy(served: Served) -> None:
     policy = flows.load_policy(served.run.path)
-    obs = np.random.default_rng(3).normal(size=(1000, 4))  # float64, as JSON numbers are
+    obs = np.random.default_rng(3).normal(size=(1000, 4))  # float64, like JSON numbers
     expected = policy.exchange(obs)
     assert 0 < sum(expected["action"]) < 1000 and [*expected] == ["action", "logprob", "value"]
     for rows in (1, 1000):
         status, answer = ask(served, inputs=obs[:rows].tolist())
         assert (status, answer.keys()) == (200, {"predictions"})
-        said = answer["predictions"]
-        assert said["action"] == expected["action"][:rows].tolist() and said.keys() == expected.keys()
+        predictions = answer["predictions"]
+        assert predictions["action"] == expected["action"][:rows].tolist() and predictions.keys() == expected.keys()
         for name in ("logprob", "value"):
-            assert np.allclose(said[name], expected[name][:rows], rtol=1e-5)
-    assert ask(served, inputs=[[0, 0, 0, 0]])[0] == 200  # whole numbers are numbers too
+            assert np.allclose(predictions[name], expected[name][:rows], rtol=1e-5)
+    assert ask(served, inputs=[[0, 0, 0, 0]])[0] == 200  # integers are accepted too
 
 
 @always
@@ -150,14 +150,14 @@ def test_serve_accepts_dict_observations(home: Path, tmp_path: Path) -> None:
     from mlflow.pyfunc import load_model, scoring_server
     from starlette.testclient import TestClient
 
-    run, rng = champion(tmp_path, "rooms", spec=DICT_SPEC), np.random.default_rng(5)
+    run, rng = register_champion(tmp_path, "rooms", spec=DICT_SPEC), np.random.default_rng(5)
     server = TestClient(scoring_server.init(load_model("models:/rooms@champion")))
     obs = {"position": rng.normal(size=(8, 2, 3)), "room": rng.integers(1, 6, size=8)}
-    given = {key: value.tolist() for key, value in obs.items()}
-    answer = server.post("/invocations", json={"inputs": given})
+    inputs = {key: value.tolist() for key, value in obs.items()}
+    answer = server.post("/invocations", json={"inputs": inputs})
     expected = flows.load_policy(run.path).predict(obs).tolist()
     assert (answer.status_code, answer.json()["predictions"]["action"]) == (200, expected)
-    wrong = server.post("/invocations", json={"inputs": given | {"room": [9] * 8}})
+    wrong = server.post("/invocations", json={"inputs": inputs | {"room": [9] * 8}})
     assert wrong.status_code == 400
     assert "obs 'room': expected whole numbers from 1 to 5" in wrong.json()["message"]
     assert "Traceback" not in wrong.text
@@ -167,20 +167,20 @@ def test_serve_accepts_images_and_returns_frame_stack(home: Path, tmp_path: Path
     from mlflow.pyfunc import load_model, scoring_server
     from starlette.testclient import TestClient
 
-    policy = flows.load_policy(champion(tmp_path, "camera", spec=IMAGE_SPEC).path)
+    policy = flows.load_policy(register_champion(tmp_path, "camera", spec=IMAGE_SPEC).path)
     server, rng = TestClient(scoring_server.init(load_model("models:/camera@champion"))), np.random.default_rng(7)
-    answered, carry = {key: value.tolist() for key, value in policy.initial_carry(2).items()}, None
-    for opens in ([True, True], [False, False], [False, True], [False, False]):
+    outputs, carry = {key: value.tolist() for key, value in policy.initial_carry(2).items()}, None
+    for is_first in ([True, True], [False, False], [False, True], [False, False]):
         camera = rng.integers(0, 256, (2, 40, 40, 3), np.uint8)
         obs = {"speed": rng.normal(size=(2, 2)).astype(np.float32), "camera": camera}
-        given = {key: value.tolist() for key, value in obs.items()} | {"is_first": opens} | answered
-        response = server.post("/invocations", json={"inputs": given})
+        inputs = {key: value.tolist() for key, value in obs.items()} | {"is_first": is_first} | outputs
+        response = server.post("/invocations", json={"inputs": inputs})
         assert response.status_code == 200, response.text
-        answered = response.json()["predictions"]
-        action, carry = policy.step(obs, carry, np.array(opens))
-        assert answered.pop("action") == action.tolist()
-    past = [np.array(value) for value in answered.values() if np.shape(value)[2:] == (40, 40, 3)]
-    assert len(past) == 1 and (past[0][:, -1] == camera).all()  # the newest frame, as it came
+        outputs = response.json()["predictions"]
+        action, carry = policy.step(obs, carry, np.array(is_first))
+        assert outputs.pop("action") == action.tolist()
+    past = [np.array(value) for value in outputs.values() if np.shape(value)[2:] == (40, 40, 3)]
+    assert len(past) == 1 and (past[0][:, -1] == camera).all()  # the newest frame is unchanged
 
 
 def test_serve_returns_carry_of_recurrent_policy(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,22 +188,22 @@ def test_serve_returns_carry_of_recurrent_policy(home: Path, tmp_path: Path, mon
     from starlette.testclient import TestClient
 
     recurrent.use(monkeypatch)
-    policy = flows.load_policy(champion(tmp_path, "lstm", algo="q_learning").path)
+    policy = flows.load_policy(register_champion(tmp_path, "lstm", algo="q_learning").path)
     server = TestClient(scoring_server.init(load_model("models:/lstm@champion")))
     obs = np.random.default_rng(6).normal(size=(4, 2, 4))
-    answered, carry = {key: value.tolist() for key, value in policy.initial_carry(2).items()}, None
-    for row, opens in zip(obs, [[True, True], [False, False], [False, True], [False, False]], strict=True):
-        given = {"state": row.tolist(), "is_first": opens} | answered
-        response = server.post("/invocations", json={"inputs": given})
+    outputs, carry = {key: value.tolist() for key, value in policy.initial_carry(2).items()}, None
+    for row, is_first in zip(obs, [[True, True], [False, False], [False, True], [False, False]], strict=True):
+        inputs = {"state": row.tolist(), "is_first": is_first} | outputs
+        response = server.post("/invocations", json={"inputs": inputs})
         assert response.status_code == 200, response.text
-        answered = response.json()["predictions"]
-        action, carry = policy.step(row, carry, np.array(opens))
-        assert answered.pop("action") == action.tolist()
-        # lists of the same numbers, so float32 came through unchanged; true is not 1
-        assert str(answered) == str({name: part.tolist() for name, part in tree.name_leaves(carry).items()})
-    assert answered["carry.age.0"] == [4, 2] and answered["carry.odd"] == [False, False]
-    assert len(set(np.ravel(answered["carry.lstm.0"]))) == 2 * recurrent.UNITS
-    wrong = server.post("/invocations", json={"inputs": given | {"state": obs[0, :1].tolist()}})
+        outputs = response.json()["predictions"]
+        action, carry = policy.step(row, carry, np.array(is_first))
+        assert outputs.pop("action") == action.tolist()
+        # equal text: float32 values are unchanged, and booleans do not become integers
+        assert str(outputs) == str({name: part.tolist() for name, part in tree.name_leaves(carry).items()})
+    assert outputs["carry.age.0"] == [4, 2] and outputs["carry.odd"] == [False, False]
+    assert len(set(np.ravel(outputs["carry.lstm.0"]))) == 2 * recurrent.UNITS
+    wrong = server.post("/invocations", json={"inputs": inputs | {"state": obs[0, :1].tolist()}})
     assert wrong.status_code == 400
     assert "is_first: expected one value per observation (1), got 2" in wrong.json()["message"]
     assert "Traceback" not in wrong.text
