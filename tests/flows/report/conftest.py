@@ -1,4 +1,4 @@
-"""A run with nothing but its start."""
+"""Fixture: run with only a start event."""
 
 from __future__ import annotations
 

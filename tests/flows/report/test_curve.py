@@ -1,4 +1,4 @@
-"""The learning curve, read back from what was drawn."""
+"""Learning curve, checked in the Matplotlib figure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.flows.report.test_tables import BASELINE, GREEDY, SAMPLED
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
-    """The figures saved while a test runs, as matplotlib objects."""
+    """Yield the Matplotlib figures saved during the test."""
     saved: list[Figure] = []
     save = Figure.savefig
 
@@ -40,7 +40,7 @@ def write_events(run: RunDirectory, windows: int = 6) -> None:
         log.append("evaluation", policy_steps=2_000 * k, final=False, greedy=result)
 
 
-def judge_finally(run: RunDirectory) -> None:
+def write_final_evaluation(run: RunDirectory) -> None:
     results = {
         mode: {k: v for k, v in r.items() if k != "returns"}
         for mode, r in (("greedy", GREEDY), ("stochastic", SAMPLED))
@@ -48,7 +48,7 @@ def judge_finally(run: RunDirectory) -> None:
     EventLog(run.events).append("evaluation", policy_steps=8_000, final=True, **results)
 
 
-def words(figure: Figure) -> str:
+def visible_text(figure: Figure) -> str:
     figure.canvas.draw()
     texts = figure.findobj(lambda artist: hasattr(artist, "get_text"))
     return " | ".join(text.get_text() for text in texts if text.get_visible())
@@ -56,7 +56,7 @@ def words(figure: Figure) -> str:
 
 def test_learning_curve_plots_logged_points(run: RunDirectory, figures: list[Figure]) -> None:
     write_events(run)
-    judge_finally(run)
+    write_final_evaluation(run)
     learning_curve(run)
     curve, final = figures[0].axes
     lines = {tuple(line.get_xdata()): list(line.get_ydata()) for line in curve.lines}
@@ -70,12 +70,19 @@ def test_learning_curve_plots_logged_points(run: RunDirectory, figures: list[Fig
 
 def test_learning_curve_has_title_labels_and_baseline(run: RunDirectory, figures: list[Figure]) -> None:
     write_events(run)
-    judge_finally(run)
+    write_final_evaluation(run)
     learning_curve(run)
-    text = words(figures[0])
-    for wanted in ("PPO on CartPole-v1 · seed 42", "policy steps", "episode return", "random\n22.3", "500.0", "482.9"):
-        assert wanted in text
-    assert "10,000" in text  # thousands
+    text = visible_text(figures[0])
+    for expected in (
+        "PPO on CartPole-v1 · seed 42",
+        "policy steps",
+        "episode return",
+        "random\n22.3",
+        "500.0",
+        "482.9",
+    ):
+        assert expected in text
+    assert "10,000" in text  # thousands separator
     assert "final, 100 episodes\nat 8,000 policy steps" in text
     baseline = [line for line in figures[0].axes[0].lines if list(line.get_ydata()) == [22.3, 22.3]]
     assert len(baseline) == 1
@@ -84,7 +91,7 @@ def test_learning_curve_has_title_labels_and_baseline(run: RunDirectory, figures
 
 def test_learning_curve_texts_do_not_overlap(run: RunDirectory, figures: list[Figure]) -> None:
     write_events(run)
-    judge_finally(run)
+    write_final_evaluation(run)
     learning_curve(run)
     figure = figures[0]
     figure.canvas.draw()
@@ -114,7 +121,7 @@ def test_learning_curve_accepts_incomplete_log(run: RunDirectory, parts: str) ->
     elif parts == "no final":
         write_events(run)
     else:
-        judge_finally(run)
+        write_final_evaluation(run)
     path = learning_curve(run)
     assert path == run.media / "learning_curve.png"
     height, width, _ = matplotlib.image.imread(path).shape
@@ -127,9 +134,9 @@ def test_learning_curve_adds_running_mean_to_long_run(run: RunDirectory, figures
     learning_curve(run)
     raw, mean = figures[0].axes[0].lines[:2]
     assert raw.get_alpha() < 0.5
-    # the series is straight, and a centred mean of a straight line is the line itself
+    # the centered mean of a straight line is the line itself
     np.testing.assert_allclose(mean.get_ydata(), raw.get_ydata())
-    assert "mean of 9 points" in words(figures[0])
+    assert "mean of 9 points" in visible_text(figures[0])
 
 
 def test_running_mean_is_centred_with_shorter_ends() -> None:
@@ -144,7 +151,7 @@ def test_learning_curve_redraws_only_with_new_data(run: RunDirectory, figures: l
     EventLog(run.events).append("registered", name="ppo", version=1, aliases=[])
     assert learning_curve(run).exists()
     assert len(figures) == 1
-    judge_finally(run)
+    write_final_evaluation(run)
     learning_curve(run)
     assert len(figures[-1].axes) == 2
     run.curve.unlink()

@@ -1,4 +1,4 @@
-"""Pictures and films of dreams, read back from what was written."""
+"""Pictures and videos of world model predictions, read back from the written files."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tests.soaking import always, heavy
 
 pytestmark = heavy
 
-ROWS, COUNT, SIDE, CELL = 50, 6, 16, 128
-JUDGED = {"policy_steps": 4096, "greedy": {"mean": 1.0, "returns": []}}
+STEPS, SEQUENCES, SIDE, CELL = 50, 6, 16, 128
+EVALUATED = {"policy_steps": 4096, "greedy": {"mean": 1.0, "returns": []}}
 PICTURES = CARTPOLE | {
     "id": "Some-v0",
     "obs": {
@@ -44,33 +44,33 @@ PICTURES = CARTPOLE | {
 }
 
 
-def made() -> Dream:
-    """Truth is the grey 3t + n, the model's is 40 brighter from row 5 on; the last sequence ends after 20 rows."""
-    t, n = np.meshgrid(np.arange(ROWS), np.arange(COUNT), indexing="ij")
-    grey = np.broadcast_to((3 * t + n)[..., None, None, None], (ROWS, COUNT, SIDE, SIDE, 3)).astype(np.uint8)
+def example_dream() -> Dream:
+    """Return a dream: recorded gray 3t + n, predictions 40 brighter from step 5; the last sequence has 20 steps."""
+    t, n = np.meshgrid(np.arange(STEPS), np.arange(SEQUENCES), indexing="ij")
+    grey = np.broadcast_to((3 * t + n)[..., None, None, None], (STEPS, SEQUENCES, SIDE, SIDE, 3)).astype(np.uint8)
     bright = grey + (40 * (t >= 5)[..., None, None, None]).astype(np.uint8)
     numbers = np.stack([t, n], -1).astype(np.float32)
-    there = t < np.where(n == 5, 20, ROWS)
+    valid = t < np.where(n == 5, 20, STEPS)
     continues = (t != 19) | (n != 5)
     truth = ModelPrediction({"rgb": grey, "state": numbers}, t / 10, continues.astype(np.float32), None)
     model = ModelPrediction({"rgb": bright, "state": numbers + 1}, t / 9, 0.9 * np.ones_like(numbers[..., 0]), t / 2)
     own = ModelPrediction(*({k: v[4:] for k, v in model.obs.items()}, *(part[4:] for part in model[1:])))  # pyright: ignore
-    own.continues[20, 0] = 0.1  # the first dream ends there
-    return Dream(truth, model, 5, there, own)
+    own.continues[20, 0] = 0.1  # the first imagined trajectory ends at this time step
+    return Dream(truth, model, 5, valid, own)
 
 
 @pytest.fixture(scope="module")
 def charts() -> list[Any]:
-    """The figures that were drawn, as Matplotlib's objects."""
+    """Return the list to which `pictured_run` appends the drawn Matplotlib figures."""
     return []
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory, charts: list[Any]) -> RunDirectory:
+def pictured_run(tmp_path_factory: pytest.TempPathFactory, charts: list[Any]) -> RunDirectory:
     run, draw = RunDirectory(tmp_path_factory.mktemp("written")), dreams._draw
     run.card.write_text(json.dumps({"spec": PICTURES, "tier": "boundary"}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dreams, "dream", lambda *arguments: made())
+        patch.setattr(dreams, "dream", lambda *arguments: example_dream())
         patch.setattr(dreams, "_draw", lambda canvas: (charts.append(canvas.figure), draw(canvas))[1])
         assert picture_dreams(run, Path("unused")) == [
             "media/dream_rgb.mp4",
@@ -82,114 +82,117 @@ def written(tmp_path_factory: pytest.TempPathFactory, charts: list[Any]) -> RunD
     return run
 
 
-def page_of(path: Path) -> np.ndarray:
-    """A picture [height, width, 3]."""
+def read_picture(path: Path) -> np.ndarray:
+    """Read a picture as array [height, width, 3]."""
     with Image.open(path) as image:
         return np.asarray(image).astype(int)
 
 
-def middle(frame: np.ndarray, row: int, column: int) -> float:
-    """Grey in the middle of a cell of a film."""
+def cell_gray(frame: np.ndarray, row: int, column: int) -> float:
+    """Return the mean gray value in the center of a cell of a video frame."""
     side = CELL + 2 * EDGE + GAP
     y, x = TOP + row * side + side // 2, LEFT + column * side + side // 2
     return float(frame[y - 8 : y + 8, x - 8 : x + 8].mean())
 
 
 @always
-def test_dream_video_shows_recording_prediction_and_difference(written: RunDirectory) -> None:
-    _, rate, frames = read(written.media / "dream_rgb.mp4")
-    assert len(frames) == ROWS and rate == dreams.RATE
+def test_dream_video_shows_recording_prediction_and_difference(pictured_run: RunDirectory) -> None:
+    _, rate, frames = read(pictured_run.media / "dream_rgb.mp4")
+    assert len(frames) == STEPS and rate == dreams.RATE
     for t in (0, 4, 5, 30):
         for n in range(5):
-            shown = [middle(frames[t], row, n) for row in range(3)]
+            shown = [cell_gray(frames[t], row, n) for row in range(3)]
             brighter = 40 if t >= 5 else 0
-            wanted = [3 * t + n, 3 * t + n + brighter, (255 + brighter) // 2]
-            assert shown == pytest.approx(wanted, abs=3)  # the codec is lossy
-    assert middle(frames[19], 0, 5) == pytest.approx(3 * 19 + 5, abs=3)
-    assert [middle(frames[20], row, 5) for row in range(3)] == pytest.approx([255] * 3, abs=3)  # it has ended
+            expected = [3 * t + n, 3 * t + n + brighter, (255 + brighter) // 2]
+            assert shown == pytest.approx(expected, abs=3)  # the codec is lossy
+    assert cell_gray(frames[19], 0, 5) == pytest.approx(3 * 19 + 5, abs=3)
+    assert [cell_gray(frames[20], row, 5) for row in range(3)] == pytest.approx(
+        [255] * 3, abs=3
+    )  # padding after the end
 
 
-def test_dream_picture_shows_selected_rows(written: RunDirectory) -> None:
-    page = page_of(written.media / "dream_rgb.png")
+def test_dream_picture_shows_selected_rows(pictured_run: RunDirectory) -> None:
+    page = read_picture(pictured_run.media / "dream_rgb.png")
     side = round(dreams.SMALL_CELL / SIDE) * SIDE + 2 + GAP
     for column, t in enumerate(dreams.SHOWN):
-        for row, wanted in enumerate([3 * t, 3 * t + 40 * (t >= 5), (255 + 40 * (t >= 5)) // 2]):
+        for row, expected in enumerate([3 * t, 3 * t + 40 * (t >= 5), (255 + 40 * (t >= 5)) // 2]):
             y, x = TOP + row * side + side // 2, 84 + column * side + side // 2
-            assert page[y, x].tolist() == [wanted] * 3, (t, row)
+            assert page[y, x].tolist() == [expected] * 3, (t, row)
 
 
-def test_policy_dream_fades_after_predicted_end(written: RunDirectory) -> None:
-    _, _, frames = read(written.media / "dream_policy.mp4")
-    assert len(frames) == ROWS - 4
-    grey = 3 * np.arange(4, ROWS) + np.where(np.arange(4, ROWS) >= 5, 40, 0)
-    assert middle(frames[20], 0, 0) == pytest.approx(grey[20], abs=3)
-    assert middle(frames[21], 0, 0) == pytest.approx(255 - (255 - grey[21]) / 4, abs=3)
-    assert middle(frames[21], 0, 1) == pytest.approx(grey[21] + 1, abs=3)
-    # below, the future is pale: there is less ink right of where the film is
+def test_policy_dream_fades_after_predicted_end(pictured_run: RunDirectory) -> None:
+    _, _, frames = read(pictured_run.media / "dream_policy.mp4")
+    assert len(frames) == STEPS - 4
+    grey = 3 * np.arange(4, STEPS) + np.where(np.arange(4, STEPS) >= 5, 40, 0)
+    assert cell_gray(frames[20], 0, 0) == pytest.approx(grey[20], abs=3)
+    assert cell_gray(frames[21], 0, 0) == pytest.approx(255 - (255 - grey[21]) / 4, abs=3)
+    assert cell_gray(frames[21], 0, 1) == pytest.approx(grey[21] + 1, abs=3)
+    # the curves below are paler after the current time step
     chart = 255 - frames[10][TOP + CELL + 2 * EDGE + GAP :].astype(int)
     now = LEFT + round(10 / 45 * (chart.shape[1] - 2 * GAP - LEFT))
     assert chart[:, LEFT + 8 : now - 4].mean() > 2 * chart[:, now + 4 :].mean()
 
 
-def test_dream_curves_plot_recording_and_prediction(written: RunDirectory, charts: list[Any]) -> None:
+def test_dream_curves_plot_recording_and_prediction(pictured_run: RunDirectory, charts: list[Any]) -> None:
     curves = {axes.get_ylabel(): axes.lines for axes in charts[0].axes}
     assert [*curves] == ["state 0", "state 1", "reward", "P(continue)"]
-    one = made()
+    example = example_dream()
     for name, truth, model in (
-        ("state 1", one.truth.obs["state"][..., 1], one.model.obs["state"][..., 1]),
-        ("reward", one.truth.reward, one.model.reward),
-        ("P(continue)", one.truth.continues, one.model.continues),
+        ("state 1", example.truth.obs["state"][..., 1], example.model.obs["state"][..., 1]),
+        ("reward", example.truth.reward, example.model.reward),
+        ("P(continue)", example.truth.continues, example.model.continues),
     ):
-        for n in range(COUNT):
-            for line, wanted in ((curves[name][n], truth), (curves[name][COUNT + n], model)):
-                shown = np.where(one.there[:, n], wanted[:, n], np.nan)  # nothing behind an episode's end
+        for n in range(SEQUENCES):
+            for line, expected in ((curves[name][n], truth), (curves[name][SEQUENCES + n], model)):
+                shown = np.where(example.there[:, n], expected[:, n], np.nan)  # no line after the end of an episode
                 np.testing.assert_allclose(line.get_ydata(), shown)
-    said = {axes.get_ylabel(): axes.lines for axes in charts[1].axes}
-    assert [*said] == ["reward", "value", "P(continue)"]
-    np.testing.assert_allclose(said["value"][0].get_ydata(), one.own.value[:, 0])
+    policy_curves = {axes.get_ylabel(): axes.lines for axes in charts[1].axes}
+    assert [*policy_curves] == ["reward", "value", "P(continue)"]
+    np.testing.assert_allclose(policy_curves["value"][0].get_ydata(), example.own.value[:, 0])
 
 
-def test_dream_legend_colors_match_curves(written: RunDirectory, charts: list[Any]) -> None:
+def test_dream_legend_colors_match_curves(pictured_run: RunDirectory, charts: list[Any]) -> None:
     handles = charts[0].legends[0].legend_handles
-    told = {handle.get_label(): to_hex(handle.get_color()) for handle in handles}
-    assert told == {"5 steps observed": "#009e73", "recorded": "#222221", "model": "#d55e00"}
+    colors = {handle.get_label(): to_hex(handle.get_color()) for handle in handles}
+    assert colors == {"5 steps observed": "#009e73", "recorded": "#222221", "model": "#d55e00"}
     for axes in charts[0].axes:
         assert {to_hex(band.get_facecolor()) for band in axes.patches} == {"#009e73"}
-        assert len(axes.patches) == COUNT
-        drawn = [to_hex(line.get_color()) for line in axes.lines[: 2 * COUNT]]
-        assert drawn == ["#222221"] * COUNT + ["#d55e00"] * COUNT
+        assert len(axes.patches) == SEQUENCES
+        drawn = [to_hex(line.get_color()) for line in axes.lines[: 2 * SEQUENCES]]
+        assert drawn == ["#222221"] * SEQUENCES + ["#d55e00"] * SEQUENCES
 
 
 def test_picture_dreams_plots_vector_observations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, drawn, draw = RunDirectory(tmp_path / "run"), list[Any](), dreams._draw
+    run, figures, draw = RunDirectory(tmp_path / "run"), list[Any](), dreams._draw
     run.media.mkdir(parents=True)
     state = PICTURES | {"obs": {"state": PICTURES["obs"]["state"]}}
     run.card.write_text(json.dumps({"spec": state, "tier": "boundary"}))
-    whole = made()
+    example = example_dream()
     truth, model, own = (
-        told._replace(obs={"state": told.obs["state"]}) for told in (whole.truth, whole.model, whole.own)
+        prediction._replace(obs={"state": prediction.obs["state"]})
+        for prediction in (example.truth, example.model, example.own)
     )
-    one = Dream(truth, model, whole.seen, whole.there, own)
-    monkeypatch.setattr(dreams, "dream", lambda *arguments: one)
-    monkeypatch.setattr(dreams, "_draw", lambda canvas: (drawn.append(canvas.figure), draw(canvas))[1])
+    dream = Dream(truth, model, example.seen, example.there, own)
+    monkeypatch.setattr(dreams, "dream", lambda *arguments: dream)
+    monkeypatch.setattr(dreams, "_draw", lambda canvas: (figures.append(canvas.figure), draw(canvas))[1])
     assert picture_dreams(run, Path("unused")) == ["media/dream_curves.png", "media/dream_policy.png"]
-    curves = {axes.get_ylabel(): axes.lines for axes in drawn[1].axes}
-    wanted = {"state 0": own.obs["state"][..., 0], "state 1": own.obs["state"][..., 1]}
-    wanted |= {"reward": own.reward, "value": own.value, "P(continue)": own.continues}
-    assert [*curves] == [*wanted]
-    steps = np.arange(ROWS - 4)
-    for name, numbers in wanted.items():
-        for n in range(COUNT):
-            pale, lively = curves[name][n], curves[name][COUNT + n]
-            assert to_hex(pale.get_color()) == "#dddddc" and to_hex(lively.get_color()) == "#d55e00"
-            np.testing.assert_allclose(pale.get_ydata(), numbers[:, n])  # behind its end too
-            lives = (steps <= 20) | (n > 0)  # the first ends where its chance to go on is a tenth
-            np.testing.assert_allclose(lively.get_ydata(), np.where(lives, numbers[:, n], np.nan))
-            np.testing.assert_allclose(np.diff(lively.get_xdata()), 1)
+    curves = {axes.get_ylabel(): axes.lines for axes in figures[1].axes}
+    expected = {"state 0": own.obs["state"][..., 0], "state 1": own.obs["state"][..., 1]}
+    expected |= {"reward": own.reward, "value": own.value, "P(continue)": own.continues}
+    assert [*curves] == [*expected]
+    steps = np.arange(STEPS - 4)
+    for name, numbers in expected.items():
+        for n in range(SEQUENCES):
+            pale, colored = curves[name][n], curves[name][SEQUENCES + n]
+            assert to_hex(pale.get_color()) == "#dddddc" and to_hex(colored.get_color()) == "#d55e00"
+            np.testing.assert_allclose(pale.get_ydata(), numbers[:, n])  # also after the end
+            continuing = (steps <= 20) | (n > 0)  # the first trajectory ends at P(continue) = 0.1
+            np.testing.assert_allclose(colored.get_ydata(), np.where(continuing, numbers[:, n], np.nan))
+            np.testing.assert_allclose(np.diff(colored.get_xdata()), 1)
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "pixel", "wanted"),
+    ("shape", "dtype", "pixel", "expected"),
     [
         ((8, 8, 3), "uint8", [1, 2, 3], [1, 2, 3]),
         ((3, 8, 8), "uint8", [1, 2, 3], [1, 2, 3]),
@@ -197,7 +200,7 @@ def test_picture_dreams_plots_vector_observations(tmp_path: Path, monkeypatch: p
         ((2, 8, 8, 3), "uint8", [1, 2, 3], [1, 2, 3]),
     ],
 )
-def test_as_pictures_accepts_every_image_layout(shape: Any, dtype: str, pixel: list[int], wanted: list[int]) -> None:
+def test_as_pictures_accepts_every_image_layout(shape: Any, dtype: str, pixel: list[int], expected: list[int]) -> None:
     spec = ArraySpec(shape, dtype, kind="image")
     image = np.zeros((4, 5, *shape), dtype)
     if spec.channels_first:
@@ -206,7 +209,7 @@ def test_as_pictures_accepts_every_image_layout(shape: Any, dtype: str, pixel: l
         image[...] = pixel
     pictures = as_pictures(image, spec)
     assert pictures.shape == (4, 5, 8, 8, 3)
-    assert (pictures == wanted).all()
+    assert (pictures == expected).all()
 
 
 def test_try_to_draw_logs_failure(
@@ -223,9 +226,9 @@ def test_try_to_draw_logs_failure(
 def test_dream_command_prints_written_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = checkpointed_run(tmp_path / "run", "dreamer", weights=4, algo="dreamer_v3")
     assert cli.main(["dream", str(run.path)]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in ("dream_curves.png", "dream_policy.png"):
-        assert name in said and page_of(run.media / name).shape[1:] == (1200, 3)
+        assert name in output and read_picture(run.media / name).shape[1:] == (1200, 3)
 
 
 def test_dream_command_refuses_run_without_world_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,7 +239,7 @@ def test_dream_command_refuses_run_without_world_model(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("algo", "key", "midway", "finally_"),
+    ("algo", "key", "during", "at_end"),
     [
         ("dreamer_v3", "every", 1, 1),
         ("dreamer_v3", "last", 0, 1),
@@ -245,25 +248,27 @@ def test_dream_command_refuses_run_without_world_model(tmp_path: Path, capsys: p
     ],
 )
 def test_evaluation_dream_setting_selects_evaluations(
-    algo: str, key: str, midway: int, finally_: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algo: str, key: str, during: int, at_end: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "one", weights=1, algo=algo)
     configured(run, evaluation=yaml.safe_load(run.config.read_text())["evaluation"] | {"dream": key})
-    asked: list[str] = []
-    monkeypatch.setattr(stage, "with_torch", lambda run, function, *rest, **more: asked.append(function) or JUDGED)
-    monkeypatch.setattr(stage, "trainer_for", lambda run: SimpleNamespace(policy_steps=4096, evaluate=lambda: JUDGED))
+    called: list[str] = []
+    monkeypatch.setattr(stage, "with_torch", lambda run, function, *rest, **more: called.append(function) or EVALUATED)
+    monkeypatch.setattr(
+        stage, "trainer_for", lambda run: SimpleNamespace(policy_steps=4096, evaluate=lambda: EVALUATED)
+    )
     stage.evaluate(run, 4096)
-    assert asked == ["flows.report.dreams.try_to_draw"] * midway
-    asked.clear()
+    assert called == ["flows.report.dreams.try_to_draw"] * during
+    called.clear()
     stage._evaluate_finally(run)
-    assert asked == ["flows.report.dreams.try_to_draw"] * finally_ + ["rlcore.evaluation.final.final_evaluation"]
+    assert called == ["flows.report.dreams.try_to_draw"] * at_end + ["rlcore.evaluation.final.final_evaluation"]
 
 
 def test_dream_skips_run_without_checkpoint(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = checkpointed_run(run.path.parent / "other", "one", weights=1, algo="dreamer_v3")
-    shutil.rmtree(made.checkpoints)
+    dreamer_run = checkpointed_run(run.path.parent / "other", "one", weights=1, algo="dreamer_v3")
+    shutil.rmtree(dreamer_run.checkpoints)
     monkeypatch.setattr(stage, "with_torch", lambda *arguments, **more: pytest.fail("it was"))
-    stage._dream(made, config_of(made), "latest", ("every",))
+    stage._dream(dreamer_run, config_of(dreamer_run), "latest", ("every",))
 
 
 @pytest.mark.slow
@@ -286,7 +291,7 @@ def test_dreams_do_not_change_training(tmp_path: Path) -> None:
         )
         session = RunTrainer(run)
         with run.writing():
-            while not (boundary := session.advance(lambda said: None)).done:
+            while not (boundary := session.advance(lambda progress: None)).done:
                 session.save()
                 if name == "with" and boundary.policy_steps == 120:
                     assert try_to_draw(run, str(checkpoint.resolve(run, "latest")))

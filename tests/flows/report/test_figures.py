@@ -1,4 +1,4 @@
-"""Pictures for pages and papers."""
+"""Pictures for HTML pages and for papers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def test_picture_draws_files_only_if_they_are_needed(monkeypatch: pytest.MonkeyP
     drawn: list[str] = []
     savefig = Figure.savefig
 
-    def note(self: Figure, *arguments: Any, format: str, **settings: Any) -> None:
+    def record(self: Figure, *arguments: Any, format: str, **settings: Any) -> None:
         drawn.append(format)
         savefig(self, *arguments, format=format, **settings)
 
-    monkeypatch.setattr(Figure, "savefig", note)
+    monkeypatch.setattr(Figure, "savefig", record)
     with drawing():
-        made = picture(new_figure()[0], "stem", "title")
-    assert drawn == ["svg"]  # the inline element of the page; PNG, SVG and PDF take two thirds of the time
-    assert made.png.startswith(b"\x89PNG") and made.files["pdf"].startswith(b"%PDF")
+        result = picture(new_figure()[0], "stem", "title")
+    assert drawn == ["svg"]  # only the inline SVG; the files take two thirds of the time
+    assert result.png.startswith(b"\x89PNG") and result.files["pdf"].startswith(b"%PDF")
     assert drawn == ["svg", "png", "svg", "pdf"]

@@ -1,4 +1,4 @@
-"""Result of a run, in a line."""
+"""Result of a run in one line."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ TRIAL: dict[str, Any] = {"eval": {"greedy": None, "stochastic": None}, "policy_s
 
 def test_result_line_of_trial_uses_last_evaluation() -> None:
     earlier = {"greedy": GREEDY | {"mean": 9.0}}
-    said = result_line(TRIAL, [earlier, {"greedy": GREEDY}])
+    line = result_line(TRIAL, [earlier, {"greedy": GREEDY}])
     assert (
-        said == "greedy 51.0 [40.0, 62.0] over 2 episodes (last evaluation during training, no final evaluation); "
+        line == "greedy 51.0 [40.0, 62.0] over 2 episodes (last evaluation during training, no final evaluation); "
         "2,048 policy steps; not registered"
     )
 
 
 def test_result_line_prefers_final_evaluation() -> None:
-    judged = TRIAL | {"eval": {"greedy": GREEDY | {"mean": 480.0}, "stochastic": None}}
-    assert result_line(judged, [{"greedy": GREEDY}]).startswith("greedy 480.0 [40.0, 62.0] over 2 episodes; 2,048")
+    finished = TRIAL | {"eval": {"greedy": GREEDY | {"mean": 480.0}, "stochastic": None}}
+    assert result_line(finished, [{"greedy": GREEDY}]).startswith("greedy 480.0 [40.0, 62.0] over 2 episodes; 2,048")
 
 
 def test_describe_marks_interval_beyond_returns_as_approximation() -> None:
     greedy = {"mean": 490.0, "ci95": [479.7, 500.3], "episodes": 2, "returns": [480.0, 500.0]}
-    said = describe("evaluation", {"policy_steps": 4096, "greedy": greedy})
-    assert said is not None and said.endswith("[479.7, 500.3] over 2 episodes (interval by normal approximation)")
+    text = describe("evaluation", {"policy_steps": 4096, "greedy": greedy})
+    assert text is not None and text.endswith("[479.7, 500.3] over 2 episodes (interval by normal approximation)")
     within = describe("evaluation", {"policy_steps": 4096, "greedy": greedy | {"ci95": [481.0, 499.0]}})
     assert within is not None and within.endswith("over 2 episodes")
 

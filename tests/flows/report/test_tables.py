@@ -1,4 +1,4 @@
-"""The tables, read back from what was printed."""
+"""Tables, checked in the printed text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_summary_table_shows_steps_model_and_files(columns: int | None, run: Run
     run.inputs.touch()
     commands = ["shepherd enjoy runs/cart", "mlflow ui --backend-store-uri sqlite:///" + "x" * 120]
     text = re.sub(r"\x1b\[\d*m", "", printed(summary_table(SUMMARY, run, commands), columns=columns))
-    for wanted in (
+    for expected in (
         "PPO on CartPole-v1 · seed 42",
         "65,536 (65,313 env steps) in 640 updates",
         "1:15 (872 steps/s; processor 1:11)",
@@ -63,7 +63,7 @@ def test_summary_table_shows_steps_model_and_files(columns: int | None, run: Run
         " runs/cart/media/policy.mp4\n",
         *commands,
     ):
-        assert wanted in text
+        assert expected in text
 
 
 def test_summary_table_matches_readme(run: RunDirectory, printed: Printed) -> None:
@@ -74,19 +74,19 @@ def test_summary_table_matches_readme(run: RunDirectory, printed: Printed) -> No
     assert [line[:18] for line in lines[5:13]] == [line[:18] for line in readme[begin + 4 : begin + 12]]
 
 
-@pytest.mark.parametrize("forbidden", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
 def test_summary_table_colors_only_a_capable_terminal(
-    forbidden: dict[str, str], run: RunDirectory, printed: Printed, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str], run: RunDirectory, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = printed(summary_table(SUMMARY, run, ["shepherd enjoy runs/cart"]))
     assert not re.search(r"[\x1b\r]| \n", plain)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # somebody's CI; a file stays plain
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in CI; output to a file has no colors
     assert printed(summary_table(SUMMARY, run, ["shepherd enjoy runs/cart"])) == plain
-    for name, value in forbidden.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    painted = printed(summary_table(SUMMARY, run, ["shepherd enjoy runs/cart"]), columns=100)
-    assert re.sub(r"\x1b\[\d*m", "", painted) == plain
-    assert ("\x1b[32m" in painted) == ("\x1b" in painted) == (not forbidden)
+    colored = printed(summary_table(SUMMARY, run, ["shepherd enjoy runs/cart"]), columns=100)
+    assert re.sub(r"\x1b\[\d*m", "", colored) == plain
+    assert ("\x1b[32m" in colored) == ("\x1b" in colored) == (not variables)
 
 
 def test_evaluation_table_keeps_lines_in_narrow_terminal(run: RunDirectory, printed: Printed) -> None:
@@ -100,8 +100,8 @@ def test_evaluation_table_rule_is_ascii_if_needed(printed: Printed) -> None:
 
 
 def test_evaluation_table_aligns_columns(printed: Printed) -> None:
-    wild = {"mean": -123_456.7, "ci95": [-130_000.0, 0.012], "episodes": 10_000, "returns": [-1e7, 3.0]}
-    table = evaluation_table({"greedy": wild, "stochastic": SAMPLED}, BASELINE, "runs/cart")
+    large = {"mean": -123_456.7, "ci95": [-130_000.0, 0.012], "episodes": 10_000, "returns": [-1e7, 3.0]}
+    table = evaluation_table({"greedy": large, "stochastic": SAMPLED}, BASELINE, "runs/cart")
     head, rule, *rows = printed(table).splitlines()[2:]
     ends = [m.end() for m in re.finditer(r"episodes|mean return|95 % interval|min|max", head)]
     assert {len(line) for line in rows} == {len(head)}
@@ -111,14 +111,14 @@ def test_evaluation_table_aligns_columns(printed: Printed) -> None:
 
 
 def test_tables_mark_interval_beyond_returns_as_approximation(printed: Printed) -> None:
-    """Of 99 episodes at CartPole's limit and one of 470 the mean is 499.7, and Student's t says 499.1 to 500.3."""
+    """The example is 99 returns of 500 and one of 470: mean 499.7, interval 499.1 to 500.3 by Student's t."""
     near = GREEDY | {"mean": 499.7, "ci95": [499.1, 500.3], "returns": [500.0] * 99 + [470.0]}
-    said = "intervals are normal approximations, so their ends may exceed the possible range of returns"
-    assert said in printed(evaluation_table({"greedy": near, "stochastic": SAMPLED}, BASELINE, "runs/cart"))
-    assert said in summary_markdown(SUMMARY | {"eval": {"greedy": near}})
+    note = "intervals are normal approximations, so their ends may exceed the possible range of returns"
+    assert note in printed(evaluation_table({"greedy": near, "stochastic": SAMPLED}, BASELINE, "runs/cart"))
+    assert note in summary_markdown(SUMMARY | {"eval": {"greedy": near}})
     random = {"mean": -497.9, "ci95": [-500.8, -494.9], "episodes": 100, "returns": [-500.0] * 99 + [-358.0]}
-    assert said in printed(evaluation_table({"stochastic": SAMPLED}, random, "runs/acro"))
-    assert said in summary_markdown(SUMMARY | {"baseline": random})
+    assert note in printed(evaluation_table({"stochastic": SAMPLED}, random, "runs/acro"))
+    assert note in summary_markdown(SUMMARY | {"baseline": random})
     assert "approximation" not in printed(evaluation_table({"stochastic": SAMPLED}, BASELINE, "runs/cart"))
     assert "approximation" not in summary_markdown(SUMMARY)
 
