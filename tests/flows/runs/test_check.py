@@ -1,4 +1,4 @@
-"""A run that this machine has no room for is refused before a folder is made."""
+"""Refusal of runs that are too large for the machine, before a folder is created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shepherd diff`: what it says and its exit code."""
+"""Output and exit code of `shepherd diff`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rlcore.train.run_trainer import RunTrainer
 from tests.runs import prepare
 
 
-def trained(folder: Path, **settings: Any) -> RunDirectory:
+def train_run(folder: Path, **settings: Any) -> RunDirectory:
     run = prepare(folder, total_steps=192, checkpoint__every=64, **settings)
     session = RunTrainer(run)
-    while not (boundary := session.advance(lambda said: None)).done:
+    while not (boundary := session.advance(lambda progress: None)).done:
         if "checkpoint" in boundary.due:
             session.save()
     session.save()
@@ -32,7 +32,7 @@ def trained(folder: Path, **settings: Any) -> RunDirectory:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    return trained(tmp_path_factory.mktemp("first") / "run")
+    return train_run(tmp_path_factory.mktemp("first") / "run")
 
 
 def diff(
@@ -40,16 +40,16 @@ def diff(
 ) -> tuple[int, str]:
     places = [str(p.path if isinstance(p, RunDirectory) else p) for p in (first, second)]
     code = main(["diff", *places])
-    said = capsys.readouterr()
-    return code, said.out + said.err
+    output = capsys.readouterr()
+    return code, output.out + output.err
 
 
 def test_diff_of_same_config_is_identical(
     first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = diff(first, trained(tmp_path / "run", env__sync_env=False), capsys)
+    code, output = diff(first, train_run(tmp_path / "run", env__sync_env=False), capsys)
     assert code == 0
-    assert said.startswith("identical")
+    assert output.startswith("identical")
 
 
 def test_diff_names_changed_bit(first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,31 +59,31 @@ def test_diff_names_changed_bit(first: RunDirectory, tmp_path: Path, capsys: pyt
     before = weight[3, 2].item()
     weight.view(torch.int32)[3, 2] ^= 1
     changed = checkpoint.save(tmp_path, int(path.name), learning, bookkeeping)
-    code, said = diff(path, changed, capsys)
+    code, output = diff(path, changed, capsys)
     assert code == 1
-    assert "first difference: learner/agent/critic.layers.0.weight[3, 2]" in said
-    size = float(re.search(r"largest \|Δ\| (\S+)", said)[1])
+    assert "first difference: learner/agent/critic.layers.0.weight[3, 2]" in output
+    size = float(re.search(r"largest \|Δ\| (\S+)", output)[1])
     assert size == pytest.approx(abs(before - weight[3, 2].item()), rel=1e-5)
     assert size < 1e-6
-    assert "please report it" in said  # nothing in config, versions or machine explains it
+    assert "please report it" in output  # config, versions and machine are equal
 
 
 def test_diff_names_changed_config(first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = diff(first, trained(tmp_path / "run", algo__gamma=0.97), capsys)
+    code, output = diff(first, train_run(tmp_path / "run", algo__gamma=0.97), capsys)
     assert code == 1
-    assert "first difference: " in said
-    assert "algo.gamma: 0.99 and 0.97" in said
+    assert "first difference: " in output
+    assert "algo.gamma: 0.99 and 0.97" in output
 
 
 def test_diff_names_nondeterministic_environment(
     first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = trained(tmp_path / "run", seed=7)
+    other = train_run(tmp_path / "run", seed=7)
     card = json.loads(other.card.read_text())
     other.card.write_text(json.dumps(card | {"deterministic": False}))
-    code, said = diff(first, other, capsys)
+    code, output = diff(first, other, capsys)
     assert code == 1
-    assert "CartPole-v1: the same seed and actions give different episodes" in said
+    assert "CartPole-v1: the same seed and actions give different episodes" in output
 
 
 @pytest.mark.parametrize("place", ["", "checkpoints", "nowhere"])
@@ -91,8 +91,8 @@ def test_diff_refuses_folder_without_run(
     place: str, first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "checkpoints").mkdir()
-    code, said = diff(first, tmp_path / place, capsys)
-    assert (code, said.count("\n")) == (2, 1), said
+    code, output = diff(first, tmp_path / place, capsys)
+    assert (code, output.count("\n")) == (2, 1), output
 
 
 def test_diff_refuses_damaged_checkpoint(
@@ -103,9 +103,9 @@ def test_diff_refuses_damaged_checkpoint(
     other = checkpoint.save(tmp_path, int(path.name), learning, bookkeeping)
     tensors = other / "learning/tensors.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-1])
-    code, said = diff(path, other, capsys)
+    code, output = diff(path, other, capsys)
     assert code == 2
-    assert "tensors.safetensors" in said
+    assert "tensors.safetensors" in output
 
 
 @pytest.mark.slow

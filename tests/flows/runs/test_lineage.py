@@ -1,4 +1,4 @@
-"""Lineage keeps enough of the code at work to have it again."""
+"""Lineage: code version, code diff and origin of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout that stands for the project's own."""
+    """Return a git checkout that replaces the project's own."""
     folder = tmp_path / "code"
     (folder / "rlcore").mkdir(parents=True)
     (folder / "rlcore/a.py").write_bytes("x = 1  # \u00e9\n".encode("latin-1"))
@@ -40,8 +40,8 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def new_run(folder: Path) -> RunDirectory:
-    typed = ["exp=ppo", f"run_dir={folder}"]
-    return create_run(*compose(typed), typed)
+    overrides = ["exp=ppo", f"run_dir={folder}"]
+    return create_run(*compose(overrides), overrides)
 
 
 def test_code_diff_restores_changed_files(code: Path, tmp_path: Path) -> None:
@@ -85,24 +85,24 @@ def test_summarise_writes_lineage_file(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run")
     last = finish_here(run)
     summarise(run)
-    told = json.loads(run.lineage.read_text())
+    lineage_data = json.loads(run.lineage.read_text())
     newest = checkpoint.resolve(run, "latest")
-    assert told["checkpoints"][newest.name]["digest"] == last
-    assert told["run_id"] == run.read_identity()["run_id"]
-    assert {"device", "threads", "libraries", "plugins", "python"} <= told["machine"].keys()
-    assert (told["compile"], told["dataset_digest"]) == ("eager", "none")
+    assert lineage_data["checkpoints"][newest.name]["digest"] == last
+    assert lineage_data["run_id"] == run.read_identity()["run_id"]
+    assert {"device", "threads", "libraries", "plugins", "python"} <= lineage_data["machine"].keys()
+    assert (lineage_data["compile"], lineage_data["dataset_digest"]) == ("eager", "none")
 
 
 def test_summarise_accepts_run_of_older_version(tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "old", "old", weights=1)
     summarise(run)
-    told = json.loads(run.lineage.read_text())
-    assert (told["run_id"], told["machine"], told["checkpoints"]) == ("old", {}, {})
+    lineage_data = json.loads(run.lineage.read_text())
+    assert (lineage_data["run_id"], lineage_data["machine"], lineage_data["checkpoints"]) == ("old", {}, {})
 
 
 def test_create_run_records_resume_from_digest(tmp_path: Path) -> None:
     first = prepare(tmp_path / "first")
     digest, path = finish_here(first), checkpoint.resolve(first, "latest")
-    typed = ["exp=ppo", f"checkpoint.resume_from={path}", f"run_dir={tmp_path}/second"]
-    second = create_run(*compose(typed), typed)
+    overrides = ["exp=ppo", f"checkpoint.resume_from={path}", f"run_dir={tmp_path}/second"]
+    second = create_run(*compose(overrides), overrides)
     assert second.read_identity()["resume_from"] == {"path": str(path), "digest": digest}

@@ -1,4 +1,4 @@
-"""A run directory that follows a parameter file, and the pipelines' own files held against the code."""
+"""Run directories that follow a parameter file; params.yaml and dvc.yaml, compared with the code."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def params(tmp_path: Path) -> Path:
     return path
 
 
-def begun(tmp_path: Path, params: Path) -> RunDirectory:
-    """A run that made a checkpoint's folder and wrote its log."""
+def started_run(tmp_path: Path, params: Path) -> RunDirectory:
+    """Return a run with a card, a dataset, a checkpoint folder and an event log."""
     run = follow_params(str(tmp_path / "run"), str(params), [], "make-env")
     settings = dataclasses.asdict(EnvSettings.of(config_of(run).env))
     run.card.write_text(json.dumps({"tier": "snapshot", "settings": settings}))
@@ -75,7 +75,7 @@ def leaves(tree: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def test_params_file_matches_preset_ppo() -> None:
-    """`shepherd config exp=ppo --params > params.yaml` makes it anew."""
+    """Update the file with `shepherd config exp=ppo --params > params.yaml`."""
     assert (ROOT / "params.yaml").read_text() == dump(params_yaml(["exp=ppo"]))
 
 
@@ -151,14 +151,14 @@ def test_follow_params_creates_run(tmp_path: Path, params: Path) -> None:
 
 
 def test_follow_params_keeps_unchanged_run(tmp_path: Path, params: Path) -> None:
-    run = begun(tmp_path, params)
+    run = started_run(tmp_path, params)
     before = (run.config.read_bytes(), run.config.stat().st_mtime_ns)
     assert follow_params(str(run.path), str(params), [], "train").path == run.path
     assert (run.config.read_bytes(), run.config.stat().st_mtime_ns) == before
 
 
 def test_follow_params_updates_keys_without_effect_on_learning(tmp_path: Path, params: Path) -> None:
-    run = begun(tmp_path, params)
+    run = started_run(tmp_path, params)
     name = config_of(run).run_name
     edit(params, metric__log_every=77, evaluation__final_episodes=3)
     follow_params(str(run.path), str(params), [], "evaluate")
@@ -181,7 +181,7 @@ def test_follow_params_updates_keys_without_effect_on_learning(tmp_path: Path, p
 def test_follow_params_sets_aside_run_with_other_parameters(
     tmp_path: Path, params: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = begun(tmp_path, params)
+    run = started_run(tmp_path, params)
     identity, config = run.read_identity(), run.config.read_bytes()
     edit(params, **change)
     for stage in ("evaluate", "register-model"):
@@ -200,14 +200,14 @@ def test_follow_params_sets_aside_run_with_other_parameters(
     assert not run.events.exists()
     assert not run.checkpoints.exists()
     assert run.card.exists()
-    assert run.dataset.exists() == ("seed" not in change)  # what it was played from
+    assert run.dataset.exists() == ("seed" not in change)  # its episodes depend on the seed
     assert "; the run was moved to " in caplog.text
 
 
 def test_follow_params_continues_with_longer_budget(tmp_path: Path, params: Path) -> None:
     own = {"evaluation__every": 4096, "evaluation__max_episode_steps": 500, "checkpoint__every": 4096}
     edit(params, algo__anneal_lr=False, **own)
-    run = begun(tmp_path, params)
+    run = started_run(tmp_path, params)
     edit(params, algo__total_steps=131072)
     follow_params(str(run.path), str(params), [], "train")
     assert run.events.exists()
@@ -215,7 +215,7 @@ def test_follow_params_continues_with_longer_budget(tmp_path: Path, params: Path
 
 
 def test_follow_params_refuses_mistake_without_changes(tmp_path: Path, params: Path) -> None:
-    run = begun(tmp_path, params)
+    run = started_run(tmp_path, params)
     for change in ({"env__id": "CartPol-v1"}, {"algo__mlp_keys__encoder": ["stat"]}, {"init_from": "nowhere"}):
         copy = tmp_path / "mistaken.yaml"
         copy.write_text(params.read_text())
@@ -227,18 +227,18 @@ def test_follow_params_refuses_mistake_without_changes(tmp_path: Path, params: P
 
 
 def test_follow_params_recognizes_init_from(tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`init_from` is kept as the folder that it meant when the run was made."""
-    meant = {
+    """The run stores `init_from` as the folder to which the URI pointed when the run was created."""
+    source = {
         "given": "models:/x@champion",
         "uri": "models:/x@champion",
         "path": str(tmp_path / "weights"),
         "digest": "0",
     }
-    monkeypatch.setattr("flows.runs.check._source", lambda uri: (meant, None))
+    monkeypatch.setattr("flows.runs.check._source", lambda uri: (source, None))
     monkeypatch.setattr("rlcore.evaluation.policy.refuse_other_shapes", lambda policy, config, spec: None)
     edit(params, init_from="models:/x@champion")
-    run = begun(tmp_path, params)
-    assert config_of(run).init_from == meant["path"]
+    run = started_run(tmp_path, params)
+    assert config_of(run).init_from == source["path"]
     follow_params(str(run.path), str(params), [], "evaluate")
     edit(params, init_from="models:/y@champion")
     with pytest.raises(UserError, match="init_from"):
@@ -246,7 +246,7 @@ def test_follow_params_recognizes_init_from(tmp_path: Path, params: Path, monkey
 
 
 def test_follow_params_sets_aside_unreadable_config(tmp_path: Path, params: Path) -> None:
-    run = begun(tmp_path, params)
+    run = started_run(tmp_path, params)
     old = run.read_identity()
     run.config.write_text(run.config.read_text() + "a_key_of_yesterday: 1\n")
     run.identity.write_text(json.dumps(old | {"core_hash": "yesterday"}))
@@ -255,7 +255,7 @@ def test_follow_params_sets_aside_unreadable_config(tmp_path: Path, params: Path
 
 
 def test_later_stages_list_no_further_deciding_key() -> None:
-    """A key that makes a run stale must not be a parameter of a later stage alone."""
+    """Otherwise, a change of the key would make the run stale without a new training."""
     later = [stage for stage in ("evaluate", "register-model") if stage not in MAY_SET_ASIDE]
     for stage in later:
         assert [
@@ -265,7 +265,7 @@ def test_later_stages_list_no_further_deciding_key() -> None:
 
 def test_follow_params_error_names_commands(tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DVC_STAGE", raising=False)
-    run = begun(tmp_path, params)
+    run = started_run(tmp_path, params)
     overrides = ["env.id=Acrobot-v1", "env.wrapper={a: 1}"]
     with pytest.raises(UserError) as refused:
         follow_params(str(run.path), str(params), overrides, "evaluate")
@@ -280,7 +280,7 @@ def test_follow_params_error_names_commands(tmp_path: Path, params: Path, monkey
 def test_follow_params_sets_aside_run_of_other_code(
     tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = begun(tmp_path, params)
+    run = started_run(tmp_path, params)
     old = run.read_identity()["run_id"]
     monkeypatch.setattr("flows.runs.params.core_hash", lambda: "other")
     monkeypatch.setattr("flows.runs.create.code_version", lambda: {"core_hash": "other"})
@@ -290,25 +290,25 @@ def test_follow_params_sets_aside_run_of_other_code(
 
 
 def test_set_aside_completes_after_kill(tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After every number of moves: the second call ends with one whole old run and a new one."""
+    """The process is killed after each number of moves; the next call must set aside the run and create a new one."""
     replace, files = os.replace, None
     for moves in range(20):
         place = tmp_path / str(moves)
         place.mkdir()
         copy = place / "params.yaml"
         copy.write_text(params.read_text())
-        run = begun(place, copy)
+        run = started_run(place, copy)
         old = run.read_identity()["run_id"]
         files = {path.name for path in run.path.iterdir()} - {"lock", ".driver"}
         edit(copy, seed=5)
-        left = [moves]
+        remaining = [moves]
         files.discard("set_aside")
 
-        def failing(source: Any, target: Any, left: list[int] = left) -> None:
+        def failing(source: Any, target: Any, remaining: list[int] = remaining) -> None:
             if "set_aside" in str(target):
-                if left[0] == 0:
+                if remaining[0] == 0:
                     raise KeyboardInterrupt
-                left[0] -= 1
+                remaining[0] -= 1
             replace(source, target)
 
         monkeypatch.setattr(os, "replace", failing)

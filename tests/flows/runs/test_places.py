@@ -1,4 +1,4 @@
-"""Places of files: they stay where their paths were typed, and one that cannot be used is named."""
+"""Paths: relative ones refer to the user's working directory, and errors name unusable ones."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ class Wanders(PendulumEnv):
 os.chdir({there!r})
 gymnasium.register("Wanders-v0", entry_point=Wanders, max_episode_steps=20)
 """
-WORDS = "exp=sac env.id=Wanders-v0 plugins=[wanders] env.num_envs=2 buffer.memmap=true buffer.memmap_dir=rows"
+OVERRIDES = "exp=sac env.id=Wanders-v0 plugins=[wanders] env.num_envs=2 buffer.memmap=true buffer.memmap_dir=rows"
 
 
 @pytest.fixture
-def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder that the environment changes to; the user is in `tmp_path/here`."""
-    there, here = tmp_path / "there", tmp_path / "here"
-    there.mkdir()
+def changed_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield the folder to which the environment changes; the user works in `tmp_path/here`."""
+    changed_folder, here = tmp_path / "there", tmp_path / "here"
+    changed_folder.mkdir()
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(plugins.VARIABLE, "wanders")
-    Path("wanders.py").write_text(PLUGIN.format(there=str(there)))
-    yield there
+    Path("wanders.py").write_text(PLUGIN.format(there=str(changed_folder)))
+    yield changed_folder
     del sys.modules["wanders"], gymnasium.registry["Wanders-v0"]
 
 
-def test_new_run_ignores_changed_working_directory(there: Path, tmp_path: Path) -> None:
+def test_new_run_ignores_changed_working_directory(changed_folder: Path, tmp_path: Path) -> None:
     here = tmp_path / "here"
-    run = new_run([*WORDS.split(), "run_name=one", "algo.learning_starts=8", "algo.total_steps=64"])
+    run = new_run([*OVERRIDES.split(), "run_name=one", "algo.learning_starts=8", "algo.total_steps=64"])
     assert Path.cwd() == here
     assert run.path == here / "runs/sac/Wanders-v0/one"
     card = environment_card(config_of(run).env)
@@ -65,12 +65,12 @@ def test_new_run_ignores_changed_working_directory(there: Path, tmp_path: Path) 
     write_json(run.card, card)
 
     session = RunTrainer(run)
-    assert Path.cwd() == there  # the environments are open, and may read files of theirs
+    assert Path.cwd() == changed_folder  # open environments may read files relative to it
     session.advance(lambda progress: None)
     session.save()
     session.evaluate()
     session.close()
-    assert list(there.iterdir()) == []
+    assert list(changed_folder.iterdir()) == []
     assert (here / "rows").is_dir()
     assert list((here / "runs/sac/Wanders-v0/one/checkpoints").glob("[0-9]*"))
 
@@ -80,8 +80,8 @@ def test_configure_environment_makes_paths_absolute(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "environ", os.environ.copy())
     os.environ |= {"SHEPHERD_HOME": "home", "MLFLOW_TRACKING_URI": "sqlite:///a/b.db", "MINARI_DATASETS_PATH": "data"}
     configure_environment()
-    told = [os.environ[name] for name in ("SHEPHERD_HOME", "MLFLOW_TRACKING_URI", "MINARI_DATASETS_PATH")]
-    assert told == [str(tmp_path / "home"), f"sqlite:///{tmp_path}/a/b.db", str(tmp_path / "data")]
+    paths = [os.environ[name] for name in ("SHEPHERD_HOME", "MLFLOW_TRACKING_URI", "MINARI_DATASETS_PATH")]
+    assert paths == [str(tmp_path / "home"), f"sqlite:///{tmp_path}/a/b.db", str(tmp_path / "data")]
 
 
 def test_configure_environment_follows_shepherd_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +124,9 @@ def test_new_run_refuses_folder_that_cannot_be_created() -> None:
 
 
 def test_new_run_refuses_unsupported_mlflow_store(tmp_path: Path) -> None:
-    typed = ["exp=ppo", "env.id=CartPole-v1", f"run_dir={tmp_path}/run", "metric.logger.tracking_uri=ftp://x"]
+    overrides = ["exp=ppo", "env.id=CartPole-v1", f"run_dir={tmp_path}/run", "metric.logger.tracking_uri=ftp://x"]
     with pytest.raises(UserError, match="^metric.logger.tracking_uri=ftp://x: MLflow has no store for addresses"):
-        new_run(typed)
+        new_run(overrides)
     assert [*tmp_path.iterdir()] == []
 
 

@@ -1,4 +1,4 @@
-"""A run that somebody else judges is a trial."""
+"""Runs that a pruner evaluates, as trials of a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`results/` of a run, held against what its log, checkpoint and summary say."""
+"""Folder `results/` of a run, compared with its event log, checkpoint and summary."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUMMARY: dict[str, Any] = {
 
 
 def finished(folder: Path) -> RunDirectory:
-    """A run with two windows (one in which no episode ended), an evaluation while training and the last one."""
+    """Return a run with two windows (one without episode ends), an evaluation during training and a final one."""
     run = checkpointed_run(folder, "0" * 16, weights=3)
     log = EventLog(run.events)
     log.append("metrics", policy_steps=1000, values={"Rewards/rew_avg": 21.5, "Game/ep_len_avg": 21.5})
@@ -48,11 +48,11 @@ def test_write_results_matches_log_summary_and_checkpoint(tmp_path: Path) -> Non
     assert folder == run.path / "results"
     assert (folder / "training.csv").read_text() == "policy_steps,episode_return,episode_length\n1000,21.5,21.5\n"
     evaluations = (
-        "policy_steps,greedy_mean,ci95_low,ci95_high\n2048,70.0,60.0,80.0\n"  # the last one is in metrics.json
+        "policy_steps,greedy_mean,ci95_low,ci95_high\n2048,70.0,60.0,80.0\n"  # the final one is in metrics.json
     )
     assert (folder / "evaluations.csv").read_text() == evaluations
     metrics = json.loads((folder / "metrics.json").read_text())
-    assert metrics == {  # sampling was not judged; no times
+    assert metrics == {  # no stochastic evaluation, no wall-clock times
         "policy_steps": 4096,
         "env_steps": 4000,
         "updates": 64,

@@ -1,4 +1,4 @@
-"""The trainer process: driven over its pipes, killed, resumed, told to end."""
+"""Trainer process: commands over pipes, kills, resumes and signals."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.processes import NO_STORE, digest, environment, finish_here, shepherd
 from tests.retries import wait_for
 from tests.runs import prepare
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # but for the processes that tests start themselves
-EVERYTHING = {"algo__normalize_obs": True, "algo__normalize_reward": True, "algo__anneal_lr": True}
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # except for processes that tests start themselves
+SETTINGS = {"algo__normalize_obs": True, "algo__normalize_reward": True, "algo__anneal_lr": True}
 
 
 def finished(path: Path, env_id: str = "CartPole-v1", **dotted: Any) -> RunDirectory:
@@ -40,30 +40,30 @@ def finished(path: Path, env_id: str = "CartPole-v1", **dotted: Any) -> RunDirec
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """The end of a run that this process trained."""
-    run = prepare(tmp_path_factory.mktemp("undisturbed") / "run", **EVERYTHING)
+    """Return a finished run that was trained in this process without interruption."""
+    run = prepare(tmp_path_factory.mktemp("undisturbed") / "run", **SETTINGS)
     finish_here(run)
     return run
 
 
 def test_trainer_forwards_work_and_raises_disk_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, run = TrainerProcess.__new__(TrainerProcess), RunDirectory(tmp_path)
-    said = [
+    messages = [
         {"event": "work", "doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"},
         {"event": "error", "sentence": "no space", "kind": "DiskFault", "exit": 1},
     ]
-    lines = iter([json.dumps(line).encode() for line in said])
+    lines = iter([json.dumps(line).encode() for line in messages])
     monkeypatch.setattr(trainer, "run", run, raising=False)
     monkeypatch.setattr(trainer, "_line", lambda: next(lines))
     monkeypatch.setattr(trainer, "_close", lambda: None)
-    heard: list[tuple[str, dict[str, Any]]] = []
-    with subscribe(lambda kind, facts: heard.append((kind, facts))), pytest.raises(DiskFault, match="no space"):
+    events: list[tuple[str, dict[str, Any]]] = []
+    with subscribe(lambda kind, facts: events.append((kind, facts))), pytest.raises(DiskFault, match="no space"):
         trainer._until("evaluation")
-    assert heard == [("work", {"doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"})]
+    assert events == [("work", {"doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"})]
 
 
 def test_trainer_process_matches_training_in_process(undisturbed: RunDirectory, tmp_path: Path) -> None:
-    assert digest(finished(tmp_path / "run", **EVERYTHING)) == digest(undisturbed)
+    assert digest(finished(tmp_path / "run", **SETTINGS)) == digest(undisturbed)
 
 
 def test_resumed_trainer_runs_pending_evaluation_first(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ def test_sigterm_saves_checkpoint_after_iteration(tmp_path: Path) -> None:
 
     sent: list[int] = []
 
-    def interrupt(said: dict[str, Any]) -> None:
-        if said["policy_steps"] > 200 and not sent:  # once: a second signal ends it at once
-            sent.append(said["policy_steps"])
+    def interrupt(progress: dict[str, Any]) -> None:
+        if progress["policy_steps"] > 200 and not sent:  # once: a second signal ends it at once
+            sent.append(progress["policy_steps"])
             trainer.process.send_signal(signal.SIGTERM)
 
     with pytest.raises(TrainingInterrupted):
@@ -102,15 +102,15 @@ def test_sigterm_saves_checkpoint_after_iteration(tmp_path: Path) -> None:
 
 
 def test_early_stop_is_unchanged_by_interruption(tmp_path: Path) -> None:
-    rules = {"evaluation__every": 100, "early_stop__patience": 2, "total_steps": 2000}
-    whole = finished(tmp_path / "whole", **rules)
-    moments = evaluations(whole)
-    assert moments[-1] < 2000  # it stopped early
-    run = prepare(tmp_path / "interrupted", **rules)
+    settings = {"evaluation__every": 100, "early_stop__patience": 2, "total_steps": 2000}
+    whole = finished(tmp_path / "whole", **settings)
+    evaluated_at = evaluations(whole)
+    assert evaluated_at[-1] < 2000  # it stopped early
+    run = prepare(tmp_path / "interrupted", **settings)
     trainer = TrainerProcess(run)
 
-    def interrupt(said: dict[str, Any]) -> None:
-        if said["policy_steps"] == moments[1]:  # one evaluation without gain has been counted
+    def interrupt(progress: dict[str, Any]) -> None:
+        if progress["policy_steps"] == evaluated_at[1]:  # after one evaluation without improvement
             trainer.process.send_signal(signal.SIGTERM)
 
     with pytest.raises(TrainingInterrupted):
@@ -121,7 +121,7 @@ def test_early_stop_is_unchanged_by_interruption(tmp_path: Path) -> None:
                     act()
     train(run)
     trainer_for(run).stop()
-    assert evaluations(run) == moments
+    assert evaluations(run) == evaluated_at
     assert digest(run) == digest(whole)
 
 
@@ -150,14 +150,14 @@ def test_trainer_ends_with_parent(tmp_path: Path) -> None:
 
 def test_stage_train_imports_only_needed_modules(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", total_steps=64, evaluation__every=64, algo__normalize_obs=True)
-    note_start(run)  # as stage make-env has done
+    note_start(run)  # as stage make-env does
     variables = environment(tmp_path, **NO_STORE, PYTHONPROFILEIMPORTTIME="1")
     done = subprocess.run(shepherd("stage", "train", str(run.path)), env=variables, capture_output=True, text=True)
     assert done.returncode == 0
     stage, trainer = (
-        set(re.findall(r"^import time:.*\| +(\S+)$", said, re.MULTILINE)) for said in (done.stderr, run.log.read_text())
+        set(re.findall(r"^import time:.*\| +(\S+)$", log, re.MULTILINE)) for log in (done.stderr, run.log.read_text())
     )
-    assert "flows.stages.evaluate" in stage  # by flows.stages.train, which import_module loads without a line
+    assert "flows.stages.evaluate" in stage  # imported by flows.stages.train, for which import_module logs no line
     assert not any(module.partition(".")[0] == "torch" for module in stage)
     assert {"torch.optim", "lightning_fabric.wrappers"} <= trainer
     assert not any(module.startswith(("torch._dynamo", "torch._inductor")) for module in trainer)
@@ -178,10 +178,10 @@ def test_resume_refuses_changed_learning_rate(tmp_path: Path) -> None:
 
 
 def test_train_skips_damaged_newest_checkpoint(undisturbed: RunDirectory, tmp_path: Path) -> None:
-    run = prepare(tmp_path / "run", **EVERYTHING)
-    session = RunTrainer(run)  # and no more of it: its process was killed
+    run = prepare(tmp_path / "run", **SETTINGS)
+    session = RunTrainer(run)  # not closed, as if the process was killed
     for _ in range(2):
-        while "checkpoint" not in session.advance(lambda said: None).due:
+        while "checkpoint" not in session.advance(lambda progress: None).due:
             continue
         session.save()
     newest = next(checkpoint.newest_first(run.checkpoints))
@@ -196,7 +196,7 @@ def test_train_skips_damaged_newest_checkpoint(undisturbed: RunDirectory, tmp_pa
 
 
 def test_init_from_loads_weights_of_another_run(undisturbed: RunDirectory, tmp_path: Path) -> None:
-    run = prepare(tmp_path / "run", init_from=str(undisturbed.path), **EVERYTHING)
+    run = prepare(tmp_path / "run", init_from=str(undisturbed.path), **SETTINGS)
     session = RunTrainer(run)
     session.save()
     session.close()
@@ -244,7 +244,7 @@ def test_event_log_has_each_point_once_after_kill(tmp_path: Path) -> None:
     trainer.process.kill()
     trainer.stop()
     with open(run.events, "a") as handle:
-        handle.write('{"kind": "metrics", "env_st')  # torn
+        handle.write('{"kind": "metrics", "env_st')  # incomplete line
     train(run)
     trainer_for(run).stop()
     points = [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "metrics"]

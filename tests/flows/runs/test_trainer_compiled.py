@@ -1,4 +1,4 @@
-"""The trainer with a compiled gradient step: exact across kills, also of the compiler."""
+"""Trainer with a compiled gradient step: exact resume after kills, also during compilation."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.runs import prepare
 from tests.soaking import soak
 
 ROOT = Path(__file__).resolve().parents[3]
-# Builds of up to a minute each: `make soak` runs them; `make test` kills and resumes one compiled run in tests/kills.
+# Each build takes up to a minute: only `make soak` runs these tests. tests/kills has one compiled run for `make test`.
 pytestmark = soak
-EVERYTHING: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "algo__compile": True,
     "algo__normalize_obs": True,
     "algo__normalize_reward": True,
@@ -50,10 +50,10 @@ def finish(run: RunDirectory) -> str:
 
 
 def test_compiled_run_resumes_bitwise_after_rebuild(tmp_path: Path, cache: Path) -> None:
-    whole = finish(prepare(tmp_path / "whole", **EVERYTHING))
+    whole = finish(prepare(tmp_path / "whole", **SETTINGS))
     first = sorted(path.name.partition(".")[0] for path in cache.glob("*.pt2"))
     shutil.rmtree(cache)
-    run = prepare(tmp_path / "killed", **EVERYTHING)
+    run = prepare(tmp_path / "killed", **SETTINGS)
     for _ in range(2):
         trainer = TrainerProcess(run)
         if "checkpoint" in trainer.advance().due:
@@ -69,8 +69,8 @@ def test_compiled_run_resumes_bitwise_after_rebuild(tmp_path: Path, cache: Path)
     assert "compiling " in run.log.read_text()
 
 
-def alive(cache: Path) -> list[str]:
-    """Processes with a file of the cache in their command line: the compiling child, its watch, the compiler."""
+def processes_of(cache: Path) -> list[str]:
+    """Return commands with a path in the cache: those of compiling child, watchdog and compiler."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -93,29 +93,31 @@ def wait_until(condition: Any, seconds: float) -> bool:
 def test_trainer_killed_while_compiling_leaves_no_process(
     number: int, code: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiler = tmp_path / "g++"  # one that never ends
+    compiler = tmp_path / "g++"  # does not terminate
     compiler.write_text('#!/bin/sh\ncase "$*" in *.cpp*) while :; do sleep 0.1; done;; esac\necho "g++ 12.2.0"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    run = prepare(tmp_path / "run", **EVERYTHING)
+    run = prepare(tmp_path / "run", **SETTINGS)
     command = [sys.executable, "-m", "rlcore.train.server", str(run.path)]
     with open(run.log, "ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, cwd=ROOT)
     assert process.stdin is not None
     process.stdin.write(b'{"command": "begin"}\n')
     process.stdin.flush()
-    assert wait_until(lambda: any(str(compiler) in one for one in alive(cache)), 60), run.log.read_text()
-    assert len(alive(cache)) >= 3  # the child that compiles, its watch, the compiler
+    assert wait_until(lambda: any(str(compiler) in process_command for process_command in processes_of(cache)), 60), (
+        run.log.read_text()
+    )
+    assert len(processes_of(cache)) >= 3  # compiling child, its watchdog, compiler
     process.send_signal(number)
     assert process.wait(5) == code
-    assert wait_until(lambda: not alive(cache), 2), alive(cache)
+    assert wait_until(lambda: not processes_of(cache), 2), processes_of(cache)
     process.stdin.close()
 
 
 def test_compile_true_without_compiler_names_missing_package(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = prepare(tmp_path / "run", **EVERYTHING)
+    run = prepare(tmp_path / "run", **SETTINGS)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UserError, match=r"algo.compile=true: this machine has no C\+\+ compiler .* apt install g\+\+"):
         TrainerProcess(run)
@@ -126,7 +128,7 @@ def test_compile_auto_is_kept_for_longer_budget(tmp_path: Path, cache: Path) -> 
     train(run)
     trainer_for(run).stop()
     values = yaml.safe_load(run.config.read_text())
-    values["algo"]["total_steps"] = 2_000_000  # beyond what auto compiles
+    values["algo"]["total_steps"] = 2_000_000  # long enough for auto to compile
     run.config.write_text(yaml.safe_dump(values))
     trainer = TrainerProcess(run)
     assert trainer.advance().policy_steps > 128

@@ -1,4 +1,4 @@
-"""Trainers forked from a warm process: the bits, ends and surroundings of fresh ones; one mirror for all runs."""
+"""Trainers forked from a warm process, compared with fresh ones; the shared mirror."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ LONG = {"total_steps": 10_000_000, "evaluation__every": 10_000_000, "checkpoint_
 
 @pytest.fixture(autouse=True)
 def _warm(warm: None) -> None:
-    """All tests here, but one that ends its server, share the session's."""
+    """Use the fork server of the test session in all tests except those with their own server."""
 
 
-def trained(path: Path, **dotted: Any) -> tuple[str, Any]:
-    """The digest that a run comes to, and its trainer's process."""
+def train_run(path: Path, **dotted: Any) -> tuple[str, Any]:
+    """Train a run, and return its digest and its trainer's process."""
     run = prepare(path, **dotted)
     train(run)
     trainer = trainer_for(run)
@@ -50,11 +50,11 @@ def trained(path: Path, **dotted: Any) -> tuple[str, Any]:
 @always
 def test_forked_trainer_matches_fresh_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"algo__normalize_obs": True, "algo__normalize_reward": True, "env__sync_env": False}
-    bits, process = trained(tmp_path / "forked", **settings)
+    bits, process = train_run(tmp_path / "forked", **settings)
     assert isinstance(process, Forked)
     assert process.returncode == 0
     monkeypatch.delenv(WARM)
-    fresh, process = trained(tmp_path / "fresh", **settings)
+    fresh, process = train_run(tmp_path / "fresh", **settings)
     assert isinstance(process, subprocess.Popen)
     assert bits == fresh
 
@@ -77,14 +77,14 @@ def test_killed_forked_trainer_is_reported_and_resumed(tmp_path: Path) -> None:
 
 def test_forked_trainer_with_two_ranks_matches_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"fabric__devices": 2, "total_steps": 512}
-    bits, process = trained(tmp_path / "forked", **settings)
+    bits, process = train_run(tmp_path / "forked", **settings)
     assert isinstance(process, Forked)
     monkeypatch.delenv(WARM)
-    assert bits == trained(tmp_path / "fresh", **settings)[0]
+    assert bits == train_run(tmp_path / "fresh", **settings)[0]
 
 
 def test_forked_trainer_inherits_surroundings_of_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As a plugin, which a trainer imports when it begins; here it says where it is.
+    # The trainer imports this plugin at its start, and the plugin logs its surroundings.
     (tmp_path / "tells.py").write_text(
         "import json, os, sys\n"
         "said = [os.getcwd(), os.environ.get('GIVEN'), os.environ.get('TAKEN'), os.getsid(0) == os.getpid()]\n"
@@ -97,14 +97,14 @@ def test_forked_trainer_inherits_surroundings_of_client(tmp_path: Path, monkeypa
     trainer = TrainerProcess(run)
     assert isinstance(trainer.process, Forked)
     trainer.stop()
-    said = next(line for line in run.log.read_text().splitlines() if line.startswith("["))
-    assert json.loads(said) == [str(tmp_path), "here", None, True, "tells"]
+    output = next(line for line in run.log.read_text().splitlines() if line.startswith("["))
+    assert json.loads(output) == [str(tmp_path), "here", None, True, "tells"]
 
 
 def test_start_trainer_forks_only_in_equal_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDirectory(tmp_path)
 
-    def kind() -> type:
+    def started_type() -> type:
         with open(tmp_path / "log", "wb") as log:
             process = start_trainer(run, log)
         process.kill()
@@ -115,20 +115,20 @@ def test_start_trainer_forks_only_in_equal_environment(tmp_path: Path, monkeypat
         return type(process)
 
     with monkeypatch.context() as patch:
-        patch.setenv("KMP_INIT_AT_FORK", "FALSE")  # as scikit-learn does, which a sweep's page imports
+        patch.setenv("KMP_INIT_AT_FORK", "FALSE")  # set by scikit-learn, which reports of sweeps import
         patch.setenv("LD_LIBRARY_PATH", "/site-packages/cv2/../../lib64:" + os.environ.get("LD_LIBRARY_PATH", ""))
-        assert kind() is Forked
+        assert started_type() is Forked
     with monkeypatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", "/elsewhere")
-        assert kind() is subprocess.Popen
+        assert started_type() is subprocess.Popen
     with monkeypatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "2")
-        assert kind() is subprocess.Popen
+        assert started_type() is subprocess.Popen
     with monkeypatch.context() as patch:
         patch.setattr("flows.runs.warm.code_version", lambda: {"core_hash": "another"})
-        assert kind() is subprocess.Popen
+        assert started_type() is subprocess.Popen
     monkeypatch.setenv(WARM, str(tmp_path / "nothing there"))
-    assert kind() is subprocess.Popen
+    assert started_type() is subprocess.Popen
 
 
 @always
@@ -151,8 +151,8 @@ def test_forked_trainer_ends_with_client(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
-    """A server of the test's own."""
+def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
+    """Yield a fork server for this test only."""
     monkeypatch.delenv(WARM)
     before = {child.pid for child in psutil.Process().children()}
 
@@ -161,16 +161,18 @@ def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
         return next((child for child in children if "rlcore.system.fork_server" in child.cmdline()), None)
 
     with warm_trainers():
-        yield wait_for(find, "the server")  # on a busy machine its command line is not there at once
+        yield wait_for(find, "the server")  # on a busy machine the command line appears late
 
 
-def test_forked_trainers_survive_killed_fork_server(another: psutil.Process, tmp_path: Path) -> None:
+def test_forked_trainers_survive_killed_fork_server(own_server: psutil.Process, tmp_path: Path) -> None:
     run, killed = prepare(tmp_path / "run"), prepare(tmp_path / "killed", algo__compile=False, **LONG)
     trainer, second = TrainerProcess(run), TrainerProcess(killed)
-    assert another.num_threads() == 1  # a thread beside the one that forks may hold a lock for ever in the child
+    assert (
+        own_server.num_threads() == 1
+    )  # another thread could hold a lock during the fork, which stays locked in the child
     assert isinstance(trainer.process, Forked)
-    another.kill()
-    another.wait()
+    own_server.kill()
+    own_server.wait()
     assert trainer.process.poll() is None
     while not trainer.advance().done:
         continue
@@ -193,7 +195,7 @@ def test_warm_trainers_uses_private_temporary_folder(monkeypatch: pytest.MonkeyP
         assert folder.stat().st_mode & 0o777 == 0o700
         assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
         assert (folder / TRAINERS).is_socket()
-        with warm_trainers():  # as in a child
+        with warm_trainers():  # nested, as in a child process
             assert os.environ[WARM] == str(folder)
     assert WARM not in os.environ
     assert not folder.exists()
@@ -209,28 +211,28 @@ def test_shared_mirror_uploads_all_runs(home: Path, tmp_path: Path, monkeypatch:
         return [pid for pid in found if pid not in before]
 
     before: list[int] = []
-    before = mirrors()  # the session's
+    before = mirrors()  # those of the test session
     with warm_trainers():
         for run in runs:
             train_a_while(run, 0, 300)
             mirror.mirror_in_background(run)
-        (pid,) = wait_for(mirrors, "a mirror")  # until it has its own command line
+        (pid,) = wait_for(mirrors, "a mirror")  # wait for its command line
         for run in runs[:2]:
             assert mirror.finish_mirror(run)
-            assert (run.path / mirror_note).exists()
-        mirror.mirror_in_background(runs[2], every=0)  # nobody waits for that, but the driver at its end
+            assert (run.path / UPLOADS).exists()
+        mirror.mirror_in_background(runs[2], every=0)  # only the driver waits for it, at its end
         assert mirrors() == [pid]
-        # Another store's runs are not brought to this one's.
+        # Runs of another store need another mirror.
         with monkeypatch.context() as patch:
             patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/other.db")
             other = mirror.Mirror(runs[0])
         assert other.process is not None
         other.end()
     assert mirrors() == []
-    assert (runs[2].path / mirror_note).exists()
+    assert (runs[2].path / UPLOADS).exists()
 
 
-mirror_note = ".mlflow/uploads.json"
+UPLOADS = ".mlflow/uploads.json"
 
 
 def test_finish_mirror_survives_killed_shared_mirror(

@@ -1,4 +1,4 @@
-"""Work that stages have their run's trainer do, which has torch: its errors and words come back, and it lives on."""
+"""Calls of stages in their run's trainer process, which has torch: results, events and errors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.runs import prepare
 HERE = __name__
 
 
-class Strange(Exception):
-    """An exception of a function, which is no class of ours and wants two arguments."""
+class UnpicklableError(Exception):
+    """Foreign exception with two required arguments, which cannot be unpickled."""
 
     def __init__(self, what: str, number: int) -> None:
         super().__init__(f"{what} {number}")
@@ -43,48 +43,48 @@ def play(run: RunDirectory, episodes: int, on_progress: Any = None, doubled: boo
     return [episodes * (2 if doubled else 1)]
 
 
-def leave(run: RunDirectory) -> None:
+def exit_process(run: RunDirectory) -> None:
     os._exit(3)
 
 
 def test_with_torch_without_trainer_uses_own_process(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    heard: list[tuple[str, Any]] = []
-    with subscribe(lambda kind, facts: heard.append((kind, facts))):
+    events: list[tuple[str, Any]] = []
+    with subscribe(lambda kind, facts: events.append((kind, facts))):
         assert with_torch(run, f"{HERE}.pid") == os.getpid()
         assert with_torch(run, f"{HERE}.play", 3, doing="playing", doubled=True) == [6]
-    assert heard[1] == ("work", {"doing": "playing", "done": 3, "total": 3, "unit": "episodes"})
+    assert events[1] == ("work", {"doing": "playing", "done": 3, "total": 3, "unit": "episodes"})
     with pytest.raises(DiskFault, match="the reason"):
         with_torch(run, f"{HERE}.fail", "DiskFault")
 
 
 def test_unpack_restores_packed_exception() -> None:
     both = UserError("a\nb", mistakes=(UserError("a"), UserError("b")))
-    back = unpack(pack(both), "unused")
-    assert isinstance(back, UserError)
-    assert str(back) == "a\nb"
-    assert [str(mistake) for mistake in back.mistakes] == ["a", "b"]
-    assert "in the trainer's process" in back.__notes__[0]
-    alone = unpack(pack(UserError("one")), "unused")
-    assert isinstance(alone, UserError)
-    assert alone.mistakes == (alone,)
+    restored = unpack(pack(both), "unused")
+    assert isinstance(restored, UserError)
+    assert str(restored) == "a\nb"
+    assert [str(mistake) for mistake in restored.mistakes] == ["a", "b"]
+    assert "in the trainer's process" in restored.__notes__[0]
+    single = unpack(pack(UserError("one")), "unused")
+    assert isinstance(single, UserError)
+    assert single.mistakes == (single,)
 
 
 def test_unpack_replaces_exception_that_cannot_be_pickled() -> None:
     class Local(Exception):
         pass
 
-    said: list[dict[str, Any]] = []
-    for error in (Strange("a", 1), Local("it failed\nbadly")):
+    messages: list[dict[str, Any]] = []
+    for error in (UnpicklableError("a", 1), Local("it failed\nbadly")):
         assert type(unpack(pack(error), "what it was")) is RunError
-    call("rlcore.nowhere.at_all", [], lambda event, **fields: said.append({"event": event, **fields}))
-    assert said[0]["event"] == "failed"
-    assert said[0]["sentence"].startswith("ModuleNotFoundError: No module named 'rlcore.nowhere'")
+    call("rlcore.nowhere.at_all", [], lambda event, **fields: messages.append({"event": event, **fields}))
+    assert messages[0]["event"] == "failed"
+    assert messages[0]["sentence"].startswith("ModuleNotFoundError: No module named 'rlcore.nowhere'")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
-    """A run whose trainer has not begun."""
+    """Yield a run with an idle trainer."""
     prepared = prepare(tmp_path_factory.mktemp("called") / "run")
     expect_trainer(prepared)
     yield prepared
@@ -95,10 +95,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
 @pytest.mark.usefixtures("warm")
 def test_with_torch_uses_trainer_at_any_time(run: RunDirectory) -> None:
     trainer = expect_trainer(run)
-    heard: list[tuple[str, Any]] = []
-    with subscribe(lambda kind, facts: heard.append((kind, facts))):
+    events: list[tuple[str, Any]] = []
+    with subscribe(lambda kind, facts: events.append((kind, facts))):
         assert with_torch(run, f"{HERE}.pid") == trainer.process.pid
-    assert heard == [("stage", {"doing": "in run"})]
+    assert events == [("stage", {"doing": "in run"})]
     for kind, expected in (("UserError", UserError), ("DiskFault", DiskFault), ("KeyError", KeyError)):
         with pytest.raises(expected, match="the reason"):
             with_torch(run, f"{HERE}.fail", kind)
@@ -116,7 +116,7 @@ def test_with_torch_uses_trainer_at_any_time(run: RunDirectory) -> None:
 def test_with_torch_replaces_trainer_that_died(run: RunDirectory) -> None:
     first = expect_trainer(run)
     with pytest.raises(RunError, match="the trainer ended with code 3"):
-        with_torch(run, f"{HERE}.leave")
+        with_torch(run, f"{HERE}.exit_process")
     answering = with_torch(run, f"{HERE}.pid")
     assert answering not in (first.process.pid, os.getpid())
     expect_trainer(run).process.kill()
