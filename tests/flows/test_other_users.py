@@ -16,7 +16,7 @@ import pytest
 
 from flows.settings import state_folder
 from tests import processes
-from tests.flows.sweeps.fake import made
+from tests.flows.sweeps.fake import make_sweep
 from tests.retries import run_command
 from tests.soaking import always, heavy
 from tests.stores import furnish
@@ -93,7 +93,7 @@ def test_state_folder_is_private_to_owner(place: Path, monkeypatch: pytest.Monke
 
 def test_sweep_folders_are_private_to_owner(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(place / "runs"))
-    sweep, _ = made(place / "runs/sweeps", "mine")
+    sweep, _ = make_sweep(place / "runs/sweeps", "mine")
     assert [folder.stat().st_mode & 0o777 for folder in (sweep.path, sweep.runs)] == [0o700, 0o700]
 
 

@@ -20,7 +20,7 @@ from flows.tracking.backends import update_backends
 from flows.tracking.mlflow_sweep import PARENT
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog, read_events
-from tests.flows.sweeps.fake import made
+from tests.flows.sweeps.fake import make_sweep
 from tests.flows.synthetic_runs import checkpointed_run, judged, synthetic_run, train_a_while
 from tests.processes import ROOT, environment
 
@@ -126,7 +126,7 @@ def test_reap_names_resume_command_with_plugins_and_sweep(home: Path, tmp_path: 
 
 
 def test_reap_marks_sweep_of_killed_trial(home: Path, tmp_path: Path, reap: Reap) -> None:
-    folder = made(tmp_path / "runs/sweeps", "broken_off", "sweep.trials=2")[0]
+    folder = make_sweep(tmp_path / "runs/sweeps", "broken_off", "sweep.trials=2")[0]
     run = checkpointed_run(folder.trial(0) / "seed_7", "trial of a killed sweep", weights=8)
     client, parent = _run_of(folder, run.read_config())
     assert [record["run_id"] for record in reap()["runs"]] == ["trial of a killed sweep"]

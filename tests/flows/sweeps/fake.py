@@ -1,4 +1,4 @@
-"""Sweeps without a training: hands that write event logs of a known function, in whatever order a test wants."""
+"""Sweeps without training: an executor that writes event logs with a known score function, in any order."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ SPACE = ["algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.update_epochs=i
 
 
 class Killed(BaseException):
-    """The driver's process is gone."""
+    """Stands for a kill of the driver process."""
 
 
 def score(params: dict[str, Any], seed: int, evaluation: int) -> float:
-    """The mean return of an evaluation: best at lr=1e-3, update_epochs=5."""
+    """Return the mean return of an evaluation, with the optimum at lr=1e-3, update_epochs=5."""
     lr, epochs = params["algo.optimizer.lr"], params["algo.update_epochs"]
     return 100 - 20 * abs(math.log10(lr) + 3) - abs(epochs - 5) - 10 / evaluation + seed % 7 / 10
 
 
-class Hands:
-    """Jobs are done when they are waited for: one of those that were started, drawn at random; all its events then."""
+class FakeExecutor:
+    """Executor that completes a random started job, and writes all its events, at each `wait`."""
 
     def __init__(self, sweep: Sweep, places: int, seed: int) -> None:
         self.sweep, self.places = sweep, places
@@ -76,7 +76,7 @@ class Hands:
 
 
 def evaluate(training: TrialRun, params: dict[str, Any], number: int) -> None:
-    """Write the events of an evaluation into a run's log, and at the last one its end."""
+    """Write the events of an evaluation to a run's event log, and the end event after the last one."""
     seed = int(training.run_dir.name.removeprefix("seed_"))
     steps, greedy = PACE.every * number, {"mean": score(params, seed, number)}
     events: list[dict[str, Any]] = [{"kind": "checkpoint", "policy_steps": steps}]
@@ -88,29 +88,29 @@ def evaluate(training: TrialRun, params: dict[str, Any], number: int) -> None:
         log.writelines(json.dumps({"time": 0.0, **event}) + "\n" for event in events)
 
 
-def made(folder: Path, name: str, *overrides: str) -> tuple[SweepFolder, SweepPlan]:
-    """A sweep's folder with a plan over `SPACE`."""
-    wanted = replace(plan([*SPACE, *BASE, f"sweep.name={name}", *overrides]), pace=PACE)
+def make_sweep(folder: Path, name: str, *overrides: str) -> tuple[SweepFolder, SweepPlan]:
+    """Create the folder of a sweep over `SPACE`, and return it with its plan."""
+    sweep_plan = replace(plan([*SPACE, *BASE, f"sweep.name={name}", *overrides]), pace=PACE)
     sweep_folder = SweepFolder(name)
-    sweep_folder.write(wanted, folder / name)
-    return sweep_folder, wanted
+    sweep_folder.write(sweep_plan, folder / name)
+    return sweep_folder, sweep_plan
 
 
 def drive(folder: SweepFolder, places: int = 3, seed: int = 0) -> Sweep:
-    """Drive a sweep to the end of its trials, as its flow does."""
-    return driven(Sweep(folder, folder.read()), places, seed)
+    """Run all trials of a sweep, as its flow does."""
+    return drive_sweep(Sweep(folder, folder.read()), places, seed)
 
 
-def driven(sweep: Sweep, places: int = 3, seed: int = 0) -> Sweep:
-    """The sweep at the end of its trials."""
-    sweep.hands = Hands(sweep, places, seed)
+def drive_sweep(sweep: Sweep, places: int = 3, seed: int = 0) -> Sweep:
+    """Run all trials of a sweep, and return the sweep."""
+    sweep.hands = FakeExecutor(sweep, places, seed)
     for job in trials(sweep):
         sweep.hands.start(job)
     return sweep
 
 
-def came_to(sweep: Sweep) -> list[tuple[Any, ...]]:
-    """All that the study says of each trial, but for times."""
+def trial_results(sweep: Sweep) -> list[tuple[Any, ...]]:
+    """Return all data of the study for each trial, except times."""
     return [
         (t.number, t.state.name, t.params, t.value, t.intermediate_values, t.user_attrs) for t in sweep.study.trials
     ]

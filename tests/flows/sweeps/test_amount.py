@@ -1,4 +1,4 @@
-"""How much work a sweep is, told before it begins."""
+"""Number of runs and estimated time of a sweep."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def test_amount_counts_remaining_runs() -> None:
         "7 trials on 2 seeds each + 6 confirmation runs: "
         "20 runs of 1,000 policy steps, at most 20,000 policy steps in total"
     )
-    # 2 trials × 2 seeds + 6 = 10 runs; 10 × 1000 / 50 = 200 s, on two workers 100.
-    said = amount(plan(VARIED), PACE, ended=5, speed=50.0)
-    assert said.endswith(
+    # 2 trials × 2 seeds + 6 = 10 runs; 10 × 1000 / 50 = 200 s, with two workers 100 s.
+    text = amount(plan(VARIED), PACE, ended=5, speed=50.0)
+    assert text.endswith(
         "10 runs of 1,000 policy steps, at most 10,000 policy steps in total; estimated training time 1:40 (min:s) "
         "with 2 runs at a time at 50 policy steps/s each (median of earlier runs), "
         "not including evaluations and startup"
@@ -31,8 +31,8 @@ def test_amount_counts_remaining_runs() -> None:
 
 
 def test_amount_without_confirmation_counts_trials_only() -> None:
-    one = plan(["exp=ppo", "algo.gamma=interval(0.9,1)", "sweep.trials=1", "sweep.confirm_seeds=0"])
-    assert amount(one, PACE) == "1 trial: 1 run of 1,000 policy steps, at most 1,000 policy steps in total"
+    single_trial = plan(["exp=ppo", "algo.gamma=interval(0.9,1)", "sweep.trials=1", "sweep.confirm_seeds=0"])
+    assert amount(single_trial, PACE) == "1 trial: 1 run of 1,000 policy steps, at most 1,000 policy steps in total"
 
 
 def test_speed_of_is_median_of_similar_runs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether a winner holds up: the interval of a difference, and what is said of it."""
+"""Confirmation of a sweep's winner: interval of the difference, verdict and registration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flows.sweeps.study import CONFIRMATION, TRAINING
 from flows.sweeps.trial import iqm
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
-from tests.flows.sweeps.fake import EVALUATIONS, Hands, drive, evaluate, made
+from tests.flows.sweeps.fake import EVALUATIONS, FakeExecutor, drive, evaluate, make_sweep
 
 DEFAULT = {"algo.optimizer.lr": 1e-1, "algo.update_epochs": 1}  # far from the best of tests.flows.sweeps.fake.score
 
@@ -42,11 +42,13 @@ def test_compare_with_default_detects_better_and_worse() -> None:
 
 
 def test_compare_with_default_rejects_noise() -> None:
-    """Two samples of one distribution: at most about one in twenty is called better or worse."""
+    """Two samples of one distribution: about one comparison in twenty reports a difference."""
     rng = np.random.default_rng(2)
-    said = [compare_with_default(rng.normal(100, 20, 10).tolist(), rng.normal(100, 20, 10).tolist()) for _ in range(60)]
-    assert sum(one["better"] for one in said) <= 8
-    assert sum(one["words"].endswith("] contains 0") for one in said) >= 45
+    results = [
+        compare_with_default(rng.normal(100, 20, 10).tolist(), rng.normal(100, 20, 10).tolist()) for _ in range(60)
+    ]
+    assert sum(result["better"] for result in results) <= 8
+    assert sum(result["words"].endswith("] contains 0") for result in results) >= 45
 
 
 def test_compare_with_default_requires_ten_seeds() -> None:
@@ -56,14 +58,14 @@ def test_compare_with_default_requires_ten_seeds() -> None:
 
 
 def test_interval_pairs_values_by_seed() -> None:
-    """Noise that both sides share in a seed is none of their difference: it cancels exactly here."""
+    """Noise that both sides share in a seed cancels in the difference."""
     shared = np.random.default_rng(3).normal(0, 100, 12)
     low, high = interval((shared + 5).tolist(), shared.tolist())
     assert low == pytest.approx(5) and high == pytest.approx(5)
 
 
-class Confirming(Hands):
-    """Trains a run of the confirmation by its own overrides; those without the varied keys are the default's."""
+class ConfirmingExecutor(FakeExecutor):
+    """Executor of confirmation runs; a run without the varied keys has the values in `DEFAULT`."""
 
     def do(self, job: Job) -> End:
         if job.number is not None:
@@ -82,28 +84,28 @@ class Confirming(Hands):
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The runs that are offered to the registry; databases are in memory."""
-    there: dict[str, Any] = {}
+    """Return the list of registered run directories; databases are in memory."""
+    storages: dict[str, Any] = {}
     memory = optuna.storages.InMemoryStorage
-    monkeypatch.setattr(study_module, "open_storage", lambda url: there.setdefault(url, memory()))
-    offered: list[Path] = []
+    monkeypatch.setattr(study_module, "open_storage", lambda url: storages.setdefault(url, memory()))
+    registered_paths: list[Path] = []
 
     def register(run: RunDirectory) -> dict[str, Any]:
-        offered.append(run.path)
+        registered_paths.append(run.path)
         return {"name": "m", "version": 1}
 
     monkeypatch.setattr(confirm_module, "change_run", lambda run, overrides: None)
     monkeypatch.setattr(confirm_module, "register_model", register)
-    return offered
+    return registered_paths
 
 
-def swept(folder: Path, name: str, *overrides: str) -> Sweep:
+def finished_sweep(folder: Path, name: str, *overrides: str) -> Sweep:
     few = ["sweep.trials=8", "sweep.sampler=random", "sweep.pruner=none"]
-    return drive(made(folder, name, *few, *overrides)[0])
+    return drive(make_sweep(folder, name, *few, *overrides)[0])
 
 
-def confirmed(sweep: Sweep, fails: str = "") -> dict[str, Any]:
-    sweep.hands = hands = Confirming(sweep, 3, 0)
+def run_confirmation(sweep: Sweep, fails: str = "") -> dict[str, Any]:
+    sweep.hands = hands = ConfirmingExecutor(sweep, 3, 0)
     hands.fails = fails
     for job in confirm(sweep):
         hands.start(job)
@@ -112,14 +114,14 @@ def confirmed(sweep: Sweep, fails: str = "") -> dict[str, Any]:
 
 
 def test_confirmed_winner_registers_best_run(tmp_path: Path, registered: list[Path]) -> None:
-    sweep = swept(tmp_path, "good", "sweep.confirm_seeds=10")
+    sweep = finished_sweep(tmp_path, "good", "sweep.confirm_seeds=10")
     best = sweep.study.best()
     assert best is not None
-    found = confirmed(sweep)
+    found = run_confirmation(sweep)
     assert (found["better"], found["trial"], found["model"]["version"]) == (True, best.number, 1)
     fresh = sweep.study.seeds(CONFIRMATION, 10)
     assert found["seeds"] == fresh and len(set(fresh)) == 10
-    assert not set(fresh) & set(sweep.study.seeds(TRAINING, 1))  # no trial had one of them
+    assert not set(fresh) & set(sweep.study.seeds(TRAINING, 1))  # seeds that no trial used
     for side in (f"winner_{best.number:04d}", "default"):
         assert {path.name for path in (sweep.runs / side).iterdir()} == {f"seed_{seed}" for seed in fresh}
     values = dict(zip(fresh, found["values"]["winner"], strict=True))
@@ -129,29 +131,29 @@ def test_confirmed_winner_registers_best_run(tmp_path: Path, registered: list[Pa
 def test_unconfirmed_winner_is_not_registered(
     tmp_path: Path, registered: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The default configuration is as good: what the winner was chosen for was luck."""
-    sweep = swept(tmp_path, "luck", "sweep.confirm_seeds=10")
+    """The default configuration equals the winner, so the difference is noise."""
+    sweep = finished_sweep(tmp_path, "luck", "sweep.confirm_seeds=10")
     best = sweep.study.best()
     assert best is not None
     monkeypatch.setitem(DEFAULT, "algo.optimizer.lr", best.params["algo.optimizer.lr"])
     monkeypatch.setitem(DEFAULT, "algo.update_epochs", best.params["algo.update_epochs"])
-    found = confirmed(sweep)
+    found = run_confirmation(sweep)
     assert found["better"] is False and found["words"].endswith("] contains 0")
     assert found["model"] is None and registered == []
 
 
 def test_confirm_without_seeds_trains_nothing(tmp_path: Path, registered: list[Path]) -> None:
-    sweep = swept(tmp_path, "off", "sweep.confirm_seeds=0")
-    assert confirmed(sweep) == {} and not (sweep.runs / "default").exists()
+    sweep = finished_sweep(tmp_path, "off", "sweep.confirm_seeds=0")
+    assert run_confirmation(sweep) == {} and not (sweep.runs / "default").exists()
 
 
 def test_interrupted_confirmation_trains_only_missing_runs(tmp_path: Path, registered: list[Path]) -> None:
-    sweep = swept(tmp_path, "again", "sweep.confirm_seeds=10")
+    sweep = finished_sweep(tmp_path, "again", "sweep.confirm_seeds=10")
     seed = sweep.study.seeds(CONFIRMATION, 10)[4]
     with pytest.raises(RunError, match="the confirmation of the winner failed: .*the disk is full"):
-        confirmed(sweep, fails=str(seed))
+        run_confirmation(sweep, fails=str(seed))
     assert not sweep.folder.confirmed.exists() and registered == []
-    assert confirmed(sweep)["better"] is True
+    assert run_confirmation(sweep)["better"] is True
     logs = list(sweep.runs.glob("winner_*/seed_*/events.jsonl")) + list(sweep.runs.glob("default/seed_*/events.jsonl"))
     assert len(logs) == 20
     assert all(log.read_text().count('"kind": "evaluation"') == EVALUATIONS for log in logs)

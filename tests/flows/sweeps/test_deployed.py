@@ -1,4 +1,4 @@
-"""Trials as flow runs of a pool: submitted once, taken up again, pruned by a note, crashed ones retried. No server."""
+"""Trials as flow runs of a work pool: submission, adoption, pruning and retries, without a Prefect server."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.jobs import DEATHS
 from rlcore.errors import ProcessKilled
 from rlcore.store.directory import write_json
-from tests.flows.sweeps.fake import EVALUATIONS, came_to, drive, evaluate, made
+from tests.flows.sweeps.fake import EVALUATIONS, drive, evaluate, make_sweep, trial_results
 
 FEW = ["sweep.trials=6", "sweep.batch=2", "sweep.startup=2", "sweep.warmup=0", "sweep.confirm_seeds=0"]
 
 
 class Pool:
-    """Prefect's API and workers, in memory. Each look at a flow run that runs trains it by one evaluation.
+    """Prefect's API and workers, in memory. Each read of a running flow run trains it until its next evaluation.
 
-    Crashes says, by number of flow run, how often it crashes at its second evaluation; broken ones fail at once.
+    `crashes` maps the number of a flow run to its crashes at the second evaluation; `broken` ones fail at once.
     """
 
     def __init__(self, crashes: dict[int, int] | None = None, broken: tuple[int, ...] = ()) -> None:
         self.runs: dict[UUID, FlowRun] = {}
         self.keys: dict[str, UUID] = {}
         self.names: list[str] = []
-        self.looks = 0  # at flow runs that are being cancelled: their processes end at the fourth
+        self.looks = 0  # reads of flow runs that are cancelling: their processes end at the fourth
         self.crashes, self.broken = crashes or {}, broken
         self.sweep: Sweep
 
     def run_deployment(self, name: str, *, idempotency_key: str, flow_run_name: str, **options: Any) -> FlowRun:
         assert name == "train-ppo/default" and options["as_subflow"] and options["timeout"] == 0
         if idempotency_key not in self.keys:
-            made = FlowRun(id=uuid4(), flow_id=uuid4(), name=flow_run_name, state=Running())
-            self.runs[made.id], self.keys[idempotency_key] = made, made.id
+            flow_run = FlowRun(id=uuid4(), flow_id=uuid4(), name=flow_run_name, state=Running())
+            self.runs[flow_run.id], self.keys[idempotency_key] = flow_run, flow_run.id
             self.names.append(flow_run_name)
         return self.runs[self.keys[idempotency_key]]
 
@@ -91,9 +91,9 @@ class Pool:
 
 @pytest.fixture(autouse=True)
 def databases(monkeypatch: pytest.MonkeyPatch) -> None:
-    there: dict[str, Any] = {}
+    storages: dict[str, Any] = {}
     memory = optuna.storages.InMemoryStorage
-    monkeypatch.setattr(study_module, "open_storage", lambda url: there.setdefault(url, memory()))
+    monkeypatch.setattr(study_module, "open_storage", lambda url: storages.setdefault(url, memory()))
     monkeypatch.setattr(deployed, "LOOK_EVERY", 0.0)
     monkeypatch.setattr(deployed, "compose", lambda _: [SimpleNamespace(algo=SimpleNamespace(name="ppo"))])
 
@@ -115,44 +115,43 @@ def drive_pool(folder: Any, pool: Pool, monkeypatch: pytest.MonkeyPatch, stop_af
 
 
 def test_work_pool_trials_match_local_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = came_to(drive(made(tmp_path, "here", *FEW)[0], 2))
+    local = trial_results(drive(make_sweep(tmp_path, "here", *FEW)[0], 2))
     pool = Pool()
-    there = came_to(drive_pool(made(tmp_path, "there", *FEW)[0], pool, monkeypatch))
-    assert [trial[:5] for trial in there] == [
-        trial[:5] for trial in here
-    ]  # but for the policy steps behind a late look
-    assert "PRUNED" in {trial[1] for trial in there}
+    remote = trial_results(drive_pool(make_sweep(tmp_path, "there", *FEW)[0], pool, monkeypatch))
+    # without attributes, which contain the policy steps of a late read
+    assert [trial[:5] for trial in remote] == [trial[:5] for trial in local]
+    assert "PRUNED" in {trial[1] for trial in remote}
     assert len(pool.runs) == 6 and all(run.state and run.state.is_final() for run in pool.runs.values())
 
 
 def test_crashed_flow_run_is_retried_until_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool(crashes={0: 2, 1: 10**9}, broken=(2,))
     few = [line for line in FEW if line != "sweep.warmup=0"]
-    folder = made(tmp_path, "crashes", *few, "sweep.pruner=none")[0]
+    folder = make_sweep(tmp_path, "crashes", *few, "sweep.pruner=none")[0]
     with pytest.raises(ProcessKilled, match="trial 1 is unfinished"):
         drive_pool(folder, pool, monkeypatch)
-    assert pool.crashes[1] == 10**9 - 2 * (DEATHS + 1)  # and once more by itself
+    assert pool.crashes[1] == 10**9 - 2 * (DEATHS + 1)  # once more for the retry without other trials
     sweep = drive_pool(folder, pool, monkeypatch)
     states = [trial.state.name for trial in sweep.study.trials]
     assert states[:3] == ["COMPLETE", "FAIL", "FAIL"]
     assert sweep.study.trials[2].user_attrs["sentence"] == "algo.gamma=2: must be <= 1"
-    assert len(pool.runs) == 6  # no flow run is made twice
+    assert len(pool.runs) == 6  # no flow run is created twice
 
 
 def test_new_driver_adopts_existing_flow_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = came_to(drive_pool(made(tmp_path, "whole", *FEW)[0], Pool(), monkeypatch))
-    folder, pool = made(tmp_path, "gone", *FEW)[0], Pool()
+    whole = trial_results(drive_pool(make_sweep(tmp_path, "whole", *FEW)[0], Pool(), monkeypatch))
+    folder, pool = make_sweep(tmp_path, "gone", *FEW)[0], Pool()
     drive_pool(folder, pool, monkeypatch, stop_after=3)
     assert len(pool.runs) == 3
-    again = came_to(drive_pool(folder, pool, monkeypatch))
+    again = trial_results(drive_pool(folder, pool, monkeypatch))
     assert [trial[:5] for trial in again] == [trial[:5] for trial in whole]
     assert len(pool.runs) == 6
 
 
-def cancelled_in_between(
+def states_after_interrupt(
     folder: Any, pool: Pool, monkeypatch: pytest.MonkeyPatch, sweeps: State, raised: BaseException
 ) -> list[str]:
-    """A sweep whose driver is told to end when it has begun two trials; what became of their flow runs."""
+    """Interrupt a sweep's driver after two started trials, and return the states of their flow runs."""
     monkeypatch.setattr(deployed, "PARTING_LOOK", 0.0)
     own = FlowRun(id=uuid4(), flow_id=uuid4(), name="sweep", state=sweeps)
     sweep = drive_pool(folder, pool, monkeypatch, stop_after=2)
@@ -165,11 +164,11 @@ def cancelled_in_between(
 
 
 def test_cancelled_sweep_cancels_its_flow_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = made(tmp_path, "cancelled", *FEW)[0]
-    assert cancelled_in_between(folder, Pool(), monkeypatch, Cancelling(), KeyboardInterrupt()) == ["CANCELLED"] * 2
+    folder = make_sweep(tmp_path, "cancelled", *FEW)[0]
+    assert states_after_interrupt(folder, Pool(), monkeypatch, Cancelling(), KeyboardInterrupt()) == ["CANCELLED"] * 2
 
 
 def test_crashed_sweep_keeps_its_flow_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = made(tmp_path, "lost", *FEW)[0]
-    states = cancelled_in_between(folder, Pool(), monkeypatch, Crashed(), KeyboardInterrupt())
+    folder = make_sweep(tmp_path, "lost", *FEW)[0]
+    states = states_after_interrupt(folder, Pool(), monkeypatch, Crashed(), KeyboardInterrupt())
     assert states == ["RUNNING", "SCHEDULED"]

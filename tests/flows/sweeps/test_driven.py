@@ -1,4 +1,4 @@
-"""`shepherd sweep status` of a sweep that nobody drives names what goes on with it."""
+"""Output of `shepherd sweep status` for a sweep without a driver."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.sweep_report import status
 from rlcore.store.directory import write_json
-from tests.flows.sweeps.fake import drive, made
+from tests.flows.sweeps.fake import drive, make_sweep
 
 FEW = ["sweep.trials=2", "sweep.batch=2", "sweep.pruner=none"]
 
 
 @pytest.fixture(autouse=True)
 def databases(monkeypatch: pytest.MonkeyPatch) -> None:
-    there: dict[str, Any] = {}
+    storages: dict[str, Any] = {}
     memory = optuna.storages.InMemoryStorage
     for name in ("open_storage", "open_to_read"):
-        monkeypatch.setattr(study_module, name, lambda url: there.setdefault(url, memory()))
+        monkeypatch.setattr(study_module, name, lambda url: storages.setdefault(url, memory()))
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Iterator[SweepFolder]:
-    folder = made(tmp_path, f"driven_{tmp_path.name}", *FEW, "sweep.confirm_seeds=0")[0]
+def started_sweep(tmp_path: Path) -> Iterator[SweepFolder]:
+    folder = make_sweep(tmp_path, f"driven_{tmp_path.name}", *FEW, "sweep.confirm_seeds=0")[0]
     Sweep(folder, folder.read()).study.ask()
     yield folder
 
 
-def test_status_names_resume_command_without_driver(begun: SweepFolder) -> None:
-    assert ("interrupted", f"resume with {begun.resume_command}") in facts(status(begun))
-    with begun.driving():
-        assert status(begun)["go_on"] is None
-    assert status(begun)["go_on"] == begun.resume_command
+def test_status_names_resume_command_without_driver(started_sweep: SweepFolder) -> None:
+    assert ("interrupted", f"resume with {started_sweep.resume_command}") in facts(status(started_sweep))
+    with started_sweep.driving():
+        assert status(started_sweep)["go_on"] is None
+    assert status(started_sweep)["go_on"] == started_sweep.resume_command
 
 
-def test_status_shows_stopped_trials_without_driver(begun: SweepFolder) -> None:
-    assert ("trials", "1 of 2: 1 stopped") in facts(status(begun))
-    with begun.driving():
-        assert ("trials", "1 of 2: 1 running") in facts(status(begun))
+def test_status_shows_stopped_trials_without_driver(started_sweep: SweepFolder) -> None:
+    assert ("trials", "1 of 2: 1 stopped") in facts(status(started_sweep))
+    with started_sweep.driving():
+        assert ("trials", "1 of 2: 1 running") in facts(status(started_sweep))
 
 
-def test_status_recognizes_driver_on_another_machine(begun: SweepFolder) -> None:
-    begun.lease.write_text(json.dumps({"host": "far-away", "lease": "1"}))
-    assert status(begun)["go_on"] is None
-    begun.lease.unlink()
-    assert status(begun)["go_on"] == begun.resume_command
+def test_status_recognizes_driver_on_another_machine(started_sweep: SweepFolder) -> None:
+    started_sweep.lease.write_text(json.dumps({"host": "far-away", "lease": "1"}))
+    assert status(started_sweep)["go_on"] is None
+    started_sweep.lease.unlink()
+    assert status(started_sweep)["go_on"] == started_sweep.resume_command
 
 
 def test_status_of_finished_sweep_names_no_command(tmp_path: Path) -> None:
-    trials = made(tmp_path, f"over_{tmp_path.name}", *FEW, "sweep.confirm_seeds=0")[0]
+    trials = make_sweep(tmp_path, f"over_{tmp_path.name}", *FEW, "sweep.confirm_seeds=0")[0]
     drive(trials)
     assert status(trials)["go_on"] is None
-    confirmed = made(tmp_path, f"confirmed_{tmp_path.name}", *FEW)[0]
+    confirmed = make_sweep(tmp_path, f"confirmed_{tmp_path.name}", *FEW)[0]
     drive(confirmed)
     found = status(confirmed)
-    assert found["go_on"] == confirmed.resume_command  # its winner is not confirmed
+    assert found["go_on"] == confirmed.resume_command  # the confirmation is missing
     write_json(confirmed.confirmed, {"trial": found["best"]["number"], "words": "better"})
     assert status(confirmed)["go_on"] is None

@@ -1,4 +1,4 @@
-"""Trials are decided by the seed alone in batch mode, whatever workers and kills do; none lost, none repeated."""
+"""Driver of a sweep: in batch mode, trials depend only on the seed, not on workers or kills."""
 
 from __future__ import annotations
 
@@ -13,55 +13,57 @@ from flows.sweeps import study as study_module
 from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.trial import read_reports, trainings
-from tests.flows.sweeps.fake import EVALUATIONS, PACE, Hands, Killed, came_to, drive, evaluate, made
+from tests.flows.sweeps.fake import EVALUATIONS, PACE, FakeExecutor, Killed, drive, evaluate, make_sweep, trial_results
 
 BATCHES = ["sweep.trials=12", "sweep.batch=3", "sweep.startup=3", "sweep.warmup=0", "sweep.confirm_seeds=0"]
 
 
 @pytest.fixture(autouse=True)
 def databases(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Databases in memory, by address, which outlive a driver that is killed."""
-    there: dict[str, Any] = {}
+    """Return databases in memory by address; they outlive a killed driver."""
+    storages: dict[str, Any] = {}
 
     def open_storage(url: str) -> Any:
-        return there.setdefault(url, optuna.storages.InMemoryStorage())
+        return storages.setdefault(url, optuna.storages.InMemoryStorage())
 
     monkeypatch.setattr(study_module, "open_storage", open_storage)
-    return there
+    return storages
 
 
 def test_batch_trials_are_independent_of_worker_order(tmp_path: Path) -> None:
     sweeps = [
-        drive(made(tmp_path, f"order{seed}", *BATCHES)[0], places, seed) for seed, places in enumerate((1, 3, 3, 2))
+        drive(make_sweep(tmp_path, f"order{seed}", *BATCHES)[0], places, seed)
+        for seed, places in enumerate((1, 3, 3, 2))
     ]
-    first = came_to(sweeps[0])
+    first = trial_results(sweeps[0])
     assert [trial[0] for trial in first] == list(range(12))
     assert {state for _, state, *_ in first} >= {"COMPLETE", "PRUNED"}
     for other in sweeps[1:]:
-        assert came_to(other) == first
+        assert trial_results(other) == first
 
 
 def test_sweep_seed_changes_trials(tmp_path: Path) -> None:
-    one, other = (drive(made(tmp_path, f"seed{s}", *BATCHES, f"sweep.seed={s}")[0]) for s in (1, 2))
-    assert not {str(t[2]) for t in came_to(one)} & {str(t[2]) for t in came_to(other)}
+    one, other = (drive(make_sweep(tmp_path, f"seed{s}", *BATCHES, f"sweep.seed={s}")[0]) for s in (1, 2))
+    assert not {str(t[2]) for t in trial_results(one)} & {str(t[2]) for t in trial_results(other)}
 
 
 def test_trials_never_repeat_parameters(tmp_path: Path) -> None:
-    drawn = [str(trial[2]) for trial in came_to(drive(made(tmp_path, "once", *BATCHES)[0]))]
+    drawn = [str(trial[2]) for trial in trial_results(drive(make_sweep(tmp_path, "once", *BATCHES)[0]))]
     assert len(set(drawn)) == len(drawn)
 
 
 def test_tpe_uses_results_of_earlier_batches(tmp_path: Path) -> None:
-    """Random search draws the same whatever came of the trials before; the model of `tpe` must not."""
+    """Random search ignores earlier results, so its parameters must differ from those of `tpe`."""
     random_draws, modelled = (
-        [t[2] for t in came_to(drive(made(tmp_path, s, *BATCHES, f"sweep.sampler={s}")[0]))] for s in ("random", "tpe")
+        [t[2] for t in trial_results(drive(make_sweep(tmp_path, s, *BATCHES, f"sweep.sampler={s}")[0]))]
+        for s in ("random", "tpe")
     )
-    assert random_draws[:3] == modelled[:3]  # the first batch knows of none
+    assert random_draws[:3] == modelled[:3]  # the first batch has no earlier results
     assert all(a != b for a, b in zip(random_draws[3:], modelled[3:], strict=True))
 
 
 def storage_calls(storage: Any, at: int | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Count the writes to a database; the driver dies before the one numbered `at`, or behind it (odd numbers)."""
+    """Count the writes to a database; kill the driver before (even `at`) or after (odd `at`) write `at // 2`."""
     calls: list[str] = []
 
     def watched(name: str, write: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,42 +90,46 @@ def storage_calls(storage: Any, at: int | None, monkeypatch: pytest.MonkeyPatch)
         yield calls
 
 
-@pytest.mark.parametrize(("pruner", "every"), [("median", 3), ("hyperband", 11)])  # the latter keeps notes of its own
+@pytest.mark.parametrize(
+    ("pruner", "every"), [("median", 3), ("hyperband", 11)]
+)  # hyperband stores attributes of its own
 def test_driver_killed_at_any_write_resumes_identically(
     tmp_path: Path, databases: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pruner: str, every: int
 ) -> None:
     few = [*BATCHES, "sweep.trials=6", "sweep.batch=2", f"sweep.pruner={pruner}"]
     left_out = ("sweep.trials=12", "sweep.batch=3", *(["sweep.warmup=0"] if pruner != "median" else []))
     few = [line for line in few if line not in left_out]
-    expected = came_to(drive(made(tmp_path, "whole", *few)[0], 2))
-    storage = databases.setdefault(SweepFolder("counted").storage(made(tmp_path, "counted", *few)[1]), memory())
+    expected = trial_results(drive(make_sweep(tmp_path, "whole", *few)[0], 2))
+    storage = databases.setdefault(
+        SweepFolder("counted").storage(make_sweep(tmp_path, "counted", *few)[1]), new_storage()
+    )
     for calls in storage_calls(storage, None, monkeypatch):
         drive(SweepFolder("counted"), 2)
         writes = len(calls)
     assert writes > 30
-    for at in range(0, 2 * writes, every):  # both kinds of moment, all kinds of write
+    for at in range(0, 2 * writes, every):  # kills before and after writes of all kinds
         name = f"killed{at}"
-        folder, plan = made(tmp_path, name, *few)
-        storage = databases.setdefault(folder.storage(plan), memory())
+        folder, plan = make_sweep(tmp_path, name, *few)
+        storage = databases.setdefault(folder.storage(plan), new_storage())
         for _ in storage_calls(storage, at, monkeypatch):
             with pytest.raises(Killed):
                 drive(folder, 2, seed=at)
         again = drive(folder, 2, seed=at + 1)
-        assert came_to(again) == expected, at
+        assert trial_results(again) == expected, at
 
 
-def memory() -> Any:
+def new_storage() -> Any:
     return optuna.storages.InMemoryStorage()
 
 
 def test_async_mode_keeps_every_worker_busy(tmp_path: Path) -> None:
-    """After each end the next trial starts at once: while any is left, three run."""
+    """Three trials run until no further trial is left."""
 
-    def waiting(name: str, mode: str) -> int:
-        typed = [line for line in BATCHES if mode == "batch" or line != "sweep.batch=3"]
-        folder, _ = made(tmp_path, name, *typed, f"sweep.mode={mode}")
+    def count_idle(name: str, mode: str) -> int:
+        overrides = [line for line in BATCHES if mode == "batch" or line != "sweep.batch=3"]
+        folder, _ = make_sweep(tmp_path, name, *overrides, f"sweep.mode={mode}")
         sweep = Sweep(folder, folder.read())
-        sweep.hands = hands = Hands(sweep, 3, 0)
+        sweep.hands = hands = FakeExecutor(sweep, 3, 0)
         idle = 0
         wait = hands.wait
 
@@ -138,12 +144,12 @@ def test_async_mode_keeps_every_worker_busy(tmp_path: Path) -> None:
         assert len(hands.started) == 12
         return idle
 
-    assert waiting("async", "async") == 0
-    assert waiting("batch", "batch") > 0
+    assert count_idle("async", "async") == 0
+    assert count_idle("batch", "batch") > 0
 
 
 def test_failed_trial_stores_message_and_sweep_continues(tmp_path: Path) -> None:
-    sweep = drive(made(tmp_path, "fails", "sweep.trials=25", "sweep.sampler=random", "sweep.pruner=none")[0])
+    sweep = drive(make_sweep(tmp_path, "fails", "sweep.trials=25", "sweep.sampler=random", "sweep.pruner=none")[0])
     failed = [trial for trial in sweep.study.trials if trial.state.name == "FAIL"]
     assert failed and len(sweep.study.trials) == 25
     assert {trial.user_attrs["sentence"] for trial in failed} == {"nine is too many"}
@@ -151,15 +157,15 @@ def test_failed_trial_stores_message_and_sweep_continues(tmp_path: Path) -> None
 
 
 def test_extended_sweep_matches_longer_sweep(tmp_path: Path) -> None:
-    whole = came_to(drive(made(tmp_path, "long", *BATCHES)[0]))
+    whole = trial_results(drive(make_sweep(tmp_path, "long", *BATCHES)[0]))
     shorter = [line.replace("trials=12", "trials=6") for line in BATCHES]
-    drive(made(tmp_path, "short", *shorter)[0])
-    assert came_to(drive(made(tmp_path, "short", *BATCHES)[0])) == whole
+    drive(make_sweep(tmp_path, "short", *shorter)[0])
+    assert trial_results(drive(make_sweep(tmp_path, "short", *BATCHES)[0])) == whole
 
 
 def test_trial_value_is_iqm_over_seeds(tmp_path: Path) -> None:
     few = ["sweep.trials=1", "sweep.seeds=5", "sweep.last=2", "sweep.pruner=none", "sweep.seed=3"]
-    sweep = drive(made(tmp_path, "seeds", *few)[0])
+    sweep = drive(make_sweep(tmp_path, "seeds", *few)[0])
     (trial,) = sweep.study.trials
     runs = sweep.job(0).trainings
     assert len({run.run_dir for run in runs}) == 5
@@ -175,14 +181,14 @@ def test_read_reports_omits_last_evaluation_of_finished_training(tmp_path: Path)
     for number in (1, 2):
         evaluate(runs[1], params, number)
     steps = [step for step, _ in read_reports(runs, PACE)]
-    assert steps == [1000, 2000, 3000, 5000, 6000]  # 4000: the first training was done there
+    assert steps == [1000, 2000, 3000, 5000, 6000]  # without 4000, the end of the first training
     assert [score for _, score in read_reports(runs, PACE)][:2] == runs[0].scores[:2]
 
 
 def test_pruner_may_end_trial_in_second_seed(tmp_path: Path) -> None:
-    """Evaluations of both trainings until then are compared with those of other trials at that point."""
+    """The pruner compares trials at equal policy steps, summed over the trainings of a trial."""
     few = [*BATCHES, "sweep.seeds=2"]
-    trials = drive(made(tmp_path, "two", *few)[0]).study.trials
+    trials = drive(make_sweep(tmp_path, "two", *few)[0]).study.trials
     pruned = [len(trial.intermediate_values) for trial in trials if trial.state.name == "PRUNED"]
     whole = [len(trial.intermediate_values) for trial in trials if trial.state.name == "COMPLETE"]
     assert set(whole) == {2 * (EVALUATIONS - 1)}

@@ -1,4 +1,4 @@
-"""Which runs a group has, and what is refused."""
+"""Runs of a group, and refused overrides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_group_of_creates_one_run_per_value(tmp_path: Path, monkeypatch: pytest.
     group = group_of(["exp=ppo", "seed=0,1,2", "group=mine"], workers=8)
     places = [training.run_dir.relative_to(tmp_path) for training in group.trainings]
     assert places == [Path(f"runs/ppo/CartPole-v1/mine/seed={seed}") for seed in (0, 1, 2)]
-    assert group.workers == 3  # no more than there are runs
+    assert group.workers == 3  # at most the number of runs
     assert {training.state for training in group.trainings} == {"new"}
 
 
@@ -28,7 +28,7 @@ def test_group_of_combines_several_keys(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "messages"),
     [
         (["exp=ppo", "seed=0,1"], ["seed=0,1", "group=NAME", "seed=[0,1]"]),
         (["exp=ppo", "seed=0,1", "group=g", "run_dir=x"], ["run_dir=x", "cannot be set for a group"]),
@@ -38,19 +38,19 @@ def test_group_of_combines_several_keys(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_group_of_refuses_mistake_without_changes(
-    overrides: list[str], said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    overrides: list[str], messages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as error:
         group_of(overrides)
-    assert all(words in str(error.value) for words in said), str(error.value)
+    assert all(message in str(error.value) for message in messages), str(error.value)
     assert not (tmp_path / "runs").exists()
 
 
 def test_has_several_requires_several_values() -> None:
     assert not has_several(["exp=ppo", "seed=3", "algo.mlp_keys.encoder=[a,b]"])
     assert has_several(["exp=ppo", "seed=3,4"])
-    assert has_several(["exp=ppo", "env=dmc", "seed=3,4"])  # what is wrong is told when the configs are composed
+    assert has_several(["exp=ppo", "env=dmc", "seed=3,4"])  # composition of the configs reports the mistake
 
 
 def test_run_jobs_continues_after_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_run_jobs_continues_after_failed_run(tmp_path: Path, monkeypatch: pytest
     running: list[Job] = []
     done: list[str] = []
 
-    class Hands:
+    class SerialExecutor:
         @property
         def free(self) -> bool:
             return len(running) < 2
@@ -77,7 +77,7 @@ def test_run_jobs_continues_after_failed_run(tmp_path: Path, monkeypatch: pytest
             done.append(running[0].label)
             return running.pop(0), End("failed", "no luck") if len(done) == 1 else End("over")
 
-    hands = Hands()
+    hands = SerialExecutor()
     with pytest.raises(RunError, match=r"1 of 3 runs of group mine failed; seed=0: no luck"):
         for job in run_jobs(group, hands):
             hands.start(job)

@@ -1,4 +1,4 @@
-"""The page of a sweep at work, and the default configuration as its first trial."""
+"""Report page during a sweep, and the default configuration as the first trial."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from flows.sweeps.growing import refresh_reports
 from flows.sweeps.plan import plan, presets
 from flows.sweeps.refusals import default_of
 from flows.sweeps.sweep_report import refresh_page, status, write_page
-from tests.flows.sweeps.fake import drive, driven, made
+from tests.flows.sweeps.fake import drive, drive_sweep, make_sweep
 from tests.soaking import always, heavy
 
 pytestmark = heavy
 
-TYPED = ["exp=ppo", "algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.update_epochs=interval(1,20)"]
+OVERRIDES = ["exp=ppo", "algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.update_epochs=interval(1,20)"]
 
 
 @pytest.fixture(autouse=True)
-def here(home: Path) -> None:
-    """Sweeps lie in a folder of their own."""
+def shepherd_home(home: Path) -> None:
+    """Store the sweeps of these tests in a separate folder."""
 
 
 def test_default_of_returns_preset_values() -> None:
-    assert default_of(plan(TYPED)) == ({"algo.optimizer.lr": 1e-3, "algo.update_epochs": 10}, {})
-    assert default_of(plan([TYPED[0], "algo.normalize_advantages=choice(true,false)"])).values is not None
-    assert default_of(plan([TYPED[0], "algo.max_grad_norm=choice(0,0.5)"])).values is not None
+    assert default_of(plan(OVERRIDES)) == ({"algo.optimizer.lr": 1e-3, "algo.update_epochs": 10}, {})
+    assert default_of(plan([OVERRIDES[0], "algo.normalize_advantages=choice(true,false)"])).values is not None
+    assert default_of(plan([OVERRIDES[0], "algo.max_grad_norm=choice(0,0.5)"])).values is not None
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_default_of_returns_preset_values() -> None:
     ],
 )
 def test_default_of_names_values_outside_space(varied: str, outside: dict[str, str]) -> None:
-    assert default_of(plan([TYPED[0], varied])) == (None, outside)
+    assert default_of(plan([OVERRIDES[0], varied])) == (None, outside)
 
 
 def test_default_of_grid_adds_no_trial() -> None:
-    grid = [TYPED[0], "sweep.sampler=grid"]
+    grid = [OVERRIDES[0], "sweep.sampler=grid"]
     assert default_of(plan([*grid, "algo.update_epochs=choice(10,20)"])) == (None, {})
     assert default_of(plan([*grid, "algo.update_epochs=choice(1,2)"])) == (None, {"algo.update_epochs": "10"})
 
@@ -63,24 +63,24 @@ def test_sweep_presets_contain_their_default(preset: str) -> None:
 
 
 def test_status_and_page_name_default_outside_space(tmp_path: Path) -> None:
-    folder, wanted = made(tmp_path, "outside", "sweep.trials=1")
-    varied = wanted.space[0]
-    folder.write(dataclasses.replace(wanted, outside={varied.key: "7"}), folder.runs)
+    folder, sweep_plan = make_sweep(tmp_path, "outside", "sweep.trials=1")
+    varied = sweep_plan.space[0]
+    folder.write(dataclasses.replace(sweep_plan, outside={varied.key: "7"}), folder.runs)
     sweep = drive(folder)
-    said = f"not the default configuration: {varied.key}=7 is not in {varied.written}"
-    assert ("trial 0", said) in facts(status(folder))
+    text = f"not the default configuration: {varied.key}=7 is not in {varied.written}"
+    assert ("trial 0", text) in facts(status(folder))
     write_page(sweep, whole=False)
-    assert said in folder.report.read_text()
+    assert text in folder.report.read_text()
 
 
 @always
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_default_is_trial_0_and_changes_no_other(tmp_path: Path, sampler: str) -> None:
     options = ["sweep.trials=4", f"sweep.sampler={sampler}"]
-    before, _ = made(tmp_path, "before", *options)
-    folder, wanted = made(tmp_path, "with", *options)
+    before, _ = make_sweep(tmp_path, "before", *options)
+    folder, sweep_plan = make_sweep(tmp_path, "with", *options)
     default = {"algo.optimizer.lr": 1e-3, "algo.update_epochs": 5}
-    folder.write(dataclasses.replace(wanted, default=default), folder.runs)
+    folder.write(dataclasses.replace(sweep_plan, default=default), folder.runs)
     assert folder.read().default == default
     sweep, other = drive(folder), drive(before)
     params = [sweep.study.params(number) for number in range(4)]
@@ -91,7 +91,7 @@ def test_default_is_trial_0_and_changes_no_other(tmp_path: Path, sampler: str) -
 
 @always
 def test_refresh_reports_writes_page_from_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, _ = made(tmp_path, "grows", "sweep.trials=4")
+    folder, _ = make_sweep(tmp_path, "grows", "sweep.trials=4")
     sweep, pages, written = Sweep(folder, folder.read()), [], threading.Semaphore(0)
     real = growing_file.write_page
 
@@ -105,17 +105,17 @@ def test_refresh_reports_writes_page_from_start(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(growing_file, "SHARE", 0)
     with refresh_reports(sweep):
         assert written.acquire(timeout=60)
-        driven(sweep)
+        drive_sweep(sweep)
         emit("trial", {"number": 3})
         while pages[-1][0] < 4:
             assert written.acquire(timeout=60)
     assert pages[0][0] == 0 and "0 of 4" in pages[0][1]
     assert "4 of 4" in pages[-1][1] and "Learning curves of trials" in pages[-1][1]
-    assert not folder.pictures.exists()  # files are for a sweep that is over
+    assert not folder.pictures.exists()  # picture files only at the end of a sweep
 
 
 def test_refresh_reports_updates_text_before_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, _ = made(tmp_path, "quick", "sweep.trials=4")
+    folder, _ = make_sweep(tmp_path, "quick", "sweep.trials=4")
     sweep, written = Sweep(folder, folder.read()), threading.Semaphore(0)
     real, drawn = growing_file.write_page, []
 
@@ -131,7 +131,7 @@ def test_refresh_reports_updates_text_before_pictures(tmp_path: Path, monkeypatc
     monkeypatch.setattr(growing_file, "FRESH", 60.0)  # seconds
     with refresh_reports(sweep):
         assert written.acquire(timeout=60)
-        driven(sweep)
+        drive_sweep(sweep)
         while "4 of 4: 4 complete" not in folder.report.read_text():
             assert written.acquire(timeout=30)
     assert json.loads(folder.figures.read_text())["trials"] == status(folder)["trials"]
@@ -139,7 +139,7 @@ def test_refresh_reports_updates_text_before_pictures(tmp_path: Path, monkeypatc
 
 
 def test_write_page_keeps_complete_page(tmp_path: Path) -> None:
-    folder, _ = made(tmp_path, "whole", "sweep.trials=2")
+    folder, _ = make_sweep(tmp_path, "whole", "sweep.trials=2")
     sweep = drive(folder)
     write_page(sweep, whole=True)
     folder.report.write_text("whole")
@@ -148,7 +148,7 @@ def test_write_page_keeps_complete_page(tmp_path: Path) -> None:
 
 
 def test_refresh_page_updates_after_killed_driver(tmp_path: Path) -> None:
-    folder, _ = made(tmp_path, "killed", "sweep.trials=4")
+    folder, _ = make_sweep(tmp_path, "killed", "sweep.trials=4")
     sweep = Sweep(folder, folder.read())
     write_page(sweep, whole=False)
     sweep.study.ask()
@@ -162,18 +162,18 @@ def test_refresh_page_updates_after_killed_driver(tmp_path: Path) -> None:
 
 
 def test_refresh_page_skips_finished_sweep(tmp_path: Path) -> None:
-    folder, _ = made(tmp_path, "over", "sweep.trials=2", "sweep.confirm_seeds=0")
+    folder, _ = make_sweep(tmp_path, "over", "sweep.trials=2", "sweep.confirm_seeds=0")
     drive(folder)
     refresh_page(folder, status(folder))
     assert not folder.report.exists()
 
 
 def test_refresh_reports_writes_page_of_interrupted_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, _ = made(tmp_path, "broken", "sweep.trials=4")
+    folder, _ = make_sweep(tmp_path, "broken", "sweep.trials=4")
     sweep = Sweep(folder, folder.read())
-    monkeypatch.setattr(growing_file, "SHARE", 1e6)  # no second page while it runs
+    monkeypatch.setattr(growing_file, "SHARE", 1e6)  # no update during the sweep
     with pytest.raises(KeyboardInterrupt), refresh_reports(sweep):
-        driven(sweep)
+        drive_sweep(sweep)
         raise KeyboardInterrupt
     text = folder.report.read_text()
     assert "Value of each trial" in text and "shepherd sweep resume broken" in text
@@ -182,7 +182,7 @@ def test_refresh_reports_writes_page_of_interrupted_sweep(tmp_path: Path, monkey
 def test_refresh_reports_logs_unwritable_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder, _ = made(tmp_path, "mute", "sweep.trials=1")
+    folder, _ = make_sweep(tmp_path, "mute", "sweep.trials=1")
 
     def fail(*arguments: Any, **options: Any) -> None:
         raise OSError("no space left")

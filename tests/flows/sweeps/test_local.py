@@ -1,4 +1,4 @@
-"""How many workers there are, and what each is started with, on machines with GPUs and without."""
+"""Number and environment variables of workers on machines with and without GPUs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from flows.sweeps.trial import TrialRun
 
 
 @contextmanager
-def nothing(*_: Any) -> Iterator[None]:
+def no_trainers(*_: Any) -> Iterator[None]:
     yield
 
 
 @pytest.mark.parametrize(
-    ("workers", "accelerator", "gpus", "wanted"),
+    ("workers", "accelerator", "gpus", "expected"),
     [
         (4, "cuda", ["0", "1"], [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]),
         (1, "gpu", ["3", "5"], [{"CUDA_VISIBLE_DEVICES": "3"}]),
         (3, "cpu", ["0", "1"], [{}, {}, {}]),
-        (2, "cuda", [], [{}, {}]),  # refused before by check_device
+        (2, "cuda", [], [{}, {}]),  # check_device refuses this earlier
     ],
 )
 def test_local_executor_gives_each_worker_one_gpu(
@@ -35,21 +35,21 @@ def test_local_executor_gives_each_worker_one_gpu(
     workers: int,
     accelerator: str,
     gpus: list[str],
-    wanted: list[dict[str, str]],
+    expected: list[dict[str, str]],
 ) -> None:
-    """Trials are trained on all of them at once; the environments that the workers' processes had are compared."""
-    given: list[dict[str, str]] = []
-    together = threading.Barrier(len(wanted))
+    """All workers train at the same time; the test compares the environment variables of their processes."""
+    environments: list[dict[str, str]] = []
+    together = threading.Barrier(len(expected))
 
     class Worker:
         lives = True
 
         def __init__(self, place: dict[str, str], log: Path) -> None:
             self.place = place
-            given.append(place)
+            environments.append(place)
 
         def train(self, *_: Any) -> End:
-            together.wait(10)  # so many at once
+            together.wait(10)  # all workers train at the same time
             return End("over")
 
         def end(self, interrupt: bool) -> None: ...
@@ -57,19 +57,20 @@ def test_local_executor_gives_each_worker_one_gpu(
         def wait(self, seconds: float) -> None: ...
 
     monkeypatch.setattr(local, "visible_gpus", lambda: gpus)
-    monkeypatch.setattr(local, "warm_trainers", nothing)
+    monkeypatch.setattr(local, "warm_trainers", no_trainers)
     monkeypatch.setattr(crew, "_Worker", Worker)
     with local.local_executor(workers, accelerator, tmp_path / "log") as hands:
-        hands._busy = len(wanted) - 1
+        hands._busy = len(expected) - 1
         assert hands.free
-        hands._busy = len(wanted)
-        assert not hands.free  # no trial more than there are GPUs
-        trainings = [TrialRun(tmp_path / str(number), ()) for number in range(len(wanted))]
+        hands._busy = len(expected)
+        assert not hands.free  # at most one trial per GPU
+        trainings = [TrialRun(tmp_path / str(number), ()) for number in range(len(expected))]
         threads = [
-            threading.Thread(target=hands._crew.train, args=(one, None, lambda facts: None)) for one in trainings
+            threading.Thread(target=hands._crew.train, args=(training, None, lambda facts: None))
+            for training in trainings
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(20)
-    assert sorted(given, key=str) == sorted(wanted, key=str)
+    assert sorted(environments, key=str) == sorted(expected, key=str)

@@ -1,4 +1,4 @@
-"""Trials of long and of short iterations are judged by policy steps, not by how many evaluations they had."""
+"""Pruners compare trials with long and short iterations by policy steps, not by number of evaluations."""
 
 from __future__ import annotations
 
@@ -16,24 +16,30 @@ from flows.sweeps.refusals import check_plan
 from flows.sweeps.strategies import pruner_of
 from flows.sweeps.study import Study
 from flows.sweeps.trial import TrialRun
-from tests.flows.sweeps.fake import PACE, made
+from tests.flows.sweeps.fake import PACE, make_sweep
 
-SHORT = [(1000, 10.0), (2000, 20.0), (3000, 30.0)]  # of a trial whose return is a hundredth of its policy steps
-LONG = [(3000, 30.0)]  # of one whose iterations are as long
+SHORT = [(1000, 10.0), (2000, 20.0), (3000, 30.0)]  # trial with a return of 0.01 × policy steps
+LONG = [(3000, 30.0)]  # trial with iterations of 3,000 policy steps
 
 
 @pytest.fixture(autouse=True)
 def databases(monkeypatch: pytest.MonkeyPatch) -> None:
-    there: dict[str, Any] = {}
+    storages: dict[str, Any] = {}
     memory = optuna.storages.InMemoryStorage
-    monkeypatch.setattr(study_module, "open_storage", lambda url: there.setdefault(url, memory()))
+    monkeypatch.setattr(study_module, "open_storage", lambda url: storages.setdefault(url, memory()))
 
 
 def study(folder: Path, pruner: str, *complete: list[tuple[int, float]]) -> Study:
-    """A study that knows complete trials by their evaluations, and has asked another one."""
-    typed = ["sweep.mode=async", "sweep.sampler=random", "sweep.startup=1", "sweep.warmup=0", f"sweep.pruner={pruner}"]
-    sweep_folder, wanted = made(folder, "mine", *typed)
-    made_study = Study(wanted, sweep_folder.storage(wanted), "mine")
+    """Return a study with complete trials, given by their evaluations, and one more running trial."""
+    overrides = [
+        "sweep.mode=async",
+        "sweep.sampler=random",
+        "sweep.startup=1",
+        "sweep.warmup=0",
+        f"sweep.pruner={pruner}",
+    ]
+    sweep_folder, sweep_plan = make_sweep(folder, "mine", *overrides)
+    made_study = Study(sweep_plan, sweep_folder.storage(sweep_plan), "mine")
     for evaluations in complete:
         number = made_study.ask()
         assert number is not None
@@ -45,7 +51,9 @@ def study(folder: Path, pruner: str, *complete: list[tuple[int, float]]) -> Stud
 
 
 def test_median_compares_scores_at_equal_policy_steps(tmp_path: Path) -> None:
-    assert study(tmp_path, "median", SHORT).report(1, 3000, 25.0)  # worse than 30; better than the first, of 10
+    assert study(tmp_path, "median", SHORT).report(
+        1, 3000, 25.0
+    )  # below 30 at equal policy steps, above 10 at the first evaluation
 
 
 def test_median_ignores_later_evaluations(tmp_path: Path) -> None:
@@ -53,21 +61,21 @@ def test_median_ignores_later_evaluations(tmp_path: Path) -> None:
 
 
 def test_median_interpolates_between_evaluations(tmp_path: Path) -> None:
-    judged = study(tmp_path, "median", SHORT)
-    assert not judged.report(1, 1500, 15.5)
-    assert judged.report(1, 2500, 24.5)
+    median_study = study(tmp_path, "median", SHORT)
+    assert not median_study.report(1, 1500, 15.5)
+    assert median_study.report(1, 2500, 24.5)
 
 
 @pytest.mark.parametrize("warmup", [0, 2])
 def test_median_warmup_is_counted_in_policy_steps(warmup: int) -> None:
-    """The first evaluation after `warmup` others lies at their distances and one more, at the earliest."""
+    """The first evaluation after `warmup` others is at policy step `1000 * (warmup + 1)` or later."""
     median = pruner_of(SweepConfig(warmup=warmup), PACE)
     assert isinstance(median, optuna.pruners.MedianPruner)
     assert median._n_warmup_steps == 1000 * (warmup + 1)
 
 
 def test_first_rung_follows_longest_iteration(tmp_path: Path) -> None:
-    """An iteration of 2,000: what is better at 2,000 is not ended for others' scores of 1,000, nor the other way."""
+    """With an iteration of 2,000 policy steps, scores at 2,000 are never compared with scores at 1,000."""
     halving = pruner_of(SweepConfig(pruner="halving"), TrialIntervals(1000, 2000, 4000))
     assert isinstance(halving, optuna.pruners.SuccessiveHalvingPruner)
     assert halving._min_resource == 2000
@@ -79,11 +87,11 @@ def test_first_rung_follows_longest_iteration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "score"),
     [
-        (999, None),  # before its first
+        (999, None),  # before the first evaluation
         (1000, 10.0),
         (1750, 17.5),
-        (4000, 30.0),  # the last one was 30
-        (4500, None),  # its second training had none by then
+        (4000, 30.0),  # the last score was 30
+        (4500, None),  # no evaluation of the second training yet
         (5000, 1.0),
         (8000, 2.0),
         (8001, None),
@@ -95,20 +103,20 @@ def test_score_at_interpolates_within_each_training(steps: int, score: float | N
 
 
 @pytest.mark.parametrize(
-    ("evaluations", "count", "wanted"),
+    ("evaluations", "count", "expected"),
     [
         (SHORT, 2, [20.0, 30.0]),
         (LONG, 2, [30.0]),
-        ([(2000, 20.0), (4000, 40.0)], 2, [40.0]),  # the one before is two distances older
+        ([(2000, 20.0), (4000, 40.0)], 2, [40.0]),  # the one before is two intervals older
         ([(2000, 20.0), (4000, 40.0)], 3, [20.0, 40.0]),
         ([(1200, 1.0), (2050, 2.0), (3900, 3.0)], 2, [2.0, 3.0]),  # due at 1,000, 2,000 and 3,000
         ([], 3, []),
     ],
 )
 def test_recent_selects_evaluations_by_policy_steps(
-    evaluations: list[tuple[int, float]], count: int, wanted: list[float]
+    evaluations: list[tuple[int, float]], count: int, expected: list[float]
 ) -> None:
-    assert PACE.recent(evaluations, count) == wanted
+    assert PACE.recent(evaluations, count) == expected
 
 
 def test_trial_run_value_averages_recent_evaluations(tmp_path: Path) -> None:
@@ -127,7 +135,7 @@ def test_trial_run_value_averages_recent_evaluations(tmp_path: Path) -> None:
 def test_check_plan_notes_iterations_longer_than_evaluation_interval() -> None:
     wide = ["env.num_envs=choice(4,32)", "algo.rollout_steps=choice(16,128)", "algo.total_steps=16384"]
     pace = check_plan(plan(["exp=ppo", *wide])).pace
-    assert (pace.every, pace.longest, pace.budget) == (1639, 32 * 128, 16384)  # both at once is no point that is tried
+    assert (pace.every, pace.longest, pace.budget) == (1639, 32 * 128, 16384)  # no tried point has both maxima
     assert pace.notice is not None
     assert "evaluation.every=1639" in pace.notice and pace.notice.endswith("evaluation.every=4096")
     assert check_plan(plan(["exp=ppo", *wide, "evaluation.every=4096"])).pace.notice is None

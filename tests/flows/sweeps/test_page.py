@@ -1,4 +1,4 @@
-"""The page on a sweep: it holds what came of it so far, and pictures whose colours follow it."""
+"""Report page of a sweep: results, and pictures with the colors of the page."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STATUS: dict[str, Any] = {
 SHARES = {"algo.optimizer.lr": 0.8, "algo.dense_act": 0.2}
 
 
-def drawn(trials: list[dict[str, Any]]) -> list[Any]:
+def draw_trials(trials: list[dict[str, Any]]) -> list[Any]:
     return trial_pictures.draw(
         trials, {t["number"]: LINES[t["number"]] for t in trials}, SPACE, SHARES if trials else {}
     )
@@ -75,24 +75,26 @@ def drawn(trials: list[dict[str, Any]]) -> list[Any]:
     ids=["all", "one", "only failed", "only running", "none"],
 )
 def test_draw_omits_pictures_without_data(trials: list[dict[str, Any]], stems: list[str]) -> None:
-    assert [picture.stem for picture in drawn(trials)] == stems
+    assert [picture.stem for picture in draw_trials(trials)] == stems
 
 
 def test_save_writes_every_picture_format(tmp_path: Path) -> None:
-    made = drawn(TRIALS)
-    save(made, tmp_path)
+    pictures = draw_trials(TRIALS)
+    save(pictures, tmp_path)
     names = {
         f"{stem}.{form}" for stem in ("history", "curves", "importance", "slices") for form in ("png", "svg", "pdf")
     }
     assert {path.name for path in tmp_path.iterdir()} == names
-    for picture in made:
+    for picture in pictures:
         assert set(re.findall(r"#[0-9a-f]{6}\b", picture.inline)) <= {"#ffffff", "#000000"}, picture.stem
 
 
 def test_draw_marks_failed_trials_and_default() -> None:
-    history, curves, _, slices = drawn(TRIALS)
-    for picture in (history, slices):  # the triangle of a trial that has no value, in the failed ones' colour
-        assert picture.inline.count("var(--side-1)") > drawn([TRIALS[0], *TRIALS[2:]])[0].inline.count("var(--side-1)")
+    history, curves, _, slices = draw_trials(TRIALS)
+    for picture in (history, slices):  # a triangle in the color of failed trials
+        assert picture.inline.count("var(--side-1)") > draw_trials([TRIALS[0], *TRIALS[2:]])[0].inline.count(
+            "var(--side-1)"
+        )
         assert "failed" in picture.caption
     for words in ("best, trial 3", "default", "policy steps", "greedy mean return"):
         assert words in curves.inline
@@ -100,7 +102,7 @@ def test_draw_marks_failed_trials_and_default() -> None:
 
 @always
 def test_page_is_self_contained_and_escaped() -> None:
-    text = page(STATUS, "The value is a mean.", "shepherd train exp=mine_best", drawn(TRIALS), "<p>compared</p>")
+    text = page(STATUS, "The value is a mean.", "shepherd train exp=mine_best", draw_trials(TRIALS), "<p>compared</p>")
     for words in ("better than the default configuration", "shepherd train exp=mine_best", *ABOUT, *ABOUT.values()):
         assert words in text
     assert "<li>trial 1: it &lt;broke&gt; &amp; ended" in text and "<broke>" not in text
@@ -113,7 +115,7 @@ def test_page_is_self_contained_and_escaped() -> None:
         ("4", "running"),
     ]
     assert re.findall(r"<td><strong>(\d+)</strong>", text) == ["3"]  # the best
-    assert not re.findall(r"(?:src|href)=['\"]?http|<script", text)  # nothing from elsewhere
+    assert not re.findall(r"(?:src|href)=['\"]?http|<script", text)  # no external resources
     assert text.count("<svg") == 4
     assert text.index("Confirmation: winner compared with default") < text.index("<p>compared</p>")
 
@@ -125,8 +127,8 @@ def test_page_of_interrupted_sweep_shows_stopped_trials() -> None:
 
 
 def test_page_of_new_sweep_has_no_pictures() -> None:
-    begun = STATUS | {"trials": [], "saved": 0, "best": None, "confirmed": None}
-    text = page(begun, "The value is a mean.", "", [])
+    new_sweep = STATUS | {"trials": [], "saved": 0, "best": None, "confirmed": None}
+    text = page(new_sweep, "The value is a mean.", "", [])
     assert "0 of 5" in text and "<svg" not in text and "Confirmation" not in text
 
 
@@ -134,4 +136,4 @@ def test_markdown_names_best_values() -> None:
     text = markdown(STATUS, "The value is a mean.", "shepherd train exp=mine_best")
     assert "| `algo.optimizer.lr` | 0.01 |" in text
     assert "- environment: CartPole-v1" in text
-    assert "pruning saved: 800 policy steps, 14%" in text  # 800 of the 5,000 that were taken and these
+    assert "pruning saved: 800 policy steps, 14%" in text  # 800 of 5,000 taken and 800 saved policy steps

@@ -1,4 +1,4 @@
-"""The best configuration as a preset: it composes to what was trained."""
+"""Preset of a sweep's best configuration."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_preset_composes_to_original_config(
     text = preset(overrides, "Best of all.")
     (tmp_path / "exp").mkdir()
     (tmp_path / "exp" / "mine_best.yaml").write_text(text)
-    wanted = compose(overrides)[1]
+    expected = compose(overrides)[1]
     monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
     found = compose(["exp=mine_best"])[1]
-    assert {k: v for k, v in found.items() if k not in NAMED} == {k: v for k, v in wanted.items() if k not in NAMED}
+    assert {k: v for k, v in found.items() if k not in NAMED} == {k: v for k, v in expected.items() if k not in NAMED}
     assert found["buffer"]["size"] == found["algo"]["rollout_steps"]

@@ -1,4 +1,4 @@
-"""A trial's folder is compared with its trial's parameters before it is believed."""
+"""Check of a trial's folder against the parameters of the trial."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from flows.sweeps.jobs import Job
 from flows.sweeps.plan import merge
 from flows.sweeps.running import start
 from rlcore.errors import UserError
-from tests.flows.sweeps.fake import Hands, made
+from tests.flows.sweeps.fake import FakeExecutor, make_sweep
 
 
 @pytest.fixture
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    folder: SweepFolder = made(tmp_path, "mine", "sweep.trials=3", "sweep.sampler=random")[0]
+    folder: SweepFolder = make_sweep(tmp_path, "mine", "sweep.trials=3", "sweep.sampler=random")[0]
     sweep = Sweep(folder, folder.read())
-    sweep.hands = Hands(sweep, 2, 0)
+    sweep.hands = FakeExecutor(sweep, 2, 0)
     assert sweep.study.ask() == 0
     return sweep
 
 
-def trained(job: Job, *instead: str) -> None:
-    """Make the run of a job's folder from its overrides and others."""
-    line = merge(job.trainings[0].overrides, instead)
+def create_trial_run(job: Job, *changed: str) -> None:
+    """Create the run in a job's folder, with changed overrides."""
+    line = merge(job.trainings[0].overrides, changed)
     create_run(*compose(line), line)
 
 
 def test_start_accepts_folder_of_same_trial(sweep: Sweep) -> None:
     job = sweep.job(0)
-    trained(job, "metric.log_every=77", "num_threads=2")  # neither learned nor judged by
+    create_trial_run(job, "metric.log_every=77", "num_threads=2")  # keys without effect on learning and evaluation
     start(sweep, job)
     assert sweep.hands.busy
 
 
 @pytest.mark.parametrize(
-    ("instead", "said"),
+    ("changed", "message"),
     [
         (
             "algo.optimizer.lr=0.0024",
@@ -54,10 +54,10 @@ def test_start_accepts_folder_of_same_trial(sweep: Sweep) -> None:
         ),
     ],
 )
-def test_start_refuses_folder_of_other_config(sweep: Sweep, instead: str, said: str) -> None:
+def test_start_refuses_folder_of_other_config(sweep: Sweep, changed: str, message: str) -> None:
     job = sweep.job(0)
-    trained(job, instead)
-    with pytest.raises(UserError, match=said):
+    create_trial_run(job, changed)
+    with pytest.raises(UserError, match=message):
         start(sweep, job)
     assert not sweep.hands.busy
 

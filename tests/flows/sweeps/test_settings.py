@@ -1,4 +1,4 @@
-"""From what is typed to a plan, and what is refused before the first trial."""
+"""Plan of a sweep from its overrides, and refused overrides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.processes import ROOT, environment
 LR = "algo.optimizer.lr=interval(1e-4,1e-3)"
 
 
-def refused(*overrides: str) -> str:
+def error_of(*overrides: str) -> str:
     with pytest.raises(UserError) as error:
         check_plan(plan(overrides))
     return str(error.value)
@@ -33,26 +33,26 @@ def test_every_algorithm_has_sweep_preset() -> None:
 
 @pytest.mark.parametrize("preset", presets())
 def test_check_plan_accepts_every_preset(preset: str) -> None:
-    wanted = plan([f"sweep={preset}"])
-    config = check_plan(wanted).first
-    assert config.algo.total_steps == wanted.config.budget
+    sweep_plan = plan([f"sweep={preset}"])
+    config = check_plan(sweep_plan).first
+    assert config.algo.total_steps == sweep_plan.config.budget
     assert preset.startswith(config.algo.name)
 
 
 def test_plan_override_wins_over_preset() -> None:
-    made = plan(["sweep=ppo_cartpole", "env.id=Acrobot-v1", "algo.total_steps=512", "sweep.trials=3", LR])
-    assert "env.id=Acrobot-v1" in made.base
-    assert [line for line in made.base if line.startswith("algo.total_steps")] == ["algo.total_steps=512"]
-    assert made.config.trials == 3
-    by_key = {dimension.key: dimension for dimension in made.space}
+    sweep_plan = plan(["sweep=ppo_cartpole", "env.id=Acrobot-v1", "algo.total_steps=512", "sweep.trials=3", LR])
+    assert "env.id=Acrobot-v1" in sweep_plan.base
+    assert [line for line in sweep_plan.base if line.startswith("algo.total_steps")] == ["algo.total_steps=512"]
+    assert sweep_plan.config.trials == 3
+    by_key = {dimension.key: dimension for dimension in sweep_plan.space}
     assert by_key["algo.optimizer.lr"].written == "interval(1e-4,1e-3)"
-    assert len(by_key) == len(made.space)
+    assert len(by_key) == len(sweep_plan.space)
 
 
 def test_plan_override_fixes_varied_key() -> None:
-    made = plan(["sweep=ppo_cartpole", "algo.gae_lambda=0.9"])
-    assert "algo.gae_lambda" not in {dimension.key for dimension in made.space}
-    assert "algo.gae_lambda=0.9" in made.base
+    sweep_plan = plan(["sweep=ppo_cartpole", "algo.gae_lambda=0.9"])
+    assert "algo.gae_lambda" not in {dimension.key for dimension in sweep_plan.space}
+    assert "algo.gae_lambda=0.9" in sweep_plan.base
 
 
 def test_plan_keeps_default_of_varied_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,33 +60,33 @@ def test_plan_keeps_default_of_varied_key(tmp_path: Path, monkeypatch: pytest.Mo
     text = "overrides: [exp=ppo, algo.gamma=0.5]\nspace: {algo.gamma: {type: float, low: 0.9, high: 1}}\n"
     (tmp_path / "sweep/mine.yaml").write_text(text)
     monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
-    made = plan(["sweep=mine"])
-    assert made.base == ["exp=ppo", "algo.gamma=0.5"]
-    assert [dimension.key for dimension in made.space] == ["algo.gamma"]
-    assert check_plan(made).first.algo.gamma == 0.9
+    sweep_plan = plan(["sweep=mine"])
+    assert sweep_plan.base == ["exp=ppo", "algo.gamma=0.5"]
+    assert [dimension.key for dimension in sweep_plan.space] == ["algo.gamma"]
+    assert check_plan(sweep_plan).first.algo.gamma == 0.9
 
 
 def test_plan_varies_any_config_key() -> None:
     lines = ["env.num_envs=choice(2,4)", "optim=choice(adam,rmsprop)", "evaluation.episodes=interval(1,3)"]
-    made = plan(["exp=ppo", *lines])
-    check_plan(made)
-    assert [dimension.key for dimension in made.space] == ["env.num_envs", "optim", "evaluation.episodes"]
+    sweep_plan = plan(["exp=ppo", *lines])
+    check_plan(sweep_plan)
+    assert [dimension.key for dimension in sweep_plan.space] == ["env.num_envs", "optim", "evaluation.episodes"]
 
 
 def test_points_include_every_bound_and_choice() -> None:
-    made = plan(["exp=ppo", LR, "algo.rollout_steps=choice(32,64,128)"])
-    tried = list(points(made.space))
+    sweep_plan = plan(["exp=ppo", LR, "algo.rollout_steps=choice(32,64,128)"])
+    tried = list(points(sweep_plan.space))
     assert {point["algo.optimizer.lr"] for point in tried} == {1e-4, 1e-3}
     assert {point["algo.rollout_steps"] for point in tried} == {32, 64, 128}
 
 
 def test_check_plan_accepts_presets_of_one_task() -> None:
-    made = plan(["exp=choice(ppo,ppo_acrobot)", "env.id=Acrobot-v1", "sweep.confirm_seeds=0"])
-    assert check_plan(made).first.env.id == "Acrobot-v1"
+    sweep_plan = plan(["exp=choice(ppo,ppo_acrobot)", "env.id=Acrobot-v1", "sweep.confirm_seeds=0"])
+    assert check_plan(sweep_plan).first.env.id == "Acrobot-v1"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "messages"),
     [
         (["sweep=ppo_cartpol"], ["sweep=ppo_cartpol", "'ppo_cartpole'"]),
         (["exp=ppo"], ["no key is varied"]),
@@ -114,9 +114,9 @@ def test_check_plan_accepts_presets_of_one_task() -> None:
         (["exp=ppo", LR, "evaluation.every=100000000"], ["evaluation.every", "no evaluation and no value"]),
     ],
 )
-def test_check_plan_refuses_mistake(overrides: list[str], said: list[str]) -> None:
-    told = refused(*overrides)
-    assert all(words in told for words in said), told
+def test_check_plan_refuses_mistake(overrides: list[str], messages: list[str]) -> None:
+    error = error_of(*overrides)
+    assert all(message in error for message in messages), error
 
 
 def test_change_refuses_settings_that_affect_trials() -> None:
@@ -129,12 +129,12 @@ def test_change_refuses_settings_that_affect_trials() -> None:
 
 def test_sweep_folder_reads_written_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
-    made = plan(["sweep=ppo_cartpole", "sweep.name=kept", "algo.mlp_keys.encoder=choice([state],[a,b])"])
+    sweep_plan = plan(["sweep=ppo_cartpole", "sweep.name=kept", "algo.mlp_keys.encoder=choice([state],[a,b])"])
     folder = SweepFolder("kept")
-    folder.write(made, tmp_path / "runs")
-    assert folder.read() == made
+    folder.write(sweep_plan, tmp_path / "runs")
+    assert folder.read() == sweep_plan
     before = folder.id
-    folder.write(made, tmp_path / "runs")
+    folder.write(sweep_plan, tmp_path / "runs")
     assert folder.id == before
 
 
@@ -151,14 +151,14 @@ def test_sweep_folder_refuses_sweep_of_first_version(tmp_path: Path, monkeypatch
 def test_sweep_folder_finds_sweep_of_another_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(tmp_path / "shared"))
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "a"))
-    SweepFolder("both").write(made := plan(["exp=ppo", LR, "sweep.name=both"]), tmp_path / "shared/sweeps/both")
+    SweepFolder("both").write(sweep_plan := plan(["exp=ppo", LR, "sweep.name=both"]), tmp_path / "shared/sweeps/both")
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "b"))
-    assert SweepFolder.existing("both").read() == made
-    assert SweepFolder.existing(f"{tmp_path}/shared/sweeps/both/").read() == made, "by the folder of its runs"
+    assert SweepFolder.existing("both").read() == sweep_plan
+    assert SweepFolder.existing(f"{tmp_path}/shared/sweeps/both/").read() == sweep_plan, "by the folder of its runs"
 
 
 def test_creating_does_not_import_prefect(tmp_path: Path) -> None:
-    """Prefect creates its folder when it is imported."""
+    """An import of Prefect creates Prefect's folder."""
     script = "import sys; from flows.sweeps import creating; print('prefect' in sys.modules)"
     command = [sys.executable, "-c", script]
     assert subprocess.check_output(command, text=True, env=environment(tmp_path)) == "False\n"
@@ -169,28 +169,28 @@ def test_new_sweep_reuses_sweep_with_same_settings(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     from flows.sweeps.creating import new_sweep
 
-    typed = ["exp=ppo", LR, "sweep.name=again"]
-    _, folder = new_sweep(typed)
+    overrides = ["exp=ppo", LR, "sweep.name=again"]
+    _, folder = new_sweep(overrides)
     before = folder.id
-    assert new_sweep([*typed, "sweep.trials=50"])[1].id == before
+    assert new_sweep([*overrides, "sweep.trials=50"])[1].id == before
     assert folder.read().config.trials == 50
-    for other, said in (("sweep.seed=7", "sweep.seed=7"), ("algo.gamma=0.9", "other overrides")):
-        with pytest.raises(UserError, match=said):
-            new_sweep([*typed, other])
+    for other, message in (("sweep.seed=7", "sweep.seed=7"), ("algo.gamma=0.9", "other overrides")):
+        with pytest.raises(UserError, match=message):
+            new_sweep([*overrides, other])
 
 
 def test_new_sweep_recognizes_shared_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another machine that shares the runs goes on with it; other settings never meet its runs."""
+    """Another machine with the same run folder resumes the sweep, but refuses other settings."""
     monkeypatch.chdir(tmp_path)
     from flows.sweeps.creating import new_sweep
 
-    typed = ["exp=ppo", LR, "sweep.name=shared"]
+    overrides = ["exp=ppo", LR, "sweep.name=shared"]
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "one"))
-    first = new_sweep(typed)[1].id
+    first = new_sweep(overrides)[1].id
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "other"))
     with pytest.raises(UserError, match="other overrides"):
-        new_sweep([*typed, "algo.gamma=0.9"])
-    assert new_sweep(typed)[1].id == first
+        new_sweep([*overrides, "algo.gamma=0.9"])
+    assert new_sweep(overrides)[1].id == first
 
 
 def test_refuse_password_rejects_password_in_storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -203,16 +203,16 @@ def test_refuse_password_rejects_password_in_storage(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("typed", "end"),
+    ("overrides", "message_end"),
     [
-        (["algo.gammma=3", LR], "did you mean 'algo.gamma'?"),  # nothing about what is varied
+        (["algo.gammma=3", LR], "did you mean 'algo.gamma'?"),  # the varied key is not named
         (["algo.gamma=7", LR], "must be a number that is > 0 and <= 1"),
         (["algo.gama=interval(0.9,1)", LR], "(algo.gama is varied: interval(0.9,1))"),
         (["algo.gamma=interval(0.9,3)", LR], "(algo.gamma is varied: interval(0.9,3))"),
     ],
 )
-def test_check_plan_message_names_only_related_keys(typed: list[str], end: str) -> None:
-    assert refused("exp=ppo", *typed).endswith(end)
+def test_check_plan_message_names_only_related_keys(overrides: list[str], message_end: str) -> None:
+    assert error_of("exp=ppo", *overrides).endswith(message_end)
 
 
 def test_merge_replaces_by_key() -> None:

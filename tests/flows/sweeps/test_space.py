@@ -1,4 +1,4 @@
-"""The space of a sweep: what may be written, what it means, what is refused in a sentence."""
+"""Search space of a sweep: syntax, dimensions and refused values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flows.sweeps.space import Dimension, of_mapping, of_overrides, to_overrides
 from rlcore.errors import UserError
 
 
-def one(written: str) -> Dimension:
+def dimension_of(written: str) -> Dimension:
     (dimension,) = of_overrides(parse([written], groups()).sweeps)
     return dimension
 
@@ -23,10 +23,10 @@ def one(written: str) -> Dimension:
     [
         ("algo.optimizer.lr=interval(1e-5,1e-2)", "float", (1e-5, 1e-2), False, None),
         ("algo.optimizer.lr=tag(log,interval(1e-5,1e-2))", "float", (1e-5, 1e-2), True, None),
-        ("algo.gamma=interval(0,1)", "float", (0.0, 1.0), False, None),  # the key takes numbers, whatever was typed
+        ("algo.gamma=interval(0,1)", "float", (0.0, 1.0), False, None),  # the key has type float
         ("algo.update_epochs=interval(1,8)", "int", (1, 8), False, None),
         ("algo.update_epochs=tag(log,interval(1,64))", "int", (1, 64), True, None),
-        ("algo.update_epochs=range(2,10,2)", "int", (2, 8), False, 2),  # the stop is not among them
+        ("algo.update_epochs=range(2,10,2)", "int", (2, 8), False, 2),  # without the stop
         ("algo.update_epochs=range(1,4)", "int", (1, 3), False, 1),
         ("algo.rollout_steps=choice(64,128)", "categorical", (64, 128), False, None),
         ("algo.rollout_steps=64,128", "categorical", (64, 128), False, None),
@@ -37,7 +37,7 @@ def one(written: str) -> Dimension:
 def test_of_overrides_parses_hydra_sweeps(
     written: str, kind: str, extremes: tuple[Any, ...], log: bool, step: float | None
 ) -> None:
-    dimension = one(written)
+    dimension = dimension_of(written)
     assert (dimension.key, dimension.type) == (written.partition("=")[0], kind)
     assert dimension.extremes == extremes
     assert [type(value) for value in dimension.extremes] == [type(value) for value in extremes]
@@ -56,7 +56,7 @@ def test_of_mapping_matches_of_overrides() -> None:
     written = ["algo.optimizer.lr=tag(log,interval(1e-5,1e-2))", "algo.update_epochs=interval(1,8)"]
     written += ["algo.rollout_steps=choice(64,128)", "algo.gamma=interval(0.9,1)"]
     for dimension, line in zip(mapped, written, strict=True):
-        assert dimension.distribution() == one(line).distribution()
+        assert dimension.distribution() == dimension_of(line).distribution()
 
 
 def test_of_mapping_converts_text_for_numeric_keys() -> None:
@@ -100,7 +100,7 @@ def test_to_overrides_round_trips_through_parse() -> None:
 
 
 def test_dimension_stores_list_choice_as_text() -> None:
-    dimension = one("algo.mlp_keys.encoder=choice([a],[a,b])")
+    dimension = dimension_of("algo.mlp_keys.encoder=choice([a],[a,b])")
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     trial = study.ask()
     value = dimension.suggest(trial)
@@ -110,7 +110,7 @@ def test_dimension_stores_list_choice_as_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "messages"),
     [
         ("algo.update_epochs=interval(1,2.5)", ["algo.update_epochs=interval(1,2.5)", "integers"]),
         ("algo.optimizer.lr=tag(log,interval(0,1))", ["log", "greater than 0"]),
@@ -119,14 +119,14 @@ def test_dimension_stores_list_choice_as_text() -> None:
         ("algo.update_epochs=range(4,4)", ["no value"]),
     ],
 )
-def test_of_overrides_refuses_mistake(written: str, said: list[str]) -> None:
+def test_of_overrides_refuses_mistake(written: str, messages: list[str]) -> None:
     with pytest.raises(UserError) as error:
-        one(written)
-    assert all(words in str(error.value) for words in said), str(error.value)
+        dimension_of(written)
+    assert all(message in str(error.value) for message in messages), str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("space", "said"),
+    ("space", "messages"),
     [
         ({"algo.gamma": {"type": "real", "low": 0, "high": 1}}, ["sweep.space.algo.gamma.type=real", "float"]),
         ({"algo.gamma": {"type": "float", "low": 0.5}}, ["high is missing"]),
@@ -136,7 +136,7 @@ def test_of_overrides_refuses_mistake(written: str, said: list[str]) -> None:
         ({"algo.gamma": {"type": "float", "low": "a", "high": 1}}, ["low=a", "number"]),
     ],
 )
-def test_of_mapping_refuses_mistake(space: dict[str, Any], said: list[str]) -> None:
+def test_of_mapping_refuses_mistake(space: dict[str, Any], messages: list[str]) -> None:
     with pytest.raises(UserError) as error:
         of_mapping(space)
-    assert all(words in str(error.value) for words in said), str(error.value)
+    assert all(message in str(error.value) for message in messages), str(error.value)

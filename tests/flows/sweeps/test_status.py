@@ -1,4 +1,4 @@
-"""`sweep status` reads, and writes nothing: of a sweep whose study is there, lost, or nobody's to write."""
+"""Read-only status of sweeps with an existing, lost or damaged study."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from flows.sweeps.folder import SweepFolder
 from flows.sweeps.study import Study
 from flows.sweeps.sweep_report import status
 from rlcore.errors import RunError, UserError
-from tests.flows.sweeps.fake import drive, made
+from tests.flows.sweeps.fake import drive, make_sweep
 
 FEW = ["sweep.trials=3", "sweep.batch=2", "sweep.sampler=random", "sweep.confirm_seeds=0"]
 
 
 @pytest.fixture
-def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweepFolder]:
-    """A sweep that has ended, in a database of its own."""
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweepFolder]:
+    """Yield a finished sweep with its own database."""
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "home"))
-    folder, _ = made(tmp_path, "mine", *FEW)
+    folder, _ = make_sweep(tmp_path, "mine", *FEW)
     drive(folder)
     yield folder
 
@@ -31,16 +31,16 @@ def content(folder: SweepFolder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
 
 
-def test_status_reads_sweep_without_writing(swept: SweepFolder) -> None:
-    before = content(swept)
-    found = status(swept)
+def test_status_reads_sweep_without_writing(ended: SweepFolder) -> None:
+    before = content(ended)
+    found = status(ended)
     assert [trial["state"] for trial in found["trials"]] == ["complete"] * 3
     assert found["best"] in found["trials"] and found["lost"] is None
-    assert content(swept) == before
+    assert content(ended) == before
 
 
-def test_study_there_is_read_only(swept: SweepFolder, tmp_path: Path) -> None:
-    folder, plan = made(tmp_path, "mine", *FEW[1:], "sweep.trials=4")
+def test_study_there_is_read_only(ended: SweepFolder, tmp_path: Path) -> None:
+    folder, plan = make_sweep(tmp_path, "mine", *FEW[1:], "sweep.trials=4")
     at = folder.storage(plan), folder.study_name(plan)
     assert Study(plan, *at).ask() == 3
     study = Study.there(plan, *at)
@@ -51,45 +51,45 @@ def test_study_there_is_read_only(swept: SweepFolder, tmp_path: Path) -> None:
         study.tell(3, "fail", sentence="not to be noted")
 
 
-@pytest.mark.parametrize(("mode", "said"), [("batch", "trials are the same as before"), ("async", "may differ")])
-def test_status_reports_lost_study(swept: SweepFolder, tmp_path: Path, mode: str, said: str) -> None:
+@pytest.mark.parametrize(("mode", "message"), [("batch", "trials are the same as before"), ("async", "may differ")])
+def test_status_reports_lost_study(ended: SweepFolder, tmp_path: Path, mode: str, message: str) -> None:
     few = [override for override in FEW if mode == "batch" or not override.startswith("sweep.batch=")]
-    folder, plan = made(tmp_path, mode, *few, f"sweep.mode={mode}")
-    assert status(folder)["lost"] is None  # it has not begun
+    folder, plan = make_sweep(tmp_path, mode, *few, f"sweep.mode={mode}")
+    assert status(folder)["lost"] is None  # not started yet
     for number in range(2):
         folder.trial(number).mkdir(parents=True)
     found = status(folder)
     assert found["trials"] == [] and found["best"] is None and found["wanted"] == 3
-    assert "contains 2 trial folders" in found["lost"] and said in found["lost"]
+    assert "contains 2 trial folders" in found["lost"] and message in found["lost"]
     assert f"sweep resume {mode}" in found["lost"]
     assert ("study", found["lost"]) in facts(found)
     assert not Path(folder.storage(plan).removeprefix("sqlite:///")).exists()
 
 
-def test_study_there_returns_none_without_study(swept: SweepFolder) -> None:
-    file = swept.path / "study.db"
+def test_study_there_returns_none_without_study(ended: SweepFolder) -> None:
+    file = ended.path / "study.db"
     with sqlite3.connect(file) as database:
         database.execute("UPDATE studies SET study_name = 'other'")
-    assert Study.there(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read())) is None
-    file.write_bytes(b"")  # as who made it was killed
-    assert Study.there(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read())) is None
+    assert Study.there(ended.read(), ended.storage(ended.read()), ended.study_name(ended.read())) is None
+    file.write_bytes(b"")  # as if its creator was killed
+    assert Study.there(ended.read(), ended.storage(ended.read()), ended.study_name(ended.read())) is None
 
 
-def test_status_refuses_damaged_database(swept: SweepFolder) -> None:
-    (swept.path / "study.db").write_bytes(b"no database" * 1000)
+def test_status_refuses_damaged_database(ended: SweepFolder) -> None:
+    (ended.path / "study.db").write_bytes(b"no database" * 1000)
     with pytest.raises(UserError, match=r"cannot be read \(file is not a database\); after .*sweep resume mine$"):
-        status(swept)
+        status(ended)
 
 
-def test_study_refuses_damaged_database(swept: SweepFolder) -> None:
-    (swept.path / "study.db").write_bytes(b"no database" * 1000)
+def test_study_refuses_damaged_database(ended: SweepFolder) -> None:
+    (ended.path / "study.db").write_bytes(b"no database" * 1000)
     with pytest.raises(UserError, match=r"cannot be opened \(file is not a database\); after .*sweep resume mine$"):
-        Study(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read()))
+        Study(ended.read(), ended.storage(ended.read()), ended.study_name(ended.read()))
 
 
-def test_study_trials_reports_damaged_table(swept: SweepFolder) -> None:
-    study = Study(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read()))
-    with sqlite3.connect(swept.path / "study.db") as database:
+def test_study_trials_reports_damaged_table(ended: SweepFolder) -> None:
+    study = Study(ended.read(), ended.storage(ended.read()), ended.study_name(ended.read()))
+    with sqlite3.connect(ended.path / "study.db") as database:
         database.execute("DROP TABLE trial_params")
     with pytest.raises(RunError, match=r"sweep mine: its trials cannot be read \(no such table: trial_params\); after"):
         _ = study.trials

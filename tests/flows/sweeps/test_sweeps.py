@@ -1,4 +1,4 @@
-"""Real sweeps and groups: worker processes, trainers, Prefect, SQLite; killed, and gone on with."""
+"""Sweeps and groups with real worker processes, trainers, Prefect and SQLite, killed and resumed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TINY = [
     "evaluation.num_envs=2",
     "env.step_timeout=600",
 ]
-LONG = "algo.total_steps=2048"  # seconds: a kill must find a trial that is being trained
+LONG = "algo.total_steps=2048"  # long enough (seconds) for a kill during training
 SPACE = ["algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.rollout_steps=choice(32,64)"]
 SWEEP = ["sweep.trials=3", "sweep.workers=2", "sweep.batch=2", "sweep.startup=1", "sweep.warmup=1"]
 WHOLE, KILLED = "whole", "killed"
@@ -43,13 +43,13 @@ def sweep(name: str) -> list[str]:
     return ["sweep", *TINY, LONG, *SPACE, *SWEEP, f"sweep.name={name}", "sweep.confirm_seeds=0", "sweep.sampler=random"]
 
 
-def typed(home: Path, *words: str) -> subprocess.Popen[str]:
-    """A command in a home, beside a Prefect server that stands and without an MLflow store."""
+def start_command(home: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a command in a home, with a running Prefect server and without an MLflow store."""
     return start(home, *words, **NO_STORE, **standing_api())
 
 
 def status(home: Path, name: str) -> dict[str, Any]:
-    """Status as `shepherd sweep status NAME --json` prints it."""
+    """Return the output of `shepherd sweep status NAME --json`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHEPHERD_HOME", str(home))
         printed = command.status(name, as_json=True)
@@ -66,9 +66,8 @@ def checkpoints(home: Path) -> dict[str, int]:
     return {name: count(run, "checkpoint") for name, run in runs(home, KILLED).items()}
 
 
-def after_a_checkpoint(home: Path, file: str) -> int:
-    """Pid of a process that holds a lock file (`lock` a trainer, `.driver` a worker) of a run that is being trained,
-    once that has written another checkpoint."""
+def pid_after_checkpoint(home: Path, file: str) -> int:
+    """Return the pid of a run's trainer (file `lock`) or worker (`.driver`) after the run's next checkpoint."""
     before = checkpoints(home)
 
     def holder() -> int | None:
@@ -84,10 +83,10 @@ def after_a_checkpoint(home: Path, file: str) -> int:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield a home with a sweep that nobody disturbed."""
+    """Yield a home with a sweep without interruption."""
     folder = tmp_path_factory.mktemp("site")
     furnish(folder)
-    process = typed(folder, *sweep(WHOLE))
+    process = start_command(folder, *sweep(WHOLE))
     assert end(process)[0] == 0
     yield folder
     kill_all(folder)
@@ -95,18 +94,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def site(undisturbed: Path) -> Path:
-    """Return the same home, with a second sweep whose trainer, worker and driver were killed."""
+    """Return the same home, with a second sweep that was resumed after kills of trainer, worker and driver."""
     folder = undisturbed
-    process = typed(folder, *sweep(KILLED))
+    process = start_command(folder, *sweep(KILLED))
     for file in ("lock", ".driver"):
-        send(after_a_checkpoint(folder, file), signal.SIGKILL)
-    after_a_checkpoint(folder, "lock")
+        send(pid_after_checkpoint(folder, file), signal.SIGKILL)
+    pid_after_checkpoint(folder, "lock")
     process.kill()
     process.communicate()
     assert orphans(folder, 10.0) == []
-    process = typed(folder, "sweep", "resume", KILLED)
-    code, said = end(process)
-    assert code == 0, said
+    process = start_command(folder, "sweep", "resume", KILLED)
+    code, output = end(process)
+    assert code == 0, output
     return folder
 
 
@@ -122,7 +121,7 @@ def test_sweep_is_unchanged_by_kills(site: Path) -> None:
 
 
 def test_killed_trial_resumes_from_checkpoint(site: Path) -> None:
-    """Each kill left a resume in some run's log, none of them at step 0."""
+    """Each kill causes a resume event."""
     from rlcore.store.events import read_events
 
     resumed = [
@@ -158,14 +157,14 @@ def test_sweep_leaves_page_and_preset(undisturbed: Path, monkeypatch: pytest.Mon
 def test_killed_group_resumes_unfinished_runs(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["train", *TINY, "algo.total_steps=256", "seed=5,6", "group=pair", "model_manager.disabled=true"]
     small = ["evaluation.final_episodes=2", "evaluation.baseline_episodes=2", "env.capture_video=false"]
-    process = typed(site, *words, *small)
+    process = start_command(site, *words, *small)
     folder = site / "runs/ppo/CartPole-v1/pair"
     wait_for(lambda: (folder / "seed=5/summary.json").exists() or (folder / "seed=6/summary.json").exists(), "one")
     process.kill()
     process.communicate()
     assert orphans(site, 10.0) == []
-    code, said = end(typed(site, *words, *small))
-    assert code == 0, said
+    code, output = end(start_command(site, *words, *small))
+    assert code == 0, output
     for seed in (5, 6):
         run = RunDirectory(folder / f"seed={seed}")
         assert run.read_summary()["status"] == "finished" and run.read_summary()["eval"]["greedy"]
@@ -176,7 +175,7 @@ def test_killed_group_resumes_unfinished_runs(site: Path, monkeypatch: pytest.Mo
 
 
 def test_failed_trial_reports_message_and_sweep_continues(site: Path) -> None:
-    """A learning rate that breaks the weights fails at once: a trainer that began anew would come to the same."""
+    """A learning rate that makes the weights infinite fails at once, because a retry would fail too."""
     lr, name = "algo.optimizer.lr=choice(1e-3,1e30)", "broken"
     words = [
         "sweep",
@@ -187,7 +186,7 @@ def test_failed_trial_reports_message_and_sweep_continues(site: Path) -> None:
         f"sweep.name={name}",
         "sweep.confirm_seeds=0",
     ]
-    assert end(typed(site, *words))[0] == 0
+    assert end(start_command(site, *words))[0] == 0
     by_value = {trial["params"]["algo.optimizer.lr"]: trial for trial in status(site, name)["trials"]}
     assert by_value[1e-3]["state"] == "complete" and status(site, name)["best"] == by_value[1e-3]
     assert by_value[1e30]["state"] == "fail" and "not finite" in by_value[1e30]["sentence"]

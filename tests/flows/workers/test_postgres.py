@@ -18,7 +18,7 @@ from flows.sweeps.folder import SweepFolder
 from flows.sweeps.study import Study
 from flows.workers import postgres, servers, up
 from rlcore.errors import UserError
-from tests.flows.sweeps.fake import made
+from tests.flows.sweeps.fake import make_sweep
 from tests.processes import ROOT, environment, free_port, wait_for
 from tests.soaking import heavy
 
@@ -201,7 +201,7 @@ def test_postgres_password_is_required_and_private(here: Site) -> None:
 @with_postgres
 @pytest.mark.slow
 def test_sweep_storage_requires_database_of_trials(here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, plan = made(tmp_path, "first")
+    folder, plan = make_sweep(tmp_path, "first")
     study = Study(plan, folder.storage(plan), folder.study_name(plan))
     study.ask()
     again = Study(plan, folder.storage(plan), folder.study_name(plan))
