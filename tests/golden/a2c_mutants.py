@@ -1,4 +1,4 @@
-"""Wrong versions of A2C: one change of one named function each, with the check of `a2c_oracle` that notices it."""
+"""Mutants of A2C: one change of one named function each, with the check of `a2c_oracle` that detects it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOSS, UPDATE, STEP, IN_PARTS = (
 )
 POLICY, ENTROPY, VALUE, ADVANTAGES = "a2c.policy_loss", "a2c.entropy_loss", "a2c.value_loss", "advantages"
 MUTANTS = (
-    # The policy's gradient.
+    # Policy gradient.
     Mutant("advantage of the wrong sign", POLICY, returned("-it"), BASE),
     Mutant(
         "value gradient through the advantage",
@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant("returns in place of advantages", LOSS, swap("batch.advantage", "batch.returns"), BASE),
     Mutant("probability in place of its logarithm", LOSS, swap("A.logprob(B)", "A.logprob(B).exp()"), BASE),
     Mutant("log-probability of one sub-action", "Categoricals.logprob", returned("it / len(self.parts)"), PARTS),
-    # Advantage normalisation.
+    # Advantage normalization.
     Mutant("advantages not normalised", STEP, swap("A.normalize_advantages", "False"), NORMALIZED),
     Mutant("advantages always normalised", STEP, swap("A.normalize_advantages", "True"), BASE),
     Mutant("biased std", "standardize", swap("(A - 1).clamp(min=1)", "A"), NORMALIZED),
@@ -44,7 +44,7 @@ MUTANTS = (
         swap("standardize(A, B, C)", "standardize(A, B * 0 + 1, C)"),
         PPO_NORMALIZED,
     ),
-    # The critic's gradient.
+    # Critic loss.
     Mutant("value loss of the wrong sign", VALUE, swap("value - returns", "value + returns"), BASE),
     Mutant("½ in the value loss", VALUE, returned("0.5 * it"), BASE),
     Mutant("vf_coef dropped", LOSS, swap("A.vf_coef", "1"), BASE),
@@ -55,10 +55,10 @@ MUTANTS = (
         swap("(value - A).square()", "(value.unsqueeze(-1) - A).square().mean(-1)"),
         BASE,
     ),
-    # The entropy bonus.
+    # Entropy bonus.
     Mutant("entropy of the wrong sign", ENTROPY, returned("-it"), BASE),
     Mutant("ent_coef dropped", LOSS, swap('A["ent_coef"]', "0"), BASE),
-    # Which rows count, and how much.
+    # Rows that count, and their weights.
     Mutant("reset rows counted", "transitions", swap("(~A).float()", "torch.ones_like(A).float()"), ROLLOUT),
     Mutant("reset rows counted in the loss", "reduce_loss", swap("loss.dot(weight)", "loss.sum()"), ROLLOUT),
     Mutant("sum in place of the mean", "Optimizer._step_in_place", swap('A == "mean"', 'A == "sum"'), PLAIN),
@@ -80,7 +80,7 @@ MUTANTS = (
     Mutant("TensorFlow's average in torch's RMSprop", "rules.slots", swap("rule.start.get(A, 0.0)", "1.0"), BASE),
     Mutant("momentum dropped", "_rmsprop", swap('config["momentum"] * A', "0 * A"), MOMENTUM),
     Mutant("not centred", "_rmsprop", swap("variance - A", "variance"), MOMENTUM),
-    # Advantages and the time alignment.
+    # Advantages and time alignment.
     Mutant("one-step advantages", ADVANTAGES, given(gae_lambda="0.0"), ROLLOUT),
     Mutant("truncation as termination", ADVANTAGES, swap("A.terminated", "A.done"), ROLLOUT),
     Mutant("termination as truncation", ADVANTAGES, swap("gamma * B", "gamma * torch.ones_like(B)"), ROLLOUT),

@@ -1,6 +1,6 @@
-"""A2C's checks: our learner against Stable-Baselines3's numbers, and against PPO where the two are one algorithm.
+"""Checks of A2C: our learner against Stable-Baselines3, and against PPO where the two algorithms are equal.
 
-A check takes the module under test as an argument, as those of `oracle` do, whose helpers it uses.
+A check takes the module under test as an argument, like those of `oracle`, whose helpers it uses.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def make_config(module: ModuleType, setting: dict[str, Any], rollout_steps: int,
 
 
 def check_update(module: ModuleType, kind: str, variant: str, batch_size: int | None = None) -> None:
-    """Weights after several updates in float64, the losses and the gradient norm of the last; in parts if asked."""
+    """Check weights after several updates in float64, and losses and gradient norm of the last; also in parts."""
     given, content = fixture(f"ppo_{kind}"), fixture(f"a2c_{kind}")
     setting = MADE["common"] | VARIANTS[variant]
     config = make_config(module, setting, 200, per_rank_batch_size=batch_size)
@@ -71,7 +71,7 @@ def check_update(module: ModuleType, kind: str, variant: str, batch_size: int | 
 
 
 def check_rollout(module: ModuleType) -> None:
-    """From rewards to weights, with episode ends inside the rollout and λ = 1; float32 from end to end."""
+    """Check the update from raw rewards, with episode ends inside the rollout and λ = 1, in float32."""
     data = fixture("ppo_rollout")
     rows, _ = aligned({name: data[name] for name in ("features", "action", "old_logprob")}, data)
     config = make_config(module, MADE["common"], len(rows["reward"]) - 1, **MADE["rollout"])
@@ -82,7 +82,7 @@ def check_rollout(module: ModuleType) -> None:
 
 
 def check_annealing(module: ModuleType) -> None:
-    """Halfway through the budget, annealed coefficients act as constants of half the size."""
+    """Check that annealed coefficients are half their size in the middle of the budget."""
     given, setting = fixture("ppo_discrete"), MADE["common"]
     half = {"ent_coef": setting["ent_coef"] / 2, "optimizer": setting["optimizer"] | {"lr": 1.5e-3}}
     states = []
@@ -100,7 +100,7 @@ def check_annealing(module: ModuleType) -> None:
 
 
 def rollouts(env_id: str, **changes: Any) -> Trainer:
-    """A2C on environments whose episodes of at most 12 steps end inside of every rollout."""
+    """Return a trainer of A2C on environments whose episodes of at most 12 steps end inside every rollout."""
     values = {
         "name": "a2c",
         "total_steps": 10_000,
@@ -114,9 +114,9 @@ def rollouts(env_id: str, **changes: Any) -> Trainer:
 
 
 def check_is_ppo(module: ModuleType, kind: str, optimizer: str, reduction: str, normalize: bool = False) -> None:
-    """PPO with one epoch of one minibatch is A2C (Huang et al. 2022, arXiv:2205.09123): equal weights after 10 updates.
+    """Check that PPO with one epoch of one minibatch is A2C (Huang et al. 2022, arXiv:2205.09123) in 10 updates.
 
-    Both start from the same weights and are given the same rollouts, collected by A2C's agent.
+    Both start with the same weights and get the same rollouts, collected by the agent of A2C.
     """
     same = {
         "optimizer": OPTIMIZERS[optimizer],
@@ -140,7 +140,7 @@ def check_is_ppo(module: ModuleType, kind: str, optimizer: str, reduction: str, 
         resets += int((batch.steps.terminated | batch.steps.truncated).sum())
         metrics = [learner.update(batch, np.random.default_rng(1)) for learner in (training.learner, other)]
         for name, value in metrics[0].items():
-            if name != "Loss/policy_loss":  # PPO's has the ratio in place of the log-probability
+            if name != "Loss/policy_loss":  # PPO has the ratio instead of the log-probability
                 torch.testing.assert_close(torch.as_tensor(metrics[1][name]), torch.as_tensor(value), msg=name)
     assert resets > 5, "hardly a row that resets"
     theirs = {name: p.detach().numpy() for name, p in other.agent.named_parameters()}

@@ -1,4 +1,4 @@
-"""Settings with which DIAMBRA's client and ours play the same episodes, and how these are written down."""
+"""Settings with which DIAMBRA's client and ours play the same episodes, and the format of the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GAMES = {
     "xmvsf": ["Cyclops", "Ryu"],
     "soulclbr": "Rock",
 }
-# Nothing is left to be drawn: they draw from Python's global generator.
+# Everything is set, because the original draws missing values from Python's global generator.
 SETTINGS: dict[str, Any] = {
     "role": "P1",
     "difficulty": 3,
@@ -32,7 +32,7 @@ RELATIVE: dict[str, Any] = {"add_last_action": True, "role_relative": True}
 
 
 def case(game: str, settings: dict[str, Any] | None = None, wrappers: Any = RELATIVE, **more: Any) -> dict[str, Any]:
-    """`env.wrapper` of a game, with its id."""
+    """Return `env.wrapper` of a game with its id."""
     own = SETTINGS | {"characters": GAMES[game], "ultimate_style": [1, 2, 1]} | (settings or {})
     return {"id": game, "diambra_settings": own, "diambra_wrappers": wrappers, **more}
 
@@ -53,14 +53,14 @@ CASES = {
 
 
 def scripted(space: Any, step: int) -> Any:
-    """An action of a Discrete or MultiDiscrete space, by the number of the step."""
+    """Return an action of a Discrete or MultiDiscrete space for the number of the step."""
     if hasattr(space, "nvec"):
         return np.array([(5 * step) % int(space.nvec[0]), (3 * step + 1) % int(space.nvec[1])])
     return (7 * step + 3) % int(space.n)
 
 
 def digest(obs: dict[str, np.ndarray], reward: float, terminated: bool) -> str:
-    """One arrival, whatever its dtypes."""
+    """Return the digest of a time step, independent of dtypes."""
     parts = [f"{key}{np.asarray(obs[key]).ravel().tolist()}" for key in sorted(obs) if key != "frame"]
     content = hashlib.sha256("".join(parts).encode())
     content.update(obs["frame"].tobytes() + f"{reward!r}{terminated}".encode())

@@ -1,4 +1,4 @@
-"""Wrong versions that all Dreamers have: of the state, of the rows that tell of it, and of returns."""
+"""Mutants of all Dreamers: of the state, of the rows that predict it, and of returns."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ Check = tuple[str, ...]
 
 
 def of_all(model_loss: str, few: Check, ends: Check) -> tuple[Mutant, ...]:
-    """Mutants of one version.
+    """Return the mutants of one version.
 
     Args:
-        model_loss: the function that is its loss of the world model.
-        few: check of discrete actions, which notices most of them.
-        ends: check with a head of episodes' ends, of rows that end and rows that are cut short.
+        model_loss: the function with the loss of the world model.
+        few: check with discrete actions, which detects most mutants.
+        ends: check with a continue head, on rows that are terminated and truncated.
     """
     rows, opens = "segment_of", "open_at_first_row"
     return (

@@ -1,4 +1,4 @@
-"""Parts of the checks of Dreamers against SheepRL's numbers: names of weights, learners of theirs, comparisons."""
+"""Parts of the checks of Dreamers against SheepRL: names of weights, learners, comparisons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.golden.oracle import fabric
 
 TOLERANCE = 1e-5
 BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
-PLACES = {  # SheepRL's perceptrons -> ours
+PLACES = {  # names of SheepRL's MLPs -> ours
     r"encoder\.mlp_encoder\.model": "encoder.mlp",
     r"rssm\.recurrent_model\.mlp": "rssm.core.inputs",
     r"rssm\.transition_model": "rssm.prior",
@@ -44,7 +44,7 @@ OTHERS = {
 
 
 class Names:
-    """SheepRL's names of weights -> ours.
+    """Map SheepRL's names of weights to ours.
 
     Args:
         layers: hidden layers of a head.
@@ -56,7 +56,7 @@ class Names:
         self.layers, self.each, self.width = layers, 3 if normed else 2, width
 
     def of(self, part_of: str, given: dict[str, np.ndarray]) -> dict[str, Tensor]:
-        """Weights, or gradients, of one part under our names."""
+        """Return weights, or gradients, of one part under our names."""
         named: dict[str, Tensor] = {}
         for name, value in given.items():
             name, tensor = name.replace("module.", "").replace("_forward_", ""), torch.from_numpy(value).double()
@@ -74,7 +74,7 @@ class Names:
         return named
 
     def _layer(self, place: str, kind: str, output: int = -1) -> str:
-        """Linear, (LayerNorm,) activation, ... with the output behind so many, as layers of a `Dense`."""
+        """Map linear, (LayerNorm,) activation, ... and the output after the given number of layers to a `Dense`."""
         layer, rest = divmod(int(place), self.each)
         if layer == output:
             return f"output.{kind}"
@@ -105,12 +105,12 @@ class Names:
 
 
 def make_learner(module: ModuleType, typed: list[str], nvec: tuple[int, ...], side: int) -> Any:
-    """A learner in float64; every key of theirs has the same name here."""
+    """Return a learner in float64; every key of SheepRL has the same name here."""
     return make_parts(module, typed, nvec, side)[0]
 
 
 def make_parts(module: ModuleType, typed: list[str], nvec: tuple[int, ...], side: int) -> tuple[Any, Any, Any]:
-    """Learner, memory and plan, as a run has them."""
+    """Return learner, buffer and plan as in a run."""
     obs = {"rgb": ArraySpec((3, side, side), "uint8", kind="image"), "state": ArraySpec((4,), "float32")}
     action = ActionSpec("MultiDiscrete", (len(nvec),), "int64", nvec=nvec, start=(0,) * len(nvec)) if nvec else BOX
     spec, tree, made = EnvSpec("Golden-v0", obs, action), compose(typed)[1], fabric("64-true")
@@ -123,12 +123,12 @@ def make_parts(module: ModuleType, typed: list[str], nvec: tuple[int, ...], side
 
 
 def type_keys(changes: dict[str, Any]) -> list[str]:
-    """Overrides as they are typed."""
+    """Return overrides as on the command line."""
     return [f"{key}={'null' if value is None else value}" for key, value in changes.items()]
 
 
 def given_step(learner: Any, batch: Batch) -> tuple[Any, ...]:
-    """Inputs of a gradient step, as an update makes them of a batch."""
+    """Return the inputs of a gradient step as an update makes them from a batch."""
     steps: list[Any] = []
     learner.step = lambda *given, rng: steps.append(given) or {}
     learner.update(batch, np.random.default_rng(0))
@@ -136,7 +136,7 @@ def given_step(learner: Any, batch: Batch) -> tuple[Any, ...]:
 
 
 class Case(NamedTuple):
-    """One batch of SheepRL's: a learner with its weights, the noise of its samples, and its gradients and metrics."""
+    """One batch of SheepRL: a learner with its weights, the noise of its samples, and its gradients and metrics."""
 
     learner: Any
     parts: dict[str, Any]
@@ -146,7 +146,7 @@ class Case(NamedTuple):
     metrics: dict[str, np.ndarray]
 
     def check_losses(self) -> tuple[Any, Any]:
-        """Losses, gradients and what is logged are SheepRL's; inputs of the gradient step, findings of the actor's."""
+        """Check losses, gradients and metrics against SheepRL; return inputs of the step and outputs of the actor."""
         learner, step = self.learner, given_step(self.learner, self.batch)
         model = learner.model_loss(step[0], Drawn(iter([self.noise["observed"]])))
         imagined = Drawn(iter([self.noise["action"], self.noise["imagined"]]))
@@ -160,11 +160,11 @@ class Case(NamedTuple):
         return step, policy[3]
 
     def check_update(self, policy_steps: int, amount: float | None) -> None:
-        """An update that moves nothing logs SheepRL's metrics, the norms of its gradients, and the noise's amount."""
+        """Check that an update with learning rate 0 logs SheepRL's metrics, gradient norms and the noise amount."""
         learner = self.learner
         for optimizer in (learner.world_optimizer, learner.actor_optimizer, learner.critic_optimizer):
             optimizer.set_lr(0.0)
-        learner.noise, learner.updates = Drawn(iter(self.noise.values())), 1  # behind the slow critic's copy
+        learner.noise, learner.updates = Drawn(iter(self.noise.values())), 1  # after the copy of the target critic
         found = learner.update(dataclasses.replace(self.batch, policy_steps=policy_steps), np.random.default_rng(0))
         expected: dict[str, Any] = dict(self.metrics)
         for name, part in (("world_model", "world"), ("actor", "actor"), ("critic", "critic")):
@@ -178,7 +178,7 @@ class Case(NamedTuple):
 
 
 def compare_gradients(name: str, module: torch.nn.Module, found: Any, expected: dict[str, Tensor]) -> None:
-    """Gradients of a loss, as an optimizer takes it, and SheepRL's."""
+    """Compare the gradients of a loss, as an optimizer takes it, with those of SheepRL."""
     total, weight = found[:2]
     names, parameters = zip(*module.named_parameters(), strict=True)
     gradients = torch.autograd.grad(total / weight, parameters, retain_graph=True, allow_unused=True)
@@ -189,7 +189,7 @@ def compare_gradients(name: str, module: torch.nn.Module, found: Any, expected: 
 
 
 def near(what: str, found: Tensor, expected: Any, within: float = TOLERANCE) -> None:
-    """Refuse a difference above a tolerance, relative to what is expected and to one."""
+    """Refuse a difference above a tolerance, relative to the expected value and to one."""
     expected = torch.as_tensor(expected, dtype=torch.float64)
     found = found.detach().double()
     assert found.shape == expected.shape, (what, found.shape, expected.shape)
@@ -198,7 +198,7 @@ def near(what: str, found: Tensor, expected: Any, within: float = TOLERANCE) -> 
 
 
 def noise_of(content: dict[str, np.ndarray], nvec: tuple[int, ...], horizon: int) -> dict[str, Tensor]:
-    """Noise of the samples that they drew, in the order in which our gradient step draws it."""
+    """Return the noise of SheepRL's samples in the order in which our gradient step draws it."""
     count = content["returns"].shape[1]
     return {
         "observed": torch.from_numpy(content["noise/observed"]),
@@ -208,7 +208,7 @@ def noise_of(content: dict[str, np.ndarray], nvec: tuple[int, ...], horizon: int
 
 
 def noise_of_actions(content: dict[str, np.ndarray], nvec: tuple[int, ...], horizon: int, count: int) -> Tensor:
-    """Noise by which our actor draws their actions: of categoricals, next to nothing for the class that they drew."""
+    """Return noise with which our actor samples SheepRL's actions: nearly zero for the sampled class."""
     if "noise/normal" in content:
         return torch.from_numpy(content["noise/normal"])[:horizon].double()
     parts = [
@@ -219,13 +219,13 @@ def noise_of_actions(content: dict[str, np.ndarray], nvec: tuple[int, ...], hori
 
 
 def batch_of(given: dict[str, np.ndarray], nvec: tuple[int, ...]) -> Batch:
-    """Rows [L, N] as a memory gives them."""
+    """Return rows [L, N] as a replay buffer gives them."""
     held = {key: torch.from_numpy(value) for key, value in given.items()}
     flags = {key: held[key].squeeze(-1).bool() for key in ("terminated", "is_first")}
     said = held["actions"]
     if nvec:
         said = torch.stack([choice.argmax(-1) for choice in said.split(nvec, -1)], -1)
-    # SheepRL's model knows of no truncation: an episode that is cut short goes on.
+    # SheepRL's model has no truncation: a truncated episode continues.
     reward, cut = held["rewards"].squeeze(-1), torch.zeros_like(flags["terminated"])
     cut[1, 2] = True
     obs = {key: held[key] for key in ("rgb", "state") if key in held}

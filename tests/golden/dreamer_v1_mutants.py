@@ -1,4 +1,4 @@
-"""Wrong versions of Dreamer V1: one change of one named function each, with the check that notices it."""
+"""Mutants of Dreamer V1: one change of one named function each, with the check that detects it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CRITIC = "DreamerLearner.critic_objective"
 OF = "GaussianLatent.of"
 MUTANTS = (
     *of_all(MODEL, DISCRETE, PICTURES),
-    # The KL.
+    # KL divergence.
     Mutant("KL sides swapped", MODEL, swap("normal_kl(posterior, prior)", "normal_kl(prior, posterior)"), DISCRETE),
     Mutant("no free nats", "mean_free_nats", returned("kl"), CLAMPED),
     Mutant("clamp of each row in place of the mean", "mean_free_nats", returned("kl.clamp(min=nats)"), DISCRETE),
@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant("free nats of the wrong sign", "mean_free_nats", swap("mean > nats", "mean < nats"), CLAMPED),
     Mutant("kl_regularizer dropped", MODEL, swap("config.kl_regularizer * kl", "kl"), PICTURES),
     Mutant("entropy of one latent", "normal_entropy", swap("A.sum(-1)", "A.mean(-1)"), DISCRETE),
-    # The state.
+    # State.
     Mutant("std of an exponential", OF, swap("F.softplus(A)", "A.exp()"), DISCRETE),
     Mutant("no lowest std", OF, swap("A + self.min_std", "A"), CONTINUOUS),
     Mutant(
@@ -35,12 +35,12 @@ MUTANTS = (
         "gates of a cell exchanged", "PlainGRU.forward", swap("torch.lerp(A, B, C)", "torch.lerp(B, A, C)"), DISCRETE
     ),
     Mutant("no reset gate", "PlainGRU.forward", swap("reset * kept[2]", "kept[2]"), DISCRETE),
-    # What is told of the state, and when.
+    # Predictions from the state, and their time step.
     Mutant("vectors in symlog space", "KeyEncoder.preprocess", swap("self.symlog", "True"), DISCRETE),
     Mutant("squares without their half", "unit_normal_loss", swap("0.5 * A", "A"), PICTURES),
     Mutant("γ left out of what ends learn", MODEL, swap("self.config.gamma * A", "A"), PICTURES),
     Mutant("continue_scale_factor dropped", MODEL, swap("config.continue_scale_factor * A", "A"), ENDS),
-    # λ-returns, and their weights.
+    # λ-returns and their weights.
     Mutant("imagination from the last row, not the first", ACTOR, swap("part[:-1]", "part[1:]"), ENDS),
     Mutant("returns of the states that imagination begins with", ACTOR, swap("A.feat[1:]", "A.feat[:-1]"), DISCRETE),
     Mutant(

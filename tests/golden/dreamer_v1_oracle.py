@@ -1,6 +1,6 @@
-"""Dreamer V1's checks: our losses and gradients against SheepRL's numbers.
+"""Checks of Dreamer V1: our losses and gradients against SheepRL.
 
-A check takes the module under test as an argument, as those of `oracle` do.
+A check takes the module under test as an argument, like those of `oracle`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tests.golden.oracle import HERE, fixture, part
 
 MADE: dict[str, Any] = json.loads((HERE / "dreamer_v1_fixtures.json").read_text())
 VARIANTS: dict[str, dict[str, Any]] = MADE["variants"]
-GRU = {"ih": "rssm.core.cell.of_input", "hh": "rssm.core.cell.of_state"}  # torch's names of weights -> ours
+GRU = {"ih": "rssm.core.cell.of_input", "hh": "rssm.core.cell.of_state"}  # names of torch's weights -> ours
 
 
 def ours(names: Names, part_of: str, given: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """Weights, or gradients, of one part under our names; V1's cell, and the layer before it, are torch's."""
+    """Return weights, or gradients, of one part under our names; the cell of V1 and its input layer are torch's."""
     cell, others = dict[str, Tensor](), dict[str, np.ndarray]()
     for name, value in given.items():
         if found := re.search(r"recurrent_model\..*rnn\.(weight|bias)_(ih|hh)_l0", name):
@@ -42,7 +42,7 @@ def ours(names: Names, part_of: str, given: dict[str, np.ndarray]) -> dict[str, 
 
 
 def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[str, np.ndarray]]:
-    """One batch with the samples that SheepRL drew, and the whole fixture; `more` is typed behind its keys."""
+    """Return one batch with SheepRL's samples, and the whole fixture; `more` are further keys."""
     content, nvec = part(fixture("dreamer_v1"), f"{variant}/"), tuple(MADE["choices"].get(variant, ()))
     typed = ["exp=dreamer_v1", *type_keys(MADE["common"] | VARIANTS[variant]), *more]
     learner = make_learner(module, typed, nvec, 64)
@@ -52,14 +52,14 @@ def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[st
     for name, target in parts.items():
         target.load_state_dict(ours(names, name, part(content, f"weights/{name}/")))
     rows = part(content, "batch/")
-    rows["actions"] = np.roll(rows["actions"], -1, 0)  # theirs lie beside the observation that they led to
+    rows["actions"] = np.roll(rows["actions"], -1, 0)  # SheepRL stores them with the observation that they led to
     noise = noise_of(content, nvec, len(content["returns"]) + 1)
     gradients = {name: ours(names, name, part(content, f"gradients/{name}/")) for name in parts}
     return Case(learner, parts, batch_of(rows, nvec), noise, gradients, part(content, "metrics/")), content
 
 
 def check_losses(module: ModuleType, variant: str) -> None:
-    """Every loss, λ-return, weight, and gradient of one batch, with the samples that SheepRL drew."""
+    """Check every loss, λ-return, weight and gradient of one batch, with SheepRL's samples."""
     case, content = case_of(module, variant)
     _, found = case.check_losses()
     near("λ-returns", found["returns"], content["returns"].squeeze(-1))
@@ -67,7 +67,7 @@ def check_losses(module: ModuleType, variant: str) -> None:
 
 
 def check_update(module: ModuleType) -> None:
-    """What an update logs; the noise in actions has halved one and a half times."""
+    """Check the metrics of an update; the exploration noise has decayed by one and a half half-lives."""
     keys = ["algo.actor.expl_amount=0.4", "algo.actor.expl_decay=100", "algo.actor.expl_min=0.05"]
     case, _ = case_of(module, "ends", *keys)
     case.check_update(150, 0.4 * 0.5**1.5)

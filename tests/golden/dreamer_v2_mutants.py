@@ -1,4 +1,4 @@
-"""Wrong versions of Dreamer V2: one change of one named function each, with the check that notices it."""
+"""Mutants of Dreamer V2: one change of one named function each, with the check that detects it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CRITIC = "DreamerLearner.critic_objective"
 KL, ACTS = "dreamer_v2.kl_loss", "dreamer_v2.actor_loss"
 MUTANTS = (
     *of_all(MODEL, DISCRETE, PICTURES),
-    # The KL.
+    # KL divergence.
     Mutant("KL sides swapped", "categorical_kl", swap("p.exp() * A", "q.exp() * A"), DISCRETE),
     Mutant("balance turned round", KL, given(alpha="1 - alpha"), DISCRETE),
     Mutant("gradient of the prior's KL reaches the posterior", KL, swap("posterior.detach()", "posterior"), DISCRETE),
@@ -31,19 +31,19 @@ MUTANTS = (
         ),
         MIXED,
     ),
-    # The state.
+    # State.
     Mutant(
         "an episode begins with ones", "RSSM.initial", swap("like.new_zeros(size)", "like.new_ones(size)"), DISCRETE
     ),
     Mutant("update gate without its bias", "LayerNormGRU.forward", swap("update - 1", "update"), DISCRETE),
     Mutant("no gradient through samples", "sample_one_hot", swap("A + (p - p.detach())", "A"), DISCRETE),
-    # What is told of the state, and when.
+    # Predictions from the state, and their time step.
     Mutant("vectors in symlog space", "KeyEncoder.preprocess", swap("self.symlog", "True"), DISCRETE),
     Mutant("squares without their half", "unit_normal_loss", swap("0.5 * A", "A"), PICTURES),
     Mutant("γ left out of what ends learn", MODEL, swap("self.config.gamma * A", "A"), PICTURES),
     Mutant("discount_scale_factor dropped", MODEL, swap("config.discount_scale_factor * A", "A"), PICTURES),
     Mutant("kl_regularizer dropped", MODEL, swap("config.kl_regularizer * kl", "kl"), PICTURES),
-    # Targets, and their weights.
+    # Targets and their weights.
     Mutant(
         "reward of the state stepped to",
         ACTOR,

@@ -1,6 +1,6 @@
-"""Dreamer V2's checks: our losses and gradients against SheepRL's numbers.
+"""Checks of Dreamer V2: our losses and gradients against SheepRL.
 
-A check takes the module under test as an argument, as those of `oracle` do.
+A check takes the module under test as an argument, like those of `oracle`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ VARIANTS: dict[str, dict[str, Any]] = MADE["variants"]
 
 
 def learner_of(module: ModuleType, variant: str, *more: str) -> Any:
-    """A learner of a variant; `more` is typed behind its keys."""
+    """Return a learner of a variant; `more` are further keys."""
     typed = [*type_keys(MADE["common"] | VARIANTS[variant]), *more]
     return make_learner(module, ["exp=dreamer_v2", *typed], tuple(MADE["choices"].get(variant, ())), 64)
 
 
 def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[str, np.ndarray]]:
-    """One batch with the samples that SheepRL drew, and the whole fixture; `more` is typed behind its keys."""
+    """Return one batch with SheepRL's samples, and the whole fixture; `more` are further keys."""
     content, nvec = part(fixture("dreamer_v2"), f"{variant}/"), tuple(MADE["choices"].get(variant, ()))
     learner = learner_of(module, variant, *more)
     world, actor = learner.agent.world, learner.agent.actor
@@ -45,14 +45,14 @@ def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[st
     for name, target in parts.items():
         target.load_state_dict(ours(name, part(content, f"weights/{name}/")))
     rows = part(content, "batch/")
-    rows["actions"] = np.roll(rows["actions"], -1, 0)  # theirs lie with what they led to
+    rows["actions"] = np.roll(rows["actions"], -1, 0)  # SheepRL stores them with the observation that they led to
     noise = noise_of(content, nvec, len(content["returns"]))
     gradients = {name: ours(name, part(content, f"gradients/{name}/")) for name in ("world", "actor", "critic")}
     return Case(learner, parts, batch_of(rows, nvec), noise, gradients, part(content, "metrics/")), content
 
 
 def check_losses(module: ModuleType, variant: str) -> None:
-    """Every loss, λ-return, weight, and gradient of one batch, with the samples that SheepRL drew."""
+    """Check every loss, λ-return, weight and gradient of one batch, with SheepRL's samples."""
     case, content = case_of(module, variant)
     _, found = case.check_losses()
     near("λ-returns", found["returns"], content["returns"].squeeze(-1))
@@ -60,7 +60,7 @@ def check_losses(module: ModuleType, variant: str) -> None:
 
 
 def check_update(module: ModuleType) -> None:
-    """What an update logs; the noise in actions has halved one and a half times, and is at its floor."""
+    """Check the metrics of an update; the exploration noise has decayed by 1.5 half-lives to its minimum."""
     keys = ["algo.actor.expl_amount=0.4", "algo.actor.expl_decay=100", "algo.actor.expl_min=0.2"]
     keys += [f"algo.{part}.optimizer.weight_decay=0" for part in ("world_model", "actor", "critic")]
     case, _ = case_of(module, "mixed", *keys)
@@ -68,7 +68,7 @@ def check_update(module: ModuleType) -> None:
 
 
 def check_copies(module: ModuleType) -> None:
-    """The slow critic is copied before the first gradient step and each hundredth behind it (arXiv:2010.02193, B)."""
+    """Check that the target critic is copied before the first and each hundredth step (arXiv:2010.02193, B)."""
     learner = learner_of(module, "discrete")
     batch, taus = batch_of(part(fixture("dreamer_v2"), "discrete/batch/"), (4,)), list[float]()
     learner.step = lambda sequence, tau, rng: taus.append(tau) or {}
@@ -78,7 +78,7 @@ def check_copies(module: ModuleType) -> None:
 
 
 def check_decay(module: ModuleType) -> None:
-    """Weights after ten steps of an optimizer whose weights decay whatever the learning rate is."""
+    """Check weights after ten steps of an optimizer whose weight decay is independent of the learning rate."""
     content = part(fixture("dreamer_v2"), "decay/")
     config = module.Learner.rule(OptimizerConfig(lr=1e-2, eps=1e-5, weight_decay=1e-2))
     vector, lr = torch.from_numpy(content["before"]).double(), torch.tensor(1e-2, dtype=torch.float64)

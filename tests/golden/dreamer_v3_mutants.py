@@ -1,4 +1,4 @@
-"""Wrong versions of Dreamer V3: one change of one named function each, with the check that notices it."""
+"""Mutants of Dreamer V3: one change of one named function each, with the check that detects it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODEL, ACTOR, CRITIC = (f"dreamer_v3.Learner.{name}" for name in ("model_loss", 
 KL = "dreamer_v3.kl_loss"
 MUTANTS = (
     *of_all(MODEL, DISCRETE, DISCRETE),
-    # The KL.
+    # KL divergence.
     Mutant("KL sides swapped", KL, given(dynamic="representation", representation="dynamic"), DISCRETE),
     Mutant("KL from prior to posterior", "categorical_kl", swap("p.exp() * A", "q.exp() * A"), DISCRETE),
     Mutant("gradient of the prior's KL reaches the posterior", KL, swap("posterior.detach()", "posterior"), DISCRETE),
@@ -29,13 +29,13 @@ MUTANTS = (
     ),
     Mutant("no free nats", "free_nats", returned("kl"), DISCRETE),
     Mutant("entropy of one latent", "categorical_entropy", swap("A.sum((-2, -1))", "A.sum(-1).mean(-1)"), DISCRETE),
-    # The state.
+    # State.
     Mutant("initial h without its tanh", "RSSM.initial", swap("A.tanh()", "A"), DISCRETE),
     Mutant("update gate without its bias", "LayerNormGRU.forward", swap("update - 1", "update"), DISCRETE),
     Mutant("unimix of logits", "unimix", swap("F.log_softmax(A, -1)", "F.log_softmax((1 - share) * A, -1)"), DISCRETE),
     Mutant("no unimix", "unimix", given(share="0.0"), CONTINUOUS),
     Mutant("no gradient through samples", "sample_one_hot", swap("A + (p - p.detach())", "A"), DISCRETE),
-    # What is told of the state, and when.
+    # Predictions from the state, and their time step.
     Mutant(
         "no start at the first row", "open_at_first_row", swap("torch.ones_like(A)", "torch.zeros_like(A)"), CONTINUOUS
     ),
@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant("reward without symlog", "TwoHot.loss", swap('A == "symlog"', "False"), DISCRETE),
     Mutant("weights of the two bins exchanged", "TwoHot.loss", swap("x - low", "high - x"), DISCRETE),
     Mutant("continue_scale_factor dropped", MODEL, swap("config.continue_scale_factor * A", "A"), MIXED),
-    # Returns, and their weights.
+    # Returns and their weights.
     Mutant(
         "reward of the state that is left",
         ACTOR,

@@ -1,6 +1,6 @@
-"""Dreamer V3's checks: our losses and gradients against SheepRL's numbers.
+"""Checks of Dreamer V3: our losses and gradients against SheepRL.
 
-A check takes the module under test as an argument, as those of `oracle` do.
+A check takes the module under test as an argument, like those of `oracle`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = MADE["variants"]
 
 
 def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[str, np.ndarray]]:
-    """One batch with the samples that SheepRL drew, and the whole fixture; `more` is typed behind its keys."""
+    """Return one batch with SheepRL's samples, and the whole fixture; `more` are further keys."""
     content = part(fixture("dreamer_v3"), f"{variant}/")
     nvec = tuple(MADE["nvec"]) if "noise/choice0" in content else ()
     typed = [*type_keys(MADE["common"] | VARIANTS[variant]), *more]
@@ -48,7 +48,7 @@ def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[st
 
 
 def check_losses(module: ModuleType, variant: str) -> None:
-    """Every loss, λ-return, weight, and gradient of one batch, with the samples that SheepRL drew."""
+    """Check every loss, λ-return, weight and gradient of one batch, with SheepRL's samples."""
     case, content = case_of(module, variant)
     (_, tau), found = case.check_losses()
     assert tau == case.learner.config.critic.tau
@@ -59,13 +59,13 @@ def check_losses(module: ModuleType, variant: str) -> None:
 
 
 def check_update(module: ModuleType) -> None:
-    """What an update logs, between two moves of the slow critic; actions have no noise of whose amount to tell."""
+    """Check the metrics of an update between two updates of the target critic; there is no exploration noise."""
     case, _ = case_of(module, "mixed", "algo.critic.per_rank_target_network_update_freq=2")
     case.check_update(150, None)
 
 
 def check_nothing_learned(module: ModuleType) -> None:
-    """Reward and value that a new agent expects: exactly 0, for its outputs begin at 0."""
+    """Check that a new agent predicts reward and value 0, because its output weights are 0."""
     learner = make_learner(module, ["exp=dreamer_v3", *type_keys(MADE["common"])], (), 16)
     feat = torch.randn(7, sum(learner.agent.world.rssm.sizes), generator=torch.Generator().manual_seed(0)).double()
     for told in (learner.agent.world.predict_reward(feat), learner.number.mean(learner.critic(feat))):
@@ -73,7 +73,7 @@ def check_nothing_learned(module: ModuleType) -> None:
 
 
 def check_owed(module: ModuleType) -> None:
-    """Gradient steps owed for so many policy steps: three for every ten, as soon as one is whole."""
+    """Check that the gradient steps owed are three per ten policy steps, as soon as one is whole."""
     typed = ["exp=dreamer_v3", *type_keys(MADE["common"]), "algo.replay_ratio=0.3", "algo.learning_starts=7"]
     memory, taken = make_parts(module, typed, (), 16)[1], 0
     for steps in range(200):

@@ -1,4 +1,4 @@
-"""A Dreamer's learner on states that are given in place of imagined ones, of which all that is told is linear."""
+"""Learner of a Dreamer on given states instead of imagined ones, with linear predictions."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from rlcore.types import SingleProcess
 
 @dataclass
 class Heads:
-    """Weights of what is told of states [..., F], and of how.
+    """Weights of linear predictions from states [..., F].
 
     Attributes:
         number: form of reward and value.
         reward, critic, slow: [F, K], of a number.
-        ends: [F], of the episode going on.
-        actor: [F, A], of a choice.
-        bell: [K], added to the K of a number.
-        unimix: share of a uniform choice.
+        ends: [F], of the continue logit.
+        actor: [F, A], of a discrete action.
+        bell: [K], added to the K outputs of a number.
+        unimix: share of the uniform distribution.
     """
 
     number: ScalarHead
@@ -42,29 +42,29 @@ class Heads:
     unimix: float = 0.0
 
     def predict_reward(self, feat: Tensor) -> Tensor:
-        """The reward [...]."""
+        """Return the reward [...]."""
         return self.number.mean(feat @ self.reward + self.bell)
 
     def predict_continue(self, feat: Tensor) -> Tensor:
-        """Logits [...]."""
+        """Return the continue logits [...]."""
         return feat @ self.ends
 
     def policy(self, feat: Tensor) -> Categoricals:
-        """The choice."""
+        """Return the policy."""
         return Categoricals(unimix(feat @ self.actor, self.unimix), (self.actor.shape[1],))
 
 
 def objectives(
     module: ModuleType, config: Any, heads: Heads, feat: Tensor, action: Tensor, terminated: Tensor, **more: Any
 ) -> tuple[Any, Any]:
-    """What `Learner.actor_objective` and `Learner.critic_objective` make of it.
+    """Return the results of `Learner.actor_objective` and `Learner.critic_objective`.
 
     Args:
         module: the algorithm.
-        config: its keys.
-        heads: what is told of the states.
+        config: its config.
+        heads: weights of the predictions.
         feat: [H + 1, N, F], as if imagined from N states of one row.
-        action: [H, N], the choices between them.
+        action: [H, N], the actions between them.
         terminated: [N] bool, whether that row ended its episode.
         **more: further attributes of the learner.
     """
@@ -80,7 +80,7 @@ def objectives(
         ranks=SingleProcess(),
         **more,
     )
-    nothing = torch.zeros(2, feat.shape[1], 1)  # V1 leaves the last row out
+    nothing = torch.zeros(2, feat.shape[1], 1)  # V1 leaves out the last row
     imagined = Imagined(feat, action.unsqueeze(-1))
     with mock.patch.object(module, "imagine", lambda *given: imagined):
         policy = module.Learner.actor_objective(

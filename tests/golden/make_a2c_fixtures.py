@@ -1,12 +1,12 @@
-"""Writes A2C's golden values: what Stable-Baselines3's A2C.train() makes of the inputs of PPO's fixtures.
+"""Write the golden values of A2C: results of Stable-Baselines3's A2C.train() for the inputs of PPO's fixtures.
 
-Run it where make_fixtures.py was run (its docstring says how such an environment is made), after it:
+Run it after make_fixtures.py and in the same environment (described in its docstring):
 
     /tmp/oracle/bin/python -m tests.golden.make_a2c_fixtures
 
     a2c_<actions>.npz   weights after STEPS calls of A2C.train(), one optimizer step each, on the injected samples of
-                        ppo_<actions>.npz from its initial weights, in float64: several, so that what an optimizer
-                        remembers is used; losses and gradient norm of the last one
+                        ppo_<actions>.npz from its initial weights, in float64: several calls, so that the optimizer
+                        state is used; losses and gradient norm of the last one
     a2c_rollout.npz     weights after one call on the rollout of ppo_rollout.npz, from raw rewards on, with λ = 1
 """
 
@@ -41,7 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "optimizer": {"name": "rmsprop_tf", "lr": 3e-3, "alpha": 0.9, "eps": 1e-3, "momentum": 0.8, "centered": True}
     },
     "adam": {"optimizer": {"name": "adam", "lr": 3e-3, "eps": 1e-5}},
-    "sgd": {"optimizer": {"name": "sgd", "lr": 3e-2, "momentum": 0.9}, "max_grad_norm": 0.0},  # the gradient as it is
+    "sgd": {"optimizer": {"name": "sgd", "lr": 3e-2, "momentum": 0.9}, "max_grad_norm": 0.0},  # the unclipped gradient
     "normalize_advantages": {"normalize_advantages": True},
     "small_max_grad_norm": {
         "optimizer": {"name": "rmsprop_tf", "lr": 3e-3, "alpha": 0.99, "eps": 1e-5},
@@ -52,11 +52,11 @@ ROLLOUT = {"gamma": 0.98, "gae_lambda": 1.0}
 
 
 def make_model(action_space: spaces.Space, setting: dict[str, Any], weights: dict, samples: int = SAMPLES) -> A2C:
-    """SB3's A2C in float64 with tanh networks for policy and value that share nothing."""
+    """Return SB3's A2C in float64 with separate tanh networks for policy and value."""
     keys = dict(setting["optimizer"])
     name, lr = keys.pop("name"), keys.pop("lr")
     networks: dict[str, Any] = {"net_arch": [UNITS, UNITS]}
-    if name == "rmsprop":  # SB3's own choice
+    if name == "rmsprop":  # the default of SB3
         assert keys.pop("alpha") == 0.99
         how = {"use_rms_prop": True, "rms_prop_eps": keys.pop("eps")}
         assert not keys
@@ -83,7 +83,7 @@ def make_model(action_space: spaces.Space, setting: dict[str, Any], weights: dic
 
 
 def train(model: A2C, samples: int) -> dict[str, np.ndarray]:
-    """SB3's own A2C.train() on samples in their order; returns what it logs and the gradient's norm."""
+    """Run SB3's A2C.train() on samples in their order; return its logged values and the gradient norm."""
     norms: list[float] = []
     clip, permutation = torch.nn.utils.clip_grad_norm_, np.random.permutation
 
@@ -105,12 +105,12 @@ def train(model: A2C, samples: int) -> dict[str, np.ndarray]:
 
 
 def part(content: Any, prefix: str) -> dict[str, np.ndarray]:
-    """The arrays whose name begins so, without it."""
+    """Return the arrays whose name has this prefix, without it."""
     return {name.removeprefix(prefix): content[name] for name in content if name.startswith(prefix)}
 
 
 def update_fixture(name: str) -> None:
-    """Weights after STEPS updates of every variant, for one kind of action."""
+    """Write weights after STEPS updates of every variant, for one kind of action."""
     given = np.load(HERE / f"ppo_{name}.npz")
     content: dict[str, np.ndarray] = {}
     for variant, changes in VARIANTS.items():
@@ -126,7 +126,7 @@ def update_fixture(name: str) -> None:
 
 
 def rollout_fixture() -> None:
-    """From rewards to weights: advantages and A2C.train() by SB3 on one rollout with episode ends inside."""
+    """Write advantages and results of SB3's A2C.train() from raw rewards on one rollout with episode ends inside."""
     data = dict(np.load(HERE / "ppo_rollout.npz"))
     length, envs = data["reward"].shape
     model = make_model(ACTIONS["discrete"], COMMON, part(data, "initial/"), length * envs)
@@ -142,9 +142,9 @@ def rollout_fixture() -> None:
 
 
 def main() -> None:
-    """Write every fixture and the settings it was made with."""
+    """Write every fixture and its settings."""
     torch.set_num_threads(1)
-    # SB3 casts observations to float32; the golden values are to be exact beyond that.
+    # SB3 casts observations to float32; the golden values must be more exact.
     policies.preprocess_obs = lambda obs, *args, **kwargs: obs.double()
     for name in ACTIONS:
         update_fixture(name)

@@ -1,4 +1,4 @@
-"""Writes golden values of Dreamer V3: what its author's code of 2023 makes of given logits, states and actions.
+"""Write golden values of Dreamer V3: results of its author's code of 2023 for given logits, states and actions.
 
 python3.11 -m venv /tmp/oracle_author
 /tmp/oracle_author/bin/pip install --no-deps dreamerv3==1.5.0
@@ -6,11 +6,11 @@ python3.11 -m venv /tmp/oracle_author
 /tmp/oracle_author/bin/pip install ruamel.yaml rich cloudpickle 'setuptools<81'
 /tmp/oracle_author/bin/python -m tests.golden.make_author_fixtures
 
-author_dreamer_v3.npz    `expected/`: every loss, weight, λ-return and gradient; what is given stands in
-                         torchrl_dreamer_v3.npz (`make_torchrl_fixtures`), which is to be written first
+author_dreamer_v3.npz    `expected/`: every loss, weight, λ-return and gradient; the inputs are in
+                         torchrl_dreamer_v3.npz (`make_torchrl_fixtures`), which must be written first
 
-Its methods are called as they are; in the place of networks they find logits that are given, or linear ones. Numbers
-are of float64, but for the percentiles, which it follows in float32.
+The original methods are called unchanged; their networks are replaced by given logits or linear layers. Values
+are in float64, except the percentiles, which the original computes in float32.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ jaxutils.COMPUTE_DTYPE = nets.f32 = jnp.float64
 
 
 def of_model(given: dict[str, Any], says: dict[str, float]) -> dict[str, Any]:
-    """Terms of the model's loss, and the gradient of their sum with respect to each logit."""
+    """Return the terms of the model loss, and the gradient of their sum with respect to each logit."""
     latents, classes = given["posterior"].shape[-2:]
 
     def state(logits: Any) -> dict[str, Any]:
@@ -60,10 +60,10 @@ def of_model(given: dict[str, Any], says: dict[str, float]) -> dict[str, Any]:
 
 
 def of_imagined(given: dict[str, Any], says: dict[str, float], low: float, high: float) -> dict[str, Any]:
-    """Losses of actor and critic on what was imagined, λ-returns, weights, gradients, and the scale followed."""
+    """Return actor and critic losses on imagined states, λ-returns, weights, gradients and the return scale."""
     feat, choices = given["feat"], given["actor"].shape[-1]
     action = jax.nn.one_hot(given["action"], choices, dtype=jnp.float64)
-    action = jnp.concatenate([action, action[:1]])  # the last is no part of any loss
+    action = jnp.concatenate([action, action[:1]])  # the last is not part of any loss
     config = SimpleNamespace(
         horizon=1 / (1 - says["gamma"]),
         return_lambda=says["lmbda"],
@@ -77,7 +77,7 @@ def of_imagined(given: dict[str, Any], says: dict[str, float], low: float, high:
         return lambda rows: jaxutils.DiscDist(rows["feat"] @ weight + given["bell"])
 
     def rewards(rows: Any) -> Any:
-        return number(given["reward"])(rows).mean()[1:]  # of the states that are stepped to, as its agent has them
+        return number(given["reward"])(rows).mean()[1:]  # of the next states, as its agent has them
 
     def imagine() -> dict[str, Any]:
         def step(previous: dict[str, Any], _: Any) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def of_imagined(given: dict[str, Any], says: dict[str, float], low: float, high:
 
 
 class Unlearned:
-    """One of its modules with attributes that are given and nothing to learn: a layer gives back what it is given."""
+    """Module of the original with given attributes and without parameters: a layer returns its input."""
 
     def __init__(self, module: Any, **attributes: Any) -> None:
         self.module = module
@@ -144,7 +144,7 @@ class Unlearned:
 
 
 def inside(function: Any, *given: Any) -> Any:
-    """Result of a function within a context of its modules."""
+    """Return the result of a function within a context of the original modules."""
     return nj.pure(function)({}, jax.random.PRNGKey(0), *given)[0]
 
 

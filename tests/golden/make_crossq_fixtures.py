@@ -1,14 +1,14 @@
-"""Writes CrossQ's golden values: what sb3-contrib's CrossQ.train() makes of injected batches and noise.
+"""Write the golden values of CrossQ: results of sb3-contrib's CrossQ.train() for injected batches and noise.
 
-Run it where make_fixtures.py was run, with sb3-contrib==2.9.2 beside Stable-Baselines3:
+Run it in the environment of make_fixtures.py, with sb3-contrib==2.9.2 in addition:
 
     /tmp/oracle/bin/python -m tests.golden.make_crossq_fixtures
 
     crossq.npz  for every variant: weights, running statistics and log α after STEPS gradient steps in float64, of which
-                every second one is the policy's too; with the first weights, the batches and the noise
+                every second one also updates the policy; with initial weights, batches and noise
 
-Two things of its batch renormalisation are made as Ioffe 2017 has them: the variance of a batch is the biased one, and
-ε is 0, for it stands in another place of the formula.
+Two parts of its batch renormalization are changed to those of Ioffe 2017: the variance of a batch is the biased one,
+and ε is 0, because it is at another place in the formula.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.golden.make_fixtures import HERE
 from tests.golden.make_sac_fixtures import ACTIONS, BATCH, COMMON, OBS, UNITS, Blank
 
 STEPS = 4
-WARM_UP = {"batch_norm": 100_000, "renorm": 0}  # variant -> batches before statistics are renormalised
+WARM_UP = {"batch_norm": 100_000, "renorm": 0}  # variant -> batches before statistics are renormalized
 BETAS = (0.5, 0.999)
 
 
 def make_model(warm_up: int) -> CrossQ:
-    """sb3-contrib's CrossQ in float64, its log-probability without the ε that keeps it from log 0."""
+    """Return sb3-contrib's CrossQ in float64, with the log-probability without its ε for log 0."""
     model = CrossQ(
         "MlpPolicy",
         Blank(),
@@ -55,7 +55,7 @@ def make_model(warm_up: int) -> CrossQ:
         if isinstance(module, BatchRenorm1d):
             module.eps = 0.0
         if isinstance(module, torch.nn.Linear):
-            with torch.no_grad():  # actions that stay away from where its log(1 - tanh²) loses digits
+            with torch.no_grad():  # actions for which log(1 - tanh²) is exact
                 module.weight.mul_(0.3 if module in (model.actor.mu, model.actor.log_std) else 2)
     for optimizer in (model.actor.optimizer, model.critic.optimizer):
         optimizer.__init__(optimizer.param_groups[0]["params"], lr=COMMON["lr"], betas=BETAS)
@@ -66,7 +66,7 @@ def make_model(warm_up: int) -> CrossQ:
 
 
 def weights_of(model: CrossQ) -> dict[str, np.ndarray]:
-    """All weights and statistics, under sb3-contrib's names."""
+    """Return all weights and statistics, under sb3-contrib's names."""
     parts = {"actor": model.actor, "critic": model.critic}
     named = {f"{part}.{name}": value for part, module in parts.items() for name, value in module.state_dict().items()}
     named["log_ent_coef"] = model.log_ent_coef
@@ -74,7 +74,7 @@ def weights_of(model: CrossQ) -> dict[str, np.ndarray]:
 
 
 def train(model: CrossQ, batch: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, float]:
-    """One gradient step of its own; `noise` [2, BATCH, ACTIONS]: of the target, of the actor's loss if it has one."""
+    """Run one gradient step of sb3-contrib; `noise` [2, BATCH, ACTIONS]: of the target and of the actor loss."""
     given = {name: torch.from_numpy(value) for name, value in batch.items()}
     samples = ReplayBufferSamples(
         given["obs"], given["u"].tanh(), given["next_obs"], given["done"][:, None], given["reward"][:, None]
@@ -90,9 +90,9 @@ def train(model: CrossQ, batch: dict[str, np.ndarray], noise: np.ndarray) -> dic
 def main() -> None:
     """Write the fixture."""
     torch.set_num_threads(1)
-    policies.preprocess_obs = lambda obs, *args, **kwargs: obs.double()  # it casts observations to float32
+    policies.preprocess_obs = lambda obs, *args, **kwargs: obs.double()  # the original casts observations to float32
     rng = np.random.default_rng(0)
-    # So that ratios and differences of statistics are clipped, each on both sides.
+    # so that ratios and differences of statistics are clipped on both sides
     scale, shift = np.array([10.0, 0.05, 1.0, 1.0, 5.0]), np.array([30.0, 0.0, 0.0, 1.0, -20.0])
     obs, next_obs = rng.normal(size=(2, STEPS, BATCH, OBS)) * scale + shift
     batches = {

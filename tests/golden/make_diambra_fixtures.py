@@ -1,13 +1,13 @@
-"""Write diambra.json: messages and episodes as DIAMBRA's own client and SheepRL's wrapper see them.
+"""Write diambra.json: messages and episodes of DIAMBRA's client and SheepRL's wrapper.
 
-Run with a Python that has SheepRL 0.8.4, and DIAMBRA's packages, which want an older protobuf than anything else:
+Run with a Python that has SheepRL 0.8.4, and DIAMBRA's packages, which require an older protobuf:
 
     pip install --no-deps --target PEER diambra==0.0.20 diambra-arena==2.2.7 diambra-engine==2.2.4
     pip install --no-deps --target PEER dacite inputs screeninfo
     .venv/bin/python -m tests.diambra_engine 1       prints the address of an engine, and ends with its input
     DIAMBRA_ENVS=ADDRESS PYTHONPATH=PEER:. PYTHON -m tests.golden.make_diambra_fixtures
 
-The engine is that of the tests: the file shows that the client here and theirs ask it for the same and see the same.
+The engine is that of the tests: the file shows that our client and the original exchange the same messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FILE = Path(__file__).parent / "diambra.json"
 
 
 def sent() -> dict[str, str]:
-    """Messages with a value in every field that is used here, as their generated classes write them, in hex."""
+    """Return messages with a value in every used field, serialized by the original classes, in hex."""
     episode = theirs.EnvSettings.EpisodeSettings(
         random_seed=3,
         difficulty=4,
@@ -85,7 +85,7 @@ def sent() -> dict[str, str]:
 
 
 def described(space: Any) -> dict[str, Any]:
-    """Shape and bounds of every key."""
+    """Return shape and bounds of every key."""
     return {
         key: {"shape": list(box.shape), "low": np.ravel(box.low).min().item(), "high": np.ravel(box.high).tolist()}
         for key, box in sorted(space.spaces.items())
@@ -94,7 +94,7 @@ def described(space: Any) -> dict[str, Any]:
 
 
 def played(case: dict[str, Any]) -> dict[str, Any]:
-    """The spaces, and the digest of every arrival of an episode's beginning."""
+    """Return the spaces, and the digest of every time step at the beginning of an episode."""
     arguments = {key: value for key, value in case.items() if key != "id"}
     groups = {key: dict(arguments.get(key, {})) for key in ("diambra_settings", "diambra_wrappers")}
     groups["diambra_settings"]["splash_screen"] = False
@@ -104,7 +104,7 @@ def played(case: dict[str, Any]) -> dict[str, Any]:
     env = DiambraWrapper(case["id"], **(arguments | groups))
     digests = []
     for seed in SEEDS:
-        # As ours draws it: their reset hands the engine the number itself.
+        # As our client draws it: the original reset passes the number itself to the engine.
         obs, _ = env.reset(seed=int(np_random(seed)[0].integers(2**31 - 1)))
         digests.append(digest(obs, 0.0, False))
         for step in range(STEPS):
@@ -113,7 +113,7 @@ def played(case: dict[str, Any]) -> dict[str, Any]:
             if terminated:
                 break
     found = {"keys": described(env.observation_space), "digests": hashlib.sha256("".join(digests).encode()).hexdigest()}
-    env.env.unwrapped.arena_engine.close()  # its own close() needs a window
+    env.env.unwrapped.arena_engine.close()  # the original close() needs a window
     return found | {"first": digests[:3], "action": str(env.action_space), "arrivals": len(digests)}
 
 

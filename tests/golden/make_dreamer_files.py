@@ -1,10 +1,10 @@
-"""Writes what SheepRL 0.8.4's files of its Dreamers resolve to, for test_dreamer_files.py to write them anew.
+"""Write the resolved config files of SheepRL 0.8.4's Dreamers for test_dreamer_files.py.
 
 python3.11 -m venv /tmp/oracle
 /tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
 /tmp/oracle/bin/python -m tests.golden.make_dreamer_files
 
-dreamer_files.json          for every `exp` of theirs: dotted key -> value, of all groups but Hydra's own
+dreamer_files.json          for every `exp` of SheepRL: dotted key -> value, of all groups but Hydra's own
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import hydra
 from omegaconf import OmegaConf
 
 HERE = Path(__file__).parent
-# Its values are of the moment and of the machine: names of runs by time, a tracking server.
+# These values depend on time and machine: names of runs, a tracking server.
 OF_THE_MOMENT = ("hydra", "exp_name", "run_name", "root_dir", "log_root")
 
 
 def leaves(exp: str, *words: str) -> dict[str, Any]:
-    """Dotted keys of an `exp` and more words of its command, resolved."""
+    """Return the dotted keys of an `exp` with further overrides, resolved."""
     with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
         made = hydra.compose("config", [f"exp={exp}", *words])
     tree = OmegaConf.to_container(made, resolve=False)
     for key in OF_THE_MOMENT:
         tree.pop(key, None)
     tree["metric"].pop("logger", None)
-    tree["model_manager"] = {"disabled": tree["model_manager"]["disabled"]}  # its names have the time in them
+    tree["model_manager"] = {"disabled": tree["model_manager"]["disabled"]}  # names contain the time
     flat: dict[str, Any] = {}
 
     def walk(value: Any, place: str) -> None:
         if isinstance(value, dict) and value:
             for key, part in value.items():
-                walk(part, f"{place} {key}" if place else str(key))  # names of metrics have dots and slashes
+                walk(part, f"{place} {key}" if place else str(key))  # names of metrics contain dots and slashes
         else:
             flat[place] = value
 

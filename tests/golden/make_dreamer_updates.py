@@ -1,11 +1,11 @@
-"""Counts the gradient steps of SheepRL 0.8.4's Dreamers by its own schedule, for test_dreamer_updates.py to count ours.
+"""Count the gradient steps of SheepRL 0.8.4's Dreamers by its own schedule for test_dreamer_updates.py.
 
 python3.11 -m venv /tmp/oracle
 /tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
 /tmp/oracle/bin/python -m tests.golden.make_dreamer_updates
 
-dreamer_updates.json        "planned": of an `exp` on so many ranks, [policy steps, gradient steps of a rank] when it
-                            first trains, at eight places on the way and at its end; "done": of whole runs with `SMALL`
+dreamer_updates.json        "planned": for an `exp` and a number of ranks, [policy steps, gradient steps of a rank]
+                            at the first training, at eight points and at the end; "done": of whole runs with `SMALL`
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sheeprl.utils.utils import off_policy_schedule
 HERE = Path(__file__).parent
 EXPS = tuple(f"dreamer_v{version}{kind}" for version in (1, 2, 3) for kind in ("", "_benchmarks"))
 PLACES = 8
-# Lengths and ratios of the runs, by name of the preset; everything else as the preset has it.
+# Lengths and ratios of the runs by preset; everything else is that of the preset.
 SMALL = {
     "dreamer_v1_benchmarks": {
         "total_steps": 96,
@@ -48,13 +48,13 @@ SMALL = {
 
 
 def count_planned(exp: str, ranks: int) -> list[list[int]]:
-    """Gradient steps of a rank after so many policy steps, as `main` of every Dreamer asks its schedule for them."""
+    """Return the gradient steps of a rank after the policy steps, as `main` of every Dreamer computes them."""
     with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
         config = hydra.compose("config", [f"exp={exp}"])
     row = config.env.num_envs * ranks
     iterations = int(config.algo.total_steps // row)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of sequences that are longer than the first steps
+        warnings.simplefilter("ignore")  # for sequences that are longer than the first steps
         _, first, more, iterations, ratio = off_policy_schedule(config, {}, 1, iterations, row, ranks)
     told = {first, *(iterations * place // PLACES for place in range(1, PLACES + 1))}
     taken, found = 0, list[list[int]]()
@@ -66,7 +66,7 @@ def count_planned(exp: str, ranks: int) -> list[list[int]]:
 
 
 def count_done(exp: str) -> int:
-    """Gradient steps that a run has counted in its last checkpoint."""
+    """Return the number of gradient steps in the last checkpoint of a run."""
     with tempfile.TemporaryDirectory() as folder:
         words = [f"algo.{key}={value}" for key, value in SMALL[exp].items()]
         words += [f"exp={exp}", "env=dummy", "env.id=discrete_dummy", "env.num_envs=1", "env.sync_env=True"]

@@ -1,12 +1,12 @@
-"""Writes Dreamer V1's golden values: what SheepRL 0.8.4's losses make of given weights, one batch and its samples.
+"""Write the golden values of Dreamer V1: losses of SheepRL 0.8.4 for given weights, one batch and its samples.
 
 python3.11 -m venv /tmp/oracle
 /tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
 /tmp/oracle/bin/python -m tests.golden.make_dreamer_v1_fixtures
 
-dreamer_v1.npz              for every variant: weights, batch, the noise that stands for its samples, and all losses,
+dreamer_v1.npz              for every variant: weights, batch, the noise equivalent to its samples, and all losses,
                             λ-returns and gradients, before clipping, in float64; written as float32
-dreamer_v1_fixtures.json    overrides of each variant, under names that are SheepRL's and ours; resolved presets
+dreamer_v1_fixtures.json    overrides of each variant, under SheepRL's and our names; resolved presets
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CHOICES = {"discrete": (4,), "multi_discrete": (3, 2)}
 
 
 def draw_independent(samples: Samples) -> Any:
-    """Sampling of independent distributions, with normals' noise noted: of latents, or of actions."""
+    """Sample independent distributions and record the noise of normals: of latents, or of actions."""
     plain = Independent.rsample
 
     def rsample(self: Any, *shape: Any) -> Tensor:
@@ -109,9 +109,9 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
             kl_regularizer=model.kl_regularizer,
             continue_scale_factor=model.continue_scale_factor,
         )
-        observed = samples.of("latent")[1::2]  # a prior is drawn before each posterior
+        observed = samples.of("latent")[1::2]  # a prior is sampled before each posterior
         samples.drawn.clear()
-        rows = slice(None, -1 if model.use_continues else None)  # as its training does
+        rows = slice(None, -1 if model.use_continues else None)  # like its training
         how = {"horizon": HORIZON, "gamma": cfg.algo.gamma, "lmbda": cfg.algo.lmbda}
         made = imagine(
             world,
@@ -137,7 +137,7 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def count(exp: str, ends: bool) -> dict[str, int]:
-    """Parameters for pictures of 64 × 64 and 9 actions."""
+    """Return the number of parameters for images of 64 × 64 and 9 actions."""
     keys = {"algo.mlp_keys.encoder": [], "algo.mlp_keys.decoder": [], "algo.world_model.use_continues": ends}
     fabric, obs_space = Fabric(accelerator="cpu"), spaces.Dict({"rgb": spaces.Box(0, 255, (3, 64, 64), np.uint8)})
     world, actor, critic, _ = theirs.build_agent(fabric, (9,), False, compose(exp, keys), obs_space)
@@ -146,7 +146,7 @@ def count(exp: str, ends: bool) -> dict[str, int]:
 
 
 def main() -> None:
-    Distribution.set_default_validate_args(False)  # as its command does: γ is no outcome of a Bernoulli variable
+    Distribution.set_default_validate_args(False)  # like its command: γ is not a sample of a Bernoulli variable
     content: dict[str, np.ndarray] = {}
     for name, changes in VARIANTS.items():
         content |= make(name, changes)

@@ -1,12 +1,12 @@
-"""Writes Dreamer V2's golden values: what SheepRL 0.8.4's losses make of given weights, one batch and its samples.
+"""Write the golden values of Dreamer V2: losses of SheepRL 0.8.4 for given weights, one batch and its samples.
 
 python3.11 -m venv /tmp/oracle
 /tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
 /tmp/oracle/bin/python -m tests.golden.make_dreamer_v2_fixtures
 
-dreamer_v2.npz              for every variant: weights, batch, the noise that stands for its samples, and all losses,
+dreamer_v2.npz              for every variant: weights, batch, the noise equivalent to its samples, and all losses,
                             λ-returns and gradients, before clipping, in float64; written as float32
-dreamer_v2_fixtures.json    overrides of each variant, under names that are SheepRL's and ours; resolved presets
+dreamer_v2_fixtures.json    overrides of each variant, under SheepRL's and our names; resolved presets
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ CHOICES = {"discrete": (4,), "multi_discrete": (3, 2), "mixed": (3, 2)}
 
 
 def draw_truncated(samples: Samples) -> Any:
-    """Sampling of truncated normals, with its uniform noise noted."""
+    """Sample truncated normals and record the uniform noise."""
 
     def rsample(self: Any, *_: Any) -> Tensor:
         noise = torch.rand_like(self.loc)
@@ -88,12 +88,12 @@ def draw_truncated(samples: Samples) -> Any:
 
 
 def draw_squashed(samples: Samples) -> Any:
-    """Sampling of squashed normals, with its normal noise noted."""
+    """Sample squashed normals and record the normal noise."""
     return lambda self, *_: samples.normal(self.base_dist).tanh()
 
 
 def pictures(rng: torch.Generator) -> Tensor:
-    """Squares of one colour each, which compress."""
+    """Return images of squares with one color each, which compress well."""
     small = torch.randint(256, (LENGTH, COUNT, 3, 4, 4), generator=rng)
     return small.repeat_interleave(16, -1).repeat_interleave(16, -2)
 
@@ -132,7 +132,7 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
             kl_regularizer=model.kl_regularizer,
             discount_scale_factor=model.discount_scale_factor,
         )
-        observed = samples.of("latent")[1::2]  # a prior is drawn before each posterior
+        observed = samples.of("latent")[1::2]  # a prior is sampled before each posterior
         samples.drawn.clear()
         how = {"horizon": HORIZON, "gamma": cfg.algo.gamma, "lmbda": cfg.algo.lmbda}
         made = imagine(
@@ -170,7 +170,7 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def decayed() -> dict[str, np.ndarray]:
-    """Weights after ten steps of their optimizer, whose weights decay in a way of their own."""
+    """Return weights after ten steps of SheepRL's optimizer with its special weight decay."""
     settings = {"_target_": "torch.optim.Adam", "lr": 1e-2, "eps": 1e-5, "betas": [0.9, 0.999], "weight_decay": 1e-2}
     rng = torch.Generator().manual_seed(7)
     weights, gradients = torch.randn(6, generator=rng), torch.randn(10, 6, generator=rng)
@@ -183,7 +183,7 @@ def decayed() -> dict[str, np.ndarray]:
 
 
 def count(exp: str) -> dict[str, int]:
-    """Parameters for pictures of 64 × 64 and 9 actions."""
+    """Return the number of parameters for images of 64 × 64 and 9 actions."""
     cfg = compose(exp, {"algo.mlp_keys.encoder": [], "algo.mlp_keys.decoder": []})
     fabric, obs_space = Fabric(accelerator="cpu"), spaces.Dict({"rgb": spaces.Box(0, 255, (3, 64, 64), np.uint8)})
     world, actor, critic, *_ = theirs.build_agent(fabric, (9,), False, cfg, obs_space)
@@ -192,7 +192,7 @@ def count(exp: str) -> dict[str, int]:
 
 
 def main() -> None:
-    Distribution.set_default_validate_args(False)  # as its command does: γ is no outcome of a Bernoulli variable
+    Distribution.set_default_validate_args(False)  # like its command: γ is not a sample of a Bernoulli variable
     content = decayed()
     for name, changes in VARIANTS.items():
         content |= make(name, changes)

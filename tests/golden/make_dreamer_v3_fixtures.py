@@ -1,12 +1,12 @@
-"""Writes Dreamer V3's golden values: what SheepRL 0.8.4's losses make of given weights, one batch and its samples.
+"""Write the golden values of Dreamer V3: losses of SheepRL 0.8.4 for given weights, one batch and its samples.
 
 python3.11 -m venv /tmp/oracle
 /tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
 /tmp/oracle/bin/python -m tests.golden.make_dreamer_v3_fixtures
 
-dreamer_v3.npz              for every variant: weights, batch, the noise that stands for its samples, and all losses,
+dreamer_v3.npz              for every variant: weights, batch, the noise equivalent to its samples, and all losses,
                             λ-returns and gradients, before clipping, in float64; written as float32
-dreamer_v3_fixtures.json    overrides of each variant, under names that are SheepRL's and ours
+dreamer_v3_fixtures.json    overrides of each variant, under SheepRL's and our names
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def count(size: str) -> dict[str, int]:
-    """Parameters of a size, for pictures of 64 × 64 and 9 actions; nothing of them is made."""
+    """Return the number of parameters of a size for images of 64 × 64 and 9 actions, without allocation."""
     cfg = compose("dreamer_v3", {"algo": f"dreamer_v3_{size}"})
     fabric, obs_space = Fabric(accelerator="cpu"), spaces.Dict({"rgb": spaces.Box(0, 255, (3, 64, 64), np.uint8)})
     numbers = mock.patch.object(torch, "tensor", functools.partial(torch.tensor, device="cpu"))  # widths are computed

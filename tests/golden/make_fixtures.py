@@ -1,19 +1,19 @@
-"""Writes the golden values: what Stable-Baselines3 makes of inputs that activate every branch of PPO's loss.
+"""Write the golden values of PPO: results of Stable-Baselines3 for inputs that use every branch of the loss.
 
-Run in an environment of its own; the tests read only the files this leaves beside it:
+Run in a separate environment; the tests read only the files that this script writes into its folder:
 
     python3.11 -m venv /tmp/oracle
     /tmp/oracle/bin/pip install stable-baselines3==2.9.2 torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cpu
     /tmp/oracle/bin/python tests/golden/make_fixtures.py
 
-Three kinds of numbers come out:
+The script writes three kinds of files:
 
     ppo_<actions>.npz   weights before and after PPO.train() on an injected buffer, minibatch order given, in float64
-    ppo_rollout.npz     the same from raw rewards on, so that the advantages are Stable-Baselines3's too
+    ppo_rollout.npz     the same from raw rewards, so that the advantages are those of Stable-Baselines3 too
     gae.npz             RolloutBuffer.compute_returns_and_advantage over terminated, truncated and open episodes
 
 Where Stable-Baselines3 has no such option (value clipping by the maximum of both losses, dual clip, summed gradients,
-summed loss) the oracle is `closed_form_update` below, which has to agree with PPO.train() to 1e-13 before anything is
+summed loss) the oracle is `closed_form_update` below, which must agree with PPO.train() to 1e-13 before anything is
 written.
 """
 
@@ -48,7 +48,7 @@ COMMON = {
     "normalize_advantages": True,
     "lr": 3e-3,
     "eps": 1e-5,
-    "batch_size": 64,  # 200 samples: the fourth minibatch of an epoch holds 8
+    "batch_size": 64,  # 200 samples: the fourth minibatch of an epoch has 8
     "target_kl": None,
     "clip_vloss": False,
     "dual_clip": None,
@@ -59,7 +59,7 @@ VARIANTS = {
     "base": {},
     "raw_advantages": {"normalize_advantages": False, "max_grad_norm": 0.0},
     "target_kl": {"target_kl": 0.05},
-    "one_sample_minibatch": {"batch_size": 199},  # a minibatch of one has no std: its advantage stays as it is
+    "one_sample_minibatch": {"batch_size": 199},  # a minibatch of one sample has no std: its advantage is unchanged
     "clip_vloss": {"clip_vloss": True},
     "dual_clip": {"dual_clip": 1.5, "normalize_advantages": False},
     "accumulate": {"accumulate": 2},
@@ -69,7 +69,7 @@ ONLY_CLOSED_FORM = ("clip_vloss", "dual_clip", "accumulate", "sum")
 
 
 class Blank(gymnasium.Env):
-    """Carries spaces; is never stepped."""
+    """Environment with spaces that is never stepped."""
 
     def __init__(self, action_space: spaces.Space) -> None:
         self.observation_space = spaces.Box(-10.0, 10.0, (OBS,), np.float32)
@@ -80,7 +80,7 @@ class Blank(gymnasium.Env):
 
 
 class Order:
-    """Stands in for np.random.permutation and hands out known orders."""
+    """Replacement of np.random.permutation that returns given orders."""
 
     def __init__(self, orders: np.ndarray) -> None:
         self.orders = list(orders)
@@ -92,7 +92,7 @@ class Order:
 
 
 def make_model(action_space: spaces.Space, setting: dict, weights: dict | None = None, samples: int = SAMPLES) -> PPO:
-    """SB3's PPO in float64 with tanh networks for policy and value that share nothing."""
+    """Return SB3's PPO in float64 with separate tanh networks for policy and value."""
     model = PPO(
         "MlpPolicy",
         Blank(action_space),
@@ -111,7 +111,7 @@ def make_model(action_space: spaces.Space, setting: dict, weights: dict | None =
         device="cpu",
     )
     model.policy.double()
-    if weights is None:  # away from the small policy head of the initialisation, where all actions are alike
+    if weights is None:  # away from the small initial policy head, with which all actions are alike
         noise = torch.Generator().manual_seed(3)
         with torch.no_grad():
             for parameter in model.policy.parameters():
@@ -123,12 +123,12 @@ def make_model(action_space: spaces.Space, setting: dict, weights: dict | None =
 
 
 def weights_of(model: PPO) -> dict[str, np.ndarray]:
-    """Parameters by SB3's names."""
+    """Return the parameters by SB3's names."""
     return {name: value.detach().numpy().copy() for name, value in model.policy.state_dict().items()}
 
 
 def make_samples(model: PPO, action_space: spaces.Space) -> dict[str, np.ndarray]:
-    """Inputs that lie on both sides of every clip, with advantages of both signs."""
+    """Return inputs on both sides of every clip, with advantages of both signs."""
     rng = np.random.default_rng(11)
     action_space.seed(5)
     obs = rng.standard_normal((SAMPLES, OBS)).astype(np.float32).astype(np.float64)
@@ -155,7 +155,7 @@ def make_samples(model: PPO, action_space: spaces.Space) -> dict[str, np.ndarray
 
 
 def fill(model: PPO, samples: dict[str, np.ndarray]) -> None:
-    """Put flat samples into SB3's buffer, as they are after its own flattening."""
+    """Put flat samples into SB3's buffer, as after its own flattening."""
     buffer = model.rollout_buffer
     names = {"observations": "features", "actions": "action", "values": "old_value", "log_probs": "old_logprob"}
     for theirs, ours in {**names, "advantages": "advantage", "returns": "returns"}.items():
@@ -165,7 +165,7 @@ def fill(model: PPO, samples: dict[str, np.ndarray]) -> None:
 
 
 def train(model: PPO, orders: np.ndarray) -> dict[str, np.ndarray]:
-    """SB3's own PPO.train() with known minibatch order; returns what it logs and the gradient norms."""
+    """Run SB3's PPO.train() with a given minibatch order; return its logged values and the gradient norms."""
     norms: list[float] = []
     clip, permutation = torch.nn.utils.clip_grad_norm_, np.random.permutation
 
@@ -191,7 +191,7 @@ def train(model: PPO, orders: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def closed_form_update(model: PPO, samples: dict, orders: np.ndarray, setting: dict) -> dict[str, np.ndarray]:
-    """PPO's update written out from the formulas, with the options that SB3 lacks; changes the model's policy."""
+    """Update the policy of the model by the formulas of PPO, with the options that SB3 lacks."""
     data = {name: torch.from_numpy(value) for name, value in samples.items()}
     parameters = list(model.policy.parameters())
     optimizer = torch.optim.Adam(parameters, lr=setting["lr"], eps=setting["eps"])
@@ -213,7 +213,7 @@ def closed_form_update(model: PPO, samples: dict, orders: np.ndarray, setting: d
 
 
 def _objective(model: PPO, part: dict[str, torch.Tensor], setting: dict) -> tuple[torch.Tensor, list[float]]:
-    """Sum of the objective over a minibatch, and the means of its terms."""
+    """Return the sum of the objective over a minibatch, and the means of its terms."""
     eps, advantage = setting["clip_coef"], part["advantage"]
     action = part["action"].flatten() if part["action"].shape[1] == 1 else part["action"]
     value, logprob, entropy = model.policy.evaluate_actions(part["features"], action)
@@ -221,7 +221,7 @@ def _objective(model: PPO, part: dict[str, torch.Tensor], setting: dict) -> tupl
     if setting["normalize_advantages"] and len(advantage) > 1:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     ratio = torch.exp(logprob - part["old_logprob"])
-    # Case by case rather than by minimum: the clipped branch holds where moving further would still look better.
+    # Case by case instead of by minimum: the clipped branch applies where moving further would still look better.
     bound = torch.where(advantage > 0, torch.full_like(ratio, 1 + eps), torch.full_like(ratio, 1 - eps))
     over = torch.where(advantage > 0, ratio > bound, ratio < bound)
     surrogate = torch.where(over, bound, ratio) * advantage
@@ -238,7 +238,7 @@ def _objective(model: PPO, part: dict[str, torch.Tensor], setting: dict) -> tupl
 
 
 def update_fixture(name: str) -> None:
-    """Weights before and after the update of every variant, for one kind of action."""
+    """Write weights before and after the update of every variant, for one kind of action."""
     space = ACTIONS[name]
     initial = weights_of(make_model(space, COMMON))
     samples = make_samples(make_model(space, COMMON, initial), space)
@@ -269,7 +269,7 @@ def update_fixture(name: str) -> None:
 
 
 def episodes(rng: np.random.Generator, length: int, envs: int) -> dict[str, np.ndarray]:
-    """Transitions [T, B] without reset rows: two ends inside every environment, ends of both kinds at the last step."""
+    """Return transitions [T, B] without reset rows: two ends per environment, both kinds of end at the last step."""
     terminated, truncated = np.zeros((2, length, envs), bool)
     for env in range(envs):
         first, second = rng.choice(np.arange(1, length - 2), 2, replace=False)
@@ -286,7 +286,7 @@ def episodes(rng: np.random.Generator, length: int, envs: int) -> dict[str, np.n
 
 
 def advantages(data: dict[str, np.ndarray], last_value: np.ndarray, gamma: float, gae_lambda: float) -> RolloutBuffer:
-    """SB3's buffer after compute_returns_and_advantage, in float64, truncation by its rule: r += γ V(last obs)."""
+    """Return SB3's buffer after compute_returns_and_advantage in float64, with its truncation: r += γ V(last obs)."""
     length, envs = data["reward"].shape
     space = spaces.Box(-1, 1, (OBS,), np.float32)
     buffer = RolloutBuffer(length, space, spaces.Discrete(5), "cpu", gae_lambda, gamma, envs)
@@ -302,7 +302,7 @@ def advantages(data: dict[str, np.ndarray], last_value: np.ndarray, gamma: float
 
 
 def gae_fixture() -> None:
-    """Advantages for several (γ, λ)."""
+    """Write advantages for several (γ, λ)."""
     rng = np.random.default_rng(23)
     data = episodes(rng, 30, 4)
     last_value = rng.normal(0, 2.0, 4)
@@ -315,7 +315,7 @@ def gae_fixture() -> None:
 
 
 def rollout_fixture() -> None:
-    """From rewards to weights: advantages and PPO.train() by SB3 on one rollout with episode ends inside."""
+    """Write advantages and results of SB3's PPO.train() from raw rewards on one rollout with episode ends inside."""
     space, length, envs = ACTIONS["discrete"], 40, 3
     setting = COMMON | {"batch_size": 32}
     rng = np.random.default_rng(29)
@@ -354,10 +354,10 @@ def rollout_fixture() -> None:
 
 
 def main() -> None:
-    """Write every fixture and the versions they were made with."""
+    """Write every fixture and the versions of its libraries."""
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message=".*mini-batch size.*")  # short minibatches are meant
-    # SB3 casts observations to float32; the golden values are to be exact beyond that.
+    warnings.filterwarnings("ignore", message=".*mini-batch size.*")  # short minibatches are intended
+    # SB3 casts observations to float32; the golden values must be more exact.
     policies.preprocess_obs = lambda obs, *args, **kwargs: obs.double()
     for name in ACTIONS:
         update_fixture(name)

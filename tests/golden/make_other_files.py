@@ -1,10 +1,10 @@
-"""Writes what SheepRL 0.8.4's files of PPO, A2C and SAC resolve to, for test_other_files.py to write them anew.
+"""Write the resolved config files of PPO, A2C and SAC of SheepRL 0.8.4 for test_other_files.py.
 
 python3.11 -m venv /tmp/oracle
 /tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
 /tmp/oracle/bin/python -m tests.golden.make_other_files
 
-other_files.json            for every `exp` of theirs: dotted key -> value, of all groups but Hydra's own; for an `env`,
+other_files.json            for every `exp` of SheepRL: dotted key -> value, of all groups but Hydra's own; for `env`,
                             as `env=NAME`, the same of exp=ppo with it
 """
 
@@ -26,7 +26,7 @@ ENVIRONMENTS = (
     "dummy",
     "gym",
     "mujoco",
-)  # not of suites that are missing here
+)  # without suites that are not installed
 
 
 def main() -> None:

@@ -1,19 +1,19 @@
-"""Writes recurrent PPO's golden values: what sb3-contrib's RecurrentPPO.train() makes of one rollout in sequences.
+"""Write the golden values of recurrent PPO: results of sb3-contrib's RecurrentPPO.train() for one rollout.
 
-Run it where make_fixtures.py was run (its docstring says how such an environment is made), with sb3-contrib of the same
+Run it in the environment of make_fixtures.py (described in its docstring), with sb3-contrib of the same
 version:
 
     /tmp/oracle/bin/pip install sb3-contrib==2.9.2
     /tmp/oracle/bin/python -m tests.golden.make_recurrent_fixtures
 
-    recurrent_<actions>.npz     a rollout of LENGTH rows in our alignment, in whose sequences episodes end; for every
+    recurrent_<actions>.npz     a rollout of LENGTH rows in our alignment, with episode ends inside sequences; for every
                                 variant the weights after EPOCHS epochs in float64; losses and gradients of each of the
                                 first epoch's minibatches
 
-RecurrentPPO keeps one row a transition, ours one an observation: the last observation of an episode is a row here, and
-left out there. It cuts sequences where an episode begins, ours goes on with an empty carry. Its critic has an LSTM of
-its own, or one that the value loss does not reach; here both are one module, which both losses reach. The action before
-is no input of its policy: it is put beside the observation, 0 where an episode begins.
+RecurrentPPO has one row per transition, we one per observation: the last observation of an episode is a row here, and
+left out there. It cuts sequences where an episode begins; ours continue with an empty carry. Its critic has its own
+LSTM, or one that the value loss does not reach; here both are one module, which both losses reach. The previous action
+is no input of its policy: it is appended to the observation, 0 where an episode begins.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stable_baselines3.common.logger import Logger
 from tests.golden.make_fixtures import ACTIONS, COMMON, EPOCHS, HERE, OBS, UNITS, Blank, advantages, train, weights_of
 
 LENGTH, ENVS, GAMMA, LAMBDA = 26, 3, 0.98, 0.9
-ENDS = (  # environment -> row of an episode's last observation -> whether it terminated (it was cut short otherwise)
+ENDS = (  # environment -> row of an episode's last observation -> whether it terminated (otherwise truncated)
     {5: True, 20: False},  # within the first and the third sequence
     {0: False, 17: True, 25: False},  # first and last row of the rollout; first row of the third sequence
     {7: True, 16: False, LENGTH: True},  # last rows of two sequences; the arrival after the rollout
@@ -51,7 +51,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def flags() -> dict[str, np.ndarray]:
-    """terminated, truncated and is_first of all rows and the arrival, [T+1, B]; row 0 opens an episode in one."""
+    """Return terminated, truncated and is_first of rows and arrival, [T+1, B]; row 0 opens an episode in one."""
     found = {name: np.zeros((LENGTH + 1, ENVS), bool) for name in ("terminated", "truncated", "is_first")}
     found["is_first"][0, 0] = True
     for env, ends in enumerate(ENDS):
@@ -63,7 +63,7 @@ def flags() -> dict[str, np.ndarray]:
 
 
 def encode(space: spaces.Space, action: np.ndarray) -> np.ndarray:
-    """Actions [..., A] as numbers, one-hot where they are choices."""
+    """Return actions [..., A] as numbers, discrete ones one-hot."""
     if isinstance(space, spaces.Box):
         return action
     sizes = [space.n] if isinstance(space, spaces.Discrete) else space.nvec
@@ -71,7 +71,7 @@ def encode(space: spaces.Space, action: np.ndarray) -> np.ndarray:
 
 
 def make_model(space: spaces.Space, setting: dict[str, Any], weights: dict[str, np.ndarray] | None = None) -> Any:
-    """RecurrentPPO in float64, whose actor and critic read one LSTM."""
+    """Return RecurrentPPO in float64 with one LSTM for actor and critic."""
     env = Blank(space)
     size = OBS + encode(space, np.zeros((1, len(np.atleast_1d(space.sample()))), np.int64)).shape[-1]
     env.observation_space = spaces.Box(-10.0, 10.0, (size,), np.float32)
@@ -97,17 +97,17 @@ def make_model(space: spaces.Space, setting: dict[str, Any], weights: dict[str, 
 
 
 def actors(name: str) -> str:
-    """The name that a parameter of the one LSTM has as the actor's."""
+    """Return the name that a parameter of the shared LSTM has in the actor."""
     return name.replace("lstm_critic", "lstm_actor")
 
 
 def own_weights(model: Any) -> dict[str, np.ndarray]:
-    """Parameters by SB3's names, the LSTM's once."""
+    """Return the parameters by SB3's names, those of the LSTM once."""
     return {name: value for name, value in weights_of(model).items() if name == actors(name)}
 
 
 def play(model: Any, space: spaces.Space) -> dict[str, np.ndarray]:
-    """A rollout [T+1, B] with its arrival: its content is drawn, and carried, valued and judged by the policy."""
+    """Return a random rollout [T+1, B] with its arrival, and carries, values and log-probabilities of the policy."""
     rng = np.random.default_rng(11)
     space.seed(5)
     shape = (LENGTH + 1, ENVS)
@@ -123,7 +123,7 @@ def play(model: Any, space: spaces.Space) -> dict[str, np.ndarray]:
     carry = torch.from_numpy(rng.normal(0, 0.5, (2, 1, ENVS, UNITS)))
     kept, values, logprobs = [], [], []
     for t in range(LENGTH + 1):
-        # What is kept is not quite what a policy carries through the rollout: sequences begin with what is kept.
+        # The stored carry differs slightly from that of the policy: sequences begin with the stored one.
         kept.append(carry[:, 0] + (torch.from_numpy(rng.normal(0, 0.1, (2, ENVS, UNITS))) if t < LENGTH else 0))
         states, starts = RNNStates(tuple(carry), tuple(carry)), torch.from_numpy(rows["is_first"][t]).double()
         given = torch.from_numpy(rows["action"][t])
@@ -135,14 +135,14 @@ def play(model: Any, space: spaces.Space) -> dict[str, np.ndarray]:
         values.append(value.flatten().numpy())
         logprobs.append(logprob.numpy())
     rows |= {"h": np.stack([part[0] for part in kept]), "c": np.stack([part[1] for part in kept])}
-    noise = rng.normal(0, 0.4, shape) * (np.arange(LENGTH + 1) < LENGTH)[:, None]  # the arrival's value is the policy's
+    noise = rng.normal(0, 0.4, shape) * (np.arange(LENGTH + 1) < LENGTH)[:, None]  # the policy gives the last value
     rows["old_value"] = np.stack(values) + noise
     rows["old_logprob"] = np.stack(logprobs) + rng.normal(0, 0.35, shape)
     return rows
 
 
 def add_advantages(rows: dict[str, np.ndarray]) -> None:
-    """SB3's advantages and returns of every transition, in the row in which it begins; 0 where a row only resets."""
+    """Add SB3's advantages and returns of every transition to the row in which it begins; 0 in reset rows."""
     rows |= {name: np.zeros((LENGTH + 1, ENVS)) for name in ("advantage", "returns")}
     for env in range(ENVS):
         begins = np.flatnonzero(counts(rows)[:, env])
@@ -156,12 +156,12 @@ def add_advantages(rows: dict[str, np.ndarray]) -> None:
 
 
 def counts(rows: dict[str, np.ndarray]) -> np.ndarray:
-    """[T, B]: whether a transition begins in that row."""
+    """Return [T, B], whether a transition begins in a row."""
     return ~(rows["terminated"] | rows["truncated"])[:-1]
 
 
 class Sequences:
-    """Stands in for RecurrentRolloutBuffer.get: minibatches of given sequences, made by its own `_get_samples`."""
+    """Replacement of RecurrentRolloutBuffer.get: minibatches of given sequences, made by its own `_get_samples`."""
 
     def __init__(self, model: Any, rows: dict[str, np.ndarray], cuts: tuple[int, ...]) -> None:
         self.buffer, self.epochs = model.rollout_buffer, []
@@ -190,13 +190,13 @@ class Sequences:
 
 
 def minibatches_of(order: np.ndarray) -> list[np.ndarray]:
-    """Of an order of sequences, those of each of MINIBATCHES minibatches, all of one size as far as they reach."""
+    """Return the sequences of each of MINIBATCHES minibatches in a given order, of equal size if possible."""
     size = -(-len(order) // MINIBATCHES)
     return [order[first : first + size] for first in range(0, len(order), size)]
 
 
 def fixture(name: str) -> None:
-    """A rollout, and what every variant makes of it, for one kind of action."""
+    """Write a rollout and the results of every variant, for one kind of action."""
     space = ACTIONS[name]
     initial = own_weights(make_model(space, COMMON))
     rows = play(make_model(space, COMMON, initial), space)
@@ -218,7 +218,7 @@ def fixture(name: str) -> None:
         content |= {f"logged/{variant}/{k}": v for k, v in logged.items()}
     for k, chosen in enumerate(minibatches_of(orders["parts"][0])):
         model = make_model(space, COMMON | {"max_grad_norm": 0.0}, initial)
-        model.n_epochs, model.policy.optimizer.step = 1, lambda: None  # gradients stay where they are
+        model.n_epochs, model.policy.optimizer.step = 1, lambda: None  # keep the gradients
         model.rollout_buffer.get = get = Sequences(model, rows, CUTS["parts"])
         get.epochs = [[chosen]]
         content |= {f"loss/{k}/{name}": value for name, value in train(model, []).items() if name.endswith("loss")}
@@ -228,7 +228,7 @@ def fixture(name: str) -> None:
 
 
 def main() -> None:
-    """Write every fixture and the versions they were made with."""
+    """Write every fixture and the versions of its libraries."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*mini-batch.*")
     policies.preprocess_obs = lambda obs, *args, **kwargs: obs.double()  # SB3 casts observations to float32

@@ -1,12 +1,12 @@
-"""Writes SAC-AE's golden values: what SheepRL's own `train()` of sac_ae makes of injected weights, batches and noise.
+"""Write the golden values of SAC-AE: results of SheepRL's `train()` of sac_ae for injected weights, batches and noise.
 
 Run it in an environment that has SheepRL 0.8.4 (`pip install sheeprl==0.8.4` beside the CPU torch of pyproject.toml):
 
     /tmp/oracle/bin/python -m tests.golden.make_sac_ae_fixtures
 
-    sac_ae.npz  how far the weights of actor, critics, targets, decoder and log α moved in STEPS gradient steps in
-                float64, and what was logged last. First weights, batches and noise are drawn anew by sac_ae_draws.py,
-                here and by the check.
+    sac_ae.npz  differences of the weights of actor, critics, targets, decoder and log α after STEPS gradient steps in
+                float64, and the last logged values. Initial weights, batches and noise are drawn by sac_ae_draws.py,
+                here and in the check.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ADAM = {"betas": (0.9, 0.999), "eps": draws.EPS}
 
 
 class Log:
-    """Keeps what `train` tells."""
+    """Recorder of the values that `train` logs."""
 
     disabled = False
 
@@ -66,7 +66,7 @@ def settings() -> Any:
 
 
 def run() -> dict[str, np.ndarray]:
-    """Moves of the weights, under SheepRL's names, and the last logged values."""
+    """Return the differences of the weights, under SheepRL's names, and the last logged values."""
     fabric, cfg = Fabric(accelerator="cpu", devices=1, precision="64-true"), settings()
     fabric.launch()
     space = spaces.Dict(
@@ -77,7 +77,7 @@ def run() -> dict[str, np.ndarray]:
     )
     action = gymnasium.spaces.Box(-1.0, 1.0, (draws.ACTIONS,), np.float32)
     agent, encoder, decoder, _ = build_agent(fabric, cfg, space, action)
-    agent.log_alpha.data = torch.tensor([np.log(draws.ALPHA)])  # in float64, where theirs stays float32
+    agent.log_alpha.data = torch.tensor([np.log(draws.ALPHA)])  # in float64, where the original stays float32
     named = {f"agent.{name}": p for name, p in agent.named_parameters()}
     named |= {f"decoder.{name}": p for name, p in decoder.named_parameters()}
     named = {name.replace("_forward_module.", "").replace("._original_module", ""): p for name, p in named.items()}
@@ -110,23 +110,23 @@ def run() -> dict[str, np.ndarray]:
         normals = iter([torch.from_numpy(noise["target"]), torch.from_numpy(noise["actor"])])
         with (
             mock.patch("torch.distributions.normal._standard_normal", lambda *args, left=normals, **kwargs: next(left)),
-            # Their log-probability has it in its logarithm, so that there is no log 0.
+            # The original log-probability adds it inside the logarithm to avoid log 0.
             mock.patch("torch.log", lambda x, log=torch.log: log(x - 1e-6)),
             mock.patch("torch.rand_like", lambda like, drawn=noise["pixels"]: torch.from_numpy(drawn)),
         ):
             given = {name: torch.from_numpy(value) for name, value in data.items()}
             train(fabric, agent, encoder, decoder, *optimizers, given, log, step, cfg)
     moves = {
-        name: (p.detach().numpy() - first[name]).astype(np.float32)  # to a ten-billionth: they are that small
+        name: (p.detach().numpy() - first[name]).astype(np.float32)  # rounded to 1e-10, because they are small
         for name, p in named.items()
     }
     return moves | {f"logged/{name}": np.float64(value) for name, value in log.values.items()}
 
 
 def main() -> None:
-    """Write the fixture, and with what it was made."""
+    """Write the fixture and its settings."""
     torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)  # to which Fabric's wrapper casts what networks say
+    torch.set_default_dtype(torch.float64)  # Fabric's wrapper casts outputs of networks to it
     np.savez_compressed(draws.HERE / "sac_ae.npz", **run())
     made = {name: version(name) for name in ("sheeprl", "torch", "numpy")}
     (draws.HERE / "sac_ae_fixtures.json").write_text(json.dumps(made, indent=2) + "\n")

@@ -1,11 +1,11 @@
-"""Writes SAC's golden values: what Stable-Baselines3's SAC.train() makes of injected batches and noise.
+"""Write the golden values of SAC: results of Stable-Baselines3's SAC.train() for injected batches and noise.
 
-Run it where make_fixtures.py was run (its docstring says how such an environment is made):
+Run it in the environment of make_fixtures.py (described in its docstring):
 
     /tmp/oracle/bin/python -m tests.golden.make_sac_fixtures
 
     sac.npz     for every variant: weights of actor, critics, targets and log α after STEPS gradient steps in float64,
-                and what the last of them logged; with the first weights, the batches and the noise
+                and the logged values of the last step; with initial weights, batches and noise
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 class Blank(gymnasium.Env):
-    """Spaces, and nothing that happens in them."""
+    """Environment with spaces that is never stepped."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (OBS,), np.float64)
     action_space = spaces.Box(-1.0, 1.0, (ACTIONS,), np.float32)
 
 
 def make_model(setting: dict[str, Any]) -> SAC:
-    """SB3's SAC in float64, its log-probability without the ε that keeps it from log 0."""
+    """Return SB3's SAC in float64, with the log-probability without its ε for log 0."""
     start = f"auto_{setting['alpha']}" if not setting["fixed"] else setting["alpha"]
     model = SAC(
         "MlpPolicy",
@@ -69,7 +69,7 @@ def make_model(setting: dict[str, Any]) -> SAC:
     model.policy.double()
     model.actor.action_dist.epsilon = 0.0
     for optimizer in (model.actor.optimizer, model.critic.optimizer):
-        optimizer.__init__(optimizer.param_groups[0]["params"], lr=setting["lr"])  # of the parameters as they are now
+        optimizer.__init__(optimizer.param_groups[0]["params"], lr=setting["lr"])  # of the current parameters
     if not setting["fixed"]:
         model.log_ent_coef = model.log_ent_coef.detach().double().requires_grad_(True)
         model.ent_coef_optimizer = torch.optim.Adam([model.log_ent_coef], lr=setting["lr"])
@@ -80,7 +80,7 @@ def make_model(setting: dict[str, Any]) -> SAC:
 
 
 def weights_of(model: SAC) -> dict[str, np.ndarray]:
-    """All weights, under SB3's names."""
+    """Return all weights, under SB3's names."""
     named = {
         f"{part}.{name}": value
         for part in ("actor", "critic", "critic_target")
@@ -92,7 +92,7 @@ def weights_of(model: SAC) -> dict[str, np.ndarray]:
 
 
 def train(model: SAC, batch: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
-    """One gradient step of SB3's own; `noise` [2, BATCH, ACTIONS]: of the actor's loss, of the target."""
+    """Run one gradient step of SB3; `noise` [2, BATCH, ACTIONS]: of the actor loss and of the target."""
     given = {name: torch.from_numpy(value) for name, value in batch.items()}
     samples = ReplayBufferSamples(
         given["obs"], given["u"].tanh(), given["next_obs"], given["done"][:, None], given["reward"][:, None]
@@ -110,12 +110,12 @@ def train(model: SAC, batch: dict[str, np.ndarray], noise: np.ndarray) -> dict[s
 
 
 def main() -> None:
-    """Write the fixture and the settings it was made with."""
+    """Write the fixture and its settings."""
     torch.set_num_threads(1)
-    # SB3 casts observations to float32; the golden values are to be exact beyond that.
+    # SB3 casts observations to float32; the golden values must be more exact.
     policies.preprocess_obs = lambda obs, *args, **kwargs: obs.double()
     rng = np.random.default_rng(0)
-    obs, next_obs = rng.normal(size=(2, STEPS, BATCH, OBS)).astype(np.float32).astype(np.float64)  # as networks see it
+    obs, next_obs = rng.normal(size=(2, STEPS, BATCH, OBS)).astype(np.float32).astype(np.float64)  # scaled
     content: dict[str, np.ndarray] = {
         "batches/obs": obs,
         "batches/next_obs": next_obs,
@@ -127,10 +127,10 @@ def main() -> None:
     for variant, changes in VARIANTS.items():
         model = make_model(COMMON | changes)
         for module in model.critic.modules():
-            if isinstance(module, torch.nn.Linear):  # wider, so that the lowest critic is now the one, now the other
+            if isinstance(module, torch.nn.Linear):  # wider, so that each critic is sometimes the lowest
                 with torch.no_grad():
                     module.weight.mul_(3)
-        with torch.no_grad():  # targets apart from the critics
+        with torch.no_grad():  # targets that differ from the critics
             for slow, fast in zip(model.critic_target.parameters(), model.critic.parameters(), strict=True):
                 slow.copy_(0.8 * fast)
         content |= {f"initial/{variant}/{name}": value for name, value in weights_of(model).items()}

@@ -1,20 +1,20 @@
-"""Writes more golden values of Dreamer V3: what TorchRL 0.14.1's losses make of given logits, states and actions.
+"""Write more golden values of Dreamer V3: losses of TorchRL 0.14.1 for given logits, states and actions.
 
 python3.11 -m venv /tmp/oracle_torchrl
 /tmp/oracle_torchrl/bin/pip install torch==2.13.0 torchrl==0.14.1
 /tmp/oracle_torchrl/bin/python -m tests.golden.make_torchrl_fixtures
 
-torchrl_dreamer_v3.npz    `settings/`, `model/`, `imagined/`: what is given; `expected/`: every loss, weight, λ-return
+torchrl_dreamer_v3.npz    `settings/`, `model/`, `imagined/`: the inputs; `expected/`: every loss, weight, λ-return
                           and gradient, in float64
 
-DreamerV3ModelLoss is given logits of states, of rewards and of ends in place of a world model; DreamerV3ActorLoss and
-DreamerV3ValueLoss imagined states, of which reward, value, ends and policy are linear. Where it has the formulas of
-arXiv:2301.04104v1, its keys are set to them; it departs from them, and is asked otherwise here, in
+DreamerV3ModelLoss gets logits of states, rewards and ends instead of a world model; DreamerV3ActorLoss and
+DreamerV3ValueLoss get imagined states with linear reward, value, ends and policy. Where it has the formulas of
+arXiv:2301.04104v1, its keys are set to them; it differs from them, and is configured otherwise here, in
 
     two-hot             bins in raw space (arXiv:2301.04104v2): ours is `TwoHot(bins, "symexp")` here
     kl_mode             "separate": "balanced", its default, clips each categorical by itself
-    reco_symlog         false: true has the reconstruction in symlog space, not only what is reconstructed
-    ends                their chances: it is given 0 and 1 of the likelier, and the truth for the first
+    reco_symlog         false: true reconstructs in symlog space, not only the target
+    ends                their probabilities: it gets 0 and 1 of the more likely class, and the truth for the first
     actions             REINFORCE: along the gradient of the model it leaves out the baseline
 """
 
@@ -33,8 +33,8 @@ from torchrl.modules.models.model_based import two_hot_decode
 from torchrl.objectives import DreamerV3ActorLoss, DreamerV3ModelLoss, DreamerV3ValueLoss
 
 HERE = Path(__file__).parent
-LENGTH, COUNT, LATENTS, CLASSES = 6, 5, 3, 4  # L, N, S, K of the model's batch
-HORIZON, STATES, SIZE, CHOICES, BINS = 5, 24, 6, 4, 41  # H, N, F, A of what is imagined; bins of a number
+LENGTH, COUNT, LATENTS, CLASSES = 6, 5, 3, 4  # L, N, S, K of the model batch
+HORIZON, STATES, SIZE, CHOICES, BINS = 5, 24, 6, 4, 41  # H, N, F, A of the imagined states; bins of a number
 SETTINGS: dict[str, float] = {
     "gamma": 0.97,
     "lmbda": 0.9,
@@ -45,12 +45,12 @@ SETTINGS: dict[str, float] = {
     "representation": 0.1,
     "decay": 0.99,
 }
-SCALES = {"wide": (-3.0, 30.0), "narrow": (0.1, 0.4)}  # followed so far: a span above 1, and one below
+SCALES = {"wide": (-3.0, 30.0), "narrow": (0.1, 0.4)}  # initial percentiles: a range above 1, and one below
 
 
 def draw(rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Inputs, by their names in the file."""
-    bell = -0.5 * np.square(np.arange(BINS) - BINS // 2)  # so that no number is told by the outermost bins
+    """Return random inputs by their names in the file."""
+    bell = -0.5 * np.square(np.arange(BINS) - BINS // 2)  # so that no number lies in the outermost bins
     given = {
         "model/posterior": rng.normal(size=(LENGTH, COUNT, LATENTS, CLASSES)),
         "model/prior": rng.normal(size=(LENGTH, COUNT, LATENTS, CLASSES)),
@@ -71,13 +71,13 @@ def draw(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def symexp_bins() -> Tensor:
-    """Its grid in float64; it makes it in float32."""
+    """Return the grid of TorchRL in float64; it computes it in float32."""
     grid = torch.linspace(-20, 20, BINS, dtype=torch.float64)
     return grid.sign() * grid.abs().expm1()
 
 
 class Given(nn.Module):
-    """World model, or environment, that has been asked already: it gives what there is."""
+    """Replacement of a world model or environment that returns given tensors."""
 
     def __init__(self, imagined: TensorDict | None = None) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Value(nn.Module):
 
 
 class Choice(nn.Module):
-    """Logits of a choice with a share of a uniform one."""
+    """Logits of a discrete action with a share of the uniform distribution."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Choice(nn.Module):
 
 
 def of_model(given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Terms of the model's loss, and the gradient of their sum with respect to each logit."""
+    """Return the terms of the model loss, and the gradient of their sum with respect to each logit."""
     names = ("posterior", "prior", "guess", "reward_logits", "continue_logits")
     leaves = {name: given[f"model/{name}"].clone().requires_grad_() for name in names}
     loss = DreamerV3ModelLoss(
@@ -153,7 +153,7 @@ def of_model(given: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def of_imagined(given: dict[str, Tensor], low: float, high: float) -> dict[str, Tensor]:
-    """Losses of actor and critic on what was imagined, λ-returns, weights, gradients, and the scale followed."""
+    """Return actor and critic losses on imagined states, λ-returns, weights, gradients and the return scale."""
     held = {name.removeprefix("imagined/"): value for name, value in given.items() if name.startswith("imagined/")}
     feat = held["feat"].transpose(0, 1)  # [N, H+1, F]
     continues = (feat @ held["ends"] > 0).double()

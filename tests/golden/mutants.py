@@ -1,4 +1,4 @@
-"""Wrong versions of PPO: one change of one named function each, with the check that has to notice it."""
+"""Mutants of PPO: one change of one named function each, with the check that must detect it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Change = Callable[[ast.FunctionDef], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One wrong version.
+    """One mutant.
 
     Attributes:
-        name: what is wrong.
-        function: which function is changed; its module's name goes before it where others have one of that name.
+        name: the mistake.
+        function: the changed function, with the name of its module if several functions have this name.
         change: a `swap`, `given` or `returned`.
         check: name of the check in `oracle`, with its arguments, that must fail.
     """
@@ -33,11 +33,11 @@ class Mutant:
     check: tuple[str, ...]
 
 
-# What may be changed --------------------------------------------------------------------------------------------------
+# Changes --------------------------------------------------------------------------------------------------------------
 
 
 def swap(old: str, new: str) -> Change:
-    """The one expression that looks like `old` becomes `new`; capital letters stand for any expression in both."""
+    """Replace the only expression that matches `old` by `new`; capital letters stand for any expression in both."""
 
     def change(function: ast.FunctionDef) -> None:
         swapping = _Swap(_expression(old), _expression(new))
@@ -48,7 +48,7 @@ def swap(old: str, new: str) -> Change:
 
 
 def given(**values: str) -> Change:
-    """The function sees other values in place of its arguments."""
+    """Replace values of arguments of the function."""
 
     def change(function: ast.FunctionDef) -> None:
         for name, value in values.items():
@@ -60,7 +60,7 @@ def given(**values: str) -> Change:
 
 
 def returned(value: str) -> Change:
-    """A function's return value, called `it`, becomes something else."""
+    """Replace the return value of a function, which is called `it`."""
 
     def change(function: ast.FunctionDef) -> None:
         returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant("dual clip where the advantage is positive", POLICY, swap("A < 0", "A > 0"), DUAL_CLIP),
     Mutant("dual clip the wrong way", POLICY, swap("torch.maximum(A, B)", "torch.minimum(A, B)"), DUAL_CLIP),
     Mutant("dual clip ignored", POLICY, given(dual_clip="None"), DUAL_CLIP),
-    # Advantage normalisation.
+    # Advantage normalization.
     Mutant("advantages not normalised", UPDATE, swap("A.normalize_advantages", "False"), BASE),
     Mutant("advantages always normalised", UPDATE, swap("A.normalize_advantages", "True"), RAW),
     Mutant("biased std", "standardize", swap("(A - 1).clamp(min=1)", "A"), BASE),
@@ -112,7 +112,7 @@ MUTANTS = (
         BASE,
     ),
     Mutant("a single advantage is wiped out", "standardize", swap("torch.where(A, B, C)", "B"), ALONE),
-    # The value loss.
+    # Value loss.
     Mutant("½ in the value loss", VALUE, returned("0.5 * it"), BASE),
     Mutant(
         "(N, 1) against (N,)",
@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant("log-probability of one sub-action", "Categoricals.logprob", returned("it / len(self.parts)"), PARTS),
     Mutant("log-probability without the std", "Normal.logprob", swap("self.log_std", "0"), NORMAL),
     Mutant("entropy of a normal without the std", "Normal.entropy", swap("self.log_std", "0 * self.log_std"), NORMAL),
-    # Means, minibatches, the optimizer.
+    # Means, minibatches and the optimizer.
     Mutant("padding counted in the losses", "reduce_loss", swap("loss.dot(weight)", "loss.sum()"), BASE),
     Mutant("padding counted in the mean", "reduce_loss", swap("weight.sum()", "weight.new_tensor(len(loss))"), BASE),
     Mutant("sum instead of mean", "Optimizer._step_in_place", swap('A == "mean"', 'A == "sum"'), RAW),
@@ -157,12 +157,12 @@ MUTANTS = (
     Mutant("Adam's ε forgotten", "_fused_adam", swap('config["eps"]', "1e-20"), BASE),
     Mutant("Adam without its corrections", "_fused_adam", swap("A.to(B, torch.float32)", "torch.tensor(1e9)"), BASE),
     Mutant("decoupled weight decay", "_fused_adam", swap("A.decoupled", "True"), DECAY),
-    # The KL stop.
+    # Early stop by KL.
     Mutant("KL stop ignored", STEP, swap("1.5", "1e9"), KL_STOP),
     Mutant("KL stop without its 1.5", STEP, swap("1.5", "1.0"), KL_STOP),
     Mutant("KL stop ends the epoch only after stepping", STEP, swap("A.apply(unless=B)", "A.apply()"), KL_STOP),
     Mutant("KL by the first-order estimate", "approximate_kl", swap("A - 1 - B", "-B"), KL_STOP),
-    # Advantages and the time alignment.
+    # Advantages and time alignment.
     Mutant(
         "trace not cut at an episode's end",
         ADVANTAGES,
@@ -187,18 +187,18 @@ MUTANTS = (
 )
 
 
-# How it is changed ----------------------------------------------------------------------------------------------------
+# Application of changes -----------------------------------------------------------------------------------------------
 
 
 def wrong(name: str) -> AbstractContextManager[None]:
-    """rlcore with the mutant of that name."""
+    """Apply the PPO mutant of this name to rlcore."""
     (mutant,) = (each for each in MUTANTS if each.name == name)
     return changed(mutant.function, mutant.change)
 
 
 @contextmanager
 def changed(name: str, change: Change) -> Iterator[None]:
-    """A function of rlcore with a change, for everyone who has imported it: its code is exchanged in its place."""
+    """Apply a change to a function of rlcore by replacing its code object, so that every importer sees it."""
     function = find(name)
     tree = copy.deepcopy(_parsed(function.__module__))
     (definition,) = _definitions(tree, function.__qualname__)
@@ -213,7 +213,7 @@ def changed(name: str, change: Change) -> Iterator[None]:
 
 
 def find(name: str) -> FunctionType:
-    """The function of that name (`ppo.Learner.loss` is of an algorithm), wherever it is in what rlcore has loaded."""
+    """Return the function of this name (`ppo.Learner.loss` is that of an algorithm) in the loaded modules of rlcore."""
     found = set()
     for path, module in list(sys.modules.items()):
         if path.startswith("rlcore."):
@@ -258,7 +258,7 @@ def _stands_for_any(node: Any) -> bool:
 
 
 def _match(pattern: Any, node: Any, held: dict[str, ast.expr]) -> bool:
-    """Whether a tree looks like a pattern; what its capital letters stand for is put into `held`."""
+    """Return whether a tree matches a pattern; `held` receives the expressions of its capital letters."""
     if _stands_for_any(pattern):
         held[pattern.id] = node
         return isinstance(node, ast.expr)
@@ -271,7 +271,7 @@ def _match(pattern: Any, node: Any, held: dict[str, ast.expr]) -> bool:
 
 
 class _Fill(ast.NodeTransformer):
-    """Put in what the capital letters stand for."""
+    """Replace capital letters by their expressions."""
 
     def __init__(self, held: dict[str, Any]) -> None:
         self.held = held
@@ -281,7 +281,7 @@ class _Fill(ast.NodeTransformer):
 
 
 class _Swap(ast.NodeTransformer):
-    """Exchange all that looks like a pattern, and count."""
+    """Replace and count all expressions that match a pattern."""
 
     def __init__(self, old: ast.expr, new: ast.expr) -> None:
         self.old, self.new, self.count = old, new, 0

@@ -1,4 +1,4 @@
-"""Our learner on the inputs of the fixtures, and the checks that hold it against the oracle's numbers.
+"""Our learner on the inputs of the fixtures, and the checks against the results of Stable-Baselines3.
 
 A check takes the module under test as an argument, so that the same check runs on the real code and on its mutants.
 """
@@ -31,7 +31,7 @@ ACTIONS = {
     "continuous": ActionSpec("Box", (3,), "float32", low=(-1.0,) * 3, high=(1.0,) * 3),
     "multi_discrete": ActionSpec("MultiDiscrete", (2,), "int64", nvec=(2, 3), start=(0, 0)),
 }
-PARAMETERS = {  # Stable-Baselines3's name -> ours
+PARAMETERS = {  # names of Stable-Baselines3 -> ours
     "mlp_extractor.policy_net.0": "actor.layers.0",
     "mlp_extractor.policy_net.2": "actor.layers.2",
     "action_net": "head.linear",
@@ -58,7 +58,7 @@ def part(content: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
 
 
 def ours(weights: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """Weights under our names."""
+    """Return weights under our names."""
     named = {}
     for name, value in weights.items():
         layer, _, kind = name.rpartition(".")
@@ -67,7 +67,7 @@ def ours(weights: dict[str, np.ndarray]) -> dict[str, Tensor]:
 
 
 class KnownOrder:
-    """A generator whose permutations were drawn by the oracle."""
+    """Generator whose permutations are those of the oracle."""
 
     def __init__(self, orders: np.ndarray) -> None:
         self.orders = list(orders)
@@ -103,12 +103,12 @@ def make_learner(module: ModuleType, config: Any, kind: str, initial: dict[str, 
     run = RunConfig(algo=config, env=EnvConfig(id=spec.id))
     learner, _, _ = module.build(Context(run, spec, made, FabricRanks(made), num_envs=1))
     learner.agent.load_state_dict(ours(initial))
-    learner.agent.encoder.forward = lambda obs, lead=1: obs["state"]  # in float64 too, which becomes float32 there
+    learner.agent.encoder.forward = lambda obs, lead=1: obs["state"]  # in float64 too, which would become float32 there
     return learner
 
 
 def injected(module: ModuleType, learner: Any, samples: dict[str, np.ndarray], policy_steps: int = 0) -> Batch:
-    """Let `learner` find exactly these samples in a batch whose own content does not matter."""
+    """Inject exactly these samples into the learner, independent of the content of the batch."""
     count = len(samples["advantage"])
     tensors = {name: torch.from_numpy(value) for name, value in samples.items()}
     obs: Any = {"state": tensors["features"]}
@@ -123,7 +123,7 @@ def injected(module: ModuleType, learner: Any, samples: dict[str, np.ndarray], p
 
 
 def distance(agent: torch.nn.Module, expected: dict[str, np.ndarray]) -> float:
-    """Largest absolute difference of any parameter."""
+    """Return the largest absolute difference of any parameter."""
     state = agent.state_dict()
     named = ours(expected)
     assert named.keys() == state.keys(), named.keys() ^ state.keys()
@@ -131,7 +131,7 @@ def distance(agent: torch.nn.Module, expected: dict[str, np.ndarray]) -> float:
 
 
 def check_update(module: ModuleType, kind: str, variant: str) -> None:
-    """Weights, logged losses and gradient norms of one update in float64."""
+    """Check weights, logged losses and gradient norms of one update in float64."""
     content, setting = fixture(f"ppo_{kind}"), MADE["common"] | VARIANTS[variant]
     learner = make_learner(module, make_config(module, setting, 200), kind, part(content, "initial/"), torch.float64)
     batch = injected(module, learner, part(content, "samples/"))
@@ -154,10 +154,10 @@ def check_update(module: ModuleType, kind: str, variant: str) -> None:
 
 
 def aligned(columns: dict[str, np.ndarray], data: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Transitions [T, B] of the oracle, laid out in our alignment.
+    """Return transitions [T, B] of the oracle in our alignment.
 
-    The oracle keeps one row a transition. Ours keeps one row an observation, so every episode that ends inside the
-    rollout gets one row more: its last observation, which is answered by the reset.
+    The oracle has one row per transition. We have one row per observation, so every episode that ends inside the
+    rollout gets one more row: its last observation, which is followed by the reset.
 
     Args:
         columns: name -> [T, B, ...], to be stored in the row in which the transition began.
@@ -194,7 +194,7 @@ def aligned(columns: dict[str, np.ndarray], data: dict[str, np.ndarray]) -> tupl
 
 
 def rollout_batch(rows: dict[str, np.ndarray], last_obs: np.ndarray) -> Batch:
-    """A batch of aligned rows; columns `features`, `action`, `logprob` are filled with zeros where absent."""
+    """Return a batch of aligned rows; missing columns `features`, `action` and `logprob` are zero."""
     shape = rows["reward"].shape
     features = rows.get("features", np.zeros((*shape, 4), np.float32))
     action = torch.from_numpy(rows.get("action", np.zeros((*shape, 1), np.int64)))
@@ -214,7 +214,7 @@ def rollout_batch(rows: dict[str, np.ndarray], last_obs: np.ndarray) -> Batch:
 
 
 class KnownValue(torch.nn.Module):
-    """An agent that only knows the value of the observation after the rollout."""
+    """Agent that only knows the value of the observation after the rollout."""
 
     def __init__(self, last_value: np.ndarray) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class KnownValue(torch.nn.Module):
 
 
 def check_advantages(module: ModuleType, method: str = "loop") -> None:
-    """Advantages and returns over ended, cut and open episodes, for three pairs (γ, λ)."""
+    """Check advantages and returns over ended, truncated and open episodes, for three pairs (γ, λ)."""
     data = fixture("gae")
     rows, place = aligned({}, data)
     batch = rollout_batch(rows, np.zeros((4, 4), np.float32))
@@ -249,7 +249,7 @@ def check_advantages(module: ModuleType, method: str = "loop") -> None:
 
 
 def check_rollout(module: ModuleType) -> None:
-    """From rewards to weights, with episode ends inside the rollout; float32 from end to end."""
+    """Check the update from raw rewards, with episode ends inside the rollout, in float32."""
     data = fixture("ppo_rollout")
     envs = data["reward"].shape[1]
     columns = {name: data[name] for name in ("features", "action", "old_logprob")}
@@ -258,16 +258,16 @@ def check_rollout(module: ModuleType) -> None:
     more = {key: MADE["rollout"][key] for key in ("gamma", "gae_lambda")}
     config = make_config(module, setting, len(rows["reward"]) - 1, **more)
     learner = make_learner(module, config, "discrete", part(data, "initial/"), torch.float32)
-    # The oracle numbers its samples t·B + b; ours are numbered by their place among the rows that count.
+    # The oracle numbers its samples t·B + b; ours are numbered by their position among the rows that count.
     numbers = np.argsort(np.argsort((place * envs + np.arange(envs)).reshape(-1)))
     learner.update(rollout_batch(rows, data["last_obs"]), KnownOrder([numbers[order] for order in data["orders"]]))
     gap = distance(learner.agent, part(data, "final/"))
-    # Measured 3e-7; the weakest mutant that only this check sees moves parameters by more than 1e-4.
+    # Measured 3e-7; the weakest mutant that only this check detects moves parameters by more than 1e-4.
     assert gap < 3e-6, f"parameters differ by {gap:.1e}"
 
 
 def check_annealing(module: ModuleType) -> None:
-    """Halfway through the budget, annealed coefficients act as constants of half the size."""
+    """Check that annealed coefficients are half their size in the middle of the budget."""
     content = fixture("ppo_discrete")
     setting = MADE["common"]
     annealed = {"anneal_lr": True, "anneal_clip_coef": True, "anneal_ent_coef": True}
@@ -284,7 +284,7 @@ def check_annealing(module: ModuleType) -> None:
 
 
 def check_weight_decay(module: ModuleType) -> None:
-    """Weight decay of "adam" is an L2 penalty on the loss: it passes through Adam's moments."""
+    """Check that weight decay of "adam" is an L2 penalty on the loss, which passes through Adam's moments."""
     content, setting = fixture("ppo_discrete"), MADE["common"] | VARIANTS["raw_advantages"]
     penalty, states = 0.1, []
     for decay in (penalty, 0.0):

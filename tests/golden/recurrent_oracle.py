@@ -1,4 +1,4 @@
-"""Our recurrent learner on the rollouts of the fixtures, and the checks that hold it against sb3-contrib's numbers.
+"""Our recurrent learner on the rollouts of the fixtures, and the checks against the results of sb3-contrib.
 
 A check takes the module under test as an argument, so that the same check runs on the real code and on its mutants.
 """
@@ -47,7 +47,7 @@ def make_learner(module: ModuleType, kind: str, variant: str, dtype: torch.dtype
 
 
 def make_batch(kind: str, dtype: torch.dtype) -> Batch:
-    """The rollout, with what was carried before each row, the action before its first one, and the arrival after it."""
+    """Return the rollout with the carry before each row, the action before the first row, and the arrival."""
     rows = {name: torch.from_numpy(value) for name, value in part(fixture(f"recurrent_{kind}"), "rows/").items()}
     rows = {name: value.to(dtype) if value.is_floating_point() else value for name, value in rows.items()}
     flags = ("action", "reward", "terminated", "truncated", "is_first")
@@ -61,7 +61,7 @@ def make_batch(kind: str, dtype: torch.dtype) -> Batch:
 
 
 def judged(learner: Any, kind: str, batch: Batch) -> Any:
-    """The samples of a batch, with the oracle's advantages and returns in float64 in the place of our own."""
+    """Return the samples of a batch with the oracle's advantages and returns in float64 instead of our own."""
     rows = part(fixture(f"recurrent_{kind}"), "rows/")
     taken = {name: torch.from_numpy(rows[name][:-1]).flatten() for name in ("advantage", "returns")}
     samples = type(learner).samples(learner, batch)
@@ -73,7 +73,7 @@ def orders(kind: str, variant: str) -> KnownOrder:
 
 
 def check_gradients(module: ModuleType, kind: str) -> None:
-    """Losses and gradients of the minibatches of one epoch, in float64."""
+    """Check losses and gradients of the minibatches of one epoch in float64."""
     content, learner = fixture(f"recurrent_{kind}"), make_learner(module, kind, "base", torch.float64)
     batch = make_batch(kind, torch.float64)
     samples = judged(learner, kind, batch)
@@ -91,13 +91,13 @@ def check_gradients(module: ModuleType, kind: str) -> None:
         expected: dict[str, Tensor] = oracle.ours(part(content, f"gradient/{k}/"))
         assert expected.keys() == parameters.keys()
         for name, gradient in zip(parameters, found, strict=True):
-            # Measured 9e-16; a wrong version misses a loss by 4e-4 or more, or a gradient by a third.
+            # Measured 9e-16; a mutant misses a loss by 4e-4 or more, or a gradient by a third.
             gap = (gradient - expected[name]).abs().max().item()
             assert gap < 1e-11, f"minibatch {k}: gradients of {name} differ by {gap:.1e}"
 
 
 def check_update(module: ModuleType, kind: str, variant: str) -> None:
-    """Weights, logged losses and gradient norms of one update in float64."""
+    """Check weights, logged losses and gradient norms of one update in float64."""
     content, learner = fixture(f"recurrent_{kind}"), make_learner(module, kind, variant, torch.float64)
     learner.samples = lambda batch: judged(learner, kind, batch)
     metrics = learner.update(make_batch(kind, torch.float64), orders(kind, variant))
@@ -112,9 +112,9 @@ def check_update(module: ModuleType, kind: str, variant: str) -> None:
 
 
 def check_rollout(module: ModuleType, kind: str) -> None:
-    """From rewards to weights: the value after the rollout is that of the carry after it; float32 from end to end."""
+    """Check the update from raw rewards in float32; the value after the rollout uses the carry after it."""
     content, learner = fixture(f"recurrent_{kind}"), make_learner(module, kind, "base", torch.float32)
     learner.update(make_batch(kind, torch.float32), orders(kind, "base"))
     gap = distance(learner.agent, part(content, "final/base/"))
-    # Measured 3e-7; the weakest mutant that only this check sees moves parameters by more than 1e-4.
+    # Measured 3e-7; the weakest mutant that only this check detects moves parameters by more than 1e-4.
     assert gap < 3e-6, f"parameters differ by {gap:.1e}"

@@ -1,4 +1,4 @@
-"""Weights, batches and noise of SAC-AE's golden values, drawn alike by the oracle's script and by the check."""
+"""Weights, batches and noise of SAC-AE's golden values, for the fixture script and the check."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 HERE = Path(__file__).parent
 SIDE, FRAMES, VECTOR, ACTIONS, UNITS, FEATURES, BATCH, STEPS = 16, 2, 3, 2, 8, 5, 12, 6
 GAMMA, TAU, ENCODER_TAU, ALPHA, LR, EPS = 0.97, 0.1, 0.3, 0.3, 1e-3, 1e-6
-L2, DECAY = 0.5, 0.02  # large enough to be seen in the weights
+L2, DECAY = 0.5, 0.02  # large enough to change the weights visibly
 ACTOR_FREQ, TARGET_FREQ, DECODER_FREQ = 2, 2, 3
 
 
 def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A parameter of a name of SheepRL's; targets begin apart from the critics, and what is shared is one."""
+    """Return a random parameter by its SheepRL name; targets differ from the critics, shared ones are equal."""
     tied = name.replace("_actor.encoder.cnn_encoder._model", "_critic.encoder.cnn_encoder._model")
     tied = tied.replace("_actor.encoder.mlp_encoder", "_critic.encoder.mlp_encoder")
     drawn = np.random.default_rng(zlib.crc32(tied.encode())).normal(size=shape)
@@ -25,7 +25,7 @@ def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def batch(step: int) -> dict[str, np.ndarray]:
-    """Transitions [BATCH] of a step; vectors are float32 numbers, as an environment gives them."""
+    """Return transitions [BATCH] of a step; vectors are float32 numbers, as from an environment."""
     rng = np.random.default_rng([1, step])
     frames = rng.integers(0, 256, (BATCH, FRAMES + 1, SIDE, SIDE), np.uint8)
     vectors = rng.normal(size=(2, BATCH, VECTOR)).astype(np.float32).astype(np.float64)
@@ -41,7 +41,7 @@ def batch(step: int) -> dict[str, np.ndarray]:
 
 
 def noise(step: int) -> dict[str, np.ndarray]:
-    """Noise of a step: of the target's actions, of the actor's, of the pixels that are to be decoded."""
+    """Return the noise of a step: of the target actions, of the actor, and of the reconstruction targets."""
     rng = np.random.default_rng([2, step])
     pair = rng.normal(size=(2, BATCH, ACTIONS))
     return {"target": pair[0], "actor": pair[1], "pixels": rng.random((BATCH, FRAMES, SIDE, SIDE))}

@@ -1,4 +1,4 @@
-"""SAC-AE's check: our learner against SheepRL's numbers, which make_sac_ae_fixtures.py writes."""
+"""Check of SAC-AE: our learner against SheepRL, with the fixture of make_sac_ae_fixtures.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPEC = EnvSpec(
     },
     ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0)),
 )
-# SheepRL's name -> ours; of the transposed convolutions, those between the linear layer and the last one.
+# names of SheepRL -> ours; transposed convolutions: those between the linear layer and the last one
 NAMES = (
     (r"agent\._(actor|critic)\.encoder\.cnn_encoder\._model", r"agent.encoder.trunk.convolutions"),
     (r"agent\._(actor|critic)\.encoder\.mlp_encoder\.model\._model", r"agent.encoder.trunk.mlp.layers"),
@@ -69,7 +69,7 @@ def make_learner() -> Any:
         "critic": {
             "hidden_size": draws.UNITS,
             "per_rank_target_network_update_freq": draws.TARGET_FREQ,
-            "optimizer": adam | {"eps": draws.EPS / 2},  # their loss is without the ½
+            "optimizer": adam | {"eps": draws.EPS / 2},  # the original loss is without ½
         },
         "alpha": {"alpha": draws.ALPHA, "optimizer": adam | {"betas": (0.5, 0.999)}},
     }
@@ -79,7 +79,7 @@ def make_learner() -> Any:
 
 
 def places(learner: Any) -> dict[str, list[Tensor]]:
-    """SheepRL's names -> our tensors that hold the same weights."""
+    """Map SheepRL's names to our tensors with the same weights."""
     own = {"target": learner.target.module}
     own |= {name: getattr(learner, name) for name in ("agent", "critics", "decoder", "temperature")}
     named = {f"{at}.{name}": p.detach() for at, part in own.items() for name, p in part.named_parameters()}
@@ -103,7 +103,7 @@ def _all(own: dict[str, Any]) -> list[Tensor]:
 
 
 def check_updates() -> None:
-    """Weights of all networks and α after some gradient steps in float64, and the losses of the last."""
+    """Check weights of all networks and α after some gradient steps in float64, and the losses of the last."""
     learner, expected = make_learner(), fixture("sac_ae")
     held = places(learner)
     first = {name: draws.weight(name, tuple(value.shape)) for name, value in held.items() if "log_alpha" not in name}
@@ -129,7 +129,7 @@ def check_updates() -> None:
 
 
 def batch(step: int) -> Batch:
-    """Transitions [1, N] of the fixture as a memory gives them: a frame a row, the one before among the rows before."""
+    """Return transitions [1, N] of the fixture as a replay buffer gives them, with one frame per row."""
     given = {name: torch.from_numpy(value) for name, value in draws.batch(step).items()}
     count = len(given["reward"])
     none, nothing = torch.zeros(count, dtype=torch.bool), torch.zeros(count, dtype=torch.float64)

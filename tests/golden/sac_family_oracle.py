@@ -1,8 +1,8 @@
-"""Checks of DroQ, CrossQ and SimBa: SAC's learner with their keys, against sb3-contrib and against their formulas.
+"""Checks of DroQ, CrossQ and SimBa: SAC's learner with their presets, against sb3-contrib and published formulas.
 
-CrossQ's numbers are sb3-contrib's (make_crossq_fixtures.py). DroQ and SimBa are held against `closed_form`, which is
-written from the papers: networks as their figures show them, losses as their algorithms list them, torch's optimizers.
-A check takes the module under test as an argument, as those of `oracle` do.
+CrossQ is compared with sb3-contrib (make_crossq_fixtures.py). DroQ and SimBa are compared with `closed_form`,
+written from the papers: networks of their figures, losses of their algorithms, torch's optimizers.
+A check takes the module under test as an argument, like those of `oracle`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.golden.sac_oracle import MADE, make_learner
 BATCH, OBS, ACTIONS, UNITS, STEPS = 24, 5, 2, 8, 4
 BETAS = (0.5, 0.999)
 RATE = MADE["common"]["lr"]
-CLIP = 1.5  # of normalised observations: near enough to clip some
-# Keys beside those of the presets; what a formula below reads of them, it reads here.
+CLIP = 1.5  # for normalized observations: small enough to clip some
+# Keys in addition to the presets; the formulas below read them here.
 SETTINGS: dict[str, dict[str, Any]] = {
     "droq": {"policy_delay": 2, "critic": {"dropout": 0.3, "n": 3}},
     "simba": {
@@ -45,7 +45,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def in_float64(learner: Any) -> None:
-    """Observations as they are, or normalised, where networks are given float32."""
+    """Keep observations in float64, normalized if configured, where networks get float32."""
     for module in (learner.agent, learner.critics, *([learner.target.module] if learner.target else [])):
         module.encoder._vector = functools.partial(read_vector, module.encoder)
 
@@ -56,7 +56,7 @@ def read_vector(encoder: Any, obs: dict[str, Tensor], lead: int) -> Tensor:
 
 
 def batch_of(given: dict[str, Tensor]) -> Batch:
-    """Transitions [1, N], whose `done` is a termination, as a memory gives them."""
+    """Return transitions [1, N], whose `done` is a termination, as a replay buffer gives them."""
     none, nothing = torch.zeros(len(given["reward"]), dtype=torch.bool), torch.zeros_like(given["reward"])
     steps = Trajectory(
         {"state": given["obs"][None]}, given["u"][None], nothing[None], none[None], none[None], none[None]
@@ -71,7 +71,7 @@ NAMES = {"ra_mean": "mean", "ra_var": "variance", "steps": "count", "bias": "shi
 
 
 def theirs(weights: dict[str, np.ndarray], place: str) -> dict[str, Tensor]:
-    """sb3-contrib's weights and statistics of one part under our names."""
+    """Return sb3-contrib's weights and statistics of one part under our names."""
     given = {name: torch.from_numpy(value) for name, value in part(weights, f"{place}.").items()}
     normed = {name.rpartition(".")[0] for name in given if name.endswith("ra_mean")}
     made: dict[str, Tensor] = {}
@@ -89,7 +89,7 @@ def theirs(weights: dict[str, np.ndarray], place: str) -> dict[str, Tensor]:
 
 
 def check_crossq(module: ModuleType, variant: str) -> None:
-    """Weights, running statistics and α after four steps, two of the policy, without targets."""
+    """Check weights, running statistics and α after four steps, two of them of the policy, without targets."""
     content = fixture("crossq")
     warmup = {"batch_norm": 100_000, "renorm": 0}[variant]
     network = {"optimizer": {"lr": RATE, "betas": BETAS, "eps": 1e-8}, "dense_act": "tanh", "renorm_warmup": warmup}
@@ -119,7 +119,7 @@ def check_crossq(module: ModuleType, variant: str) -> None:
 
 
 def check_acting(module: ModuleType) -> None:
-    """Agents and served policies normalise by running statistics, and leave them alone."""
+    """Check that agents and served policies normalize by running statistics and do not change them."""
     learner = make_learner(module, "base", crossq.Config, name="crossq")
     in_float64(learner)
     before = {name: value.clone() for name, value in learner.agent.state_dict().items()}
@@ -141,14 +141,14 @@ def affine(weights: Weights, place: str, x: Tensor) -> Tensor:
 
 
 def normed(weights: Weights, place: str, x: Tensor) -> Tensor:
-    """LayerNorm (Ba et al. 2016): every row by its own mean and biased variance."""
+    """Return LayerNorm (Ba et al. 2016): every row normalized by its mean and biased variance."""
     centred = x - x.mean(-1, keepdim=True)
     unit = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     return unit * weights[f"{place}.weight"] + weights[f"{place}.bias"]
 
 
 def droq_network(weights: Weights, place: str, x: Tensor, noise: Iterator[Tensor] | None) -> Tensor:
-    """Figure 1 of DroQ: twice linear, dropout, LayerNorm, ReLU, then linear."""
+    """Return figure 1 of DroQ: twice linear, dropout, LayerNorm, ReLU, then linear."""
     for layer in (0, 4):
         x = affine(weights, f"{place}.{layer}", x)
         if noise is not None:
@@ -162,7 +162,7 @@ def plain_network(weights: Weights, place: str, x: Tensor) -> Tensor:
 
 
 def simba_network(weights: Weights, place: str, x: Tensor, blocks: int) -> Tensor:
-    """Figure 4 of SimBa: linear, residual blocks whose inner layer is four times as wide, LayerNorm."""
+    """Return figure 4 of SimBa: linear, residual blocks with an inner layer of four times the width, LayerNorm."""
     x = affine(weights, f"{place}.0", x)
     for block in range(1, blocks + 1):
         inner = affine(weights, f"{place}.{block}.wide", normed(weights, f"{place}.{block}.norm", x)).clamp(min=0)
@@ -171,24 +171,24 @@ def simba_network(weights: Weights, place: str, x: Tensor, blocks: int) -> Tenso
     return normed(weights, f"{place}.{blocks + 1}", x)
 
 
-GRID = torch.linspace(-20, 20, 7, dtype=torch.float64)  # of log(1 + |Q|), with Q's sign
+GRID = torch.linspace(-20, 20, 7, dtype=torch.float64)  # of log(1 + |Q|), with the sign of Q
 
 
 def number_of(logits: Tensor) -> Tensor:
-    """[..., 7] -> what a distribution over the bins means."""
+    """Map logits [..., 7] to the mean of the distribution over the bins."""
     z = (logits.softmax(-1) * GRID).sum(-1)
     return z.sign() * z.abs().expm1()
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Of each row: the two bins beside y share it by their nearness, as hats over the bins say."""
+    """Return the cross-entropy per row: the two bins next to y share it linearly."""
     z = y.sign() * y.abs().log1p()
     near = (1 - (z[:, None] - GRID).abs() / (GRID[1] - GRID[0])).clamp(min=0)
     return F.cross_entropy(logits, near, reduction="none")
 
 
 def critics_of(name: str, weights: Weights, obs: Tensor, action: Tensor, noise: Tensor | None) -> Tensor:
-    """What the critics give, [N, B]; of categorical ones [N, B, 7]."""
+    """Return the outputs of the critics, [N, B]; of categorical ones [N, B, 7]."""
     x, left = torch.cat([obs, action], -1), None if noise is None else iter(noise)
     if name == "droq":
         made = [droq_network(weights, f"members.{i}.layers", x, left) for i in range(3)]
@@ -204,7 +204,7 @@ def critics_of(name: str, weights: Weights, obs: Tensor, action: Tensor, noise: 
 
 
 def policy_of(name: str, weights: Weights, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions [N, A] in ±1 and their log-probabilities [N]."""
+    """Return actions [N, A] in ±1 and their log-probabilities [N]."""
     x = (
         plain_network(weights, "actor.layers", obs)
         if name != "simba"
@@ -218,14 +218,14 @@ def policy_of(name: str, weights: Weights, obs: Tensor, noise: Tensor) -> tuple[
 
 
 def standardised(obs: Tensor, seen: Tensor) -> Tensor:
-    """SimBa, section 4.1: by mean and variance of all that was seen so far."""
+    """Normalize by mean and variance of all rows so far (SimBa, section 4.1)."""
     return ((obs - seen.mean(0)) / (seen.var(0, correction=0) + 1e-8).sqrt()).clamp(-CLIP, CLIP)
 
 
 def closed_form(
     name: str, parts: dict[str, Weights], log_alpha: Tensor, batches: list[dict[str, Tensor]], draws: list[list[Tensor]]
 ) -> None:
-    """Move the weights as the paper's algorithm does; `draws` in the order in which a step takes them."""
+    """Update the weights by the published algorithm; `draws` are in the order of a step."""
     gamma, tau, delay = MADE["common"]["gamma"], MADE["common"]["tau"], SETTINGS[name]["policy_delay"]
     actor, critic, slow = (parts[place] for place in ("actor", "critic", "target"))
     rule: Any = torch.optim.AdamW if name == "simba" else torch.optim.Adam
@@ -237,7 +237,7 @@ def closed_form(
     seen = list[Tensor]()
     for step, (batch, drawn) in enumerate(zip(batches, draws, strict=True), 1):
         if name == "simba":
-            seen.append(batch["obs"].float().double())  # statistics are of what a memory holds
+            seen.append(batch["obs"].float().double())  # statistics are over the rows of a replay buffer
             batch = batch | {key: standardised(batch[key], torch.cat(seen)) for key in ("obs", "next_obs")}
         left, alpha = iter(drawn), log_alpha.detach().exp()
         masks, slow_masks = (next(left), next(left)) if dropped else (None, None)
@@ -268,7 +268,7 @@ def closed_form(
 
 
 def check_family(module: ModuleType, name: str) -> None:
-    """Weights of actor, critics and targets, and α, after four steps in float64."""
+    """Check weights of actor, critics and targets, and α, after four steps in float64."""
     config = {"droq": droq.Config, "simba": simba.Config}.get(name, module.Config)
     named = {} if name == "categorical" else {"name": name}
     learner = make_learner(module, "base", config, **named, **SETTINGS[name])

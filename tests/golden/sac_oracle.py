@@ -1,6 +1,6 @@
-"""SAC's checks: our learner against Stable-Baselines3's numbers.
+"""Checks of SAC: our learner against Stable-Baselines3.
 
-A check takes the module under test as an argument, as those of `oracle` do, whose helpers it uses.
+A check takes the module under test as an argument, like those of `oracle`, whose helpers it uses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SPEC = EnvSpec(
 
 
 def make_learner(module: ModuleType, variant: str, config: Any = None, **changes: Any) -> Any:
-    """A learner of the module, by another's keys where a `config` is given; `changes` are merged into its values."""
+    """Return a learner of the module, with another `config` if given; `changes` are merged into its values."""
     setting = MADE["common"] | VARIANTS[variant]
     optimizer = {"name": "adam", "lr": setting["lr"], "eps": 1e-8}
     network = {"hidden_size": 8, "optimizer": optimizer}
@@ -52,7 +52,7 @@ def make_learner(module: ModuleType, variant: str, config: Any = None, **changes
 
 
 def ours(weights: dict[str, np.ndarray], place: str) -> dict[str, Tensor]:
-    """SB3's weights of one part under our names."""
+    """Return SB3's weights of one part under our names."""
     given = {name: torch.from_numpy(value) for name, value in part(weights, f"{place}.").items()}
     if place != "actor":  # qf0.2.weight
         return {f"members.{name[2]}.layers.{name[4:]}": value for name, value in given.items()}
@@ -67,11 +67,11 @@ def parts_of(learner: Any) -> dict[str, dict[str, Tensor]]:
 
 
 def check_update(module: ModuleType, variant: str) -> None:
-    """Weights of all networks and α after several gradient steps in float64, and the losses of the last."""
+    """Check weights of all networks and α after several gradient steps in float64, and the losses of the last."""
     content = fixture("sac")
     learner = make_learner(module, variant)
     for module in (learner.agent, learner.critics, learner.target.module):
-        module.encoder._vector = lambda obs, lead: obs["state"]  # in float64, where networks are given float32
+        module.encoder._vector = lambda obs, lead: obs["state"]  # in float64, where networks get float32
     initial, final = (part(content, f"{when}/{variant}/") for when in ("initial", "final"))
     for name, target in (
         ("actor", learner.agent),
@@ -79,7 +79,7 @@ def check_update(module: ModuleType, variant: str) -> None:
         ("critic_target", learner.target.module),
     ):
         target.load_state_dict(ours(initial, name))
-    # SB3 keeps a fixed α in float32.
+    # SB3 stores a fixed α in float32.
     log_alpha = initial.get("log_ent_coef", np.log(np.float64(np.float32(MADE["common"]["alpha"]))))
     learner.temperature.log_alpha.data.fill_(float(log_alpha.item()))
     batches = part(content, "batches/")
@@ -102,7 +102,7 @@ def check_update(module: ModuleType, variant: str) -> None:
 
 
 def _batch(given: dict[str, Tensor]) -> Batch:
-    """Transitions [1, N] of the fixture, whose `done` is a termination, as a memory gives them."""
+    """Return transitions [1, N] of the fixture, whose `done` is a termination, as a replay buffer gives them."""
     count = len(given["reward"])
     none, nothing = torch.zeros(count, dtype=torch.bool), torch.zeros(count, dtype=torch.float64)
     steps = Trajectory(
@@ -113,9 +113,9 @@ def _batch(given: dict[str, Tensor]) -> Batch:
 
 
 def check_n_step(module: ModuleType) -> None:
-    """Three steps from row 0 of four histories, by hand; γ = ½, rewards 1, 2, 4 arrive with rows 1, 2, 3.
+    """Check three steps from row 0 of four episodes by hand; γ = ½, rewards 1, 2, 4 arrive with rows 1, 2, 3.
 
-    The episode goes on; terminates with row 1; is cut short with row 2; row 0 itself ended one, so it only resets.
+    The episode continues; terminates with row 1; is truncated with row 2; ended with row 0, which only resets.
     """
     ended = torch.zeros(4, 4, 2, dtype=torch.bool)  # [row, history, terminated or truncated]
     ended[1, 1, 0] = ended[2, 2, 1] = ended[0, 3, 0] = True

@@ -1,4 +1,4 @@
-"""Parts of the makers of Dreamers' golden values: SheepRL's config, a batch, weights, and its samples as noise."""
+"""Parts of the fixture scripts of Dreamers: SheepRL's config, a batch, weights, and its samples as noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NVEC = (3, 2)
 
 
 def compose(exp: str, changes: dict[str, Any]) -> Any:
-    """SheepRL's config, resolved."""
+    """Return SheepRL's config, resolved."""
     typed = [f"{key}={'null' if value is None else value}" for key, value in changes.items()]
     with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
         made = hydra.compose("config", [f"exp={exp}", "env=dummy", *typed])
@@ -26,13 +26,13 @@ def compose(exp: str, changes: dict[str, Any]) -> Any:
 
 
 class Samples:
-    """Samples in the order in which they were drawn, as the noise by which others draw the same."""
+    """Recorder of samples in their order, as noise with which others draw the same samples."""
 
     def __init__(self) -> None:
         self.drawn: list[tuple[str, Tensor]] = []
 
     def one_hot(self, distribution: Any) -> Tensor:
-        """A sample of one-hot categoricals; noted are the middle of its share of the unit interval, and its class."""
+        """Sample one-hot categoricals and record the middle of their interval of uniform noise, and their class."""
         p = distribution.probs
         index = torch.distributions.Categorical(probs=p.detach()).sample()
         below = torch.cat([torch.zeros_like(p[..., :1]), p.detach().cumsum(-1)], -1)
@@ -41,18 +41,18 @@ class Samples:
         return torch.nn.functional.one_hot(index, p.shape[-1]).to(p) + (p - p.detach())
 
     def normal(self, distribution: Any) -> Tensor:
-        """A sample of normals; noted is their noise."""
+        """Sample normals and record their noise."""
         noise = torch.randn_like(distribution.mean)
         self.drawn.append(("normal", noise))
         return distribution.mean + distribution.stddev * noise
 
     def of(self, kind: str) -> Tensor:
-        """All noise of a kind."""
+        """Return all noise of a kind."""
         return torch.cat([noise for name, noise in self.drawn if name == kind])
 
 
 def batch(nvec: tuple[int, ...], picture: Callable[[torch.Generator], Tensor]) -> dict[str, Tensor]:
-    """Rows of theirs, of discrete actions or, with none, of two continuous ones."""
+    """Return rows in SheepRL's form, with discrete actions or, for none, two continuous ones."""
     rng = torch.Generator().manual_seed(5)
     is_first = torch.zeros(LENGTH, COUNT, 1, dtype=torch.float64)
     is_first[0], is_first[3, 1] = 1.0, 1.0
@@ -74,7 +74,7 @@ def batch(nvec: tuple[int, ...], picture: Callable[[torch.Generator], Tensor]) -
 
 
 def disturb(*modules: torch.nn.Module) -> None:
-    """Weights away from where they begin, as numbers of float32."""
+    """Move weights away from their initial values, rounded to float32."""
     rng = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for module in modules:
@@ -89,7 +89,7 @@ def gradients(loss: Tensor, module: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def draw_normals(samples: Samples) -> Any:
-    """Sampling of independent distributions, with normals' noise noted."""
+    """Sample independent distributions and record the noise of normals."""
     plain = Independent.rsample
 
     def rsample(self: Any, *shape: Any) -> Tensor:
@@ -100,7 +100,7 @@ def draw_normals(samples: Samples) -> Any:
 
 
 def leaves(preset: str) -> dict[str, Any]:
-    """Dotted keys of a resolved preset, without what only Hydra or a class that is named there reads."""
+    """Return the dotted keys of a resolved preset, without those that only Hydra or a named class reads."""
     with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
         made = hydra.compose("config", [f"exp={preset}"])
     tree = OmegaConf.to_container(made, resolve=False)
@@ -121,7 +121,7 @@ def leaves(preset: str) -> dict[str, Any]:
 
 
 def entries(data: dict[str, Tensor], modules: dict[str, Any], losses: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Batch, weights, and gradients of each module's loss, by their places in a fixture."""
+    """Return batch, weights, and gradients of the loss of each module, by their names in a fixture."""
     found = {f"batch/{key}": value for key, value in data.items()}
     for part, module in modules.items():
         found |= {f"weights/{part}/{key}": value for key, value in module.state_dict().items()}
@@ -131,14 +131,14 @@ def entries(data: dict[str, Tensor], modules: dict[str, Any], losses: dict[str, 
 
 
 def stored(content: dict[str, Tensor], nvec: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Content of a fixture as it is written: float32, but for classes and pixels."""
+    """Return the content of a fixture for the file: float32, except classes and pixels."""
     dtypes: dict[str, Any] = {f"noise/choice{i}": np.int64 for i in range(len(nvec))} | {"batch/rgb": np.uint8}
     kinds = {key: dtypes.get(key.partition("/")[2], np.float32) for key in content}
     return {key: value.detach().numpy().astype(kinds[key]) for key, value in content.items()}
 
 
 def noise_of(observed: Tensor, samples: Samples, nvec: tuple[int, ...]) -> dict[str, Tensor]:
-    """Noise of the model's states, of imagined ones, and of the actions between them."""
+    """Return the noise of the model's states, of imagined ones, and of the actions between them."""
     found = {"noise/observed": observed, "noise/imagined": samples.of("latent")}
     if not nvec:
         return found | {"noise/normal": samples.of("normal")}

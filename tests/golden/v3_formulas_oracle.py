@@ -1,6 +1,6 @@
-"""Checks of Dreamer V3's formulas against numbers of its author's code and of TorchRL's, on the same logits and states.
+"""Checks of Dreamer V3's formulas against its author's code and TorchRL, on the same logits and states.
 
-A check takes the module under test as an argument, as those of `oracle` do.
+A check takes the module under test as an argument, like those of `oracle`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.golden.oracle import fixture, part
 
 @dataclass(frozen=True)
 class Source:
-    """Whose numbers: a file of them, the grid of its two-hot numbers, and how far ours may be from them."""
+    """Reference with its file, the grid of its two-hot numbers, and the tolerance."""
 
     file: str
     grid: str
@@ -38,25 +38,25 @@ class Source:
 
 
 SCALES = ("wide", "narrow")
-# Float32 are the author's percentiles, and more of TorchRL's numbers.
+# The author's percentiles, and more of TorchRL's numbers, are float32.
 AUTHOR, TORCHRL = Source("author_dreamer_v3", "symlog", 5e-7), Source("torchrl_dreamer_v3", "symexp", TOLERANCE)
 TOLD: Any = SimpleNamespace(
     continue_head=True, predict_continue=lambda logits: logits
-)  # a world model's head, as it is told
+)  # a head of a world model with given outputs
 
 
 def given(prefix: str, file: str = TORCHRL.file) -> dict[str, Any]:
-    """Tensors of a fixture; what all were given stands in one."""
+    """Return tensors of a fixture; the inputs shared by all references are in one file."""
     return {name: torch.from_numpy(value) for name, value in part(fixture(file), prefix).items()}
 
 
 def settings() -> dict[str, float]:
-    """Numbers that all were given."""
+    """Return the settings shared by all references."""
     return {name: value.item() for name, value in given("settings/").items()}
 
 
 def check_model(module: ModuleType, source: Source) -> None:
-    """Divergences of both sides, two-hot loss, distance of vectors, likelihood of ends: means and gradients."""
+    """Check KL divergences of both sides, two-hot loss, vector distance, likelihood of ends: means and gradients."""
     held, says, expected = given("model/"), settings(), given("expected/model/", source.file)
     names = ("posterior", "prior", "guess", "reward_logits", "continue_logits")
     leaves = {name: held[name].requires_grad_() for name in names}
@@ -75,7 +75,7 @@ def check_model(module: ModuleType, source: Source) -> None:
 
 
 def check_imagined(module: ModuleType, source: Source, scale: str) -> None:
-    """λ-returns, weights, scale, losses of actor and critic, and their gradients."""
+    """Check λ-returns, weights, scale, losses of actor and critic, and their gradients."""
     held, says, expected = given("imagined/"), settings(), given(f"expected/{scale}/", source.file)
     feat, action, terminated = (held.pop(name) for name in ("feat", "action", "terminated"))
     heads = Heads(TwoHot(len(held["bell"]), source.grid), **held, unimix=says["unimix"])
@@ -96,7 +96,7 @@ def check_imagined(module: ModuleType, source: Source, scale: str) -> None:
 
 
 def compare(name: str, source: Source, found: Any, parameter: Tensor, loss: Tensor, gradient: Tensor) -> None:
-    """A loss as an optimizer takes it, and its gradient with respect to one parameter."""
+    """Compare a loss as an optimizer takes it, and its gradient with respect to one parameter."""
     total = found[0] / found[1]
     source.near(f"loss of {name}", total, loss)
     source.near(f"gradient of {name}", *(10 * each for each in (torch.autograd.grad(total, parameter)[0], gradient)))
