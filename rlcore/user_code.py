@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import traceback
@@ -19,7 +20,7 @@ def user_code() -> Iterator[None]:
     process and its children depend on it.
 
     Raises:
-        EnvironmentFault: the user code called `sys.exit()` or raised KeyboardInterrupt.
+        EnvironmentFault: the user code called `sys.exit()`, or raised KeyboardInterrupt or GeneratorExit.
     """
     try:
         here = os.getcwd()
@@ -41,10 +42,14 @@ def is_failure(error: BaseException) -> bool:
 
     `sys.exit()` in an environment is a failure of that environment. KeyboardInterrupt should end the process if
     Python's default handler of SIGINT is installed, because the user may have pressed Ctrl-C. Otherwise only user code
-    can have raised it, so it is a failure. Processes that Shepherd starts do not use the default handler.
+    can have raised it, so it is a failure. Processes that Shepherd starts do not use the default handler. Python raises
+    GeneratorExit in a generator to close it; if a function raises it, it is a failure.
     """
     if type(error) is KeyboardInterrupt:
         return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    if isinstance(error, GeneratorExit):
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        return bool(frames) and not frames[-1].f_code.co_flags & inspect.CO_GENERATOR
     # PanicException of Rust libraries (PyO3) derives from BaseException.
     return isinstance(error, (Exception, SystemExit)) or type(error).__name__ == "PanicException"
 

@@ -36,7 +36,11 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-LEAVES = {"SystemExit: 0": leave, "KeyboardInterrupt": interrupt}
+def end_generator() -> None:
+    raise GeneratorExit
+
+
+LEAVES = {"SystemExit: 0": leave, "KeyboardInterrupt": interrupt, "GeneratorExit": end_generator}
 
 
 class Leaver(gymnasium.Env):
@@ -102,6 +106,16 @@ def test_user_code_restores_working_directory(tmp_path: Path, monkeypatch: pytes
     assert Path.cwd() == tmp_path
 
 
+def test_user_code_permits_to_close_generator() -> None:
+    def generate() -> Iterator[int]:
+        with user_code():
+            yield 1
+
+    numbers = generate()
+    assert next(numbers) == 1
+    numbers.close()  # would raise if user_code had converted GeneratorExit
+
+
 def test_user_code_forwards_signals() -> None:
     with pytest.raises(TrainingInterrupted), terminable(), user_code():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
@@ -160,7 +174,7 @@ def test_record_names_render_that_raises_exit(monkeypatch: pytest.MonkeyPatch, t
 def test_import_plugin_names_exit_exception(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    Path("leaves_at_import.py").write_text("raise SystemExit(0)" if "Exit" in name else "raise KeyboardInterrupt")
+    Path("leaves_at_import.py").write_text(f"raise {name.partition(':')[0]}({name.partition(':')[2]})")
     with pytest.raises(UserError, match=rf"^plugins=leaves_at_import: .*\({name}"):
         plugins.import_plugin("leaves_at_import")
 
@@ -179,6 +193,10 @@ def leave_when_called(say: object) -> None:
 
 def interrupt_when_called(say: object) -> None:
     interrupt()
+
+
+def end_generator_when_called(say: object) -> None:
+    end_generator()
 
 
 def test_limited_env_stops_hanging_constructor(monkeypatch: pytest.MonkeyPatch) -> None:
