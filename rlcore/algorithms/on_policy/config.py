@@ -89,11 +89,31 @@ class OnPolicyConfig(AlgorithmConfig):
                     f"{prefix}{name}_schedule cannot be combined with {prefix}anneal_{name}=true; "
                     f"set {prefix}anneal_{name}=false, or remove {prefix}{name}_schedule"
                 )
-            wrong = check_points(points)
-            if wrong is None and any(value < 0 for _, value in points):
-                wrong = f"values of {name} must not be below 0"
-            if wrong:
+            if wrong := check_points(points) or self._check_values(name, points, prefix):
                 raise UserError(f"{prefix}{name}_schedule={list(map(list, points))}: {wrong}")
+
+    def _check_values(self, name: str, points: Points, prefix: str) -> str | None:
+        """Return an error message if the coefficient `name` itself does not allow the values of a schedule, else None.
+
+        A lower bound that the coefficient must exceed is allowed in a part of the training, because annealing ends at
+        0. It is not allowed in all of it.
+        """
+        owner, key = (OptimizerConfig, f"{prefix}optimizer.lr") if name == "lr" else (type(self), f"{prefix}{name}")
+        (meta,) = (field.metadata for field in fields(owner) if field.name == key.rpartition(".")[2])
+        values = [value for _, value in points]
+        above, high = meta.get("above"), meta.get("high")
+        low = next((bound for bound in (above, meta.get("low")) if bound is not None), 0)
+        if min(values) < low:
+            return f"values of {name} must not be below {low:g}"
+        if high is not None and max(values) > high:
+            return f"values of {name} must not be above {high:g}"
+        steps = [0, self.total_steps, *(step for step, _ in points if step < self.total_steps)]
+        if above is not None and all(piecewise(points, int(step), self.schedule_kind) <= above for step in steps):
+            return (
+                f"{name} is {above:g} during the whole training ({prefix}total_steps={self.total_steps}), so nothing "
+                f"is learned; add a value above {above:g}, or set the constant {key} instead"
+            )
+        return None
 
     def check_with(self, run: RunConfig) -> None:
         """Raise UserError if `buffer.load_from` is set, or if `buffer.size` differs from `rollout_steps`.

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
+from rlcore.algorithms.on_policy.config import Schedule
 from rlcore.algorithms.on_policy.ppo.config import Config
 from rlcore.config.build import build
+from rlcore.config.schema import arg
 from rlcore.errors import UserError
 from rlcore.functional.schedules import anneal, check_points, piecewise
 
@@ -61,3 +65,33 @@ def test_config_refuses_schedule_with_annealing_or_decreasing_steps() -> None:
         config(lr_schedule=[[0, 1.0]], anneal_lr=True)
     with pytest.raises(UserError, match=r"algo.clip_coef_schedule=.*must increase"):
         config(clip_coef_schedule=[[10, 1.0], [5, 0.5]])
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"clip_coef_schedule": [[0, 0]]},
+        {"lr_schedule": [[0, 0], [500, 0]]},
+        {"lr_schedule": [[0, 0], [2000, 1.0]], "schedule_kind": "step"},  # the second point is after the end
+    ],
+)
+def test_config_refuses_schedule_that_is_zero_during_whole_training(keys: dict[str, object]) -> None:
+    with pytest.raises(UserError, match=r"_schedule=.* is 0 during the whole training \(algo.total_steps=1000\), so"):
+        config(**keys)
+
+
+def test_config_permits_schedule_that_is_zero_at_times() -> None:
+    config(clip_coef_schedule=[[0, 0.2], [1000, 0]])
+    config(lr_schedule=[[0, 0], [2000, 1.0]])
+    config(ent_coef_schedule=[[0, 0]])  # no entropy bonus, like ent_coef=0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TraceConfig(Config):
+    anneal_gae_lambda: bool = arg(False, "")
+    gae_lambda_schedule: Schedule = arg(None, "")
+
+
+def test_config_refuses_schedule_beyond_limit_of_coefficient() -> None:
+    with pytest.raises(UserError, match=r"^algo.gae_lambda_schedule=\[\[0.0, 1.5\]\]: values .* not be above 1"):
+        build(_TraceConfig, {"name": "ppo", "total_steps": 1000, "gae_lambda_schedule": [[0, 1.5]]}, "algo.")
