@@ -8,6 +8,7 @@ environments can be loaded into lanes, and vice versa.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -157,7 +158,7 @@ def _exact_here(settings: EnvSettings) -> bool:
     """
     # A digest, because the kernel limits the length of a variable. The result holds for one processor and one NumPy.
     key = hashlib.sha256(repr((settings, processor(), np.__version__)).encode()).hexdigest()[:16]
-    measured: dict[str, bool] = json.loads(os.environ.get(MEASURED, "{}"))
+    measured = _measured()
     if key not in measured:
         lanes = NativeVectorEnv(settings, TRIED, _trial_seed)
         single = SerialVectorEnv(lambda: make(settings), TRIED, _trial_seed)
@@ -167,6 +168,19 @@ def _exact_here(settings: EnvSettings) -> bool:
         if not measured[key]:
             log.warning("%s: its vectorized code is not exact on this machine and is not used", settings.id)
     return measured[key]
+
+
+def _measured() -> dict[str, bool]:
+    """Return the stored results of `_exact_here`; raise UserError if the user has set their environment variable."""
+    text = os.environ.get(MEASURED) or "{}"
+    with contextlib.suppress(ValueError, RecursionError):
+        measured = json.loads(text)
+        if isinstance(measured, dict) and all(isinstance(exact, bool) for exact in measured.values()):
+            return measured
+    raise UserError(
+        f"{MEASURED}={text}: only Shepherd itself sets this variable, to results of a test; remove it from the "
+        "environment and from .env. To disable vectorized environments, set env.vectorization=single"
+    )
 
 
 def _trial_seed(env_index: int, episode_index: int) -> int:

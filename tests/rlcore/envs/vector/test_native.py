@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -243,3 +244,10 @@ def test_is_faster_repeats_test_on_other_processor(monkeypatch: pytest.MonkeyPat
         assert is_faster(EnvConfig("CartPole-v1"), 64)
     assert [*json.loads(os.environ[native.MEASURED]).values()] == [True, True]
     assert len(os.environ[native.MEASURED]) < 60  # the kernel limits a variable to 128 KiB
+
+
+@pytest.mark.parametrize("value", ["0", "off", "[]", '{"a": 1}'])
+def test_is_faster_refuses_variable_that_user_has_set(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(native.MEASURED, value)
+    with pytest.raises(UserError, match=f"^SHEPHERD_VECTORIZED={re.escape(value)}: only Shepherd .* remove it from"):
+        is_faster(EnvConfig("CartPole-v1"), 64)
