@@ -34,6 +34,7 @@ from flows.tracking.mlflow_store import store_uri
 from flows.workers.artifacts import show_run
 from rlcore.errors import MachineFault, RunError, UserError
 from rlcore.store.directory import RunDirectory
+from rlcore.store.history import history
 from rlcore.system.imports import import_soon
 from rlcore.system.secrets import redact
 
@@ -228,11 +229,12 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
     Yields:
         Nothing.
     """
+    # The command removes a new run that make-env refuses. A run with a start event exists longer, and is kept.
+    refusable = not log and not run.card.exists() and history(run.events).last("start") is None
     note_start(run)
     begun = time.monotonic()
     # The mirror process takes as long to start as a brief training, so a brief training is mirrored only at its end.
     at_once = bool(log or os.environ.get(WARM) or is_server(store_uri(run.read_config())))
-    refusable = not log and not run.card.exists()  # the command removes a run that make-env refuses
     if at_once and not refusable:
         mirror_in_background(run)  # MLflow shows the run from its start
 

@@ -23,6 +23,7 @@ from flows.workers.flow_run import _run_of
 from rlcore.errors import RunError, UserError
 from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
+from rlcore.store.history import history
 from tests.flows.synthetic_runs import synthetic_run
 
 from prefect.client.schemas.objects import FlowRun, State  # isort: skip
@@ -237,16 +238,26 @@ def test_supervise_ends_flow_of_killed_worker(monkeypatch: pytest.MonkeyPatch, b
     assert (signals, len(threads)) == ([signal.SIGTERM] if by_worker else [], 1)
 
 
-def test_mirror_ignores_refused_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("resumed", [False, True], ids=["new", "resumed"])
+def test_mirror_ignores_refused_run_unless_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
     calls: list[str] = []
     monkeypatch.setenv(around.WARM, str(tmp_path))  # mirrors from the start
     monkeypatch.setattr(around, "mirror_in_background", lambda run, every=30.0: calls.append("asked"))
+    monkeypatch.setattr(around, "note_start", lambda run: None)
     run = synthetic_run(tmp_path / "run", "refused")
-    run.card.unlink(missing_ok=True)
-    before = run.events.read_bytes()
+    run.card.unlink()
+    if not resumed:
+        run.events.unlink()
     with pytest.raises(UserError), around._mirror(run, flow_run(1), None):
         raise UserError("env.id=Mine-v0: step raised ValueError")
-    assert calls == [] and b"failed" not in run.events.read_bytes().removeprefix(before)
+    end = history(run.events).last("end")
+    assert bool(calls) == resumed
+    # Without the end event, `shepherd reap` and `shepherd compare` would report that the run's process has died.
+    assert (end and (end["status"], end["reason"])) == (
+        ("failed", "env.id=Mine-v0: step raised ValueError") if resumed else None
+    )
 
 
 @pytest.mark.parametrize(("brief", "asked"), [(0.0, 2), (1e9, 0)], ids=["long", "brief"])
